@@ -15,7 +15,7 @@ import sys
 
 from benchmarks.bars import Bar, finish
 from pearl.population.driver import Journal, VirtualExecutor, drive
-from pearl.population.schedulers import Grid, RunStage
+from pearl.population.schedulers import GridScheduler, RunStage
 from pearl.population.tournament import Tournament
 
 SIGMA = 0.5
@@ -26,9 +26,9 @@ CASES = ((16, 8, 1.35), (8, 4, 1.25))
 IDLE = 0.05
 
 
-def seconds(seed: int, stretch: RunStage) -> float:
+def seconds(seed: int, stage: RunStage) -> float:
     """Time of a trial, the same in both schedules."""
-    return random.Random(f"{seed} {stretch.run}").lognormvariate(0.0, SIGMA)
+    return random.Random(f"{seed} {stage.run}").lognormvariate(0.0, SIGMA)
 
 
 def compared(members: int, slots: int, seed: int) -> tuple[float, float]:
@@ -44,9 +44,9 @@ def compared(members: int, slots: int, seed: int) -> tuple[float, float]:
     for at in range(1, ROUNDS + 1):
         names = [m.run if at == 1 else f"{m.run}-round-{at}" for m in first]
         generation = VirtualExecutor(slots, lambda s: seconds(seed, s))
-        drive(Grid([RunStage(n, n, values, 0, 1) for n in names]), generation, Journal())
+        drive(GridScheduler([RunStage(n, n, values, 0, 1) for n in names]), generation, Journal())
         together_s += generation.now_s
-    busy_s = sum(end - begin for _, _, begin, end in free.passed)
+    busy_s = sum(end - begin for _, _, begin, end in free.timeline)
     return together_s / free.now_s, 1 - busy_s / (slots * free.now_s)
 
 

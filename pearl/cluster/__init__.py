@@ -1,5 +1,4 @@
-"""The Ray cluster that a user has started: its nodes, where on it to run something, and the
-platform that it is."""
+"""The Ray cluster that a user has started: its nodes, its links, and its platform."""
 
 __all__ = [
     "CARRIERS",

@@ -1,8 +1,8 @@
-"""Messages in pieces, so that Ray hands them over with the call.
+"""Split messages into chunks, so that Ray sends them with the call.
 
-Ray carries an argument or result of up to 100 KiB in the call itself. A larger one goes into the
-object store of one node and is fetched by that of the other: some milliseconds, whatever its size.
-Several small ones travel in one call, up to 10 MiB together, so a message is cut.
+Ray sends an argument or result of up to 100 KiB with the call itself. A larger one goes into the
+object store of one node, and the other node fetches it: some milliseconds, whatever its size. One
+call can have several small arguments, up to 10 MiB together, so PEARL splits a message.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 PIECE = 96_000
-"""Bytes of a piece, below what Ray carries in a call with its own words."""
+"""Bytes of a chunk: below the 100 KiB of Ray, which count the header of the argument too."""
 
 WHOLE = 1 << 23
-"""Bytes above which a message is not cut: one call carries up to 10 MiB. Up to there the object
-store is slower (one way 1 MB 7.1 ms instead of 2.6 in pieces, 4 MiB 9 instead of 7, 8 MB 17 instead
+"""Bytes above which a message is not split: one call has up to 10 MiB. Up to this size the object
+store is slower (one way 1 MB 7.1 ms instead of 2.6 in chunks, 4 MiB 9 instead of 7, 8 MB 17 instead
 of 11: two raylets, two busy cores, 2026-11-23)."""
 
 MOST = -(-WHOLE // PIECE)
-"""Pieces of a message at most."""
+"""Limit of the chunks of a message."""
 
 
 def chunk_count(size_bytes: int) -> int:
-    """Into how many a message is cut."""
+    """Compute the number of chunks of a message."""
     return max(1, -(-size_bytes // PIECE)) if size_bytes <= WHOLE else 1
 
 
 def split_message(message: Bytes, most: int = MOST) -> list[Bytes]:
-    """A message in its pieces, `most` at most: then the last one has all that is left."""
+    """Split a message into at most `most` chunks; the last chunk then has all remaining bytes."""
     count = min(chunk_count(message.size), most)
     ends = [0, *(PIECE * n for n in range(1, count)), message.size]
     return [message[a:b] for a, b in pairwise(ends)]
 
 
 def join_chunks(parts: Sequence[Bytes]) -> Bytes:
-    """One array of bytes of several, in their order."""
+    """Join chunks in order."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def split_by_sizes(message: Bytes, sizes: Sequence[int]) -> list[Bytes]:
-    """The messages of these sizes, in bytes, that were joined to one."""
+    """Split joined messages by their sizes in bytes."""
     return [message[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]

@@ -1,8 +1,8 @@
-"""A Ray cluster that runs already: connecting to it, its nodes, and a node to run something on.
+"""Connect to a running Ray cluster, list its nodes, and pin an actor or a task to a node.
 
-Nothing here starts a head: Ray runs the code of whoever reaches its ports, so that a cluster is the
-user's to start (`docs/trust.md`). Workers find modules where this process does, by path; a node
-whose sources of pearl differ is refused by name, for it would not compute the same.
+PEARL never starts a head: Ray runs the code of everyone who reaches its ports, so the user decides
+to start a cluster (`docs/trust.md`). Workers search for modules on the paths of this process. PEARL
+refuses a node with other sources of pearl, because its results would differ.
 """
 
 from __future__ import annotations
@@ -23,35 +23,38 @@ from typing import Any
 from pearl.errors import SpecError
 
 REACH_S = 5.0
-"""Seconds within which the head's port takes a connection (assumed)."""
+"""Time limit of a connection to the port of the head (assumed)."""
 ANSWER_S = 60.0
-"""Seconds within which a node answers, its first worker process started (assumed; 2 to 6 seen),
-unless `ANSWER` says otherwise."""
+"""Default time limit of the answer of a node, including the start of its first worker process
+(assumed; 2 to 6 s were measured)."""
 ANSWER = "PEARL_ANSWER_S"
-"""The variable with the seconds within which a node answers."""
+"""Environment variable with the time limit of the answer of a node, in seconds."""
 
 ADDRESS, AUTHENTICATION = "RAY_ADDRESS", "RAY_AUTH_MODE"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray 2.60 puts the host's own address in the place of 127.0.0.1 unless this variable is 0, and
-listens on every address then."""
+"""Unless this variable is 0, Ray 2.60 replaces 127.0.0.1 by the address of the host, and listens on
+every address."""
 TRIES = ("RAY_NUM_REDIS_GET_RETRIES", "2")
-"""How often Ray asks a port that is no head's but takes connections: 40 s each, else 20 times."""
+"""Number of tries at a port that takes connections but is not a head: 40 s each, by default 20."""
 START = (
     f"{LOOPBACK}=0 {AUTHENTICATION}=token ray start --head --node-ip-address=127.0.0.1 "
     "--node-name=here --include-dashboard=false"
 )
-"""A cluster of one node that other machines cannot reach."""
+"""The command that starts a cluster of one node which other machines cannot reach."""
 PACKAGES = ("pearl", "pearl_devices", "pearl_estimators")
-"""The packages whose sources are equal on all nodes."""
+"""The packages whose sources must be equal on all nodes."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the cluster: a raylet, mostly one a computer.
+    """A node of the cluster: a raylet, usually one a computer.
 
-    name: as `ray start --node-name` has it, else its address; no two nodes share one.
-    id: Ray's, hexadecimal. address: IP, as the other nodes reach it.
-    cores, gpus: that Ray may hand out there. memory_bytes: likewise, of main memory.
+    name: of `ray start --node-name`, else the address; unique.
+    id: of Ray, hexadecimal.
+    address: IP address at which the other nodes reach the node.
+    cores: number of CPU cores that Ray may allocate.
+    gpus: number of GPUs that Ray may allocate.
+    memory_bytes: main memory that Ray may allocate.
     """
 
     name: str
@@ -62,16 +65,17 @@ class Node:
     memory_bytes: float
 
 
-_alike: set[str] = set()
-"""Ids of nodes whose Python, Ray and sources were found to be those of this process."""
+_checked: set[str] = set()
+"""Ids of nodes that have the Python, Ray and sources of this process."""
 
 
 def connect() -> Any:
-    """The module `ray`, connected to the cluster of `RAY_ADDRESS`, else the one that `ray start`
-    made on this machine. Never starts one. Warns where the cluster can be reached from elsewhere.
+    """Connect to the cluster of `RAY_ADDRESS`, else to the one that `ray start` started here.
+
+    Returns the module `ray`. Never starts a cluster. Warns if other machines can reach the cluster.
 
     Raises:
-        SpecError: Ray is not installed, no cluster runs, or it cannot be reached; with the remedy.
+        SpecError: Ray is not installed, no cluster runs, or the cluster cannot be reached.
     """
     address = os.environ.get(ADDRESS) or _started_here()
     host = _reach(address)
@@ -83,10 +87,10 @@ def connect() -> Any:
         return ray
     if local and ray._private.ray_constants.ENABLE_RAY_CLUSTER:
         raise SpecError(
-            f"Ray was imported before pearl could keep it on {host}; set {LOOPBACK}=0 before "
-            "Python starts, or connect first"
+            f"Ray was imported before pearl could restrict it to {host}; set {LOOPBACK}=0 before "
+            "Python starts, or connect before you import ray"
         )
-    _alike.clear()
+    _checked.clear()
     ending = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -95,66 +99,65 @@ def connect() -> Any:
             logging_level="ERROR",
             runtime_env={"env_vars": {"PYTHONPATH": f"{_path()}{os.pathsep}${{PYTHONPATH}}"}},
         )
-    except (Exception, SystemExit) as error:  # whatever Ray ends with
+    except (Exception, SystemExit) as error:  # Ray raises many kinds
         ray.shutdown()
         raise SpecError(_refusal(address, error)) from None
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ending)  # Ray puts one of its own there
+            signal.signal(signal.SIGTERM, ending)  # Ray installs its own handler
     if not local:
         token = os.environ.get(AUTHENTICATION, "").lower() == "token"
         warnings.warn(
             f"joined the Ray cluster at {address}: Ray listens on every address of its hosts, this "
-            f"one too, and runs the code of whoever reaches it{' with its token' if token else ''}",
+            f"one too, and runs the code of everyone who reaches it"
+            f"{' with its token' if token else ''}",
             stacklevel=2,
         )
     return ray
 
 
 def nodes() -> tuple[Node, ...]:
-    """The nodes of the cluster that are alive, by name. Each one's Python, Ray and sources of pearl
-    are those of this process.
+    """List the live nodes of the cluster by name, and check that their sources equal ours.
 
     Raises:
-        SpecError: not connected, two nodes of one name, or a node that differs or does not answer.
+        SpecError: there is no cluster, two nodes share a name, or a node differs or is silent.
     """
     ray = connect()
-    found = sorted((_node(entry) for entry in ray.nodes() if entry["Alive"]), key=lambda n: n.name)
-    for name, count in Counter(n.name for n in found).items():
+    alive = sorted((_node(entry) for entry in ray.nodes() if entry["Alive"]), key=lambda n: n.name)
+    for name, count in Counter(n.name for n in alive).items():
         if count > 1:
-            places = ", ".join(n.address for n in found if n.name == name)
+            addresses = ", ".join(n.address for n in alive if n.name == name)
             raise SpecError(
-                f"cluster: {count} nodes are named {name} (at {places}); start each with a name of "
-                "its own: ray start --node-name=NAME"
+                f"cluster: {count} nodes are named {name} (at {addresses}); start each with a "
+                "unique name: ray start --node-name=NAME"
             )
-    _compare(ray, [n for n in found if n.id not in _alike])
-    return tuple(found)
+    _compare(ray, [n for n in alive if n.id not in _checked])
+    return tuple(alive)
 
 
 def answer_s() -> float:
-    """Seconds within which a node answers, begins a run or lends its cores: `ANSWER`, else
-    `ANSWER_S`.
+    """The time limit of the answer of a node, in seconds: `ANSWER`, else `ANSWER_S`.
 
     Raises:
-        SpecError: the variable is no number of seconds.
+        SpecError: the variable is not a number of seconds from 1 to 86400.
     """
-    given = os.environ.get(ANSWER) or str(ANSWER_S)
+    text = os.environ.get(ANSWER) or str(ANSWER_S)
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 1 <= seconds <= 86_400:
         raise SpecError(
-            f"{ANSWER} is {given!r}; a number of seconds from 1 to 86400 is needed, within which "
-            f"the nodes of the cluster answer; without it {ANSWER_S:g} s count"
+            f"{ANSWER} is {text!r}; a number of seconds from 1 to 86400 is needed, the time limit "
+            f"of the answer of a node; unset it for {ANSWER_S:g} s"
         )
     return seconds
 
 
 def on_node(node: Node) -> dict[str, Any]:
-    """Options of an actor or a task, for Ray's `options`, that pin it to a node.
+    """Make the options for Ray's `options` that pin an actor or a task to a node.
 
-    Where that node dies, the actor or the task fails; it goes nowhere else.
+    If the node dies, the actor or the task fails: Ray does not move it to another node.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -173,33 +176,35 @@ def _installed() -> Any:
 
 
 def _path() -> str:
-    """Where this process finds modules, the working directory among it, for workers."""
-    found = dict.fromkeys(os.path.abspath(p) for p in (*sys.path, "") if not p.endswith(".zip"))
-    return os.pathsep.join(found)
+    """The module paths of this process, with the working directory, for workers."""
+    paths = dict.fromkeys(os.path.abspath(p) for p in (*sys.path, "") if not p.endswith(".zip"))
+    return os.pathsep.join(paths)
 
 
 def _started_here() -> str:
-    """The address of the head that `ray start` started last on this machine."""
+    """Read the address of the head that `ray start` started last on this machine."""
     file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     try:
         return file.read_text().strip()
     except OSError:
         raise SpecError(
             f"no Ray cluster runs on this machine; start one ({START}), or set {ADDRESS} to "
-            "HOST:PORT of the head of one that this machine has joined"
+            "HOST:PORT of the head of a cluster that this machine has joined"
         ) from None
 
 
 def _reach(address: str) -> str:
-    """The host of an address.
+    """Check that a port takes connections, and return its host.
+
+    Without this check Ray would try for minutes, or end the process.
 
     Raises:
-        SpecError: nothing takes a connection there. Ray would try for minutes, or end the process.
+        SpecError: the address is wrong, or nothing takes a connection there.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise SpecError(
-            f"{ADDRESS} is {address!r}; HOST:PORT of the head of a cluster is needed, which this "
+            f"{ADDRESS} is {address!r}; HOST:PORT of the head of a cluster is needed that this "
             "machine has joined: ray start --address=HOST:PORT"
         )
     try:
@@ -207,29 +212,29 @@ def _reach(address: str) -> str:
     except OSError as error:
         raise SpecError(
             f"the head of the Ray cluster at {address} does not answer ({error}); start it on "
-            f"{host}, or set {ADDRESS} to HOST:PORT of another"
+            f"{host}, or set {ADDRESS} to HOST:PORT of another head"
         ) from None
     return host
 
 
 def _refusal(address: str, error: BaseException) -> str:
-    """Why Ray could not connect, and the remedy."""
+    """Describe why Ray could not connect, and the remedy."""
     chain: list[BaseException] = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
-    said, short = " ".join(map(str, chain)), " ".join(str(error).split())[:400]
+    text, short = " ".join(map(str, chain)), " ".join(str(error).split())[:400]
     where = f"at {address}"
-    if "ersion mismatch" in said:
+    if "ersion mismatch" in text:
         return (
             f"the cluster {where} has another Ray or Python than this process: {short}; "
             "install the same on every node, or run pearl with the interpreter of the cluster"
         )
-    if "uthenticat" in said or "token" in said:
+    if "uthenticat" in text or "token" in text:
         return (
-            f"the cluster {where} asks for a token that this process does not have; set "
+            f"the cluster {where} requires a token that this process does not have; set "
             f"{AUTHENTICATION}=token and RAY_AUTH_TOKEN_PATH to the cluster's token file"
         )
-    if "No node info" in said or "node to connect" in said:
+    if "No node info" in text or "node to connect" in text:
         return (
             f"this machine is no node of the cluster {where}; join it first: "
             f"ray start --address={address} --node-name=NAME"
@@ -249,17 +254,19 @@ def _node(entry: Mapping[str, Any]) -> Node:
     )
 
 
-def _look() -> Callable[[tuple[str, ...]], dict[str, str]]:
-    """A function that says what a process has. It is made anew, so that it travels by value: a node
-    without pearl answers too."""
+def _make_inspect() -> Callable[[tuple[str, ...]], dict[str, str]]:
+    """Make a function that returns the versions and the digests of sources of a process.
 
-    def look(packages: tuple[str, ...]) -> dict[str, str]:
+    Ray pickles a nested function by value, so a node without pearl can run it too.
+    """
+
+    def inspect(packages: tuple[str, ...]) -> dict[str, str]:
         import hashlib
         import importlib.util
         import os
         import platform
 
-        found = {"Python": platform.python_version()}
+        versions = {"Python": platform.python_version()}
         for package in packages:
             try:
                 spec = importlib.util.find_spec(package)
@@ -276,26 +283,26 @@ def _look() -> Callable[[tuple[str, ...]], dict[str, str]]:
                             text = opened.read()
                         name = os.path.relpath(path, root)
                         digest.update(f"\0{name}\0{len(text)}\0".encode() + text)
-            found[package] = digest.hexdigest() if roots else ""
-        return found
+            versions[package] = digest.hexdigest() if roots else ""
+        return versions
 
-    return look
+    return inspect
 
 
 def _compare(ray: Any, new: list[Node]) -> None:
-    """Raises SpecError where one of these nodes has another Python or other sources, or is mute."""
+    """Raise SpecError if a node has another Python or other sources, or does not answer."""
     if not new:
         return
-    look = _look()
-    ours = look(PACKAGES)
-    task = ray.remote(look).options
-    asked = {n.id: task(num_cpus=0, max_retries=0, **on_node(n)).remote(PACKAGES) for n in new}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=answer_s())
+    inspect = _make_inspect()
+    ours = inspect(PACKAGES)
+    task = ray.remote(inspect).options
+    answers = {n.id: task(num_cpus=0, max_retries=0, **on_node(n)).remote(PACKAGES) for n in new}
+    ray.wait(list(answers.values()), num_returns=len(answers), timeout=answer_s())
     problems = []
     for node in new:
-        problem = _difference(ray, node, asked[node.id], ours)
+        problem = _difference(ray, node, answers[node.id], ours)
         if problem is None:
-            _alike.add(node.id)
+            _checked.add(node.id)
         else:
             problems.append(problem)
     if problems:
@@ -303,15 +310,15 @@ def _compare(ray: Any, new: list[Node]) -> None:
 
 
 def _difference(ray: Any, node: Node, answer: Any, ours: Mapping[str, str]) -> str | None:
-    """How a node differs from this process, and the remedy; None where it does not."""
+    """Describe how a node differs from this process, and the remedy; None if it does not."""
     where = f"node {node.name} ({node.address})"
     try:
         theirs = ray.get(answer, timeout=0.1)
     except ray.exceptions.GetTimeoutError:
         ray.cancel(answer, force=True)
         return (
-            f"{where} does not answer within {answer_s():g} s; look at its load and whether its "
-            f"ports can be reached from here, give it more time ({ANSWER}=300), or end Ray there: "
+            f"{where} does not answer within {answer_s():g} s; check its load and whether this "
+            f"machine reaches its ports, give it more time ({ANSWER}=300), or end Ray on it: "
             "ray stop"
         )
     except ray.exceptions.RayError as error:
@@ -321,13 +328,13 @@ def _difference(ray: Any, node: Node, answer: Any, ours: Mapping[str, str]) -> s
             continue
         if not theirs[name]:
             return (
-                f"{where} has no package {name}; install pearl-toolkit there, the version of this "
-                "machine, or put its folder on the path under the same name"
+                f"{where} has no package {name}; install the pearl-toolkit of this machine on it, "
+                "or put its folder on the path under the same name"
             )
         if name in PACKAGES:
             return (
-                f"{where} has other sources of {name} than this machine, and would not compute the "
-                "same; install the same version on both, then start Ray there anew"
+                f"{where} has other sources of {name} than this machine, so its results would "
+                "differ; install the same version on both, then restart Ray on the node"
             )
         return f"{where} has {name} {theirs[name]}, this machine {value}; install the same on both"
     return None

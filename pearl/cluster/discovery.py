@@ -1,7 +1,7 @@
-"""`platform: ray`: the running cluster as a platform of several hosts, its nodes.
+"""`platform: ray`: the running cluster as a platform whose hosts are the nodes.
 
-Home is the node of this process. Every node says which devices it has and times its own kernels, so
-that unequal nodes are unequal devices. Links between them are measured (`links`), else assumed.
+The local host is the node of this process. Every node lists its devices and times its own kernels,
+so unequal nodes are unequal devices. Links between nodes are measured (`links`), else assumed.
 """
 
 from __future__ import annotations
@@ -20,61 +20,64 @@ from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import Calibration, CalibrationError, versions
 
 NAME = "ray"
-"""The platform's name, and what a spec says for it."""
+"""Name of the platform, also in a spec."""
 
 
 def platform(carrier: str) -> Platform:
-    """The devices of every node of the running cluster, and the links between them, as they are for
-    what carries the messages.
+    """Discover the devices of every node of the running cluster, and the links between nodes.
 
-    Devices of another node are driven there (`real`) if they are CPUs; a GPU there is planned for.
+    The CPU of another node can be trained on (`real`); a GPU of another node can only be planned.
+
+    carrier: of the messages; each carrier has its own links.
 
     Raises:
-        SpecError: there is no cluster to be had, or a node differs or does not answer; with the
-            remedy.
+        SpecError: there is no cluster, or a node differs or does not answer.
     """
     ray = connection.connect()
-    here = ray.get_runtime_context().get_node_id()
+    local_id = ray.get_runtime_context().get_node_id()
     nodes = connection.nodes()
-    home = next(n for n in nodes if n.id == here)
-    others = [n for n in nodes if n.id != here and n.cores]
+    home = next(n for n in nodes if n.id == local_id)
+    others = [n for n in nodes if n.id != local_id and n.cores]
     machines = {home.name: discover.host()}
-    for node, answer in zip(others, _asked(ray, others), strict=True):
+    for node, answer in zip(others, _inspect_nodes(ray, others), strict=True):
         machines[node.name] = _machine(node, answer)
     calibrator.set_remote_hosts(_measuring(ray, others))
     network = [links.link(home, node, carrier) for node in others]
     return of_hosts(NAME, machines, network)
 
 
-def _look() -> dict[str, Any]:
-    """The devices of this node and their links as plain data, and versions that estimates and bits
-    depend on."""
-    found = discover.host()
+def _inspect() -> dict[str, Any]:
+    """List the devices and links of this node as plain data, with the versions that matter.
+
+    Estimates and bits depend on these versions.
+    """
+    host = discover.host()
     return {
-        "devices": [platform_json.plain(each) for each in found.devices],
-        "links": [platform_json.plain(each) for each in found.links],
+        "devices": [platform_json.plain(each) for each in host.devices],
+        "links": [platform_json.plain(each) for each in host.links],
         "versions": versions(),
     }
 
 
-def _asked(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """The answers of nodes to `_look`.
+def _inspect_nodes(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """Collect the answers of nodes to `_inspect`.
 
     Raises:
         SpecError: a node does not answer.
     """
-    look = ray.remote(_look).options
-    asked = [look(num_cpus=0, max_retries=0, **connection.on_node(n)).remote() for n in nodes]
-    ray.wait(asked, num_returns=len(asked), timeout=connection.answer_s()) if asked else None
+    task = ray.remote(_inspect).options
+    pending = [task(num_cpus=0, max_retries=0, **connection.on_node(n)).remote() for n in nodes]
+    if pending:
+        ray.wait(pending, num_returns=len(pending), timeout=connection.answer_s())
     answers, problems = [], []
-    for node, answer in zip(nodes, asked, strict=True):
+    for node, answer in zip(nodes, pending, strict=True):
         try:
             answers.append(ray.get(answer, timeout=0.1))
         except ray.exceptions.RayError as error:
-            why = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             problems.append(
-                f"node {node.name} ({node.address}) does not say which devices it has: {why}; look "
-                "at its load and its ports, or end Ray there: ray stop"
+                f"node {node.name} ({node.address}) does not list its devices: {reason}; check "
+                "its load and its ports, or end Ray on it: ray stop"
             )
     if problems:
         raise SpecError(*problems)
@@ -82,29 +85,32 @@ def _asked(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
 
 
 def _machine(node: Node, answer: dict[str, Any]) -> Platform:
-    """The machine of another node: of its devices those that Ray hands out."""
+    """Build the machine of another node, with the devices that Ray may allocate.
+
+    Raises SpecError if a version differs from this machine.
+    """
     ours = versions()
     for name, theirs in answer["versions"].items():
         if theirs != ours[name]:
             raise SpecError(
                 f"node {node.name} ({node.address}) has {name} {theirs}, this machine "
-                f"{ours[name]}: times and bits of the two would differ; install the same on both, "
-                "then start Ray there anew"
+                f"{ours[name]}: times and bits of the two would differ; install the same version "
+                "on both, then restart Ray on the node"
             )
-    found = [Device(**about) for about in answer["devices"]]
-    cpu, gpus = found[0], found[1 : 1 + node.gpus]
+    cpu, *others = (Device(**entry) for entry in answer["devices"])
+    gpus = others[: node.gpus]
     cores = min(cpu.width, node.cores)
-    devices = [_cut(cpu, cores), *(replace(gpu, real=False) for gpu in gpus)]
+    devices = [_take_cores(cpu, cores), *(replace(gpu, real=False) for gpu in gpus)]
     names = {d.name for d in devices}
-    cables = [Link(**about) for about in answer["links"]]
-    return Platform(node.name, tuple(devices), tuple(k for k in cables if {k.a, k.b} <= names))
+    links = [Link(**entry) for entry in answer["links"]]
+    return Platform(node.name, tuple(devices), tuple(k for k in links if {k.a, k.b} <= names))
 
 
-def _cut(cpu: Device, cores: int) -> Device:
-    """So many cores of a CPU."""
+def _take_cores(cpu: Device, cores: int) -> Device:
+    """Reduce a CPU to some of its cores."""
     if cores == cpu.width:
         return cpu
-    source = f"{cores} of {cpu.width} cores, as Ray hands out there"
+    source = f"{cores} of {cpu.width} cores, as Ray allocates on this node"
     share = cores / cpu.width
     return replace(
         cpu,
@@ -117,72 +123,78 @@ def _cut(cpu: Device, cores: int) -> Device:
 
 
 def calibrate(seconds: float, limit_s: float | None = None) -> dict[str, Calibration]:
-    """Measure the machines of this node, and side by side of all others that have cores, and keep
-    on each what was measured there; node, this one first → its calibration.
+    """Calibrate all nodes with cores in parallel; each stores its own calibration.
 
-    seconds, limit_s: as `measuring.calibrate`.
+    Returns node → calibration, this node first.
+
+    seconds: target of the measuring time, as in `measuring.calibrate`.
+    limit_s: time limit, as in `measuring.calibrate`.
 
     Raises:
-        SpecError: there is no cluster to be had.
-        CalibrationError: a node cannot be measured, or not within the limit.
+        SpecError: there is no cluster.
+        CalibrationError: a node cannot be calibrated within the limit.
     """
     ray = connection.connect()
-    here = ray.get_runtime_context().get_node_id()
-    nodes = sorted(connection.nodes(), key=lambda n: n.id != here)
-    nodes = [n for n in nodes if n.cores or n.id == here]
+    local_id = ray.get_runtime_context().get_node_id()
+    nodes = sorted(connection.nodes(), key=lambda n: n.id != local_id)
+    nodes = [n for n in nodes if n.cores or n.id == local_id]
     limit_s = measuring.limit_of(seconds) if limit_s is None else limit_s
-    task = ray.remote(_forced).options
-    machines = {n.address: n for n in reversed(nodes)}  # one is enough of those on one machine
-    asked = {
+    task = ray.remote(_calibrate).options
+    machines = {n.address: n for n in reversed(nodes)}  # one node is enough of each machine
+    answers = {
         address: task(num_cpus=0, max_retries=0, **connection.on_node(n)).remote(seconds, limit_s)
         for address, n in machines.items()
     }
-    found = {a: _given(ray, machines[a], answer, limit_s)[0] for a, answer in asked.items()}
-    return {n.name: found[n.address] for n in nodes}
+    calibrations = {
+        a: _receive(ray, machines[a], answer, limit_s)[0] for a, answer in answers.items()
+    }
+    return {n.name: calibrations[n.address] for n in nodes}
 
 
-def _forced(seconds: float, limit_s: float) -> tuple[dict[str, Any], str]:
+def _calibrate(seconds: float, limit_s: float) -> tuple[dict[str, Any], str]:
     try:
         return measuring.calibrate(seconds=seconds, force=True, limit_s=limit_s).to_json(), ""
     except CalibrationError as error:
         return {}, str(error)
 
 
-def _calibrated(groups: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """`measuring.measured_calibration` of this node, as plain data."""
-    found, why = measuring.measured_calibration(groups)
-    return found.to_json(), why
+def _measure_groups(groups: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Run `measuring.measured_calibration` on this node; the calibration is plain data."""
+    calibration, reason = measuring.measured_calibration(groups)
+    return calibration.to_json(), reason
 
 
 def _measuring(ray: Any, nodes: Sequence[Node]) -> dict[str, calibrator.Measure]:
-    """Node → the function that has it measured. What is asked of one is asked of all at once, so
-    that they measure side by side."""
-    task = ray.remote(_calibrated).options
-    asked: dict[tuple[str, ...], dict[str, Any]] = {}
+    """Node → the function that makes the node measure.
+
+    The first request for some groups goes to all nodes at once, so that they measure in parallel.
+    """
+    task = ray.remote(_measure_groups).options
+    answers: dict[tuple[str, ...], dict[str, Any]] = {}
     limit_s = measuring.limit_of(measuring.SECONDS)
 
     def measure(node: Node, groups: Sequence[str]) -> tuple[Calibration, str]:
         key = tuple(groups)
-        if key not in asked:
-            asked[key] = {
+        if key not in answers:
+            answers[key] = {
                 n.name: task(num_cpus=0, max_retries=0, **connection.on_node(n)).remote(key)
                 for n in nodes
             }
-        return _given(ray, node, asked[key][node.name], len(nodes) * limit_s)
+        return _receive(ray, node, answers[key][node.name], len(nodes) * limit_s)
 
     return {node.name: partial(measure, node) for node in nodes}
 
 
-def _given(ray: Any, node: Node, answer: Any, limit_s: float) -> tuple[Calibration, str]:
-    """What a node measured, and why it is not all.
+def _receive(ray: Any, node: Node, answer: Any, limit_s: float) -> tuple[Calibration, str]:
+    """Receive the calibration of a node, and the reason if it is incomplete.
 
     Raises:
-        CalibrationError: it measured nothing.
+        CalibrationError: the node measured nothing, or did not answer in time.
     """
     where = f"node {node.name} ({node.address})"
     until_s = limit_s + connection.answer_s()
     try:
-        plain, why = ray.get(answer, timeout=until_s)
+        plain, reason = ray.get(answer, timeout=until_s)
     except ray.exceptions.GetTimeoutError:
         ray.cancel(answer, force=True)
         raise CalibrationError(
@@ -190,8 +202,8 @@ def _given(ray: Any, node: Node, answer: Any, limit_s: float) -> tuple[Calibrati
             "`pearl calibrate` on it"
         ) from None
     except ray.exceptions.RayError as error:
-        said = " ".join(str(error).split())[:300]
-        raise CalibrationError(f"{where} could not time its kernels: {said}") from None
+        text = " ".join(str(error).split())[:300]
+        raise CalibrationError(f"{where} could not time its kernels: {text}") from None
     if not plain:
-        raise CalibrationError(f"{where}: {why}")
-    return Calibration.from_json(plain), why
+        raise CalibrationError(f"{where}: {reason}")
+    return Calibration.from_json(plain), reason

@@ -1,8 +1,8 @@
-"""Runs on the nodes of a Ray cluster: each is `pearl train` in a process of its node.
+"""Execute runs on the nodes of a Ray cluster: each is a process of `pearl train` on its node.
 
-An actor a node begins the processes and sends home what is in their folders: at the end of a run,
-and whenever it has a new checkpoint. No file system is shared. A node that is lost takes its
-processes along; their stretches go on elsewhere from the checkpoints that are home.
+One actor a node starts the processes, and sends the files of a run back at its end and whenever it
+has a new checkpoint. No file system is shared. If a node is lost, its processes are lost too. Their
+stages then resume on other nodes from the checkpoints that were sent back.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -26,31 +24,36 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.runs import CHECKPOINT
 from pearl.population.driver import StageEnd
-from pearl.population.local_executor import GRACE_S, ended, start_process
-from pearl.population.packing import RunPlace
-from pearl.population.run_files import Files
+from pearl.population.local_executor import (
+    GRACE_S,
+    ProcessExecutor,
+    start_process,
+    stop_processes,
+)
+from pearl.population.packing import RunHost
+from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
 from pearl.runtime.fork_server import ForkedProcess
 
-LOOK_S = 0.02
-"""Between two looks at the processes of a node."""
-QUIET_S = 1.0
-"""A node that has nothing to say says so after this time."""
+POLL_INTERVAL_S = 0.02
+"""Time between two checks of the processes of a node, and of the answers of nodes."""
+HEARTBEAT_S = 1.0
+"""A node without events answers after this time."""
 STALE_S = 60.0
-"""A folder of runs is not removed within this time, in which its actor begins (assumed)."""
-PREFIX, HELD = "pearl-runs-", ".held"
+"""Below this age no folder is stale: its agent may not hold the lock yet (assumed)."""
+PREFIX, LOCK_FILE = "pearl-runs-", ".held"
 ON = ("ray",)
-"""Where a population can run but here."""
+"""Places other than this machine that can execute a population."""
 
 Tree = dict[str, bytes]
 """Path below a folder → content of the file."""
 
 
-def joined(on: str | None) -> tuple[Node, ...]:
-    """The nodes of the cluster that runs are to be on; none for this machine.
+def cluster_nodes(on: str | None) -> tuple[Node, ...]:
+    """List the nodes of the running cluster that `on` names; none for this machine.
 
     Raises:
-        SpecError: there is no such cluster, or a node cannot be used.
+        SpecError: `on` is unknown, there is no such cluster, or a node cannot be used.
     """
     if on is None:
         return ()
@@ -59,323 +62,303 @@ def joined(on: str | None) -> tuple[Node, ...]:
     return nodes()
 
 
-def places(found: Sequence[Node]) -> tuple[RunPlace, ...]:
-    """The nodes as places for runs."""
+def run_hosts(nodes: Sequence[Node]) -> tuple[RunHost, ...]:
+    """Describe the nodes as hosts of runs."""
     return tuple(
-        RunPlace(n.name, tuple(range(n.cores)), n.memory_bytes or None, n.gpus > 0) for n in found
+        RunHost(n.name, tuple(range(n.cores)), n.memory_bytes or None, n.gpus > 0) for n in nodes
     )
 
 
 @dataclass
-class _RunThere:
+class _AgentRun:
     run: str
     process: ForkedProcess
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
-    told: int = 0
+    sent_log_bytes: int = 0
     checkpoint: tuple[int, int] | None = None
 
 
 class NodeAgent:
-    """The processes of runs on a node, for the actor there. Its methods are called by threads.
+    """The Ray actor of a node: it starts processes of runs and sends their files back.
 
-    folder: for all files, until the end.
+    Threads call its methods.
     """
 
     def __init__(self, cores_per_run: int, working_folder: str) -> None:
         with suppress(OSError):  # no file system is shared
             os.chdir(working_folder)
-        usable = sorted(os.sched_getaffinity(0))
-        self._usable, self._cores = usable, cores_per_run
+        self._usable, self._cores = sorted(os.sched_getaffinity(0)), cores_per_run
         remove_stale()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._held = (self._folder / HELD).open("wb")
-        fcntl.flock(self._held, fcntl.LOCK_EX)
-        self._running: dict[int, _RunThere] = {}
-        self._refused: list[dict[str, Any]] = []
+        self._lock_file = (self._folder / LOCK_FILE).open("wb")
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        self._running: dict[int, _AgentRun] = {}
+        self._events: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
     def folder(self) -> str:
-        """Where the folder of the population is on this node."""
+        """The temporary folder of the sweep on this node."""
         return str(self._folder)
 
     def start(self, slot: int, run: str, arguments: list[str], tree: Tree) -> None:
-        """Begin a run in a slot of this node. tree: files that are not here or not as at home."""
+        """Start a run in a slot of this node. tree: the files of the run on the local host."""
         first = slot * self._cores
-        held = {self._usable[(first + i) % len(self._usable)] for i in range(self._cores)}
+        cores = {self._usable[(first + i) % len(self._usable)] for i in range(self._cores)}
         log = self._folder / "logs" / f"{run}.log"
         try:
             write(self._folder, tree)
-            log.parent.mkdir(exist_ok=True)
             log.unlink(missing_ok=True)
-            running = _RunThere(run, start_process(arguments, sorted(held), log))
+            running = _AgentRun(run, start_process(arguments, sorted(cores), log))
         except OSError as error:
-            why = f"{error.filename or self._folder}: {error.strerror}\n".encode()
-            refused = {"slot": slot, "run": run, "tree": {}, "log": why, "code": 1}
+            reason = f"{error.filename or self._folder}: {error.strerror}\n".encode()
+            event = {"slot": slot, "run": run, "tree": {}, "log": reason, "code": 1}
             with self._lock:
-                self._refused.append(refused)
+                self._events.append(event)
             return
         running.sent = {name: stamp(self._folder / name) for name in tree}
         running.checkpoint = running.sent.get(f"{run}/{CHECKPOINT}")
         with self._lock:
             self._running[slot] = running
 
-    def heard(self, within_s: float) -> list[dict[str, Any]]:
-        """What there is to say: {slot, run, tree, log, code} of every run that has ended, and of
-        every one with a new checkpoint, whose code is None. Waits so long for something."""
+    def poll_events(self, within_s: float) -> list[dict[str, Any]]:
+        """Wait for events, at most this long: {slot, run, tree, log, code} of every ended run.
+
+        A run with a new checkpoint is an event too; then code is None.
+        """
         end_s = time.monotonic() + within_s
         while True:
             with self._lock:
-                news, self._refused = self._refused, []
-                news += [said for slot in list(self._running) if (said := self._news(slot))]
-            if news or time.monotonic() > end_s:
-                return news
-            time.sleep(LOOK_S)
+                events, self._events = self._events + self._run_events(), []
+            if events or time.monotonic() > end_s:
+                return events
+            time.sleep(POLL_INTERVAL_S)
 
-    def _news(self, slot: int) -> dict[str, Any] | None:
+    def _run_events(self) -> list[dict[str, Any]]:
+        return [event for slot in list(self._running) if (event := self._run_event(slot))]
+
+    def _run_event(self, slot: int) -> dict[str, Any] | None:
         running = self._running[slot]
-        code = running.process.poll()
-        kept = self._folder / running.run / CHECKPOINT
-        found = stamp(kept) if kept.exists() else None
-        if code is None and found == running.checkpoint:
+        exit_code = running.process.poll()
+        file = self._folder / running.run / CHECKPOINT
+        checkpoint = stamp(file) if file.exists() else None
+        if exit_code is None and checkpoint == running.checkpoint:
             return None
-        running.checkpoint = found
-        if code is not None:
+        running.checkpoint = checkpoint
+        if exit_code is not None:
             del self._running[slot]
         tree = {}
         files = [path for path in (self._folder / running.run).rglob("*") if path.is_file()]
-        for path in sorted(
-            files, key=lambda path: path.name != CHECKPOINT
-        ):  # never newer: the rest
+        # The process may write meanwhile. The checkpoint is read first, so that no other file is
+        # older than the checkpoint.
+        for path in sorted(files, key=lambda path: path.name != CHECKPOINT):
             name = str(path.relative_to(self._folder))
             with suppress(FileNotFoundError):
-                if running.sent.get(name) != (at := stamp(path)):
-                    tree[name], running.sent[name] = path.read_bytes(), at
-        words = (self._folder / "logs" / f"{running.run}.log").read_bytes()
-        log, running.told = words[running.told :], len(words)
-        return {"slot": slot, "run": running.run, "tree": tree, "log": log, "code": code}
+                if running.sent.get(name) != (file_stamp := stamp(path)):
+                    tree[name], running.sent[name] = path.read_bytes(), file_stamp
+        log = (self._folder / "logs" / f"{running.run}.log").read_bytes()
+        new_log, running.sent_log_bytes = log[running.sent_log_bytes :], len(log)
+        return {"slot": slot, "run": running.run, "tree": tree, "log": new_log, "code": exit_code}
 
     def stop(self) -> list[dict[str, Any]]:
-        """End all runs, each with its checkpoint, and say the last of them."""
+        """End all runs with checkpoints, remove the folder and return the last events."""
         with self._lock:
-            processes = [r.process for r in self._running.values()]
-            for process in processes:
-                with suppress(ProcessLookupError):
-                    process.terminate()
-            end_s = time.monotonic() + GRACE_S
-            for process in processes:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(end_s - time.monotonic(), 0.0))
-                if process.poll() is None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait(GRACE_S)
-            said = [self._news(slot) for slot in list(self._running)]
+            stop_processes([r.process for r in self._running.values()])
+            events = self._run_events()
         shutil.rmtree(self._folder, ignore_errors=True)
-        return [news for news in said if news]
+        return events
 
 
 def remove_stale() -> None:
-    """Remove the folders of actors that were killed before they ended: nobody holds these."""
+    """Remove the folders of agents that were killed: no process holds their locks."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            at = folder.stat()
-            if at.st_uid != os.getuid() or time.time() - at.st_mtime < STALE_S:
+            status = folder.stat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < STALE_S:
                 continue
-            with (folder / HELD).open("rb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (folder / LOCK_FILE).open("rb") as lock_file:
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    at = path.stat()
-    return at.st_mtime_ns, at.st_size
+    """Time of the last change in nanoseconds, and size in bytes."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def write(folder: Path, tree: Mapping[str, bytes]) -> None:
-    """Write files below a folder; checkpoints last: none is newer than what goes with it."""
+    """Write files below a folder.
+
+    Checkpoints come last: a run can resume from a checkpoint only with the files that belong to it.
+    """
     for name in sorted(tree, key=lambda name: Path(name).name == CHECKPOINT):
         write_atomically(folder / name, tree[name])
 
 
 @dataclass
 class _Host:
-    """A node as home sees it. free: its slots without a run. running: slot there → slot at home and
-    the stretch. listening: the answer that is waited for."""
+    """A node as the local host sees it.
+
+    folder: of the agent. free: slots of the node without a run.
+    running: slot of the node → slot of the executor, and the stage.
+    answer: the pending call of `poll_events`.
+    """
 
     node: Node
-    actor: Any
-    at: Path
+    agent: Any
+    folder: Path
     free: list[int]
     running: dict[int, tuple[int, RunStage]] = field(default_factory=dict)
-    listening: Any = None
+    answer: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node.name} ({self.node.address})"
 
 
-class ClusterExecutor:
-    """Slots of the nodes of a cluster. Leave it by `with`, so that no process stays.
+class ClusterExecutor(ProcessExecutor):
+    """Slots of the nodes of a cluster.
 
-    held: node → how many runs it has at once. cores: of a run.
+    node_slots: node → number of its slots.
+    cores: number of cores of a run.
     gpus: whether runs may use the GPUs of their node.
-    folder, files: of the population.
-    asked: whether all are to be ended. look: is called now and then. say: is told of lost nodes.
+    on_event: is called with a sentence when a node is lost.
     """
 
     def __init__(
         self,
-        held: Mapping[Node, int],
+        node_slots: Mapping[Node, int],
         cores: int,
         *,
         gpus: bool,
-        folder: Path,
-        files: Files,
-        asked: Callable[[], bool],
-        look: Callable[[], None],
-        say: Callable[[str], None],
+        files: SweepFolder,
+        interrupted: Callable[[], bool],
+        poll: Callable[[], None],
+        on_event: Callable[[str], None],
     ) -> None:
-        self.slots = sum(held.values())
-        self._folder, self._files = folder, files
-        self._asked, self._look, self._say = asked, look, say
+        slots = sum(node_slots.values())
+        super().__init__(slots, files=files, interrupted=interrupted, poll=poll)
+        self._on_event = on_event
         self._ray = connect()
-        self._ended: list[StageEnd] = []
         self._queue: list[tuple[int, RunStage]] = []
         self._hosts: list[_Host] = []
         actor = self._ray.remote(NodeAgent)
-        for node, count in held.items():
-            lent = {"num_cpus": count * cores, "num_gpus": node.gpus if gpus else 0}
-            made = actor.options(**lent, **on_node(node), max_concurrency=3).remote(
-                cores, os.getcwd()
-            )
-            self._hosts.append(_Host(node, made, Path(), list(range(count))))
+        for node, count in node_slots.items():
+            resources = {"num_cpus": count * cores, "num_gpus": node.gpus if gpus else 0}
+            options = actor.options(**resources, **on_node(node), max_concurrency=3)
+            agent = options.remote(cores, os.getcwd())
+            self._hosts.append(_Host(node, agent, Path(), list(range(count))))
         try:
             for host in self._hosts:
-                host.at = Path(self._answer(host, host.actor.folder.remote()))
+                host.folder = Path(self._first_answer(host, host.agent.folder.remote()))
         except BaseException:
-            self._end()
+            self._kill()
             raise
 
-    def _answer(self, host: _Host, asked: Any) -> Any:
-        """An answer that the first of its actor waits for. Raises SpecError where none comes."""
-        node = host.node
+    def _first_answer(self, host: _Host, answer: Any) -> Any:
+        """Wait for the first answer of an agent. Raises SpecError if there is none."""
         try:
-            return self._ray.get(asked, timeout=answer_s())
+            return self._ray.get(answer, timeout=answer_s())
         except self._ray.exceptions.GetTimeoutError:
             raise SpecError(
-                f"node {node.name} ({node.address}) lends no {len(host.free)} slots within "
-                f"{answer_s():g} s; its {node.cores} cores are in other use (`ray status`): end "
-                "that, or give it more time (PEARL_ANSWER_S)"
+                f"{host.name} provides no {len(host.free)} slots within {answer_s():g} s; "
+                f"other programs use its {host.node.cores} cores (`ray status`): end them, or "
+                "allow more time (PEARL_ANSWER_S)"
             ) from None
         except self._ray.exceptions.RayError as error:
-            raise SpecError(f"node {node.name} ({node.address}): {_line(error)}") from None
+            raise SpecError(f"{host.name}: {_line(error)}") from None
 
-    def __enter__(self) -> ClusterExecutor:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not KeyboardInterrupt:  # the second one: now
-            self.stop()
-        self._end()
-
-    def start(self, slot: int, stretch: RunStage) -> None:
-        self._queue.append((slot, stretch))
+    def start(self, slot: int, stage: RunStage) -> None:
+        self._queue.append((slot, stage))
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Begin what waits, on the nodes with the most free slots."""
+        """Start queued stages on the nodes with the most free slots."""
         while self._queue:
             host = max(self._hosts, key=lambda h: len(h.free), default=None)
             if host is None or not host.free:
                 break
-            slot, stretch = self._queue.pop(0)
-            try:
-                arguments = self._files.command(stretch, host.at)
-            except SpecError as error:
-                text = "; ".join(error.problems)
-                self._ended.append(StageEnd(slot, stretch, "failed", None, text))
+            slot, stage = self._queue.pop(0)
+            if (arguments := self._build_command(slot, stage, host.folder)) is None:
                 continue
-            there = host.free.pop(0)
-            host.running[there] = slot, stretch
-            host.actor.start.remote(there, stretch.run, arguments, self._tree(stretch))
+            node_slot = host.free.pop(0)
+            host.running[node_slot] = slot, stage
+            host.agent.start.remote(node_slot, stage.run, arguments, self._tree(stage))
         if not self._hosts:
-            for slot, stretch in self._queue:
-                self._ended.append(
-                    StageEnd(slot, stretch, "died", None, "no node is left to run on")
-                )
+            message = "no node is left to run on"
+            self._ends += [StageEnd(slot, s, "died", None, message) for slot, s in self._queue]
             self._queue.clear()
 
-    def _tree(self, stretch: RunStage) -> Tree:
-        """What a run needs on its node: its spec, its plan, and its folder as far as it is kept."""
-        kept = [path for path in (self._folder / stretch.run).rglob("*") if path.is_file()]
-        files = [*self._files.of(stretch), *kept]
-        return {str(path.relative_to(self._folder)): path.read_bytes() for path in files}
+    def _tree(self, stage: RunStage) -> Tree:
+        """Read all that a run needs on its node: its spec, its plan and its run folder."""
+        folder = self._files.path
+        stored = [path for path in (folder / stage.run).rglob("*") if path.is_file()]
+        files = [*self._files.write_inputs(stage), *stored]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
-    def wait(self) -> StageEnd | None:
-        while not self._asked():
-            if self._ended:
-                return self._ended.pop(0)
-            self._dispatch()
-            for host in self._hosts:
-                if host.listening is None:
-                    host.listening = host.actor.heard.remote(QUIET_S)
-            listening = [host.listening for host in self._hosts]
-            if listening:
-                done, _ = self._ray.wait(listening, num_returns=1, timeout=LOOK_S)
-                for host in [h for h in self._hosts if h.listening in done]:
-                    self._hear(host)
-            self._look()
-        return None
+    def _collect_ends(self) -> None:
+        self._dispatch()
+        for host in self._hosts:
+            if host.answer is None:
+                host.answer = host.agent.poll_events.remote(HEARTBEAT_S)
+        answers = [host.answer for host in self._hosts]
+        if answers:
+            ready, _ = self._ray.wait(answers, num_returns=1, timeout=POLL_INTERVAL_S)
+            for host in [h for h in self._hosts if h.answer in ready]:
+                self._receive(host)
 
-    def _hear(self, host: _Host) -> None:
-        """Take in what a node says."""
-        answer, host.listening = host.listening, None
+    def _receive(self, host: _Host) -> None:
+        """Receive the events of a node."""
+        answer, host.answer = host.answer, None
         try:
-            news = self._ray.get(answer, timeout=answer_s())
+            events = self._ray.get(answer, timeout=answer_s())
         except self._ray.exceptions.RayError as error:
-            self._lose(host, error)
+            self._drop_node(host, error)
             return
-        for said in news:
-            self._take(host, said)
+        for event in events:
+            self._apply(host, event)
 
-    def _take(self, host: _Host, said: Mapping[str, Any]) -> None:
-        slot, stretch = host.running[said["slot"]]
-        write(self._folder, said["tree"])
-        log = self._folder / "logs" / f"{stretch.run}.log"
+    def _apply(self, host: _Host, event: Mapping[str, Any]) -> None:
+        slot, stage = host.running[event["slot"]]
+        write(self._files.path, event["tree"])
+        log = self._files.log(stage.run)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as words:
-            words.write(said["log"])
-        if said["code"] is not None:
-            del host.running[said["slot"]]
-            host.free.append(said["slot"])
-            end = ended(slot, stretch, said["code"], log, self._folder / stretch.run)
-            self._ended.append(end)
+        with log.open("ab") as file:
+            file.write(event["log"])
+        if event["code"] is not None:
+            del host.running[event["slot"]]
+            host.free.append(event["slot"])
+            self._end_stage(slot, stage, event["code"])
 
-    def _lose(self, host: _Host, error: Exception) -> None:
-        """A node is gone, or its actor."""
-        where = f"node {host.node.name} ({host.node.address}) is lost"
+    def _drop_node(self, host: _Host, error: Exception) -> None:
+        """Remove a node that is lost, or whose agent is; the stages on it have died."""
+        message = f"{host.name} is lost"
         self._hosts.remove(host)
-        left = ", ".join(h.node.name for h in self._hosts) or "no node"
-        self._say(f"{where}: {_line(error)}; {left} {'goes' if len(self._hosts) < 2 else 'go'} on")
-        self._ended += [
-            StageEnd(slot, stretch, "died", None, where) for slot, stretch in host.running.values()
+        rest = ", ".join(h.node.name for h in self._hosts) or "no node"
+        verb = "continues" if len(self._hosts) < 2 else "continue"
+        self._on_event(f"{message}: {_line(error)}; {rest} {verb}")
+        self._ends += [
+            StageEnd(slot, stage, "died", None, message) for slot, stage in host.running.values()
         ]
         with suppress(self._ray.exceptions.RayError):
-            self._ray.kill(host.actor)
+            self._ray.kill(host.agent)
 
     def stop(self) -> None:
-        """End all runs, each with a checkpoint that comes home."""
-        asked = [(host, host.actor.stop.remote()) for host in self._hosts]
+        answers = [(host, host.agent.stop.remote()) for host in self._hosts]
         end_s = time.monotonic() + GRACE_S + answer_s()
-        for host, answer in asked:
+        for host, answer in answers:
             try:
-                if host.listening is not None:
-                    self._hear(host)
-                for said in self._ray.get(answer, timeout=max(end_s - time.monotonic(), 0.1)):
-                    self._take(host, said)
+                if host.answer is not None:
+                    self._receive(host)
+                for event in self._ray.get(answer, timeout=max(end_s - time.monotonic(), 0.1)):
+                    self._apply(host, event)
             except self._ray.exceptions.RayError as error:
-                self._say(f"node {host.node.name} ({host.node.address}): {_line(error)}")
+                self._on_event(f"{host.name}: {_line(error)}")
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         for host in self._hosts:
             with suppress(self._ray.exceptions.RayError):
-                self._ray.kill(host.actor)
+                self._ray.kill(host.agent)
         self._hosts.clear()
 
 

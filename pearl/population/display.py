@@ -1,4 +1,4 @@
-"""A population as it goes: a live table on a terminal, a line an event elsewhere."""
+"""Show a running population: a live table on a terminal, a line for each event elsewhere."""
 
 from __future__ import annotations
 
@@ -6,51 +6,40 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TextIO
 
 from pearl.formatting import count
+from pearl.population.results import SweepRun
 
-EVERY_S = 0.5
-"""Between two drawings of the table."""
-SHOWN = 12
-"""Runs in the table at most: those under way, and then those that ended last."""
+DRAW_INTERVAL_S = 0.5
+"""Time between two drawings of the table."""
+ROWS = 12
+"""Limit of the runs in the table: running ones first, then the last ones that ended."""
 
-
-@dataclass(frozen=True)
-class Row:
-    """One run: its state in a word, env steps so far, and its latest return."""
-
-    run: str
-    state: str
-    env_steps: int
-    steps: int
-    returned: float | None
-
-
-Rows = Callable[[], Sequence[Row]]
+Runs = Callable[[], Sequence[SweepRun]]
+"""Returns the runs so far, running ones last; of a running one the latest steps and return."""
 
 
 class SweepDisplay:
-    """Hears of a population; this one says nothing."""
+    """Receives the events of a population; this base class shows nothing."""
 
-    def say(self, line: str) -> None:
-        """One event in words."""
+    def print_event(self, line: str) -> None:
+        """Print one event, a sentence."""
 
-    def refresh(self, rows: Rows) -> None:
-        """Called often. rows: gives the runs, newest last."""
+    def refresh(self, runs: Runs) -> None:
+        """Draw the runs, unless they were drawn just now. Called often."""
 
 
 class _Lines(SweepDisplay):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def say(self, line: str) -> None:
+    def print_event(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
 
 class _Live(SweepDisplay):
-    """Lines above, and the table below them."""
+    """Prints events as lines above the table."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -59,29 +48,30 @@ class _Live(SweepDisplay):
         console = Console(file=stream)
         self._live, self._drawn_s = Live(console=console, auto_refresh=False, transient=True), 0.0
 
-    def say(self, line: str) -> None:
+    def print_event(self, line: str) -> None:
         self._live.console.print(line, markup=False, highlight=False)
 
-    def refresh(self, rows: Rows) -> None:
+    def refresh(self, runs: Runs) -> None:
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        if time.monotonic() - self._drawn_s < EVERY_S:
+        if time.monotonic() - self._drawn_s < DRAW_INTERVAL_S:
             return
         self._drawn_s = time.monotonic()
         table = Table(box=box.SIMPLE_HEAD)
         for name in ("run", "", "env steps", "return"):
             table.add_column(name, justify="left" if name in ("run", "") else "right")
-        for r in rows()[-SHOWN:]:
-            cells = (r.run, r.state, f"{count(r.env_steps)}/{count(r.steps)}", count(r.returned))
+        for r in runs()[-ROWS:]:
+            env_steps = f"{count(r.env_steps or 0)}/{count(r.steps)}"
+            cells = (r.run, r.status, env_steps, count(r.eval_mean))
             table.add_row(*map(Text, cells))
         self._live.update(table, refresh=True)
 
 
 @contextmanager
 def sweep_display(stream: TextIO | None = None) -> Iterator[SweepDisplay]:
-    """A watcher that writes to `stream`, standard error if none is given."""
+    """Within this context, show a population on `stream`, by default standard error."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
         yield _Lines(stream)

@@ -1,4 +1,4 @@
-"""Between a scheduler and the slots: `drive`, the executor that it asks for, and virtual time."""
+"""`drive` runs the stages of a scheduler with an executor; `VirtualExecutor` simulates one."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ Ending = Literal["done", "failed", "died"]
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The end of a stretch.
+    """The end of a stage.
 
-    status: done; failed: the run says so itself; died: its process ended without a word.
-    score: return of the policy of the end; None where it is not done.
-    message: why it is not done, or None.
+    slot: that the stage leaves.
+    stage: that has ended.
+    status: done; failed: the run reported an error; died: its process ended without an error.
+    score: return of the policy at the end; None if the stage is not done.
+    message: why the stage is not done, or None.
     """
 
     slot: int
-    stretch: RunStage
+    stage: RunStage
     status: Ending
     score: float | None
     message: str | None = None
 
 
 class Executor(Protocol):
-    """What runs stretches, each in a slot: processes of this machine, or a clock alone.
+    """Interface of `drive` to the slots that run stages: processes, or a simulation.
 
-    slots: how many run beside each other.
+    slots: number of stages that run at the same time.
     """
 
     slots: int
 
-    def start(self, slot: int, stretch: RunStage) -> None:
-        """Begin a stretch in a slot that is free, or go on with it from its checkpoint."""
+    def start(self, slot: int, stage: RunStage) -> None:
+        """Start a stage in a free slot. The stage resumes from its checkpoint if it has one."""
 
     def wait(self) -> StageEnd | None:
-        """The next stretch to end; None where all are to be ended now."""
+        """Wait for the next end of a stage; None if all stages must end now."""
 
     def stop(self) -> None:
-        """End everything under way, with checkpoints."""
+        """End all stages with checkpoints."""
 
 
 Event = dict[str, Any]
@@ -52,55 +54,62 @@ Event = dict[str, Any]
 
 
 class Journal:
-    """The history of a population: every decision and every end, in their order.
+    """The history of a population: every decision and every end, in order.
 
-    heard: is told of every entry, with what ended.
-    restarts: of a run whose process died, at most.
+    on_event: is called with every entry, its stage, and the end of the stage if there is one.
+    restarts: limit of the restarts of a run whose process died.
     """
 
     def __init__(
         self,
         history: Sequence[Event] = (),
-        heard: Callable[[Event, RunStage, StageEnd | None], None] = lambda event, stretch, end: (
+        on_event: Callable[[Event, RunStage, StageEnd | None], None] = lambda event, stage, end: (
             None
         ),
         restarts: int = 0,
     ) -> None:
-        self.history, self._heard, self._restarts = list(history), heard, restarts
+        self.history, self._on_event, self._restarts = list(history), on_event, restarts
 
-    def note(self, event: str, stretch: RunStage, end: StageEnd | None = None, **more: Any) -> None:
-        """Write an entry."""
-        entry: Event = {"event": event, "run": stretch.run, "steps": stretch.steps, **more}
+    def record(self, event: str, stage: RunStage, end: StageEnd | None = None, **keys: Any) -> None:
+        """Append an entry."""
+        entry: Event = {"event": event, "run": stage.run, "steps": stage.steps, **keys}
         self.history.append(entry)
-        self._heard(entry, stretch, end)
+        self._on_event(entry, stage, end)
 
-    def again(self, stretch: RunStage) -> bool:
-        """Whether a run that died may be started once more."""
-        of_run = [e for e in self.history if e["run"] == stretch.run and e["event"] == "restart"]
-        return len(of_run) < self._restarts
+    def restarts_of(self, run: str) -> int:
+        """Count the restarts of a run so far."""
+        return sum(e["run"] == run and e["event"] == "restart" for e in self.history)
+
+    def may_restart(self, run: str) -> bool:
+        """Whether a run whose process died may restart."""
+        return self.restarts_of(run) < self._restarts
 
 
-def replayed(scheduler: Scheduler, history: Sequence[Event]) -> list[RunStage]:
-    """Bring a new scheduler to where one was that had this history; the stretches under way there.
+def replay_history(scheduler: Scheduler, history: Sequence[Event]) -> list[RunStage]:
+    """Replay a history with a new scheduler, and return the stages under way at its end.
 
     Raises:
-        SpecError: the scheduler decides otherwise, so that the history is of another population.
+        SpecError: the scheduler decides differently, so the history is of another population.
     """
     under_way: dict[str, RunStage] = {}
     for entry in history:
         if entry["event"] == "start":
-            stretch = scheduler.next()
-            if stretch is None or (stretch.run, stretch.steps) != (entry["run"], entry["steps"]):
-                found = "nothing" if stretch is None else f"{stretch.run} to {stretch.steps}"
+            stage = scheduler.next()
+            if stage is None or (stage.run, stage.steps) != (entry["run"], entry["steps"]):
+                decision = "no run" if stage is None else f"{stage.run} to {stage.steps}"
                 raise SpecError(
-                    f"history: {entry['run']} to {entry['steps']} env steps was begun, where "
-                    f"{found} would be now: it is of another sweep or another version; begin anew"
+                    f"history: the sweep started {entry['run']} to {entry['steps']} env steps, but "
+                    f"{decision} would start now: the history is of another sweep or of another "
+                    "version of PEARL; start a new sweep in another folder"
                 )
-            under_way[stretch.run] = stretch
+            under_way[stage.run] = stage
         elif entry["event"] == "end":
             if entry["run"] not in under_way:
-                raise SpecError(f"history: {entry['run']} ended before it began; begin anew")
-            scheduler.ended(under_way.pop(entry["run"]), entry["score"])
+                raise SpecError(
+                    f"history: {entry['run']} ended before it began; start a new sweep in another "
+                    "folder"
+                )
+            scheduler.on_end(under_way.pop(entry["run"]), entry["score"])
     return list(under_way.values())
 
 
@@ -110,22 +119,22 @@ def drive(
     journal: Journal,
     under_way: Sequence[RunStage] = (),
 ) -> bool:
-    """Run all stretches of a scheduler; False where it was ended before.
+    """Run all stages of a scheduler; return False if the executor was interrupted.
 
-    under_way: stretches begun before, which come first.
+    under_way: stages that an earlier process started; they come first.
     """
-    free, busy, again = list(range(executor.slots)), 0, list(under_way)
+    free, busy, resumed = list(range(executor.slots)), 0, list(under_way)
     while True:
         while free:
-            if again:
-                stretch = again.pop(0)
+            if resumed:
+                stage = resumed.pop(0)
             else:
-                found = scheduler.next()
-                if found is None:
+                decision = scheduler.next()
+                if decision is None:
                     break
-                stretch = found
-                journal.note("start", stretch, why=stretch.why)
-            executor.start(free.pop(0), stretch)
+                stage = decision
+                journal.record("start", stage, why=stage.reason)
+            executor.start(free.pop(0), stage)
             busy += 1
         if not busy:
             return True
@@ -135,40 +144,42 @@ def drive(
             return False
         busy -= 1
         free = sorted((*free, end.slot))
-        if end.status == "died" and journal.again(end.stretch):
-            journal.note("restart", end.stretch, end, why=end.message)
-            again.append(end.stretch)
+        if end.status == "died" and journal.may_restart(end.stage.run):
+            journal.record("restart", end.stage, end, why=end.message)
+            resumed.append(end.stage)
             continue
-        scheduler.ended(end.stretch, end.score)
-        journal.note("end", end.stretch, end, score=end.score, why=end.message)
+        scheduler.on_end(end.stage, end.score)
+        journal.record("end", end.stage, end, score=end.score, why=end.message)
 
 
 class VirtualExecutor:
-    """Slots on a clock that stands still but for the ends of stretches.
+    """Simulated slots, on a clock that jumps from one end of a stage to the next.
 
-    seconds: of a stretch. score: of a stretch.
-    now_s: the clock. passed: (stretch, slot, begin, end), as they were begun.
+    seconds: stage → its duration in seconds.
+    score: stage → its score.
+    now_s: the clock.
+    timeline: (stage, slot, begin in seconds, end in seconds), in the order of the starts.
     """
 
     def __init__(
         self,
         slots: int,
         seconds: Callable[[RunStage], float],
-        score: Callable[[RunStage], float] = lambda stretch: 0.0,
+        score: Callable[[RunStage], float] = lambda stage: 0.0,
     ) -> None:
         self.slots, self._seconds, self._score = slots, seconds, score
         self.now_s = 0.0
-        self.passed: list[tuple[RunStage, int, float, float]] = []
+        self.timeline: list[tuple[RunStage, int, float, float]] = []
         self._ends: list[tuple[float, int, int, RunStage]] = []
 
-    def start(self, slot: int, stretch: RunStage) -> None:
-        end_s = self.now_s + self._seconds(stretch)
-        heapq.heappush(self._ends, (end_s, len(self.passed), slot, stretch))
-        self.passed.append((stretch, slot, self.now_s, end_s))
+    def start(self, slot: int, stage: RunStage) -> None:
+        end_s = self.now_s + self._seconds(stage)
+        heapq.heappush(self._ends, (end_s, len(self.timeline), slot, stage))
+        self.timeline.append((stage, slot, self.now_s, end_s))
 
     def wait(self) -> StageEnd | None:
-        self.now_s, _, slot, stretch = heapq.heappop(self._ends)
-        return StageEnd(slot, stretch, "done", self._score(stretch))
+        self.now_s, _, slot, stage = heapq.heappop(self._ends)
+        return StageEnd(slot, stage, "done", self._score(stage))
 
     def stop(self) -> None:
         self._ends.clear()

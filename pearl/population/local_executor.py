@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: each is `pearl train` on cores of its own, with a log."""
+"""Execute runs on this machine: each is a process of `pearl train` on its own cores, with a log."""
 
 from __future__ import annotations
 
@@ -6,162 +6,211 @@ import os
 import shlex
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Self
 
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population.driver import Ending, StageEnd
+from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
 from pearl.runtime.fork_server import ForkedProcess
 
-LOOK_S = 0.01
-"""Between two looks at the processes."""
+POLL_INTERVAL_S = 0.01
+"""Time between two checks of the processes."""
 GRACE_S = 60.0
-"""A run that is told to end has so long for its checkpoint (assumed: an iteration is shorter)."""
-LINES = 3
-"""Last lines of a dead run that are told."""
+"""A terminated run has this time to write its checkpoint (assumed: an iteration is shorter)."""
+LOG_LINES = 3
+"""Number of last log lines of a dead run that its message quotes."""
 
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "VECLIB_MAXIMUM")
 
 
+class ProcessExecutor(ABC):
+    """Slots whose stages are processes. Leave the executor by `with`, so that no process stays.
+
+    slots: number of stages that run at the same time.
+    files: the folder of the sweep.
+    interrupted: whether all stages must end.
+    poll: is called regularly while `wait` waits.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        *,
+        files: SweepFolder,
+        interrupted: Callable[[], bool],
+        poll: Callable[[], None],
+    ) -> None:
+        self.slots, self._files = slots, files
+        self._interrupted, self._poll = interrupted, poll
+        self._ends: list[StageEnd] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not KeyboardInterrupt:  # the second Ctrl-C: kill at once
+            self.stop()
+        self._kill()
+
+    @abstractmethod
+    def start(self, slot: int, stage: RunStage) -> None:
+        """Start a stage in a free slot. The stage resumes from its checkpoint if it has one."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End all stages with checkpoints; kill a process that takes longer than GRACE_S."""
+
+    @abstractmethod
+    def _collect_ends(self) -> None:
+        """Append the stages that have ended to `_ends`, after a wait of one poll interval."""
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """Kill every process at once."""
+
+    def wait(self) -> StageEnd | None:
+        """Wait for the next end of a stage; None if the executor is interrupted."""
+        while not self._interrupted():
+            if self._ends:
+                return self._ends.pop(0)
+            self._collect_ends()
+            if not self._ends:  # a free slot comes before the files and the display
+                self._poll()
+        return None
+
+    def _build_command(
+        self, slot: int, stage: RunStage, folder: Path | None = None
+    ) -> list[str] | None:
+        """Build the arguments of a stage; None if it cannot run, and then the stage has ended."""
+        try:
+            return self._files.build_command(stage, folder)
+        except SpecError as error:
+            message = "; ".join(error.problems)
+            self._ends.append(StageEnd(slot, stage, "failed", None, message))
+            return None
+
+    def _end_stage(self, slot: int, stage: RunStage, exit_code: int) -> None:
+        """Record the end of a stage from the exit code, the log and the folder of its process."""
+        status: Ending = "done"
+        score, message = None, None
+        if exit_code == 0:
+            try:
+                score = load_run(self._files.path / stage.run).returns["last_eval_mean"]
+            except (SpecError, KeyError) as error:
+                status, message = "failed", f"run.json of the run cannot be used: {error}"
+        else:
+            status = "failed" if exit_code in (1, 2) else "died"
+            message = f"{describe_exit(exit_code)}; {last_lines(self._files.log(stage.run))}"
+        self._ends.append(StageEnd(slot, stage, status, score, message))
+
+
 @dataclass
 class _Running:
-    stretch: RunStage
+    stage: RunStage
     process: ForkedProcess
-    log: Path
 
 
-class LocalExecutor:
-    """Slots of this machine. Leave it by `stop`, or by `with`, so that no process stays.
+class LocalExecutor(ProcessExecutor):
+    """Slots of this machine.
 
-    cores: of each slot.
-    command: arguments of `pearl` for a stretch; may raise SpecError, which is the stretch's end.
-    log: the file for the words of a stretch.
-    folder: the run folder of a stretch.
-    asked: whether all are to be ended.
-    look: is called now and then.
+    cores: the core numbers of each slot.
     """
 
     def __init__(
         self,
         cores: Sequence[Sequence[int]],
         *,
-        command: Callable[[RunStage], list[str]],
-        log: Callable[[RunStage], Path],
-        folder: Callable[[RunStage], Path],
-        asked: Callable[[], bool],
-        look: Callable[[], None],
+        files: SweepFolder,
+        interrupted: Callable[[], bool],
+        poll: Callable[[], None],
     ) -> None:
-        self.slots, self._cores = len(cores), [tuple(c) for c in cores]
-        self._command, self._log, self._folder = command, log, folder
-        self._asked, self._look = asked, look
+        super().__init__(len(cores), files=files, interrupted=interrupted, poll=poll)
+        self._cores = [tuple(c) for c in cores]
         self._running: dict[int, _Running] = {}
-        self._refused: list[StageEnd] = []
 
-    def __enter__(self) -> LocalExecutor:
-        return self
+    def start(self, slot: int, stage: RunStage) -> None:
+        if (arguments := self._build_command(slot, stage)) is not None:
+            process = start_process(arguments, self._cores[slot], self._files.log(stage.run))
+            self._running[slot] = _Running(stage, process)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is KeyboardInterrupt:  # the second one: now
-            self._kill()
-        else:
-            self.stop()
-
-    def start(self, slot: int, stretch: RunStage) -> None:
-        try:
-            arguments = self._command(stretch)
-        except SpecError as error:
-            text = "; ".join(error.problems)
-            self._refused.append(StageEnd(slot, stretch, "failed", None, text))
-            return
-        log = self._log(stretch)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        process = start_process(arguments, self._cores[slot], log)
-        self._running[slot] = _Running(stretch, process, log)
-
-    def wait(self) -> StageEnd | None:
-        while not self._asked():
-            if self._refused:
-                return self._refused.pop(0)
-            for slot, running in self._running.items():
-                if (code := running.process.poll()) is not None:
-                    del self._running[slot]
-                    stretch = running.stretch
-                    return ended(slot, stretch, code, running.log, self._folder(stretch))
-            self._look()
-            time.sleep(LOOK_S)
-        return None
+    def _collect_ends(self) -> None:
+        for slot, running in list(self._running.items()):
+            if (exit_code := running.process.poll()) is not None:
+                del self._running[slot]
+                self._end_stage(slot, running.stage, exit_code)
+        if not self._ends:
+            time.sleep(POLL_INTERVAL_S)
 
     def stop(self) -> None:
-        """End all runs, each with its checkpoint; one that takes longer than GRACE_S is killed."""
-        for running in self._running.values():
-            with suppress(ProcessLookupError):
-                running.process.terminate()
-        end_s = time.monotonic() + GRACE_S
-        while time.monotonic() < end_s and any(
-            r.process.poll() is None for r in self._running.values()
-        ):
-            time.sleep(LOOK_S)
-        self._kill()
+        stop_processes([running.process for running in self._running.values()])
 
     def _kill(self) -> None:
-        for running in self._running.values():
-            if running.process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(running.process.pid, signal.SIGKILL)
-                running.process.wait(GRACE_S)
+        kill_processes([running.process for running in self._running.values()])
         self._running.clear()
 
 
-def ended(slot: int, stretch: RunStage, code: int, log: Path, folder: Path) -> StageEnd:
-    """The end of a stretch whose process ended with this status, by its words and its folder."""
-    status: Ending = "done"
-    score, message = None, None
-    if code == 0:
-        try:
-            found = load_run(folder).returns
-            score = found["last_eval_mean"]
-        except (SpecError, KeyError) as error:
-            status, message = "failed", f"its run.json cannot be used: {error}"
-    else:
-        status = "failed" if code in (1, 2) else "died"
-        message = f"{how(code)}; {last_lines(log)}"
-    return StageEnd(slot, stretch, status, score, message)
-
-
 def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> ForkedProcess:
-    """A process of `pearl` with these arguments, which sees these cores alone and ends, with a
-    checkpoint, when this one dies."""
+    """Start a process of `pearl` with these arguments.
+
+    The process is pinned to these cores. It ends, with a checkpoint, when this process dies.
+    """
     threads = {f"{name}_NUM_THREADS": str(len(cores)) for name in _THREADS}
-    with log.open("ab") as words, open(os.devnull, "rb") as nothing:
-        words.write(f"$ pearl {shlex.join(arguments)}\n".encode())
-        words.flush()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output, open(os.devnull, "rb") as empty_input:
+        output.write(f"$ pearl {shlex.join(arguments)}\n".encode())
+        output.flush()
         return ForkedProcess(
             "pearl.cli:main",
             arguments,
-            stdin=nothing.fileno(),
-            output=words.fileno(),
+            stdin=empty_input.fileno(),
+            output=output.fileno(),
             environment=threads,
             cores=cores,
             dies_by=signal.SIGTERM,
         )
 
 
-def how(code: int) -> str:
-    """The end of a process in words."""
-    if code < 0:
+def stop_processes(processes: Sequence[ForkedProcess]) -> None:
+    """Terminate processes, which then write checkpoints; kill them after GRACE_S."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.terminate()
+    end_s = time.monotonic() + GRACE_S
+    for process in processes:
+        with suppress(TimeoutExpired):
+            process.wait(max(end_s - time.monotonic(), 0.0))
+    kill_processes(processes)
+
+
+def kill_processes(processes: Sequence[ForkedProcess]) -> None:
+    """Kill processes at once, each with the process group that it leads."""
+    for process in processes:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(GRACE_S)
+
+
+def describe_exit(exit_code: int) -> str:
+    """Describe the end of a process: `ended by signal SIGKILL`."""
+    if exit_code < 0:
         try:
-            return f"ended by signal {signal.Signals(-code).name}"
+            return f"ended by signal {signal.Signals(-exit_code).name}"
         except ValueError:
-            return f"ended by signal {-code}"
-    return f"ended with exit status {code}"
+            return f"ended by signal {-exit_code}"
+    return f"ended with exit status {exit_code}"
 
 
 def last_lines(log: Path) -> str:
-    """The last lines of a file of words."""
+    """Quote the last lines of a log."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -170,5 +219,5 @@ def last_lines(log: Path) -> str:
     except OSError:
         return f"{log} cannot be read"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("$ pearl ")][-LINES:]
-    return f"it said last: {' / '.join(lines)}" if lines else "it said nothing"
+    lines = [line for line in lines if not line.startswith("$ pearl ")][-LOG_LINES:]
+    return f"last output: {' / '.join(lines)}" if lines else "it printed nothing"

@@ -1,4 +1,4 @@
-"""The members of a population: seeds and values as given → settings, each a checked system."""
+"""The runs of a population: from seeds and values to settings, each a checked system."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from pearl.spec.reading import System, bad_keys, load, parse_set
 from pearl_devices.validation import mistyped
 
 MOST = 10_000
-"""Runs of a population at most (assumed)."""
+"""Limit of the runs of a population (assumed)."""
 
-LONGEST = 120
-"""Characters of a name at most; a longer one ends in a digest."""
+MAX_NAME = 120
+"""Limit of the characters of a name; a longer name is cut and ends in a digest."""
 
 REFUSED = {
-    "train.seed": "the seeds are given by --seeds (`seeds`)",
-    "limits.max_lanes": "the cores of a run are what the planner packs",
+    "train.seed": "--seeds (`seeds`) gives the seeds",
+    "limits.max_lanes": "the planner chooses the cores of a run",
 }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A spec with values laid over it, which has a run a seed.
+    """A spec with some values overridden. It has one run for each seed.
 
-    name: made of the values. values: dotted key → value.
+    name: made of the values; also the name of its spec file.
+    values: dotted key of the spec → value.
+    system: of the spec with these values.
     """
 
     name: str
@@ -43,10 +45,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Population:
-    """The runs that are asked for.
+    """The runs of a sweep.
 
-    settings: at least one; with several, every combination of the values.
-    seeds: of each setting. over: key → values.
+    settings: at least one; every combination of the values.
+    seeds: of each setting.
+    over: dotted key of the spec → values that vary.
     """
 
     settings: tuple[Setting, ...]
@@ -59,7 +62,7 @@ class Population:
         return self.settings[0].system.name
 
     def runs(self) -> list[list[RunStage]]:
-        """The runs of every setting, one a seed."""
+        """List the runs of every setting, one run a seed."""
         alone = len(self.settings) == 1 and not self.over
         return [
             [
@@ -76,17 +79,19 @@ class Population:
         ]
 
 
-def population(
+def build_population(
     spec: str | Path | Mapping[str, Any],
     *,
     seeds: Sequence[int] | None = None,
     over: Mapping[str, Sequence[object]] | None = None,
     set: Mapping[str, object] | None = None,
 ) -> Population:
-    """Check what is asked for, before anything runs. seeds: None: the spec's.
+    """Check the seeds and values of a sweep before anything runs, and make its settings.
+
+    seeds: None for the seed of the spec.
 
     Raises:
-        SpecError: a key, a value or a seed is wrong, or there are none of them, or two are alike.
+        SpecError: a key, a value or a seed is wrong, missing or given twice.
     """
     problems = mistyped("seeds", seeds, Sequence | None, "a list of seeds, as in [0, 1, 2],")
     problems += bad_keys("over", over, "lists of values")
@@ -95,30 +100,36 @@ def population(
     varied = {key.strip(): tuple(_listed(key, values)) for key, values in (over or {}).items()}
     _check_over(varied, set or {})
     plain = load(spec, set=set)
-    given = (plain.train.seed,) if seeds is None else tuple(map(checked_seed, seeds))
-    if not given:
-        raise SpecError("seeds: there are none; one or several are needed, as in 0..9 or 0,3,7")
-    if twice := [s for s in dict.fromkeys(given) if given.count(s) > 1]:
+    all_seeds = (plain.train.seed,) if seeds is None else tuple(map(checked_seed, seeds))
+    if not all_seeds:
+        raise SpecError("seeds: the list is empty; give at least one seed, as in 0..9 or 0,3,7")
+    if twice := [s for s in dict.fromkeys(all_seeds) if all_seeds.count(s) > 1]:
         raise SpecError(f"seeds: {twice[0]} is given twice; the two runs would be the same")
-    count = len(given)
+    count = len(all_seeds)
     for each in varied.values():
         count *= len(each)
     if count > MOST:
-        raise SpecError(f"{count:,} runs are asked for; at most {MOST:,} are allowed")
+        raise SpecError(f"the sweep would have {count:,} runs; at most {MOST:,} are allowed")
     settings: dict[str, Setting] = {}
     for chosen in product(*varied.values()):
         values = dict(zip(varied, chosen, strict=True))
         name = setting_name(values)
         if name in settings:
             raise SpecError(f"over: two settings are both named {name!r}; give values that differ")
-        settings[name] = Setting(name, values, loaded(spec, set or {}, values) if values else plain)
-    return Population(tuple(settings.values()), given, varied)
+        settings[name] = Setting(
+            name, values, load_setting(spec, set or {}, values) if values else plain
+        )
+    return Population(tuple(settings.values()), all_seeds, varied)
 
 
-def loaded(
+def load_setting(
     spec: str | Path | Mapping[str, Any], set: Mapping[str, object], values: Mapping[str, object]
 ) -> System:
-    """The system of a spec with values laid over it; a SpecError names them."""
+    """Load the system of a spec with some values overridden.
+
+    Raises:
+        SpecError: the spec is wrong; every line names the values.
+    """
     try:
         return load(spec, set={**set, **values})
     except SpecError as error:
@@ -140,7 +151,7 @@ def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object])
         if key in REFUSED:
             problems.append(f"over: {key} cannot be varied: {REFUSED[key]}")
         if key in set:
-            problems.append(f"over: {key} is set to {shown(set[key])} too; leave one of them out")
+            problems.append(f"over: {key} is set to {shown(set[key])} too; leave out one")
         texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
         if twice := [t for t in dict.fromkeys(texts) if texts.count(t) > 1]:
             problems.append(f"over: {key} has {twice[0]} twice; the runs would be the same")
@@ -149,7 +160,7 @@ def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object])
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a name: `0.0003`, `64x64`."""
+    """Format a value for a name: `0.0003`, `64x64`."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
@@ -160,26 +171,26 @@ def shown(value: object) -> str:
 
 
 def setting_name(values: Mapping[str, object]) -> str:
-    """The name of a setting, which a folder can bear: `learning_rate=0.0003,batch_size=64`."""
+    """Make the name of a setting, fit for a folder: `learning_rate=0.0003,batch_size=64`."""
     last = [key.rpartition(".")[2] for key in values]
     keys = [
         short if last.count(short) == 1 else key for key, short in zip(values, last, strict=True)
     ]
     text = ",".join(f"{k}={shown(v)}" for k, v in zip(keys, values.values(), strict=True))
     name = re.sub(r"[^\w.,=+-]+|^\.+", "-", text) or "as-given"
-    if len(name) <= LONGEST:
+    if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{name[: LONGEST - 9]}-{digest}"
+    return f"{name[: MAX_NAME - 9]}-{digest}"
 
 
 def parse_seeds(text: str) -> list[int]:
-    """`0..9` or `0,3,7` or both, joined with commas → seeds.
+    """Parse seeds: `0..9`, `0,3,7`, or both joined with commas.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: the text is neither, a range runs backwards, or there are too many seeds.
     """
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,19})\s*(?:\.\.\s*(\d{1,19})\s*)?", part)
         if not match:
@@ -191,33 +202,37 @@ def parse_seeds(text: str) -> list[int]:
             raise SpecError(f"--seeds {text!r}: {part!r} runs backwards; write {last}..{first}")
         if last - first >= MOST:
             raise SpecError(f"--seeds {text!r}: more than {MOST:,} seeds")
-        found += range(first, last + 1)
-    return found
+        seeds += range(first, last + 1)
+    return seeds
 
 
 def parse_over(argument: str) -> tuple[str, list[object]]:
-    """`algorithm.learning_rate=1e-4,3e-4` → the key and its values, each read as in a file."""
+    """Parse `algorithm.learning_rate=1e-4,3e-4`: the key and its values, each as in a spec file.
+
+    Raises:
+        SpecError: the argument has another form, or a value cannot be parsed.
+    """
     key, equals, values = argument.partition("=")
     if not equals or not key.strip():
-        raise SpecError(f"--over {argument!r}: not key.path=value,value,…")
-    name, found = parse_set(f"{key}=[{values}]")
-    assert isinstance(found, list)
-    return name, found
+        raise SpecError(f"--over {argument!r}: the form must be key.path=value,value,…")
+    name, parsed = parse_set(f"{key}=[{values}]")
+    assert isinstance(parsed, list)
+    return name, parsed
 
 
 def parse_options(option: str, text: str, names: Sequence[str]) -> dict[str, int]:
-    """`eta=3,min_steps=1000` → whole numbers by name.
+    """Parse `eta=3,min_steps=1000`: whole numbers by name.
 
     Raises:
-        SpecError: a name is not one of `names`, one is missing, or a value is no whole number.
+        SpecError: a name is unknown, missing or given twice, or a value is not a whole number.
     """
-    found: dict[str, int] = {}
+    options: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = (each.strip() for each in part.partition("="))
-        if name not in names or name in found or not re.fullmatch(r"\d{1,18}", value):
+        if name not in names or name in options or not re.fullmatch(r"\d{1,18}", value):
             form = ",".join(f"{each}=N" for each in names)
             raise SpecError(f"{option} {text!r}: {part!r} is not understood; write {form}")
-        found[name] = int(value)
-    if missing := [name for name in names if name not in found]:
+        options[name] = int(value)
+    if missing := [name for name in names if name not in options]:
         raise SpecError(f"{option} {text!r}: {', '.join(missing)} is missing")
-    return found
+    return options

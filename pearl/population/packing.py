@@ -1,4 +1,4 @@
-"""How many runs beside each other, each on how many cores: whichever ends the set first."""
+"""Choose how many runs train at the same time, and on how many cores each, to end all soonest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.population.driver import Journal, VirtualExecutor, drive
 from pearl.population.members import Population
-from pearl.population.schedulers import Grid, RunStage
+from pearl.population.schedulers import GridScheduler, RunStage
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl.training import memory
@@ -28,53 +28,62 @@ from pearl_estimators.host.calibration import CalibrationError, OutdatedError
 from pearl_estimators.host.interference import Shares, named
 
 PROCESS_BYTES = 400e6
-"""Memory of a run beside its arrays (assumed; 230 MB was seen with native kernels)."""
+"""Memory of a run without its arrays (assumed; 230 MB was measured with native kernels)."""
 
 
 @dataclass(frozen=True)
-class RunPlace:
-    """Where runs can be: this machine, or a node of a cluster.
+class RunHost:
+    """A host that can execute runs: this machine, or a node of a cluster.
 
-    host: name of the node; empty of this machine. cores: of the CPU that runs may have.
-    free_bytes: of main memory; None: not known. gpus: whether there may be others beside the CPU.
+    name: of the node; empty for this machine.
+    cores: core numbers of the CPU that runs may use.
+    free_bytes: free main memory; None if unknown.
+    gpus: whether the host may have devices other than the CPU.
     """
 
-    host: str
+    name: str
     cores: tuple[int, ...]
     free_bytes: float | None
     gpus: bool = True
 
 
-def here() -> tuple[RunPlace, ...]:
-    """This machine."""
+def local_host() -> tuple[RunHost, ...]:
+    """Describe this machine as the only host."""
     free, swap = free_memory()
-    return (RunPlace("", usable_cores(), None if free is None else free + swap),)
+    return (RunHost("", usable_cores(), None if free is None else free + swap),)
 
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What a run of a plan takes of a place.
+    """The resources that a run of a plan needs from a host.
 
-    cores: of the CPU. shares: device → part of its width, 0 to 1. bytes: of main memory.
-    seconds: of its training, by the plan, alone.
-    slower: share of them that it takes longer beside a run like it; None: not known.
+    cores: number of CPU cores.
+    shares: device other than the CPU → fraction of its width, 0 to 1.
+    bytes: main memory.
+    seconds: predicted training time without other runs.
+    slowdown: fraction of `seconds` that is added while a similar run trains next to it; None if
+        unknown.
     """
 
     cores: int
     shares: Mapping[str, float]
     bytes: float
     seconds: float
-    slower: float | None
+    slowdown: float | None
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A way to run a population.
+    """A schedule of a population.
 
-    cores: of a run at most. slots: the cores of each slot. hosts: the place of each, by name.
-    plans: of every setting. needs: of every setting.
-    seconds: predicted, of the training of all runs. why: what holds the slots at their number.
-    timeline: (run, slot, begin, end) of a plain sweep, predicted, seconds.
+    cores: limit of the cores of a run.
+    slots: the core numbers of each slot.
+    hosts: the host of each slot, by name.
+    plans: of every setting.
+    needs: of every setting.
+    seconds: predicted training time of all runs.
+    bound: what limits the number of slots, as text.
+    timeline: (run, slot, begin in seconds, end in seconds) of a plain sweep, predicted.
     """
 
     cores: int
@@ -83,18 +92,18 @@ class Packing:
     plans: tuple[Plan, ...]
     needs: tuple[ResourceRequest, ...]
     seconds: float
-    why: str
+    bound: str
     timeline: tuple[tuple[str, int, float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The packing without its plans."""
+        """Convert to a JSON object, without the plans."""
         return {
             "cores_per_run": self.cores,
             "runs_at_once": len(self.slots),
             "predicted_s": self.seconds,
             "slots": [list(slot) for slot in self.slots],
             "hosts": list(self.hosts),
-            "bounded_by": self.why,
+            "bounded_by": self.bound,
             "timeline": [
                 {"run": run, "slot": slot, "begin_s": begin_s, "end_s": end_s}
                 for run, slot, begin_s, end_s in self.timeline
@@ -103,9 +112,9 @@ class Packing:
 
 
 class Planner:
-    """The plans of settings for runs of so many cores. Settings with one graph have one plan.
+    """Plans the settings for runs on some cores. Settings with equal graphs share a plan.
 
-    cores: of a run at most.
+    cores: limit of the cores of a run.
     """
 
     def __init__(self, cores: int) -> None:
@@ -113,43 +122,45 @@ class Planner:
         self._made: list[tuple[TaskGraph, System, Plan]] = []
 
     def plan(self, system: System) -> Plan:
-        """The plan of a system. Raises InfeasibleError where none meets its limits."""
+        """Return the plan of a system. Raises InfeasibleError if no plan meets its limits."""
         graph = build_graph(system)
-        for before, other, plan in self._made:
-            if before == graph and _alike(other, system):
+        for other_graph, other, plan in self._made:
+            if other_graph == graph and _plans_alike(other, system):
                 return plan
-        most = system.limits.max_lanes
-        held = min(self.cores, most or self.cores)
+        max_lanes = min(self.cores, system.limits.max_lanes or self.cores)
         bounded = replace(
             system,
-            limits=replace(system.limits, max_lanes=held),
-            train=replace(system.train, evaluate_in="pauses"),  # the cores have other runs
+            limits=replace(system.limits, max_lanes=max_lanes),
+            train=replace(system.train, evaluate_in="pauses"),  # other runs use the other cores
         )
         problem = build_problem(bounded)
-        known = _remembered(system, problem)
-        if known is None:
+        cached = _load_cached_plan(system, problem)
+        if cached is None:
             with skipping_timing_if_busy(bounded):
-                known = plan_graph(problem)
-                plan_cache.cache_plan(problem, known)
-        self.know(system, known)
-        return known
+                cached = plan_graph(problem)
+                plan_cache.cache_plan(problem, cached)
+        self.add_plan(system, cached)
+        return cached
 
-    def know(self, system: System, plan: Plan) -> None:
-        """Take a plan that was made before."""
+    def add_plan(self, system: System, plan: Plan) -> None:
+        """Add a plan of a system that was made before."""
         self._made.append((build_graph(system), system, plan))
 
 
-def _remembered(system: System, problem: Problem) -> Plan | None:
-    """The plan made before for this problem, where it still can be followed. problem: of the system
-    with the cores of a run as its limit."""
+def _load_cached_plan(system: System, problem: Problem) -> Plan | None:
+    """Load the cached plan of a problem; None if there is none that still compiles.
+
+    problem: of the system with the cores of a run as its limit.
+    """
     plan = plan_cache.load_cached_plan(problem)
     try:
         return None if plan is None else compile_plan(system, plan, problem.graph, check=True).plan
     except SpecError:
-        return None  # then it is made anew
+        return None  # the caller makes a new plan
 
 
-def _alike(one: System, other: System) -> bool:
+def _plans_alike(one: System, other: System) -> bool:
+    """Whether two systems with equal graphs have the same plan."""
     return (one.platform, one.objective, one.limits) == (
         other.platform,
         other.objective,
@@ -158,12 +169,12 @@ def _alike(one: System, other: System) -> bool:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """The cores that this process may use."""
+    """List the core numbers that this process may use."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def need(made: CompiledPlan, beside: Shares) -> ResourceRequest:
-    """What a run takes. beside: as the calibration has it."""
+def request_resources(made: CompiledPlan, slowdowns: Shares) -> ResourceRequest:
+    """Compute what a run of a plan needs. slowdowns: of pairs of calls, from the calibration."""
     plan, platform = made.plan, made.system.platform
     widths: dict[str, int] = {}
     for lane in plan.lanes:
@@ -180,161 +191,176 @@ def need(made: CompiledPlan, beside: Shares) -> ResourceRequest:
         shares={name: width / platform.device(name).width for name, width in widths.items()},
         bytes=arrays + PROCESS_BYTES,
         seconds=steps / rate if rate > 0 else math.inf,
-        slower=_slower(made, beside),
+        slowdown=_slowdown(made, slowdowns),
     )
 
 
-def _slower(made: CompiledPlan, beside: Shares) -> float | None:
-    """The share of its time that a run takes longer beside one like it, by the pairs of calls that
-    the calibration has measured; None where it has none of them."""
+def _slowdown(made: CompiledPlan, slowdowns: Shares) -> float | None:
+    """The fraction of its time that a run takes longer next to a similar run.
+
+    The sum is over the pairs of calls that the calibration has measured; None if it has none.
+    """
     load: dict[str, float] = {}
     for job in made.calls:
         placed = [made.protocol.plan.task(task) for task in job.tasks]
         share = sum(p.seconds * p.firings for p in placed) / made.plan.period_s
         name = named(job.kernel, job.variant)
         load[name] = load.get(name, 0.0) + share
-    pairs = [(a, b) for a in load for b in load if b in beside.get(a, {})]
+    pairs = [(a, b) for a in load for b in load if b in slowdowns.get(a, {})]
     if not pairs:
         return None
-    return math.fsum(load[a] * load[b] * beside[a][b] for a, b in pairs)
+    return math.fsum(load[a] * load[b] * slowdowns[a][b] for a, b in pairs)
 
 
-def measured_beside() -> Shares:
-    """How calls on two cores slow each other, as calibrated on this host; empty where unknown."""
+def calibrated_slowdowns() -> Shares:
+    """How calls on two cores slow each other, as calibrated on this host; empty if unknown."""
     try:
-        known = calibration_file.load_calibration()
+        calibration = calibration_file.load_calibration()
     except (CalibrationError, OutdatedError):
         return {}
-    return known.beside if known else {}
+    return calibration.beside if calibration else {}
 
 
-def slots(
-    needs: Sequence[ResourceRequest], runs: int, places: Sequence[RunPlace]
+def allocate_slots(
+    needs: Sequence[ResourceRequest], runs: int, hosts: Sequence[RunHost]
 ) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], str]:
-    """The place and the cores of each slot, enough for any of the runs, and what bounds their
-    number. They go round the places.
+    """Allocate slots that are large enough for any of the runs, on the hosts in turn.
+
+    Returns the host and the core numbers of each slot, and what limits the number of slots.
 
     Raises:
-        SpecError: not one run fits.
+        SpecError: not even one run fits.
     """
     cores, size = max(n.cores for n in needs), max(n.bytes for n in needs)
-    found: list[tuple[int, int, str, tuple[int, ...]]] = []
-    why = ""
-    for rank, place in enumerate(places):
-        bounds = {f"{count(len(place.cores))} cores": len(place.cores) // cores}
-        if place.free_bytes is not None:
-            bounds[f"{place.free_bytes / 1e9:.1f} GB of free memory"] = int(
-                place.free_bytes // size
-            )
+    slots: list[tuple[int, int, str, tuple[int, ...]]] = []
+    bound = ""
+    for rank, host in enumerate(hosts):
+        bounds = {f"{count(len(host.cores))} cores": len(host.cores) // cores}
+        if host.free_bytes is not None:
+            bounds[f"{host.free_bytes / 1e9:.1f} GB of free memory"] = int(host.free_bytes // size)
         for device in {name for n in needs for name in n.shares}:
-            most = max(n.shares.get(device, 0.0) for n in needs)
-            bounds[f"device {device}"] = int(1 / most + 1e-9) if place.gpus else 0
-        least = min(bounds, key=lambda name: bounds[name])
-        why = why or least + (f" of {place.host}" if place.host else "")
-        found += [
-            (i, rank, place.host, place.cores[i * cores : (i + 1) * cores])
-            for i in range(bounds[least])
+            share = max(n.shares.get(device, 0.0) for n in needs)
+            bounds[f"device {device}"] = int(1 / share + 1e-9) if host.gpus else 0
+        tightest = min(bounds, key=lambda name: bounds[name])
+        bound = bound or tightest + (f" of {host.name}" if host.name else "")
+        slots += [
+            (i, rank, host.name, host.cores[i * cores : (i + 1) * cores])
+            for i in range(bounds[tightest])
         ]
-    if not found:
+    if not slots:
         raise SpecError(
-            f"not one run fits: {why} for a run that takes {cores} cores and {size / 1e9:.2f} GB; "
-            "lower algorithm.replay.capacity or limits.max_lanes, or use another machine"
+            f"not even one run fits: {bound}, but a run needs {cores} cores and "
+            f"{size / 1e9:.2f} GB; lower algorithm.replay.capacity or limits.max_lanes, or use "
+            "another machine"
         )
-    if len(found) > runs:
-        why = "the runs"
-    return tuple((host, held) for _, _, host, held in sorted(found)[:runs]), why
+    if len(slots) > runs:
+        bound = "the runs"
+    return tuple((host, held) for _, _, host, held in sorted(slots)[:runs]), bound
 
 
-def packings(asked: Population, places: Sequence[RunPlace]) -> list[Packing]:
-    """The ways to run a population, the one that ends first at the front; of equals the one of
-    fewer cores a run.
+def compare_packings(population: Population, hosts: Sequence[RunHost]) -> list[Packing]:
+    """Compute the packings of a population, the one that ends first at the front.
+
+    Of equal ones, the one with fewer cores a run comes first.
 
     Raises:
         InfeasibleError: no plan meets the limits of a setting.
-        SpecError: not one run fits.
+        SpecError: not even one run fits.
     """
-    beside = measured_beside()
-    total = max(len(place.cores) for place in places)
-    found: list[Packing] = []
-    failed: InfeasibleError | None = None
-    most = max(s.system.limits.max_lanes or total for s in asked.settings)
+    slowdowns = calibrated_slowdowns()
+    total = max(len(host.cores) for host in hosts)
+    packings: list[Packing] = []
+    infeasible: InfeasibleError | None = None
+    max_cores = max(s.system.limits.max_lanes or total for s in population.settings)
     for cores in sorted({total // n for n in range(1, total + 1)}):
-        if found and cores > most and found[-1].cores >= most:
-            break  # the limits allow a run no more
+        if packings and cores > max_cores and packings[-1].cores >= max_cores:
+            break  # the limits allow no more cores for a run
         try:
-            made = packed(asked, Planner(cores), beside, places)
+            packing = pack(population, Planner(cores), slowdowns, hosts)
         except InfeasibleError as error:
-            failed = failed or error
+            infeasible = infeasible or error
             continue
-        if found and made.needs == found[-1].needs:
+        if packings and packing.needs == packings[-1].needs:
             break  # more cores for a run change nothing
-        found.append(made)
-    if not found:
-        assert failed is not None
-        raise failed
-    return sorted(found, key=lambda p: p.seconds)
+        packings.append(packing)
+    if not packings:
+        assert infeasible is not None
+        raise infeasible
+    return sorted(packings, key=lambda p: p.seconds)
 
 
-def packed(
-    asked: Population, planner: Planner, beside: Shares, places: Sequence[RunPlace]
+def pack(
+    population: Population, planner: Planner, slowdowns: Shares, hosts: Sequence[RunHost]
 ) -> Packing:
-    """The way to run a population with plans of this planner."""
+    """Pack the runs of a population with the plans of this planner.
+
+    Raises:
+        InfeasibleError: no plan meets the limits of a setting.
+        SpecError: a plan does not compile, or not even one run fits.
+    """
     made = []
-    for s in asked.settings:
+    for s in population.settings:
         plan = planner.plan(s.system)
         try:
             made.append(compile_plan(s.system, plan, check=True))
         except SpecError as error:
             raise SpecError(*(f"{s.name}: {line}" for line in error.problems)) from None
-    needs = [need(c, beside) for c in made]
-    of = {s.name: n for s, n in zip(asked.settings, needs, strict=True)}
-    runs = in_order(asked, of)
-    held, why = slots(needs, len(runs), places)
+    needs = [request_resources(c, slowdowns) for c in made]
+    need_of = {s.name: n for s, n in zip(population.settings, needs, strict=True)}
+    runs = sort_runs(population, need_of)
+    slots, bound = allocate_slots(needs, len(runs), hosts)
 
-    def seconds(stretch: RunStage) -> float:
-        n = of[stretch.setting]
-        return n.seconds * (1 + (n.slower or 0.0) * (len(held) > 1))
+    def seconds(stage: RunStage) -> float:
+        need = need_of[stage.setting]
+        return need.seconds * (1 + (need.slowdown or 0.0) * (len(slots) > 1))
 
-    clock = VirtualExecutor(len(held), seconds)
-    drive(Grid(runs), clock, Journal())
-    plans = tuple(c.plan for c in made)
-    line = tuple((s.run, slot, begin, end) for s, slot, begin, end in clock.passed)
-    hosts, shares = zip(*held, strict=True)
-    return Packing(planner.cores, shares, hosts, plans, tuple(needs), clock.now_s, why, line)
+    executor = VirtualExecutor(len(slots), seconds)
+    drive(GridScheduler(runs), executor, Journal())
+    names, cores = zip(*slots, strict=True)
+    return Packing(
+        cores=planner.cores,
+        slots=cores,
+        hosts=names,
+        plans=tuple(c.plan for c in made),
+        needs=tuple(needs),
+        seconds=executor.now_s,
+        bound=bound,
+        timeline=tuple((s.run, slot, begin, end) for s, slot, begin, end in executor.timeline),
+    )
 
 
-def in_order(asked: Population, needs: Mapping[str, ResourceRequest]) -> list[RunStage]:
-    """All runs, the longest first, which packs them best; of equals by seed, then by setting."""
-    runs = [run for together in zip(*asked.runs(), strict=True) for run in together]
+def sort_runs(population: Population, needs: Mapping[str, ResourceRequest]) -> list[RunStage]:
+    """Sort all runs, the longest first, which packs best; equal ones by seed, then by setting."""
+    runs = [run for of_seed in zip(*population.runs(), strict=True) for run in of_seed]
     return sorted(runs, key=lambda run: -needs[run.setting].seconds)
 
 
-def sentence(
-    chosen: Packing, others: Sequence[Packing], runs: int, places: Sequence[RunPlace]
+def describe_packing(
+    chosen: Packing, others: Sequence[Packing], runs: int, hosts: Sequence[RunHost]
 ) -> str:
-    """The choice and its prediction in one line."""
-    known = [n.slower for n in chosen.needs if n.slower is not None]
-    beside = (
-        f"each {100 * max(known):.0f} % slower beside the others"
-        if known
-        else "how they slow each other is not known, and left out"
+    """Describe the chosen packing and its prediction in one line."""
+    slowdowns = [n.slowdown for n in chosen.needs if n.slowdown is not None]
+    note = (
+        f"each {100 * max(slowdowns):.0f} % slower because of the others"
+        if slowdowns
+        else "without the slow-down between runs, which is not calibrated"
     )
     at_once, cores = len(chosen.slots), max(n.cores for n in chosen.needs)
-    total = str(sum(len(place.cores) for place in places))
-    where = f"{total} cores" if len(places) == 1 else f"{total} cores of {len(places)} nodes"
+    total = str(sum(len(host.cores) for host in hosts))
+    where = f"{total} cores" if len(hosts) == 1 else f"{total} cores of {len(hosts)} nodes"
     text = (
         f"{runs} {'run' if runs == 1 else 'runs'}, {at_once} at once on {cores} of "
         f"{where} each: {duration(chosen.seconds)} of training predicted"
     )
     if at_once > 1:
-        text += f" ({beside})"
+        text += f" ({note})"
     for p in others:
         text += f"; {len(p.slots)} at once with up to {p.cores} cores: {duration(p.seconds)}"
     return text
 
 
 def duration(seconds: float) -> str:
-    """`8.4 s`, `12 min`, `3.5 h`."""
+    """Format a duration: `8.4 s`, `12 min`, `3.5 h`."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""`sweep`: a population of runs over the cores of this machine, from what is asked to its table."""
+"""`sweep`: train a population of runs, on the cores of this machine or of a cluster."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from pearl.files import held
 from pearl.formatting import count, listed
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, load_metrics
-from pearl.population import cluster_executor, packing, precompile
-from pearl.population import search as ways
+from pearl.population import cluster_executor, packing, precompile, search
 from pearl.population.cluster_executor import ClusterExecutor
-from pearl.population.display import Row, SweepDisplay
-from pearl.population.driver import Event, Journal, StageEnd, drive, replayed
+from pearl.population.display import SweepDisplay
+from pearl.population.driver import Event, Journal, StageEnd, drive, replay_history
 from pearl.population.local_executor import LocalExecutor
-from pearl.population.members import Population, loaded, population
+from pearl.population.members import Population, build_population, load_setting
 from pearl.population.packing import Packing, Planner
-from pearl.population.results import Status, Sweep, SweepRun, summary
-from pearl.population.run_files import Files
+from pearl.population.results import Status, Sweep, SweepRun, summarise
+from pearl.population.run_files import FILE, SweepFolder, load_sweep_file
 from pearl.population.schedulers import RunStage
 from pearl.population.search import ASHA as ASHA
 from pearl.population.search import TOURNAMENT as TOURNAMENT
-from pearl.population.sweep_file import FILE, load_sweep_file
 from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
@@ -37,7 +35,9 @@ from pearl.training.run import end_solvers
 from pearl_devices.validation import mistyped
 
 RESTARTS = 2
-"""A run whose process dies is started so often again."""
+"""Default limit of the restarts of a run whose process dies."""
+LIVE_RUNS = 40
+"""Limit of the runs that the display receives; each running one is a file that is read."""
 
 
 def sweep(
@@ -55,289 +55,296 @@ def sweep(
     on: str | None = None,
     watch: SweepDisplay | None = None,
 ) -> Sweep:
-    """Train every combination of seeds and values, each run a process of its own on its own cores.
+    """Train every combination of seeds and values, each run in its own process on its own cores.
 
-    seeds: of every setting; None: the spec's. over: dotted key → values.
-    set: values that override the spec's in all runs.
-    asha: {eta, min_steps}: settings that are not among the best 1/eta at a rung go on no further.
-    tournament: {rounds, members, board}: rounds begin from a leaderboard, with values changed.
-    out: folder for the runs and sweep.json, sweep.csv, sweep.html; needed unless `dry_run`.
-    resume: go on with the population in `out`; runs that are done are not run again.
-    restarts: of a run whose process died, at most.
-    dry_run: decide, and run nothing.
-    on: None: this machine; ray: all nodes of the Ray cluster that runs (`docs/sweep.md`).
-    watch: hears of every event.
+    Ctrl-C ends all runs with checkpoints, and the sweep is `interrupted`. SIGTERM and SIGHUP do the
+    same and then end the process.
 
-    Ctrl-C ends all runs with checkpoints, and the sweep is `interrupted`; SIGTERM and SIGHUP end it
-    likewise, and then the process.
+    Args:
+        spec: a spec, its file or its name.
+        seeds: of every setting; None for the seed of the spec.
+        over: dotted key of the spec → values that vary.
+        set: dotted key of the spec → value that overrides the spec in all runs.
+        asha: {eta, min_steps}: only the best 1/eta of the settings pass each rung.
+        tournament: {rounds, members, board}: each round starts from a run on the leaderboard, with
+            perturbed values.
+        out: folder for the runs and sweep.json, sweep.csv, sweep.html; needed unless `dry_run`.
+        resume: resume the sweep in `out`; runs that are done do not run again.
+        restarts: limit of the restarts of a run whose process dies.
+        dry_run: plan the schedule, and run nothing.
+        on: None for this machine; ray for all nodes of the running Ray cluster (`docs/sweep.md`).
+        watch: receives every event.
 
     Raises:
-        SpecError: something asked for is wrong; nothing has run then.
+        SpecError: an argument is wrong; nothing has run then.
         InfeasibleError: no plan meets the limits.
     """
     watch = watch or SweepDisplay()
-    kind, options = ways.kind_of(asha, tournament)
+    kind, options = search.search_kind(asha, tournament)
     if type(restarts) is not int or restarts < 0:
-        raise SpecError(f"restarts is {restarts!r}; a whole number from 0 on is needed")
-    asked = population(spec, seeds=seeds, over=over, set=set)
-    ways.check(kind, options, asked, seeds_given=seeds is not None)
+        raise SpecError(f"restarts is {restarts!r}; it must be a whole number of at least 0")
+    population = build_population(spec, seeds=seeds, over=over, set=set)
+    search.check(kind, options, population, seeds_given=seeds is not None)
     if out is None and not dry_run:
         raise SpecError("sweep: `out`, a folder for the runs, is needed")
     if problems := mistyped("sweep: out", out, str | Path | None, "a folder for the runs"):
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
-    past = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
-    going = SweepRunner(spec, set or {}, asked, kind, options, folder, watch, past, on)
-    watch.say(going.schedule)
+    stored = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
+    runner = SweepRunner(spec, set or {}, population, kind, options, folder, watch, stored, on)
+    watch.print_event(runner.schedule)
     if folder is None or dry_run:
-        return going.found("planned")
+        return runner.result("planned")
     with interruptible() as interruption, held(folder):
-        return going.run(interruption, restarts)
+        return runner.run(interruption, restarts)
 
 
 class SweepRunner:
-    """A population under way: its plans, its files, and what became of the runs so far."""
+    """Runs a population: it holds the plans, the files and the results so far.
+
+    stored: the sweep.json of a resumed sweep, or None.
+    schedule: the packing in one sentence.
+    """
 
     def __init__(
         self,
         spec: str | Path | Mapping[str, Any],
         set: Mapping[str, object],
-        asked: Population,
+        population: Population,
         kind: str,
         options: Mapping[str, int],
         folder: Path | None,
         watch: SweepDisplay,
-        before: Mapping[str, Any] | None,
+        stored: Mapping[str, Any] | None,
         on: str | None,
     ) -> None:
-        self.asked, self.kind = asked, kind
-        self.options, self.folder, self._watch = dict(options), folder, watch
-        self.outcomes: dict[str, SweepRun] = {}
-        self._nodes = cluster_executor.joined(on)
-        self._places = cluster_executor.places(self._nodes) or packing.here()
-        self._begin_s, self._spent_s = time.monotonic(), 0.0
-        self._history: list[Event] = []
+        self.population, self.kind, self.options = population, kind, dict(options)
+        self._folder, self._watch = folder, watch
+        self._outcomes: dict[str, SweepRun] = {}
+        self._nodes = cluster_executor.cluster_nodes(on)
+        self._hosts = cluster_executor.run_hosts(self._nodes) or packing.local_host()
+        self._begin_s, self._earlier_s = time.monotonic(), 0.0
         self._unwritten = False
-        if before is not None:
-            self._history = self._of(before)
-            planner, self._packing = self._kept(before)
-            self._others: list[Packing] = []
+        self._other_packings: list[Packing] = []
+        history: list[Event] = []
+        if stored is not None:
+            history = self._load_history(stored)
+            planner, self._packing = self._load_plans(stored)
         else:
-            self._refuse_others()
-            self._packing, *self._others = packing.packings(asked, self._places)
+            self._refuse_other_runs()
+            self._packing, *self._other_packings = packing.compare_packings(population, self._hosts)
             planner = Planner(self._packing.cores)
-            for s, plan in zip(asked.settings, self._packing.plans, strict=True):
-                planner.know(s.system, plan)
-        systems = {s.name: s.system for s in asked.settings}
-        self._files = Files(folder, planner, systems, partial(loaded, spec, set))
-        needs = {s.name: n for s, n in zip(asked.settings, self._packing.needs, strict=True)}
-        self._runs = packing.in_order(asked, needs)
-        self._scheduler = ways.scheduler(kind, self.options, asked, self._runs)
-        self._under_way = replayed(self._scheduler, self._history)
-        stretches = self._runs if kind != "tournament" else ways.members(asked, self.options)
-        for stretch in stretches:
-            self.outcomes.setdefault(stretch.run, SweepRun.waiting(stretch))
-        count = len(stretches) * (self.options["rounds"] if kind == "tournament" else 1)
-        self.schedule = packing.sentence(self._packing, self._others, count, self._places)
-
-    def _refuse_others(self) -> None:
-        """Raises SpecError where a run of another sweep lies where one of this is to be."""
-        first = ways.members(self.asked, self.options) if self.kind == "tournament" else []
-        for run in first or [run for runs in self.asked.runs() for run in runs]:
-            if self.folder is not None and (self.folder / run.run / "plan.json").exists():
-                raise SpecError(
-                    f"{self.folder / run.run}: holds a run already, and {FILE} does not say of "
-                    "which sweep; name another folder, or move it away"
-                )
-
-    # ------------------------------------------------------------------ going on
-
-    def _asked(self) -> dict[str, Any]:
-        """What must not change when a population is gone on with."""
-        found: dict[str, Any] = {
-            "kind": self.kind,
-            "options": self.options,
-            "seeds": list(self.asked.seeds),
-            "over": {key: list(values) for key, values in self.asked.over.items()},
-            "spec_sha256": {s.name: s.system.sha256 for s in self.asked.settings},
-        }
-        return plain(found)  # type: ignore[no-any-return]
-
-    def _of(self, before: Mapping[str, Any]) -> list[Event]:
-        """The history of a population that is gone on with, without restarts; of a plain sweep
-        without failures, which are tried again.
-
-        Raises:
-            SpecError: another population was asked for.
-        """
-        changed = [key for key, value in self._asked().items() if before.get(key) != value]
-        if changed:
-            raise SpecError(
-                f"{self.folder}: the sweep in it began with another {listed(changed)}; "
-                "ask for the same again, or name another folder"
-            )
-        self._spent_s = float(before.get("wall_s") or 0.0)
-        for run in before["runs"]:
-            known = {k: v for k, v in run.items() if k in SweepRun.__dataclass_fields__}
-            self.outcomes[run["run"]] = SweepRun(**known)
-        failed = {e["run"] for e in before["history"] if e["event"] == "end" and e["score"] is None}
-        again = failed if self.kind == "sweep" else {*()}
-        return [
-            e
-            for e in before["history"]
-            if e["event"] == "start" or (e["event"] == "end" and e["run"] not in again)
-        ]
-
-    def _kept(self, before: Mapping[str, Any]) -> tuple[Planner, Packing]:
-        """The plans that the population began with, packed into this machine as it is now."""
-        assert self.folder is not None
-        planner = Planner(int(before["packing"]["cores_per_run"]))
-        for s in self.asked.settings:
-            if s.name in before["plans"]:
-                planner.know(s.system, load_plan(self.folder / before["plans"][s.name]))
-        beside = packing.measured_beside()
-        return planner, packing.packed(self.asked, planner, beside, self._places)
-
-    # ------------------------------------------------------------------ the run
-
-    def run(self, interruption: Interruption, restarts: int) -> Sweep:
-        """Run all there is to run."""
-        assert self.folder is not None
-        end_solvers()  # the cores are the runs'
-        for s in self.asked.settings:
-            self._files.of(RunStage("", s.name, s.values, 0, 0))
-        self._write("running")
-        if not self._prepared(lambda: interruption.asked):
-            return self._ended("interrupted")
-        journal = Journal(self._history, self._heard, restarts)
-        self._journal = journal
-        with self._executor(lambda: interruption.asked) as executor:
-            whole = drive(self._scheduler, executor, journal, self._under_way)
-        failed = any(r.status in ("failed", "died") for r in self.outcomes.values())
-        return self._ended("interrupted" if not whole else "failed" if failed else "done")
-
-    def _executor(self, asked: Callable[[], bool]) -> LocalExecutor | ClusterExecutor:
-        """What runs the stretches, here or on the nodes."""
-        assert self.folder is not None
-        packed, folder = self._packing, self.folder
-        if not self._nodes:
-            return LocalExecutor(
-                packed.slots,
-                command=self._files.command,
-                log=lambda s: folder / "logs" / f"{s.run}.log",
-                folder=lambda s: folder / s.run,
-                asked=asked,
-                look=self._look,
-            )
-        held = Counter(packed.hosts)
-        return ClusterExecutor(
-            {n: held[n.name] for n in self._nodes if held[n.name]},
-            max(need.cores for need in packed.needs),
-            gpus=any(need.shares for need in packed.needs),
-            folder=folder,
-            files=self._files,
-            asked=asked,
-            look=self._look,
-            say=self._watch.say,
+            for s, plan in zip(population.settings, self._packing.plans, strict=True):
+                planner.add_plan(s.system, plan)
+        systems = {s.name: s.system for s in population.settings}
+        self._files = SweepFolder(folder, planner, systems, partial(load_setting, spec, set))
+        needs = {s.name: n for s, n in zip(population.settings, self._packing.needs, strict=True)}
+        runs = packing.sort_runs(population, needs)
+        self._scheduler = search.scheduler(kind, self.options, population, runs)
+        self._under_way = replay_history(self._scheduler, history)
+        self._journal = Journal(history)
+        stages = runs if kind != "tournament" else search.members(population, self.options)
+        for stage in stages:
+            self._outcomes.setdefault(stage.run, SweepRun.waiting(stage))
+        runs_in_all = len(stages) * (self.options["rounds"] if kind == "tournament" else 1)
+        self.schedule = packing.describe_packing(
+            self._packing, self._other_packings, runs_in_all, self._hosts
         )
 
-    def _prepared(self, asked: Callable[[], bool]) -> bool:
-        """Compile every kernel once, where several runs would; False where that was interrupted."""
-        assert self.folder is not None
+    def _refuse_other_runs(self) -> None:
+        """Raise SpecError if the folder of a run of this sweep has a run already."""
+        tournament = self.kind == "tournament"
+        first = search.members(self.population, self.options) if tournament else []
+        for run in first or [run for runs in self.population.runs() for run in runs]:
+            if self._folder is not None and (self._folder / run.run / "plan.json").exists():
+                raise SpecError(
+                    f"{self._folder / run.run}: holds a run already, and no {FILE} says which "
+                    "sweep it belongs to; name another folder, or move the run away"
+                )
+
+    # ------------------------------------------------------------------ resuming
+
+    def _fixed_options(self) -> dict[str, Any]:
+        """The options that a resumed sweep must repeat."""
+        options = {
+            "kind": self.kind,
+            "options": self.options,
+            "seeds": list(self.population.seeds),
+            "over": {key: list(values) for key, values in self.population.over.items()},
+            "spec_sha256": {s.name: s.system.sha256 for s in self.population.settings},
+        }
+        return plain(options)  # type: ignore[no-any-return]
+
+    def _load_history(self, stored: Mapping[str, Any]) -> list[Event]:
+        """Load the history and the outcomes of a resumed sweep.
+
+        Restarts are left out, so that they count from 0 again. Failures of a plain sweep are left
+        out, so that their runs are tried again; the other kinds have based decisions on them.
+
+        Raises:
+            SpecError: the options differ.
+        """
+        changed = [key for key, value in self._fixed_options().items() if stored.get(key) != value]
+        if changed:
+            raise SpecError(
+                f"{self._folder}: the sweep in it began with another {listed(changed)}; repeat "
+                "the options of that sweep, or name another folder"
+            )
+        self._earlier_s = float(stored.get("wall_s") or 0.0)
+        for run in stored["runs"]:
+            fields = {k: v for k, v in run.items() if k in SweepRun.__dataclass_fields__}
+            self._outcomes[run["run"]] = SweepRun(**fields)
+        ends = [e for e in stored["history"] if e["event"] == "end"]
+        retried = {e["run"] for e in ends if e["score"] is None and self.kind == "sweep"}
+        return [
+            e
+            for e in stored["history"]
+            if e["event"] == "start" or (e["event"] == "end" and e["run"] not in retried)
+        ]
+
+    def _load_plans(self, stored: Mapping[str, Any]) -> tuple[Planner, Packing]:
+        """Load the plans of a resumed sweep, and pack its runs for the hosts as they are now."""
+        assert self._folder is not None
+        planner = Planner(int(stored["packing"]["cores_per_run"]))
+        for s in self.population.settings:
+            if s.name in stored["plans"]:
+                planner.add_plan(s.system, load_plan(self._folder / stored["plans"][s.name]))
+        slowdowns = packing.calibrated_slowdowns()
+        return planner, packing.pack(self.population, planner, slowdowns, self._hosts)
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, interruption: Interruption, restarts: int) -> Sweep:
+        """Run all stages, and write the results."""
+        end_solvers()  # the runs need the cores
+        for s in self.population.settings:
+            self._files.write_inputs(RunStage("", s.name, s.values, 0, 0))
+        self._write("running")
+        if not self._precompile(lambda: interruption.asked):
+            return self._finish("interrupted")
+        self._journal = Journal(self._journal.history, self._on_event, restarts)
+        with self._executor(lambda: interruption.asked) as executor:
+            finished = drive(self._scheduler, executor, self._journal, self._under_way)
+        failed = any(r.status in ("failed", "died") for r in self._outcomes.values())
+        return self._finish("interrupted" if not finished else "failed" if failed else "done")
+
+    def _executor(self, interrupted: Callable[[], bool]) -> LocalExecutor | ClusterExecutor:
+        if not self._nodes:
+            return LocalExecutor(
+                self._packing.slots,
+                files=self._files,
+                interrupted=interrupted,
+                poll=self._write_and_refresh,
+            )
+        slots = Counter(self._packing.hosts)
+        return ClusterExecutor(
+            {n: slots[n.name] for n in self._nodes if slots[n.name]},
+            max(need.cores for need in self._packing.needs),
+            gpus=any(need.shares for need in self._packing.needs),
+            files=self._files,
+            interrupted=interrupted,
+            poll=self._write_and_refresh,
+            on_event=self._watch.print_event,
+        )
+
+    def _precompile(self, interrupted: Callable[[], bool]) -> bool:
+        """Compile the kernels that several runs would compile; return False if interrupted."""
         if len(self._packing.slots) < 2 or self._nodes:  # a node compiles for its runs itself
             return True
-        for runs in self.asked.runs():
-            run = runs[0]
-            _, plan = self._files.of(run)
+        for run, *_ in self.population.runs():
+            _, plan = self._files.write_inputs(run)
             made = compile_plan(self._files.system(run), load_plan(plan), check=True)
-            if not precompile.lacking(made):
+            if not precompile.needs_compiling(made):
                 continue
-            self._watch.say(f"a short run of {run.setting} first, so that kernels compile once")
-            into, log = self.folder / ".first", self.folder / "logs" / "first.log"
-            arguments = self._files.train(run, into, precompile.steps(made))
-            if not precompile.prepare(arguments, into, log, self._packing.slots[0], asked):
+            self._watch.print_event(f"a short run of {run.setting} compiles the kernels first")
+            out, log = self._files.path / ".first", self._files.log("first")
+            arguments = self._files.train_arguments(run, out, precompile.steps(made))
+            cores = self._packing.slots[0]
+            if not precompile.compile_kernels(arguments, out, log, cores, interrupted):
                 return False
-            precompile.note(made)
+            precompile.record_compiled(made)
         return True
 
-    def _heard(self, entry: Event, stretch: RunStage, end: StageEnd | None) -> None:
-        """Take an event to the runs, and tell it. `_look` writes it down, once slots are filled."""
-        assert self.folder is not None
-        of_run = [e for e in self._journal.history if e["run"] == stretch.run]
-        again = sum(e["event"] == "restart" for e in of_run)
-        found = SweepRun.waiting(stretch, status="running", restarts=again)
-        if end is not None and end.status == "done":
-            found = SweepRun.done(stretch, self.folder / stretch.run, again)
-        elif end is not None and entry["event"] == "end":
-            found = replace(found, status=end.status, message=end.message)
-        self.outcomes[stretch.run] = found
-        self._history, self._unwritten = self._journal.history, True
-        if entry["event"] != "start" or entry["why"]:
-            self._watch.say(self._line(entry, found))
+    def _on_event(self, entry: Event, stage: RunStage, end: StageEnd | None) -> None:
+        """Update the outcome of a run and print the event.
 
-    def _look(self) -> None:
-        """Write down what has happened, and draw. What is lost with this process before is decided
-        again, and a run that was not seen to end goes on from its checkpoint, where it ends."""
+        The executor calls `_write_and_refresh` once it has filled its slots, so that writing
+        sweep.json delays no run.
+        """
+        restarts = self._journal.restarts_of(stage.run)
+        outcome = SweepRun.waiting(stage, status="running", restarts=restarts)
+        if end is not None and end.status == "done":
+            outcome = SweepRun.done(stage, self._files.path / stage.run, restarts)
+        elif end is not None and entry["event"] == "end":
+            outcome = replace(outcome, status=end.status, message=end.message)
+        self._outcomes[stage.run] = outcome
+        self._unwritten = True
+        if entry["event"] != "start" or entry["why"]:
+            self._watch.print_event(self._describe_event(entry, outcome))
+
+    def _write_and_refresh(self) -> None:
+        """Write sweep.json if there are new events, and draw the runs.
+
+        If this process dies before it writes, the resumed sweep makes the same decisions again. A
+        run whose end was not written resumes from its checkpoint, and ends there.
+        """
         if self._unwritten:
             self._unwritten = False
             self._write("running")
-            self._forget()
-        self._watch.refresh(self._rows)
+            self._remove_checkpoints()
+        self._watch.refresh(self._live_runs)
 
-    def _line(self, entry: Event, found: SweepRun) -> str:
+    def _describe_event(self, entry: Event, run: SweepRun) -> str:
         if entry["event"] == "start":
-            return f"{found.run}: to {found.steps:,} env steps, {entry['why']}"
+            return f"{run.run}: to {run.steps:,} env steps, {entry['why']}"
         if entry["event"] == "restart":
-            return f"{found.run}: {entry['why']}; it goes on from its checkpoint"
-        if found.status != "done":
-            return f"{found.run}: {found.status}: {found.message}"
+            return f"{run.run}: {entry['why']}; the run resumes from its checkpoint"
+        if run.status != "done":
+            return f"{run.run}: {run.status}: {run.message}"
         ended = sum(e["event"] == "end" for e in self._journal.history)
-        returned = "no return" if found.eval_mean is None else f"return {count(found.eval_mean)}"
-        rate = f", {found.env_steps_per_s:,.0f} env steps/s" if found.env_steps_per_s else ""
-        after = f"{found.env_steps or 0:,} env steps{rate}"
-        return f"{found.run}: {returned} after {after} ({ended} ended)"
+        returned = "no return" if run.eval_mean is None else f"return {count(run.eval_mean)}"
+        rate = f", {run.env_steps_per_s:,.0f} env steps/s" if run.env_steps_per_s else ""
+        return f"{run.run}: {returned} after {run.env_steps or 0:,} env steps{rate} ({ended} ended)"
 
-    def _forget(self) -> None:
-        """Remove the checkpoints of rounds that no round can begin from any more."""
+    def _remove_checkpoints(self) -> None:
+        """Remove the checkpoints of rounds that are not on the leaderboard of a tournament."""
         if not isinstance(self._scheduler, Tournament):
             return
-        assert self.folder is not None
-        kept = {s.round.run for s in self._scheduler.board}
-        for run in (r for r in self.outcomes.values() if r.status == "done"):
-            if run.run not in kept:
+        on_board = {s.round.run for s in self._scheduler.board}
+        for run in (r for r in self._outcomes.values() if r.status == "done"):
+            if run.run not in on_board:
                 with suppress(FileNotFoundError):
-                    (self.folder / run.run / CHECKPOINT).unlink()
+                    (self._files.path / run.run / CHECKPOINT).unlink()
 
-    def _rows(self) -> list[Row]:
-        """The runs for the live table: what has ended, then what is under way."""
-        assert self.folder is not None
-        begun = [r for r in self.outcomes.values() if r.status != "waiting"]
-        rows = []
-        for r in sorted(begun, key=lambda r: r.status == "running")[-40:]:
-            if r.status == "running":
+    def _live_runs(self) -> list[SweepRun]:
+        """The runs for the display: ended ones, then running ones with their latest metrics."""
+        started = [r for r in self._outcomes.values() if r.status != "waiting"]
+        runs = []
+        for run in sorted(started, key=lambda r: r.status == "running")[-LIVE_RUNS:]:
+            if run.status == "running":
                 with suppress(SpecError):
-                    last = (*load_metrics(self.folder / r.run / "metrics.csv"), {})[0:-1][-1:]
-                    at = last[0] if last else {}
-                    returned = at.get("eval_mean", at.get("mean_return_20"))
-                    steps = int(at.get("env_steps", 0))
-                    rows.append(Row(r.run, "running", steps, r.steps, returned))
+                    rows = load_metrics(self._files.path / run.run / "metrics.csv")
+                    row = rows[-1] if rows else {}
+                    returned = row.get("eval_mean", row.get("mean_return_20"))
+                    env_steps = int(row.get("env_steps", 0))
+                    runs.append(replace(run, env_steps=env_steps, eval_mean=returned))
             else:
-                rows.append(Row(r.run, r.status, r.env_steps or 0, r.steps, r.eval_mean))
-        return rows
+                runs.append(run)
+        return runs
 
     # ------------------------------------------------------------------ results
 
-    def found(self, status: Status) -> Sweep:
-        """What there is so far; with intervals and curves once it has ended."""
+    def result(self, status: Status) -> Sweep:
+        """Assemble the results so far; the intervals and curves only once the sweep has ended."""
         ended = status not in ("planned", "running")
-        outcomes = list(self.outcomes.values())
+        outcomes = list(self._outcomes.values())
         if ended:
             outcomes = [
                 replace(r, status="interrupted") if r.status == "running" else r for r in outcomes
             ]
-        of: dict[str, list[SweepRun]] = {}
+        runs_of: dict[str, list[SweepRun]] = {}
         for r in outcomes:
-            of.setdefault(r.setting, []).append(r)
+            runs_of.setdefault(r.setting, []).append(r)
         board: tuple[dict[str, Any], ...] = ()
         if isinstance(self._scheduler, Tournament):
             board = tuple(
@@ -349,35 +356,33 @@ class SweepRunner:
                 }
                 for s in self._scheduler.board
             )
-        others = [p.to_json() for p in self._others]
-        folder = self.folder if ended else None
+        others = [p.to_json() for p in self._other_packings]
+        folder = self._folder if ended else None
         return Sweep(
             status=status,
             kind=self.kind,
-            name=self.asked.name,
-            spec_sha256={s.name: s.system.sha256 for s in self.asked.settings},
-            seeds=self.asked.seeds,
-            over=self.asked.over,
+            name=self.population.name,
+            spec_sha256={s.name: s.system.sha256 for s in self.population.settings},
+            seeds=self.population.seeds,
+            over=self.population.over,
             options=self.options,
             packing=self._packing.to_json() | {"others": others},
             schedule=self.schedule,
             plans=dict(self._files.plans),
-            settings=tuple(summary(runs, folder) for runs in of.values()),
+            settings=tuple(summarise(runs, folder) for runs in runs_of.values()),
             runs=tuple(outcomes),
             board=board,
-            history=tuple(self._history),
-            wall_s=self._spent_s + time.monotonic() - self._begin_s,
-            out=None if self.folder is None else str(self.folder),
+            history=tuple(self._journal.history),
+            wall_s=self._earlier_s + time.monotonic() - self._begin_s,
+            out=None if self._folder is None else str(self._folder),
         )
 
     def _write(self, status: Status) -> None:
-        assert self.folder is not None
-        self.found(status).save(self.folder / FILE)
+        self.result(status).save(self._files.path / FILE)
 
-    def _ended(self, status: Status) -> Sweep:
-        assert self.folder is not None
-        found = self.found(status)
+    def _finish(self, status: Status) -> Sweep:
+        result = self.result(status)
         for suffix in ("json", "csv", "html"):
-            found.save(self.folder / f"sweep.{suffix}")
-        self._forget()
-        return found
+            result.save(self._files.path / f"sweep.{suffix}")
+        self._remove_checkpoints()
+        return result

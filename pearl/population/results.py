@@ -1,4 +1,4 @@
-"""`Sweep`: what became of a population. Its table, its page, its JSON and CSV."""
+"""`Sweep`: the results of a population, as tables, HTML page, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -27,17 +27,29 @@ from pearl.text_tables import Column, Table, table_text
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
 SUFFIXES = (".html", ".json", ".csv", ".txt")
 POINTS = 60
-"""Points of a curve."""
+"""Limit of the points of a curve."""
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a population; of one that has not ended only the first fields.
+    """One run of a population. The measured fields are None before the run has ended.
 
-    steps: env steps that it was last to have. parent: the run that it was branched from.
-    status: waiting, running, done, failed (it said so), died (its process ended without a word).
-    eval_mean, last_eval_mean: final evaluation of the best policy and of the last one.
+    run: name of the run, and of its folder.
+    setting: name of its setting.
+    seed: of all random streams of the run.
+    values: dotted key of the spec → value that overrides the spec.
+    steps: target env steps of its last stage.
+    parent: the run that it was branched from, or None.
+    status: waiting, running, done, failed (the run reported an error), died (its process ended
+        without an error) or interrupted.
+    eval_mean: mean return of the best policy in its final evaluation.
+    last_eval_mean: mean return of the last policy in its final evaluation.
+    env_steps: that the run has done.
+    env_steps_per_s: rate of its training.
+    wall_s: wall time of the run in seconds.
+    cpu_s: CPU time of the run in seconds.
     restarts: of its process.
+    message: why the run is not done, or None.
     """
 
     run: str
@@ -57,30 +69,34 @@ class SweepRun:
     message: str | None = None
 
     @classmethod
-    def waiting(cls, stretch: RunStage, **more: Any) -> SweepRun:
-        """A run as it is asked for."""
-        s = stretch
+    def waiting(cls, stage: RunStage, **more: Any) -> SweepRun:
+        """Make a run that has not started. more: further fields."""
+        s = stage
         return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
 
     @classmethod
-    def done(cls, stretch: RunStage, folder: Path, restarts: int) -> SweepRun:
-        """A run that has come to the end of its stretch, from its folder."""
+    def done(cls, stage: RunStage, folder: Path, restarts: int) -> SweepRun:
+        """Make a run that has finished its stage, from its folder."""
         run = load_run(folder)
         keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
         means = {key: run.returns[key] for key in ("eval_mean", "last_eval_mean")}
-        found = {key: getattr(run, key) for key in keys} | means
-        return cls.waiting(stretch, status="done", restarts=restarts, **found)
+        measured = {key: getattr(run, key) for key in keys} | means
+        return cls.waiting(stage, status="done", restarts=restarts, **measured)
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One setting over its seeds.
+class SettingResult:
+    """The results of one setting over its seeds.
 
-    done, runs: how many of its runs have ended well, and how many there are.
-    steps: env steps of each run that has ended.
-    iqm, low, high: interquartile mean of `eval_mean` and the ends of its 95 % interval; None before
-        a run has ended.
-    curve: [env steps, iqm, low, high] of the evaluations during training.
+    setting: its name.
+    values: dotted key of the spec → value that overrides the spec.
+    runs: number of its runs.
+    done: number of its runs that are done.
+    steps: largest number of env steps of a run that is done.
+    iqm: interquartile mean of `eval_mean`; None before a run is done.
+    low: lower end of the 95 % interval of `iqm`.
+    high: upper end of the 95 % interval of `iqm`.
+    curve: (env steps, iqm, low, high) of the evaluations during training.
     """
 
     setting: str
@@ -96,13 +112,25 @@ class Summary:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A population and what became of it; keys of the JSON as in `docs/contract.md`.
+    """The results of a population. `docs/contract.md` lists the keys of the JSON.
 
-    kind: sweep, asha or tournament. options: of asha or the tournament.
-    packing: runs at once, cores of each, the prediction, and `others` that were weighed.
+    status: planned, running, done, failed or interrupted.
+    kind: sweep, asha or tournament.
+    name: of the spec.
+    spec_sha256: setting → digest of its spec.
+    seeds: of every setting.
+    over: dotted key of the spec → values that vary.
+    options: of asha or the tournament.
+    packing: runs at once, cores of each, the prediction, and the `others` that were compared.
+    schedule: the packing in one sentence.
     plans: setting → the file of its plan in the folder.
-    board: of a tournament, best first.
-    out: the folder; None where nothing was to run.
+    settings: results of every setting.
+    runs: results of every run.
+    board: the leaderboard of a tournament, best first.
+    history: every decision and every end, in order.
+    wall_s: wall time of the sweep in seconds, all resumed parts together.
+    message: of a failure, or None.
+    out: the folder; None if nothing was to run.
     """
 
     status: Status
@@ -115,7 +143,7 @@ class Sweep:
     packing: Mapping[str, Any]
     schedule: str
     plans: Mapping[str, str]
-    settings: tuple[Summary, ...]
+    settings: tuple[SettingResult, ...]
     runs: tuple[SweepRun, ...]
     board: tuple[Mapping[str, Any], ...]
     history: tuple[Mapping[str, Any], ...]
@@ -125,23 +153,25 @@ class Sweep:
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object, without `out`."""
-        found = asdict(self)
-        del found["out"]
-        found["pearl_version"] = pearl_version()
-        return plain(found)  # type: ignore[no-any-return]
+        """Convert to a JSON object, without `out`."""
+        content = asdict(self)
+        del content["out"]
+        content["pearl_version"] = pearl_version()
+        return plain(content)  # type: ignore[no-any-return]
 
     def tables(self) -> tuple[Table, ...]:
-        """The board of a tournament, and else the settings; and the runs that did not end well. Of
-        a sweep that is only planned, its schedule."""
+        """List the tables: the leaderboard or the settings, and the runs that are not done.
+
+        A planned sweep has its schedule only.
+        """
         if self.status == "planned":
             return (self._timeline(),) if self.kind == "sweep" else ()
-        return tuple(t for t in (self._board() or self._settings(), self._others()) if t)
+        return tuple(t for t in (self._board() or self._settings(), self._not_done()) if t)
 
     def _timeline(self) -> Table:
         heading = (
             Column("run", folds=True),
-            *(Column(name, "right") for name in ("cores", "begins", "ends")),
+            *(Column(name, "right") for name in ("cores", "start", "end")),
         )
         slots = self.packing["slots"]
         rows = tuple(
@@ -153,7 +183,7 @@ class Sweep:
             )
             for entry in self.packing["timeline"]
         )
-        note = "Training alone, as predicted; starts and evaluations are not in it."
+        note = "Predicted training time only, without process starts and evaluations."
         return Table("Schedule", heading, rows, (note,))
 
     def _settings(self) -> Table:
@@ -171,7 +201,7 @@ class Sweep:
             )
             for s in self.ranked()
         )
-        note = "Return: of the best policy of each run in its final evaluation."
+        note = "Return: mean of the final evaluation of the best policy of each run."
         return Table("Settings, best first", heading, rows, (note,))
 
     def _board(self) -> Table | None:
@@ -188,27 +218,27 @@ class Sweep:
             )
             for b in self.board
         )
-        note = "Score: mean return of the policy of the end in its final evaluation."
+        note = "Score: mean return of the last policy in its final evaluation."
         return Table("Leaderboard", heading, rows, (note,))
 
-    def _others(self) -> Table | None:
-        left = [r for r in self.runs if r.status not in ("done", "waiting")]
-        if not left:
+    def _not_done(self) -> Table | None:
+        runs = [r for r in self.runs if r.status not in ("done", "waiting")]
+        if not runs:
             return None
-        heading = (Column("run", folds=True), Column("status"), Column("why", folds=True))
-        rows = tuple((r.run, r.status, r.message or NONE) for r in left)
-        return Table("Runs that did not end well", heading, rows)
+        heading = (Column("run", folds=True), Column("status"), Column("reason", folds=True))
+        rows = tuple((r.run, r.status, r.message or NONE) for r in runs)
+        return Table("Runs that did not finish", heading, rows)
 
-    def ranked(self) -> list[Summary]:
-        """The settings by steps and then by return, best first."""
-        low = -float("inf")
+    def ranked(self) -> list[SettingResult]:
+        """Sort the settings by env steps, then by return, best first."""
+        lowest = -float("inf")
         return sorted(
             self.settings,
-            key=lambda s: (-(s.steps or 0), -(low if s.iqm is None else s.iqm)),
+            key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm)),
         )
 
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of the facts at the head."""
+        """List label and text of the facts at the head."""
         done = sum(r.status == "done" for r in self.runs)
         cpu_s = sum(r.cpu_s or 0.0 for r in self.runs)
         facts = [
@@ -228,24 +258,27 @@ class Sweep:
         return "\n".join(lines).rstrip()
 
     def title(self) -> str:
-        """The heading."""
+        """The heading of the report."""
         return f"PEARL {self.kind} of {self.name}"
 
     def drawings(self) -> tuple[Drawing, ...]:
-        """Intervals of the settings, and their curves over env steps; none of a tournament."""
+        """Draw the intervals of the settings and their curves over env steps.
+
+        A tournament has no drawings.
+        """
         best = [s for s in self.ranked() if s.iqm is not None][:COLOURS]
         if self.kind == "tournament" or not best:
             return ()
         lines = [(i, s.setting, [(x, y) for x, y, *_ in s.curve]) for i, s in enumerate(best)]
         bands = [(i, [(x, a, b) for x, _, a, b in s.curve]) for i, s in enumerate(best)]
-        found = curves("Return during training", lines, bands)
-        return tuple(d for d in (_intervals(best), found) if d)
+        drawings = _intervals(best), curves("Return during training", lines, bands)
+        return tuple(d for d in drawings if d)
 
     def save(self, path: str | Path) -> None:
-        """Write it, whole or not at all, in the format of the suffix: .html, .json, .csv or .txt.
+        """Write the report atomically, in the format of the suffix: .html, .json, .csv or .txt.
 
         Raises:
-            SpecError: another suffix.
+            SpecError: the suffix is another one.
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".json":
@@ -265,8 +298,8 @@ class Sweep:
             )
         else:
             raise SpecError(
-                f"sweep {path}: suffix {suffix or 'none'!r}; the suffix chooses the format, "
-                f"allowed are {', '.join(SUFFIXES)}"
+                f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
+                f"must be one of {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
 
@@ -281,8 +314,8 @@ class Sweep:
         return out.getvalue()
 
 
-def _intervals(settings: Sequence[Summary]) -> Drawing | None:
-    """One row a setting: its interval as a box, its mean as a line in it."""
+def _intervals(settings: Sequence[SettingResult]) -> Drawing | None:
+    """Draw one row a setting: its interval as a box, its mean as a number."""
     ends = [v for s in settings for v in (s.low, s.high) if v is not None]
     low, high = min(ends), max(ends)
     if not high > low:
@@ -314,26 +347,32 @@ def _intervals(settings: Sequence[Summary]) -> Drawing | None:
     )
 
 
-def summary(runs: Sequence[SweepRun], folder: Path | None) -> Summary:
-    """A setting from its runs; with its curve where `folder`, that of the run folders, is given."""
+def summarise(runs: Sequence[SweepRun], folder: Path | None) -> SettingResult:
+    """Summarise a setting over its runs.
+
+    folder: of the run folders; None for no interval and no curve.
+    """
     done = [r for r in runs if r.status == "done"]
     scores = [r.eval_mean for r in done if r.eval_mean is not None]
-    found = interval([scores]) if scores and folder is not None else None
-    return Summary(
+    returns = interval([scores]) if scores and folder is not None else None
+    return SettingResult(
         runs[0].setting,
         runs[0].values,
         len(runs),
         len(done),
         max((r.env_steps or 0 for r in done), default=None),
-        found.mean if found else None,
-        found.low if found else None,
-        found.high if found else None,
+        returns.mean if returns else None,
+        returns.low if returns else None,
+        returns.high if returns else None,
         curve(done, folder) if folder is not None else (),
     )
 
 
 def curve(runs: Sequence[SweepRun], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
-    """Evaluations of runs of one setting over env steps, as far as all of them have come."""
+    """Summarise the evaluations of the runs of one setting, up to the env steps that all reached.
+
+    Returns (env steps, interquartile mean, low, high) of every point.
+    """
     lines = []
     for run in runs:
         rows = load_metrics(folder / run.run / "metrics.csv")
@@ -342,8 +381,8 @@ def curve(runs: Sequence[SweepRun], folder: Path) -> tuple[tuple[float, float, f
     if not lines or not all(len(line) for line in lines):
         return ()
     first, last = max(line[0, 0] for line in lines), min(line[-1, 0] for line in lines)
-    found = []
+    summaries = []
     for x in np.linspace(first, last, POINTS if last > first else 1):
         scores = [line[np.searchsorted(line[:, 0], x, "right") - 1, 1] for line in lines]
-        found.append((float(x), *interval([scores])))
-    return tuple(found)
+        summaries.append((float(x), *interval([scores])))
+    return tuple(summaries)

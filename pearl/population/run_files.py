@@ -1,28 +1,33 @@
-"""Specs, plans and run folders of a population, and the command of each run."""
+"""The folder of a sweep: specs, plans, logs, runs, `sweep.json`; and the command of each run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from pearl.errors import SpecError
 from pearl.files import make_folders, write_atomically
 from pearl.json_files import read_object
-from pearl.planning.plans import load_plan, plain
+from pearl.planning.plans import SCHEMA, load_plan, plain
 from pearl.planning.runs import CHECKPOINT, SPEC_MARK
 from pearl.population.packing import Planner
 from pearl.population.schedulers import RunStage
 from pearl.spec.system import System
 from pearl.training.checkpoints import branching
 
+FILE = "sweep.json"
 
-class Files:
-    """The folder of a population.
 
-    folder: None where nothing is to be written.
-    systems: setting → its system. load: makes that of a setting which a tournament comes to.
-    plans: setting → the file of its plan in the folder, once it is there.
+class SweepFolder:
+    """The folder of a sweep.
+
+    folder: None if the sweep writes nothing.
+    systems: setting → its system.
+    load: makes the system of a setting that a tournament creates later, from its values.
+    plans: setting → the file of its plan, relative to the folder, once the plan is written.
     """
 
     def __init__(
@@ -37,63 +42,113 @@ class Files:
         self._written: dict[str, tuple[Path, Path]] = {}
         self.plans: dict[str, str] = {}
 
-    def system(self, stretch: RunStage) -> System:
-        """The system of a stretch."""
-        if stretch.setting not in self._systems:
-            self._systems[stretch.setting] = self._load(stretch.values)
-        return self._systems[stretch.setting]
-
-    def of(self, stretch: RunStage) -> tuple[Path, Path]:
-        """The files of a stretch's spec and plan, written where they are not there yet."""
-        if stretch.setting not in self._written:
-            self._written[stretch.setting] = self._write(stretch)
-        return self._written[stretch.setting]
-
-    def _write(self, stretch: RunStage) -> tuple[Path, Path]:
+    @property
+    def path(self) -> Path:
+        """The path of the folder."""
         assert self._folder is not None
-        system = self.system(stretch)
-        spec = self._folder / "specs" / f"{stretch.setting}.yaml"
+        return self._folder
+
+    def log(self, run: str) -> Path:
+        """The log file of a run."""
+        return self.path / "logs" / f"{run}.log"
+
+    def system(self, stage: RunStage) -> System:
+        """The system of a stage."""
+        if stage.setting not in self._systems:
+            self._systems[stage.setting] = self._load(stage.values)
+        return self._systems[stage.setting]
+
+    def write_inputs(self, stage: RunStage) -> tuple[Path, Path]:
+        """Write the spec and the plan of a stage unless they are there, and return both files."""
+        if stage.setting not in self._written:
+            self._written[stage.setting] = self._write(stage)
+        return self._written[stage.setting]
+
+    def _write(self, stage: RunStage) -> tuple[Path, Path]:
+        system = self.system(stage)
+        spec = self.path / "specs" / f"{stage.setting}.yaml"
         text = SPEC_MARK + yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
         if not spec.exists() or spec.read_bytes() != text.encode():
             write_atomically(spec, text.encode())
         plan, number = self._planner.plan(system), 1
         content = plan.to_json()
-        while (file := self._folder / "plans" / f"plan-{number}.json").exists():
+        while (file := self.path / "plans" / f"plan-{number}.json").exists():
             if read_object(file, "it is a plan of this sweep") == content:
                 break  # equal plans have one file
             number += 1
         else:
             make_folders(file)
             plan.save(file)
-        self.plans[stretch.setting] = str(file.relative_to(self._folder))
+        self.plans[stage.setting] = str(file.relative_to(self.path))
         return spec, file
 
-    def command(self, stretch: RunStage, at: Path | None = None) -> list[str]:
-        """The arguments of `pearl` for a stretch, whose branch is made where it has a parent.
+    def build_command(self, stage: RunStage, at: Path | None = None) -> list[str]:
+        """Build the arguments of `pearl` for a stage. First branch the run off its parent, if any.
 
-        at: the folder that stands for this one on the machine of the run; None: this one.
+        at: the folder of the sweep on the host of the run; None: this folder.
 
         Raises:
-            SpecError: the branch cannot be.
+            SpecError: the run cannot branch off its parent.
         """
-        assert self._folder is not None
-        into = self._folder / stretch.run
-        if stretch.parent is not None and not (into / CHECKPOINT).exists():
-            _, plan = self.of(stretch)
-            source, system = self._folder / stretch.parent, self.system(stretch)
-            branching.branch(source, into, system, load_plan(plan), stretch.seed)
-        begun = (into / "plan.json").exists() or (into / CHECKPOINT).exists()
+        run_folder = self.path / stage.run
+        if stage.parent is not None and not (run_folder / CHECKPOINT).exists():
+            _, plan = self.write_inputs(stage)
+            parent, system = self.path / stage.parent, self.system(stage)
+            branching.branch(parent, run_folder, system, load_plan(plan), stage.seed)
+        resume = ["--resume"] * any((run_folder / n).exists() for n in ("plan.json", CHECKPOINT))
         if at is None:
-            return self.train(stretch, into, stretch.steps) + ["--resume"] * begun
-        found = self.train(stretch, at / stretch.run, stretch.steps, at)
-        # Whoever asked for the sweep named its spec, and the node has no note of it.
-        return found + ["--resume", "--trust"] * begun
+            return self.train_arguments(stage, run_folder, stage.steps) + resume
+        arguments = self.train_arguments(stage, at / stage.run, stage.steps, at)
+        # The user of the sweep named its spec, but the other host has no record of that.
+        return arguments + resume + ["--trust"] * bool(resume)
 
-    def train(self, stretch: RunStage, into: Path, steps: int, at: Path | None = None) -> list[str]:
-        """The arguments that train a stretch's run to `steps` env steps in the folder `into`."""
-        spec, plan = self.of(stretch)
+    def train_arguments(
+        self, stage: RunStage, out: Path, steps: int, at: Path | None = None
+    ) -> list[str]:
+        """Build the arguments that train the run of a stage to `steps` env steps, into `out`."""
+        spec, plan = self.write_inputs(stage)
         if at is not None:
-            assert self._folder is not None
-            spec, plan = (at / file.relative_to(self._folder) for file in (spec, plan))
-        how = ("--plan", str(plan), "--seed", str(stretch.seed), "--steps", str(steps))
-        return ["train", str(spec), *how, "--out", str(into)]
+            spec, plan = (at / file.relative_to(self.path) for file in (spec, plan))
+        options = ("--plan", str(plan), "--seed", str(stage.seed), "--steps", str(steps))
+        return ["train", str(spec), *options, "--out", str(out)]
+
+
+def load_sweep_file(folder: Path, *, resume: bool) -> dict[str, Any] | None:
+    """Load the sweep.json of a folder, to resume its sweep; None if there is none yet.
+
+    Raises:
+        SpecError: the folder is a file, holds a sweep that is not to be resumed, or its sweep.json
+            is damaged.
+    """
+    file = folder / FILE
+    if not file.exists():
+        if folder.exists() and not folder.is_dir():
+            raise SpecError(f"{folder}: is a file, not a folder; name another folder")
+        return None
+    if not resume:
+        raise SpecError(f"{folder}: holds a sweep; resume it (--resume), or name another folder")
+    content = read_object(file, "`pearl sweep` writes it")
+    if content.get("schema") != SCHEMA or not _is_complete(content):
+        raise SpecError(f"{file}: no sweep that this version can resume; name another folder")
+    return content
+
+
+def _is_complete(content: Mapping[str, Any]) -> bool:
+    """Whether a sweep.json has all that a resumed sweep reads, with the right types."""
+
+    def have(entries: object, keys: Sequence[str]) -> bool:
+        return isinstance(entries, list) and all(
+            isinstance(entry, dict) and all(key in entry for key in keys) for entry in entries
+        )
+
+    packing, plans = content.get("packing"), content.get("plans")
+    return (
+        have(content.get("history"), ("event", "run", "steps"))
+        and all("score" in entry for entry in content["history"] if entry["event"] == "end")
+        and have(content.get("runs"), ("run", "setting", "seed", "values", "steps"))
+        and isinstance(packing, dict)
+        and type(packing.get("cores_per_run")) is int
+        and packing["cores_per_run"] > 0
+        and isinstance(plans, dict)
+        and all(isinstance(file, str) for file in plans.values())
+    )

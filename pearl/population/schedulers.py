@@ -1,7 +1,7 @@
-"""Which run goes on next, given those that have ended: no clock, no process, no file.
+"""Decide which run continues next, from the runs that have ended: no clock, no process, no file.
 
-A scheduler is asked for a stretch whenever a slot is free, and told of every stretch that ended.
-The same answers in the same order lead to the same decisions, whatever machine ran the stretches.
+`drive` asks a scheduler for a stage whenever a slot is free, and reports the end of every stage.
+The same ends in the same order lead to the same decisions, whatever machine ran the stages.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class RunStage:
-    """A part of a run, which one slot does in one go.
+    """A part of a run that one slot executes without a break.
 
     run: name of the run, and of its folder.
     setting: name of the setting, without the seed.
-    values: dotted key of the spec → value laid over the spec.
+    values: dotted key of the spec → value that overrides the spec.
     seed: of all random streams of the run.
-    steps: env steps of the run at the end of the stretch.
-    parent: the run from whose checkpoint this one begins; None: from its own, or anew.
-    why: the decision in words; empty where there was none to make.
+    steps: env steps of the run at the end of the stage.
+    parent: the run whose checkpoint this run starts from; None: no other run.
+    reason: of the decision, as text; empty if there was no choice.
     """
 
     run: str
@@ -31,21 +31,21 @@ class RunStage:
     seed: int
     steps: int
     parent: str | None = None
-    why: str = field(default="", compare=False)
+    reason: str = field(default="", compare=False)
 
 
 class Scheduler(Protocol):
-    """Interface between a way of searching and whatever runs the stretches."""
+    """Interface between a kind of search and `drive`, which runs the stages."""
 
     def next(self) -> RunStage | None:
-        """The stretch for a free slot; None: nothing, before another has ended or at all."""
+        """Return the stage for a free slot; None if nothing can start until another stage ends."""
 
-    def ended(self, stretch: RunStage, score: float | None) -> None:
-        """Hear of the end of a stretch. score: its return, best the highest; None: it failed."""
+    def on_end(self, stage: RunStage, score: float | None) -> None:
+        """Record the end of a stage. score: its return; None: the stage failed."""
 
 
-class Grid:
-    """Every run once, in the order given."""
+class GridScheduler:
+    """Every run once, in the given order."""
 
     def __init__(self, runs: Sequence[RunStage]) -> None:
         self._left = deque(runs)
@@ -53,20 +53,21 @@ class Grid:
     def next(self) -> RunStage | None:
         return self._left.popleft() if self._left else None
 
-    def ended(self, stretch: RunStage, score: float | None) -> None:
+    def on_end(self, stage: RunStage, score: float | None) -> None:
         pass
 
 
 class SuccessiveHalving:
     """Asynchronous successive halving, Algorithm 2 of Li et al. 2018 (arXiv 1810.05934).
 
-    A setting at a rung has as many env steps as the rung says, in each of its seeds; its score
-    there is the mean over the seeds. Of the settings that have come through a rung the best 1/eta
-    go on to the next, at once, without waiting for the others; while none may, a new setting
-    begins. A setting of which a run failed goes on no further.
+    A rung is a number of env steps. A setting trains each of its seeds to the rung; its score is
+    the mean over the seeds. The best 1/eta of the settings that have passed a rung are promoted to
+    the next rung at once, without waiting for the others. If no setting can be promoted, a new
+    setting starts. A setting with a failed run is never promoted.
 
-    settings: the runs of each, one a seed; their steps are not looked at.
+    settings: the runs of each setting, one run a seed; their numbers of steps are ignored.
     rungs: env steps, rising.
+    through: of each rung, setting → score, in the order in which the settings passed the rung.
     """
 
     def __init__(
@@ -79,7 +80,6 @@ class SuccessiveHalving:
         self._open: dict[str, list[float | None]] = {}
         self._at: dict[str, int] = {}
         self.through: tuple[dict[str, float | None], ...] = tuple({} for _ in rungs)
-        """Of each rung the settings that have come through it, in that order, and their scores."""
 
     def next(self) -> RunStage | None:
         if not self._queue and not self._promote():
@@ -92,34 +92,34 @@ class SuccessiveHalving:
             best = sorted(scores, key=lambda s: -scores[s])[: len(self.through[rung]) // self._eta]
             for place, setting in enumerate(best, 1):
                 if self._at[setting] == rung:
-                    among = f"{place} of {len(self.through[rung])} at {self._rungs[rung]} env steps"
-                    self._enter(setting, rung + 1, f"promoted: {among}, {scores[setting]:.6g}")
+                    rank = f"{place} of {len(self.through[rung])} at {self._rungs[rung]} env steps"
+                    self._enter(setting, rung + 1, f"promoted: {rank}, {scores[setting]:.6g}")
                     return True
         return False
 
     def _begin(self) -> None:
         if self._new:
-            self._enter(self._new.popleft(), 0, "begins")
+            self._enter(self._new.popleft(), 0, "starts")
 
-    def _enter(self, setting: str, rung: int, why: str) -> None:
+    def _enter(self, setting: str, rung: int, reason: str) -> None:
         self._at[setting], self._open[setting] = rung, []
-        steps, why = self._rungs[rung], f"rung {rung}: {why}"
-        self._queue.extend(replace(r, steps=steps, why=why) for r in self._settings[setting])
+        steps, reason = self._rungs[rung], f"rung {rung}: {reason}"
+        self._queue.extend(replace(r, steps=steps, reason=reason) for r in self._settings[setting])
 
-    def ended(self, stretch: RunStage, score: float | None) -> None:
-        name = stretch.setting
+    def on_end(self, stage: RunStage, score: float | None) -> None:
+        name = stage.setting
         scores = self._open[name]
         scores.append(score)
         if len(scores) == len(self._settings[name]):
-            known = [s for s in scores if s is not None]
-            whole = len(known) == len(scores)
-            self.through[self._at[name]][name] = sum(known) / len(known) if whole else None
+            finished = [s for s in scores if s is not None]
+            mean = sum(finished) / len(finished) if len(finished) == len(scores) else None
+            self.through[self._at[name]][name] = mean
 
 
 def rungs(min_steps: int, steps: int, eta: int) -> tuple[int, ...]:
-    """Env steps of the rungs: min_steps, eta times as many, …, and last `steps`."""
-    found, at = [], min_steps
+    """List the env steps of the rungs: min_steps, eta times as many, …, and last `steps`."""
+    result, at = [], min_steps
     while at < steps:
-        found.append(at)
+        result.append(at)
         at *= eta
-    return (*found, steps)
+    return (*result, steps)

@@ -13,7 +13,12 @@ LEVEL = 0.95
 
 
 class Interval(NamedTuple):
-    """An interquartile mean and the ends of its interval of LEVEL; ends of one score are itself."""
+    """An interquartile mean and its confidence interval of LEVEL, which has no width for one score.
+
+    mean: interquartile mean.
+    low: lower end of the interval.
+    high: upper end of the interval.
+    """
 
     mean: float
     low: float
@@ -21,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Mean over the last axis without a quarter, rounded down, at each end."""
+    """Average the last axis without a quarter, rounded down, at each end."""
     cut = scores.shape[-1] // 4
     ordered = np.sort(scores, axis=-1)
     middle = ordered[..., cut : scores.shape[-1] - cut]
@@ -29,14 +34,14 @@ def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
 
 
 def interval(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval:
-    """The interquartile mean over all scores and its percentile bootstrap, in which each stratum is
-    drawn from by itself. A stratum: the scores of the seeds in one environment.
+    """Compute the interquartile mean of all scores, and its interval by percentile bootstrap.
 
-    Every stratum has a score at least.
+    strata: at least one score in each. A stratum has the scores of the seeds in one environment;
+        the bootstrap resamples each stratum separately.
     """
-    draw = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     parts = [np.asarray(scores, np.float64) for scores in strata]
-    drawn = [p[draw.integers(0, p.size, (RESAMPLES, p.size))] for p in parts]
-    means = interquartile_mean(np.concatenate(drawn, axis=1))
+    resampled = [p[generator.integers(0, p.size, (RESAMPLES, p.size))] for p in parts]
+    means = interquartile_mean(np.concatenate(resampled, axis=1))
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(interquartile_mean(np.concatenate(parts))), float(low), float(high))

@@ -1,9 +1,9 @@
-"""A tournament without generations: a bounded leaderboard from which every next round begins.
+"""A tournament without generations: every new round starts from a run on a bounded leaderboard.
 
 After ElegantRL-Podracer (Liu et al. 2021, arXiv 2112.05923) and population-based training
-(Jaderberg et al. 2017, arXiv 1711.09846). No member waits for another: a round that has ended
-enters the board, and the slot that it leaves begins the next round at once, from a run of the board
-(exploit) with options changed (explore).
+(Jaderberg et al. 2017, arXiv 1711.09846). No member waits for another. A round that has ended
+enters the leaderboard. Its slot starts the next round at once, from a run on the leaderboard
+(exploit) with perturbed options (explore).
 """
 
 from __future__ import annotations
@@ -16,27 +16,31 @@ from dataclasses import dataclass
 from pearl.population.schedulers import RunStage
 
 FACTORS = (0.8, 1.25)
-"""By one of these a number is multiplied; Jaderberg et al. 2017 take 0.8 and 1.2."""
+"""One of these factors perturbs a number; Jaderberg et al. 2017 use 0.8 and 1.2."""
 
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
-    """A place of the board: a round that has ended, and its score."""
+    """A place on the leaderboard.
+
+    round: that has ended.
+    score: mean return of the policy at the end of the round.
+    """
 
     round: RunStage
     score: float
 
 
 class Tournament:
-    """Rounds of members, each from the leaderboard as it then is.
+    """Rounds of members, each from a run that is on the leaderboard when the round starts.
 
-    members: the first round of each; `steps` is that of one round.
-    rounds: how many each member has.
-    size: places of the board. Of equal scores the earlier stands higher.
-    over: key → the values that members began with. Explored numbers stay between the least and the
-        largest; other values are drawn from these.
-    seed: of all draws.
-    board: the standings, best first.
+    members: the first round of each; its `steps` are the env steps of every round.
+    rounds: of each member.
+    size: places on the leaderboard. Of equal scores, the earlier one ranks higher.
+    over: key → the values that the members start with. A perturbed number stays between the least
+        and the largest of them; any other value is sampled from them.
+    seed: of all random decisions.
+    board: the leaderboard, best first.
     """
 
     def __init__(
@@ -61,34 +65,34 @@ class Tournament:
             return None
         number, at = self._free.popleft()
         first = self._members[number]
-        begun = first if at == 1 else self._from_board(first, at)
-        self._under_way[begun.run] = number, at
-        return begun
+        stage = first if at == 1 else self._from_board(first, at)
+        self._under_way[stage.run] = number, at
+        return stage
 
     def _from_board(self, first: RunStage, at: int) -> RunStage:
         draw = random.Random(f"{self._seed} {self._drawn}")
         self._drawn += 1
         run, seed = f"{first.run}-round-{at}", draw.getrandbits(62)
         if not self.board:
-            why = "nothing is on the board: it begins anew"
-            return RunStage(run, run, first.values, seed, first.steps, None, why)
+            reason = "the leaderboard is empty: starts with new weights"
+            return RunStage(run, run, first.values, seed, first.steps, None, reason)
         place = draw.randrange(len(self.board))
         parent = self.board[place].round
-        values = {key: self._explored(draw, key, value) for key, value in parent.values.items()}
-        why = f"from {parent.run}, {place + 1} of {len(self.board)} on the board"
-        return RunStage(run, run, values, seed, parent.steps + first.steps, parent.run, why)
+        values = {key: self._perturbed(draw, key, value) for key, value in parent.values.items()}
+        reason = f"from {parent.run}, {place + 1} of {len(self.board)} on the leaderboard"
+        return RunStage(run, run, values, seed, parent.steps + first.steps, parent.run, reason)
 
-    def _explored(self, draw: random.Random, key: str, value: object) -> object:
-        given = self._over[key]
-        numbers = [float(v) for v in given if isinstance(v, int | float) and v is not True]
-        if isinstance(value, float) and len(numbers) == len(given):
+    def _perturbed(self, draw: random.Random, key: str, value: object) -> object:
+        values = self._over[key]
+        numbers = [float(v) for v in values if isinstance(v, int | float) and v is not True]
+        if isinstance(value, float) and len(numbers) == len(values):
             return min(max(value * draw.choice(FACTORS), min(numbers)), max(numbers))
-        return draw.choice(given)
+        return draw.choice(values)
 
-    def ended(self, stretch: RunStage, score: float | None) -> None:
-        number, at = self._under_way.pop(stretch.run)
+    def on_end(self, stage: RunStage, score: float | None) -> None:
+        number, at = self._under_way.pop(stage.run)
         if score is not None:
-            standings = (*self.board, LeaderboardEntry(stretch, score))
-            self.board = tuple(sorted(standings, key=lambda s: -s.score)[: self._size])
+            entries = (*self.board, LeaderboardEntry(stage, score))
+            self.board = tuple(sorted(entries, key=lambda s: -s.score)[: self._size])
         if at < self._rounds:
             self._free.append((number, at + 1))

@@ -1,4 +1,4 @@
-"""Errors of code that a spec names, told in one sentence with the place in that code."""
+"""Report errors of code that a spec names in one sentence, with the place in that code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UserCodeError(SpecError):
 
 @contextmanager
 def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
-    """Meanwhile an error of code that the spec of `system` names becomes an OwnCodeError.
+    """Within this context, turn errors of code that the spec of `system` names into UserCodeError.
 
     doing: what fails then, as in "the task graph".
     Errors of PEARL's own kinds, and all errors of a spec that names no code, pass unchanged.
@@ -39,10 +39,10 @@ def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
     except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
         raise
     except Exception as error:  # such code may raise anything
-        told = blamed(error, system, doing)
-        if told is None:
+        user_error = blamed(error, system, doing)
+        if user_error is None:
             raise
-        raise told from error
+        raise user_error from error
 
 
 def blamed(error: Exception, system: System, doing: str) -> UserCodeError | None:
@@ -64,12 +64,12 @@ def blamed(error: Exception, system: System, doing: str) -> UserCodeError | None
 
 
 def build_graph(system: System) -> TaskGraph:
-    """The task graph that the algorithm of a system makes of the system.
+    """Build the task graph of a system with its algorithm.
 
     Raises:
-        OwnCodeError: an algorithm of the user's own has raised an error.
-        SpecError: a limit names a task that is not there, or a kernel of the user's own stands
-            where the policy cannot have it.
+        UserCodeError: a user-defined algorithm has raised an error.
+        SpecError: a limit names an unknown task, or the policy cannot have a user-defined
+            kernel at its place.
     """
     name = system.algorithm.name
     with reporting_user_errors(system, f"algorithm.name: {name}: its task graph"):

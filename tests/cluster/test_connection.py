@@ -100,7 +100,7 @@ def stand_in(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv(connection.LOOPBACK, "0")
     monkeypatch.setattr(connection.socket, "create_connection", lambda *given: socket.socket())
-    monkeypatch.setattr(connection, "_alike", set())
+    monkeypatch.setattr(connection, "_checked", set())
     found = ModuleType("ray.util.scheduling_strategies")
     found.NodeAffinitySchedulingStrategy = Strategy
 
@@ -182,7 +182,10 @@ def test_without_a_cluster_the_command_for_one_on_the_loopback_is_named(
 
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [("token", "whoever reaches it with its token"), ("disabled", "code of whoever reaches it$")],
+    [
+        ("token", "everyone who reaches it with its token"),
+        ("disabled", "code of everyone who reaches it$"),
+    ],
 )
 def test_a_cluster_that_others_can_reach_is_told(stand_in, monkeypatch, mode, words):
     stand_in(entry("a"))
@@ -243,7 +246,7 @@ def test_two_nodes_of_one_name_are_refused_with_both_places(stand_in):
 
 
 def alike(**other):
-    return connection._look()(connection.PACKAGES) | other
+    return connection._make_inspect()(connection.PACKAGES) | other
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,7 @@ def test_a_changed_source_is_another_digest(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").write_text("one = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    look = connection._look()
+    look = connection._make_inspect()
     before = look(("seen_from_afar", "not_there"))
     (package / "__init__.py").write_text("one = 2\n")
     after = look(("seen_from_afar", "not_there"))

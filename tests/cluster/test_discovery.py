@@ -37,7 +37,7 @@ def test_a_node_has_the_cores_and_gpus_that_ray_hands_out_there() -> None:
     found = discovery._machine(NODE, answer())
     cpu, gpu = found.devices
     assert (cpu.width, cpu.max_lanes, cpu.peak_flops_per_s, cpu.real) == (3, 3, 3e9, True)
-    assert cpu.sources["width"] == "3 of 4 cores, as Ray hands out there"
+    assert cpu.sources["width"] == "3 of 4 cores, as Ray allocates on this node"
     assert (gpu.name, gpu.real) == ("gpu0", False)
     assert [k.name for k in found.links] == ["cpu-gpu0"]
     assert discovery._machine(replace(NODE, cores=8, gpus=0), answer()).devices == (CPU,)
@@ -48,7 +48,7 @@ def test_a_node_of_other_versions_is_named_with_the_remedy() -> None:
         discovery._machine(NODE, answer(numpy="1.0.0"))
     (problem,) = caught.value.problems
     assert problem.startswith("node b (10.0.0.2) has numpy 1.0.0, this machine ")
-    assert "install the same on both" in problem
+    assert "install the same version on both" in problem
 
 
 def test_without_a_cluster_a_spec_is_refused_at_its_platform(

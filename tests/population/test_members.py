@@ -55,7 +55,7 @@ def test_values_are_read_as_in_a_file():
         ({"over": {RATE: [1e-4]}, "set": {RATE: 1e-3}}, "is set to 0.001 too"),
         ({"over": {"train.seed": [1, 2]}}, "--seeds"),
         ({"over": {"algorithm.n_step": [1, 2], "algorithm.batch_size": [0]}}, "batch_size=0"),
-        ({"seeds": []}, "there are none"),
+        ({"seeds": []}, "the list is empty"),
         ({"seeds": [1, 1]}, "given twice"),
         ({"seeds": [-1]}, "seed is -1"),
         ({"seeds": range(10_001)}, "at most 10,000"),
@@ -63,12 +63,12 @@ def test_values_are_read_as_in_a_file():
 )
 def test_what_is_wrong_is_said_before_anything_runs(more, why):
     with pytest.raises(SpecError, match=why):
-        members.population(SPEC, **more)
+        members.build_population(SPEC, **more)
 
 
 def test_every_combination_is_a_setting_with_a_run_a_seed():
     over = {RATE: [1e-4, 1e-3], "algorithm.hidden": [[16], [8, 8]]}
-    found = members.population(SPEC, seeds=[3, 5], over=over)
+    found = members.build_population(SPEC, seeds=[3, 5], over=over)
     assert [s.name for s in found.settings] == [
         "learning_rate=0.0001,hidden=16",
         "learning_rate=0.0001,hidden=8x8",
@@ -88,24 +88,24 @@ def test_every_combination_is_a_setting_with_a_run_a_seed():
         ({"eta": 1, "min_steps": 100}, None, {RATE: [1e-4, 1e-3]}, "eta is 1"),
         ({"eta": 3, "min_steps": 600}, None, {RATE: [1e-4, 1e-3]}, "min_steps is 600"),
         ({"eta": 3, "min_steps": 100}, None, {}, "nothing varies"),
-        ({"eta": 3}, None, {RATE: [1e-4]}, "eta, min_steps are needed"),
+        ({"eta": 3}, None, {RATE: [1e-4]}, "eta, min_steps must be whole"),
         ({"eta": 3, "min_steps": 9}, None, {"train.steps": [500, 600]}, "cannot be varied"),
         (None, {"rounds": 2, "members": 2, "board": 1}, {"algorithm.hidden": [[8], [16]]}, "sizes"),
         (None, {"rounds": 601, "members": 2, "board": 1}, {RATE: [1e-4, 1e-3]}, "rounds is 601"),
     ],
 )
 def test_ways_of_searching_that_cannot_be_are_refused(asha, tournament, over, why):
-    found = members.population(SPEC, over=over)
+    found = members.build_population(SPEC, over=over)
 
     def check():
-        search.check(*search.kind_of(asha, tournament), found, seeds_given=False)
+        search.check(*search.search_kind(asha, tournament), found, seeds_given=False)
 
     with pytest.raises(SpecError, match=why):
         check()
 
 
 def test_a_sweep_without_final_evaluation_is_refused():
-    found = members.population({**SPEC, "train": {"steps": 600, "final_episodes": 0}})
+    found = members.build_population({**SPEC, "train": {"steps": 600, "final_episodes": 0}})
     with pytest.raises(SpecError, match="final_episodes is 0"):
         search.check("sweep", {}, found, seeds_given=False)
 
@@ -115,7 +115,7 @@ def need(cores=1, seconds=1.0, size=1e9, shares=None):
 
 
 def slots(needs, runs, *places):
-    held, why = packing.slots(needs, runs, places or packing.here())
+    held, why = packing.allocate_slots(needs, runs, places or packing.local_host())
     return tuple(cores for _, cores in held), why
 
 
@@ -128,35 +128,41 @@ def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
     assert slots([need(size=1.0)], 2) == (((0,), (2,)), "the runs")
     half = slots([need(size=1.0, shares={"gpu": 0.5})], 9)
     assert half == (((0,), (2,)), "device gpu")
-    with pytest.raises(SpecError, match=r"not one run fits: 3\.5 GB"):
+    with pytest.raises(SpecError, match=r"not even one run fits: 3\.5 GB"):
         slots([need(size=4e9)], 9)
 
 
 def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
-    big = packing.RunPlace("big", (0, 1, 2, 3), 16e9)
-    small = packing.RunPlace("small", (0, 1), 1.5e9, gpus=False)
-    held, why = packing.slots([need()], 9, [small, big])
+    big = packing.RunHost("big", (0, 1, 2, 3), 16e9)
+    small = packing.RunHost("small", (0, 1), 1.5e9, gpus=False)
+    held, why = packing.allocate_slots([need()], 9, [small, big])
     assert [host for host, _ in held] == ["small", "big", "big", "big", "big"]
     assert [cores for host, cores in held if host == "big"] == [(0,), (1,), (2,), (3,)]
     assert why == "1.5 GB of free memory of small"
-    assert [host for host, _ in packing.slots([need()], 2, [small, big])[0]] == ["small", "big"]
+    assert [host for host, _ in packing.allocate_slots([need()], 2, [small, big])[0]] == [
+        "small",
+        "big",
+    ]
     shares = [need(shares={"gpu": 0.5})]
-    assert [host for host, _ in packing.slots(shares, 9, [small, big])[0]] == ["big", "big"]
-    with pytest.raises(SpecError, match="not one run fits: device gpu of small"):
-        packing.slots(shares, 9, [small])
+    assert [host for host, _ in packing.allocate_slots(shares, 9, [small, big])[0]] == [
+        "big",
+        "big",
+    ]
+    with pytest.raises(SpecError, match="not even one run fits: device gpu of small"):
+        packing.allocate_slots(shares, 9, [small])
 
 
 def packed_with(rates):
     """Packings with plans that do so many env steps a second on so many cores."""
 
-    def packed(asked, planner, beside, places):
-        runs, rate = len(asked.settings) * len(asked.seeds), rates[planner.cores]
+    def pack(population, planner, slowdowns, hosts):
+        runs, rate = len(population.settings) * len(population.seeds), rates[planner.cores]
         needs = (need(planner.cores, 600 / rate, 1.0),)
-        held = slots(needs, runs, *places)[0]
+        held = slots(needs, runs, *hosts)[0]
         seconds = -(-runs // len(held)) * 600 / rate
         return packing.Packing(planner.cores, held, (), (), needs, seconds, "", ())
 
-    return packed
+    return pack
 
 
 @pytest.mark.parametrize(
@@ -169,12 +175,12 @@ def packed_with(rates):
 )
 def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monkeypatch):
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr(packing, "packed", packed_with(rates))
+    monkeypatch.setattr(packing, "pack", packed_with(rates))
     free = {"limits.max_lanes": None}
-    found = members.population(SPEC, seeds=range(seeds), set=free)
-    assert packing.packings(found, packing.here())[0].cores == cores
-    held = members.population(SPEC, seeds=range(seeds), set={"limits.max_lanes": 1})
-    assert [p.cores for p in packing.packings(held, packing.here())] == [1]
+    found = members.build_population(SPEC, seeds=range(seeds), set=free)
+    assert packing.compare_packings(found, packing.local_host())[0].cores == cores
+    held = members.build_population(SPEC, seeds=range(seeds), set={"limits.max_lanes": 1})
+    assert [p.cores for p in packing.compare_packings(held, packing.local_host())] == [1]
 
 
 def test_settings_of_one_graph_have_one_plan_and_others_their_own():

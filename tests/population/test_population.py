@@ -18,8 +18,8 @@ import pearl
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
-from pearl.population.members import population
-from pearl.population.results import summary
+from pearl.population.members import build_population
+from pearl.population.results import summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
@@ -58,7 +58,7 @@ class Heard:
     def __init__(self):
         self.lines = []
 
-    def say(self, line):
+    def print_event(self, line):
         self.lines.append(line)
 
     def refresh(self, rows):
@@ -217,12 +217,12 @@ def test_a_run_that_says_why_it_failed_is_named_and_not_started_again(tmp_path):
 def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
     calls, answers = [], [True, False]
 
-    def prepare(arguments, folder, log, cores, asked):
+    def compile_kernels(arguments, folder, log, cores, interrupted):
         calls.append(arguments)
         return answers[len(calls) - 1]
 
     monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
-    monkeypatch.setattr(precompile, "prepare", prepare)
+    monkeypatch.setattr(precompile, "compile_kernels", compile_kernels)
     monkeypatch.setattr(precompile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(code_cache, "folder", lambda: tmp_path / "code")
     (tmp_path / "code").mkdir()
@@ -232,15 +232,16 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
     assert found.history == ()
     assert ["batch_size=16" in str(a) for a in calls] == [True, False]
     assert {"108"} < set(calls[0])
-    monkeypatch.setattr(precompile, "prepare", None)
+    monkeypatch.setattr(precompile, "compile_kernels", None)
     made = [
-        compile_plan(s.system, pearl.plan(s.system)) for s in population(SPEC, over=over).settings
+        compile_plan(s.system, pearl.plan(s.system))
+        for s in build_population(SPEC, over=over).settings
     ]
-    assert list(map(precompile.lacking, made)) == [False, True] * 2
+    assert list(map(precompile.needs_compiling, made)) == [False, True] * 2
     (tmp_path / "code").rmdir()
-    assert precompile.lacking(made[0])
+    assert precompile.needs_compiling(made[0])
     monkeypatch.setattr(code_cache, "folder", lambda: None)
-    assert not precompile.lacking(made[0])  # nothing is kept: a short run would be for nothing
+    assert not precompile.needs_compiling(made[0])  # nothing is stored
 
 
 def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
@@ -316,17 +317,17 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
         (folder / "metrics.csv").write_text(text)
         more = {"status": "done", "eval_mean": 7.0, "env_steps": last}
         outcomes.append(SweepRun(f"seed={seed}", "s", seed, {}, last, **more))
-    found = summary(outcomes, tmp_path)
+    found = summarise(outcomes, tmp_path)
     assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
     assert found.curve[0][:2] == (100.0, 100.5)
     assert found.curve[-1][:2] == (200.0, 200.5)
 
 
 def test_returns_below_one_keep_three_digits():
-    from pearl.population.results import Summary, _intervals
+    from pearl.population.results import SettingResult, _intervals
 
     settings = [
-        Summary(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
+        SettingResult(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
         for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
     ]
     drawn = _intervals(settings)

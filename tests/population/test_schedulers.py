@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from pearl.errors import SpecError
-from pearl.population.driver import Journal, StageEnd, VirtualExecutor, drive, replayed
-from pearl.population.schedulers import Grid, RunStage, SuccessiveHalving, rungs
+from pearl.population.driver import Journal, StageEnd, VirtualExecutor, drive, replay_history
+from pearl.population.schedulers import GridScheduler, RunStage, SuccessiveHalving, rungs
 from pearl.population.tournament import Tournament
 
 OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32])}
 
 
-def stretch(setting, seed=0, steps=900):
+def stage(setting, seed=0, steps=900):
     values = {"algorithm.learning_rate": 3e-4, "algorithm.hidden": [64]}
     return RunStage(f"{setting},seed={seed}", setting, values, seed, steps)
 
@@ -30,9 +30,9 @@ class TestHalving:
     """The decisions of Algorithm 2 of Li et al. 2018, followed by hand."""
 
     def ask(self, scheduler, *scores):
-        """End the stretches under way with these scores, by run; returns what begins then."""
+        """End the stages under way with these scores, by run; returns what begins then."""
         for run, score in scores:
-            scheduler.ended(self.under_way.pop(run), score)
+            scheduler.on_end(self.under_way.pop(run), score)
         found = []
         while len(self.under_way) < 2 and (s := scheduler.next()) is not None:
             self.under_way[s.run] = s
@@ -41,7 +41,7 @@ class TestHalving:
 
     def test_a_recorded_order_gives_these_promotions(self):
         self.under_way = {}
-        halving = SuccessiveHalving([[stretch(name)] for name in "abcdef"], (100, 300, 900), 3)
+        halving = SuccessiveHalving([[stage(name)] for name in "abcdef"], (100, 300, 900), 3)
         assert self.ask(halving) == [("a", 100), ("b", 100)]
         assert self.ask(halving, ("b,seed=0", 5.0)) == [("c", 100)]
         assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
@@ -57,7 +57,7 @@ class TestHalving:
 
     def test_a_better_latecomer_is_promoted_too_and_a_failure_never(self):
         self.under_way = {}
-        halving = SuccessiveHalving([[stretch(name)] for name in "abcd"], (100, 900), 2)
+        halving = SuccessiveHalving([[stage(name)] for name in "abcd"], (100, 900), 2)
         self.ask(halving)
         assert self.ask(halving, ("a,seed=0", 1.0), ("b,seed=0", None)) == [("a", 900), ("c", 100)]
         assert self.ask(halving, ("c,seed=0", 8.0)) == [("c", 900)]
@@ -65,42 +65,42 @@ class TestHalving:
         assert self.ask(halving, ("d,seed=0", None), ("c,seed=0", 3.0)) == []
 
     def test_of_two_that_may_go_on_the_one_at_the_higher_rung_does_so_first(self):
-        halving = SuccessiveHalving([[stretch(name)] for name in "abcde"], (100, 300, 900), 2)
+        halving = SuccessiveHalving([[stage(name)] for name in "abcde"], (100, 300, 900), 2)
         under_way = [halving.next() for _ in range(5)]
         scores = {"a": 5.0, "b": 4.0, "c": 1.0, "d": 0.0, "e": 3.0}
         for s in under_way[:4]:
-            halving.ended(s, scores[s.setting])
+            halving.on_end(s, scores[s.setting])
         second = [halving.next(), halving.next()]
         assert [(s.setting, s.steps) for s in second] == [("a", 300), ("b", 300)]
         for s in (*second, under_way[4]):
-            halving.ended(s, scores[s.setting] + (s.setting == "e") * 9)
+            halving.on_end(s, scores[s.setting] + (s.setting == "e") * 9)
         # now a may leave rung 1, and e rung 0
         found = [halving.next() for _ in range(2)]
         assert [(s.setting, s.steps) for s in found] == [("a", 900), ("e", 300)]
 
     def test_a_setting_of_which_one_seed_failed_goes_on_no_further(self):
-        settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
+        settings = [[stage(name, seed) for seed in (0, 1)] for name in "ab"]
         halving = SuccessiveHalving(settings, (100, 900), 2)
         scores = (99.0, None, 1.0, 1.0)
         for s, score in zip([halving.next() for _ in range(4)], scores, strict=True):
-            halving.ended(s, score)
+            halving.on_end(s, score)
         assert halving.next().setting == "b"
 
     def test_a_setting_goes_on_by_the_mean_of_all_its_seeds(self):
-        settings = [[stretch(name, seed) for seed in (0, 1)] for name in "ab"]
+        settings = [[stage(name, seed) for seed in (0, 1)] for name in "ab"]
         halving = SuccessiveHalving(settings, (100, 900), 2)
         first = [halving.next() for _ in range(4)]
         assert [s.run for s in first] == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
         for s, score in zip(first, (10.0, 0.0, 6.0, 6.0), strict=True):
             assert halving.next() is None
-            halving.ended(s, score)
+            halving.on_end(s, score)
         assert [halving.next().run for _ in range(2)] == ["b,seed=0", "b,seed=1"]
         assert halving.next() is None
 
 
 def tournament(members=3, rounds=4, size=2, seed=0, rate=3e-4):
     values = {"algorithm.learning_rate": rate, "algorithm.hidden": [64]}
-    first = [replace(stretch("s", n, 100), run=f"m{n}", values=values) for n in range(members)]
+    first = [replace(stage("s", n, 100), run=f"m{n}", values=values) for n in range(members)]
     return Tournament(first, rounds=rounds, size=size, over=OVER, seed=seed)
 
 
@@ -118,7 +118,7 @@ def play(order_seed, **more):
         if not busy:
             return begun, scheduler.board
         s = busy.pop(draw.randrange(len(busy)))
-        scheduler.ended(s, score(s))
+        scheduler.on_end(s, score(s))
 
 
 class TestTournament:
@@ -149,7 +149,7 @@ class TestTournament:
         scheduler = tournament(members=1, rounds=2)
         first = scheduler.next()
         assert scheduler.next() is None
-        scheduler.ended(first, None)
+        scheduler.on_end(first, None)
         assert scheduler.board == ()
         again = scheduler.next()
         assert (again.parent, again.steps) == (None, 100)
@@ -163,18 +163,18 @@ class Flaky(VirtualExecutor):
         self.deaths = dict(deaths)
 
     def wait(self):
-        found = super().wait()
-        if self.deaths.get(found.stretch.run, 0) > 0:
-            self.deaths[found.stretch.run] -= 1
-            return StageEnd(found.slot, found.stretch, "died", None, "ended by signal SIGKILL")
-        return found
+        end = super().wait()
+        if self.deaths.get(end.stage.run, 0) > 0:
+            self.deaths[end.stage.run] -= 1
+            return StageEnd(end.slot, end.stage, "died", None, "ended by signal SIGKILL")
+        return end
 
 
 @pytest.mark.parametrize(("deaths", "ends"), [(2, 0.0), (3, None)])
 def test_a_dead_run_is_started_again_a_bounded_number_of_times(deaths, ends):
     journal = Journal(restarts=2)
-    runs = [stretch("s", seed) for seed in range(3)]
-    assert drive(Grid(runs), Flaky({"s,seed=1": deaths}), journal)
+    runs = [stage("s", seed) for seed in range(3)]
+    assert drive(GridScheduler(runs), Flaky({"s,seed=1": deaths}), journal)
     scores = {e["run"]: e["score"] for e in journal.history if e["event"] == "end"}
     assert scores == {"s,seed=0": 0.0, "s,seed=1": ends, "s,seed=2": 0.0}
     assert sum(e["event"] == "restart" for e in journal.history) == 2
@@ -190,7 +190,7 @@ def test_a_history_brings_a_scheduler_back_wherever_it_was_cut(cut):
     whole, journal = tournament(), Journal()
     drive(whole, clock(), journal)
     again = tournament()
-    under_way = replayed(again, journal.history[:cut])
+    under_way = replay_history(again, journal.history[:cut])
     starts = [e["run"] for e in journal.history[:cut] if e["event"] == "start"]
     ends = [e["run"] for e in journal.history[:cut] if e["event"] == "end"]
     assert [s.run for s in under_way] == [run for run in starts if run not in ends]
@@ -203,4 +203,4 @@ def test_a_history_of_another_population_is_refused():
     journal = Journal()
     drive(tournament(), VirtualExecutor(2, lambda s: 1.0, score), journal)
     with pytest.raises(SpecError, match="of another sweep"):
-        replayed(tournament(members=2), journal.history)
+        replay_history(tournament(members=2), journal.history)

@@ -61,7 +61,7 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
     assert done.status == "done"
     assert watcher.lines[0].startswith("3 runs, 3 at once on 1 of 3 cores of 3 nodes each")
     (lost,) = [line for line in watcher.lines if line.startswith("node c (127.0.0.1) is lost: ")]
-    assert lost.endswith("; a, b go on")
+    assert lost.endswith("; a, b continue")
     (again,) = [e for e in done.history if e["event"] == "restart"]
     assert again["why"] == "node c (127.0.0.1) is lost"
     found = json.loads((out / "sweep.json").read_text())
@@ -114,7 +114,7 @@ def test_another_place_than_a_cluster_is_refused(tmp_path):
 
 
 @pytest.fixture
-def runs_here(tmp_path, monkeypatch):
+def node_agent(tmp_path, monkeypatch):
     """What an actor does on its node, without a cluster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster_executor.tempfile, "tempdir", str(tmp_path))
@@ -123,20 +123,20 @@ def runs_here(tmp_path, monkeypatch):
     found.stop()
 
 
-def test_a_run_that_cannot_begin_is_told_with_its_reason(runs_here, tmp_path):
+def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, tmp_path):
     (tmp_path / "file").write_text("")
-    runs_here.start(0, "../file/run", ["train"], {"../file/spec.yaml": b""})
-    (news,) = runs_here.heard(1.0)
+    node_agent.start(0, "../file/run", ["train"], {"../file/spec.yaml": b""})
+    (news,) = node_agent.poll_events(1.0)
     assert news["code"] == 1
     assert b"Not a directory" in news["log"]
 
 
-def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(runs_here, tmp_path):
+def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(node_agent, tmp_path):
     stale, young = tmp_path / "pearl-runs-stale", tmp_path / "pearl-runs-young"
     for folder in (stale, young):
         folder.mkdir()
-        (folder / cluster_executor.HELD).touch()
-    held = cluster_executor.Path(runs_here.folder())
+        (folder / cluster_executor.LOCK_FILE).touch()
+    held = cluster_executor.Path(node_agent.folder())
     for folder in (stale, held):
         os.utime(folder, (0, 0))
     cluster_executor.remove_stale()
