@@ -12,7 +12,7 @@ from typing import Any
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, interchangeable_devices
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed, marked, si
 from pearl.planner.planner import build_problem, plan_graph
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan, closed_forms
@@ -22,7 +22,6 @@ from pearl.solvers.model.method import ROBUST
 from pearl.solvers.solver import solve_problem
 from pearl.spec.reading import load
 from pearl.spec.system import System
-from pearl.text_tables import marked
 from pearl_devices.kernels import kind_of
 
 SOLVE_S = 2.0

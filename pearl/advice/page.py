@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pearl.formatting import si
-from pearl.text_tables import terminal_width
+from pearl.report.terminal import terminal_width
 
 if TYPE_CHECKING:
     from pearl.advice import Advice

@@ -15,7 +15,7 @@ import typer
 from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
 from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
-from pearl.text_tables import marked
+from pearl.formatting import marked
 
 if TYPE_CHECKING:
     from pearl_devices import Device

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pearl.formatting import band, count, listed, percent, ratio, si
+from pearl.formatting import band, count, listed, marked, percent, ratio, si
 from pearl.report.bands_text import proof_text, range_text, rate_band
-from pearl.text_tables import Column, Table, marked, table_text
+from pearl.report.document import Column, Table
+from pearl.report.terminal import block_text
 
 if TYPE_CHECKING:
     from pearl.cluster.links import MeasuredLink
@@ -74,7 +75,7 @@ def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
     """The kinds of kernels that a device runs, and how."""
     heading = (Column("kernel"), Column("variants"))
     rows = tuple((kind, ", ".join(names)) for kind, names in variants.items())
-    return table_text(Table(f"What {device} runs", heading, rows))
+    return block_text(Table(f"What {device} runs", heading, rows))
 
 
 def links_text(found: Sequence[MeasuredLink], path: str) -> str:
@@ -98,7 +99,7 @@ def links_text(found: Sequence[MeasuredLink], path: str) -> str:
         for k in found
     )
     notes = [f"kept in {path}"] if rows else ["There is no other node with cores."]
-    return table_text(Table("Links between hosts", heading, rows, tuple(notes)))
+    return block_text(Table("Links between hosts", heading, rows, tuple(notes)))
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -129,7 +130,7 @@ def calibration_text(found: Calibration, path: str) -> str:
         share, a, b = max(pairs)
         notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
     notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
-    return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
+    return block_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
 
 
 def probe_text(found: CpuProbe, path: str) -> str:
@@ -149,7 +150,7 @@ def probe_text(found: CpuProbe, path: str) -> str:
         ),
     ]
     heading = (Column("of this CPU"), Column("", "right"))
-    return table_text(Table("Probe", heading, tuple(rows), (f"{found.source}, kept in {path}",)))
+    return block_text(Table("Probe", heading, tuple(rows), (f"{found.source}, kept in {path}",)))
 
 
 def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
@@ -189,7 +190,7 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
             f"copies: {si(c.latency_s, 's')}, then {si(c.to_device_bytes_per_s, 'B/s')} to it and "
             f"{si(c.to_host_bytes_per_s, 'B/s')} from it"
         )
-    return table_text(Table(f"Operators of {found.model}", heading, rows, tuple(notes)))
+    return block_text(Table(f"Operators of {found.model}", heading, rows, tuple(notes)))
 
 
 def checks_text(rows: Sequence[HeldOutTiming]) -> str:
@@ -216,7 +217,7 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
         Column("held"),
     )
     note = f"the band held {sum(row.held for row in rows)} of {len(rows)}"
-    return table_text(Table("Held-out kernels", heading, cells, (note,)))
+    return block_text(Table("Held-out kernels", heading, cells, (note,)))
 
 
 def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()) -> str:
@@ -280,7 +281,7 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
         more = f" and {len(open_w) - 3} more ranges" if len(open_w) > 3 else ""
         notes.append(f"Not proved: better plans may be missing from {ranges}{more}; solve longer.")
     table = Table("Throughput and power", heading, tuple(cells), tuple(notes))
-    return table_text(table.marked({name for plan in plans for name in plan.simulated}))
+    return block_text(table.marked({name for plan in plans for name in plan.simulated}))
 
 
 def _from_to(low: str, high: str) -> str:
@@ -351,4 +352,4 @@ def difference_text(before: Plan, after: Plan) -> str:
     rows = tuple((t["task"], shown(t["before"]), shown(t["after"])) for t in found["tasks"])
     heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
     moved = Table("Tasks that moved", heading, rows)
-    return f"{change}\n\n{table_text(moved.marked({*before.simulated, *after.simulated}))}"
+    return f"{change}\n\n{block_text(moved.marked({*before.simulated, *after.simulated}))}"

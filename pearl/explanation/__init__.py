@@ -17,6 +17,7 @@ from pearl.explanation.diagnosis import Sentence, answers, by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
 from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf, what_ifs
+from pearl.formatting import marked
 from pearl.graph.limits import Limits, bad_time
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
@@ -24,8 +25,9 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, plain
 from pearl.planning.problem import Problem
+from pearl.report.document import Block
+from pearl.report.terminal import block_text
 from pearl.spec.system import System
-from pearl.text_tables import marked
 from pearl_devices.kernels import kind_of
 from pearl_devices.validation import is_number, mistyped, shown
 
@@ -66,9 +68,13 @@ class Explanation:
     simulated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        from pearl.explanation.sections import text
+        return block_text(*self.blocks())
 
-        return text(self)
+    def blocks(self) -> tuple[Block, ...]:
+        """Return the sentences and tables of the section of a report."""
+        from pearl.explanation.sections import blocks
+
+        return blocks(self)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object; each runner-up holds its whole plan."""

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pearl.explanation.bound import Bound
 from pearl.explanation.crossover import Crossover
 from pearl.explanation.what_if import WhatIf
 from pearl.formatting import NONE, count, figure, listed, percent, si
-from pearl.text_tables import (
-    Column,
-    Table,
-    marked,
-    plain,
-    plain_console,
-    print_table,
-    terminal_width,
-)
+from pearl.report.document import Column, Sentences, Table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pearl.explanation import Explanation
     from pearl.planning.bands import Regret
 
@@ -33,35 +22,11 @@ FEW = 3
 """Of the changes for which no time was left, so many are named."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """The section of a report: sentences (label, text), then tables."""
+def blocks(e: Explanation, *, every_change: bool = False) -> tuple[Sentences, Table, Table]:
+    """Return the answers, the near-optimal plans and the changes of an explanation.
 
-    sentences: tuple[tuple[str, str], ...]
-    tables: tuple[Table, ...]
-
-
-def text(e: Explanation) -> str:
-    """An explanation as plain text for this terminal."""
-    console, out = plain_console(terminal_width())
-    show(console, e)
-    return plain(out)
-
-
-def show(console: Console, e: Explanation) -> None:
-    """Print the section."""
-    from rich.text import Text
-
-    found = section(e)
-    console.print(Text(TITLE))
-    for label, said in found.sentences:
-        console.print(Text(f"{label}{'' if label.endswith('?') else ':'} {said}"))
-    for table in found.tables:
-        print_table(console, table)
-
-
-def section(e: Explanation, *, every_change: bool = False) -> Section:
-    """The whole section. every_change: with the changes that change nothing."""
+    every_change: list the changes without an effect in the table too.
+    """
     sentences = [("Bound", bound_sentence(e.bound))]
     sentences += [(s.question, s.answer) for s in e.answers]
     sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
@@ -80,9 +45,10 @@ def section(e: Explanation, *, every_change: bool = False) -> Section:
         notes.append("* not proved to be the best.")
     if e.left_out:
         notes.append(f"No time was left for: {_few(e.left_out)}.")
-    return Section(
-        tuple((label, marked(text, e.simulated)) for label, text in sentences),
-        tuple(t.marked(e.simulated) for t in (_runner_ups(e), _changes(e, shown, notes))),
+    return (
+        Sentences(TITLE, tuple(sentences)).marked(e.simulated),
+        _runner_ups(e).marked(e.simulated),
+        _changes(e, shown, notes).marked(e.simulated),
     )
 
 

@@ -9,11 +9,11 @@ from functools import cached_property
 from types import MappingProxyType
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import marked
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import resized, splits
 from pearl.planning.ways import kept_off, ways_of, why_not, worth_having
-from pearl.text_tables import marked
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
 from pearl_devices.hosts import alike

@@ -12,7 +12,8 @@ from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
 from pearl.planner.gpu_slices import MOST_SLICES
 from pearl.planner.sliced_gpu import Sliced
 from pearl.report.bands_text import range_text
-from pearl.text_tables import Column, Table, table_text, terminal_width
+from pearl.report.document import Column, Table
+from pearl.report.terminal import block_text, terminal_width
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
 COLOURS = ("#1b6ca8", "#c0532b")
@@ -121,7 +122,7 @@ def slices_text(found: Sliced) -> str:
     if found.refused:
         lines.append(f"tried with up to {sizes[-1]} environments a slice; beyond: {found.refused}")
     lines.append("Predicted, by the mapping model of GMI-DRL (arXiv 2206.08482).")
-    return "\n".join([table_text(Table(title, heading, rows)), "", *lines])
+    return "\n".join([block_text(Table(title, heading, rows)), "", *lines])
 
 
 def _size(point: SweepPoint, name: str) -> int | None:
@@ -158,7 +159,7 @@ def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
     )
     beyond = points[-1] is not kept[-1]
     notes = (f"More changes less than {percent(ALIKE)}.",) if beyond else ()
-    return table_text(Table(title, heading, rows, notes))
+    return block_text(Table(title, heading, rows, notes))
 
 
 def balance_svg(found: Balance) -> str:

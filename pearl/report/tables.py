@@ -19,8 +19,8 @@ from pearl.report.bands_text import (
     proof_text,
     regret_text,
 )
+from pearl.report.document import Column, Table
 from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, solved
-from pearl.text_tables import Column, Table
 
 
 @dataclass(frozen=True)
