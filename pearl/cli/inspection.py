@@ -45,7 +45,8 @@ def init(
         str | None,
         typer.Option(
             metavar="DEVICES",
-            help="Write a platform out, to be edited: cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
+            help="Write this platform into the spec for editing: "
+            "cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
             "`pearl list devices`.",
         ),
     ] = None,
@@ -74,12 +75,12 @@ def check(
     keys: Keys = None,
     imports: Annotated[
         bool,
-        typer.Option("--import", help="Import the code that it names, to check that as well."),
+        typer.Option("--import", help="Also import and check the code that the spec names."),
     ] = False,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Read a spec and say everything that is wrong with it, importing nothing that it names."""
+    """Check a spec and list every problem. Does not import code that the spec names."""
     from pearl.planner.planner import check_estimates
     from pearl.spec import trust
     from pearl.spec.code_checks import check_code
@@ -118,9 +119,9 @@ def check(
     )
     lines = [f"warning: {warned}"] if warned else []
     lines += [f"note: {note}" for note in notes]
-    lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
+    lines += [f"not checked: {each}: {each.unknown}" for each in unseen]
     if unseen:
-        lines.append("pearl check --import imports this code, which runs it, and looks")
+        lines.append("to check it too: pearl check --import (this runs the code)")
     return Result("\n".join([text, *lines]), found)
 
 
@@ -161,7 +162,7 @@ def schema(json_file: Json = None) -> Result:
 @command
 def devices(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run every kernel of its GPUs against the CPU's.")
+        bool, typer.Option("--verify", help="Compare every GPU kernel with its CPU kernel.")
     ] = False,
     json_file: Json = None,
 ) -> Result:
@@ -194,24 +195,32 @@ def devices(
 @command
 def calibrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the stored one with kernels it has not seen.")
+        bool, typer.Option("--check", help="Test the stored calibration on held-out kernels.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=1.0, help="What measuring may take.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="Target measuring time, in seconds.")
+    ] = 30.0,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0.1, help="When it is ended, in seconds; default: 2 x seconds + 120."),
+        typer.Option(min=0.1, help="Stop after this many seconds; default: 2 × seconds + 120."),
     ] = None,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Only what this CPU takes for operators, products, memory."),
+        typer.Option(
+            "--probe",
+            help="Measure only operator overhead, matrix products and memory bandwidth of "
+            "this CPU.",
+        ),
     ] = False,
     on: Annotated[
         Cluster | None,
-        typer.Option(help="Every node of the running Ray cluster, and the links between them."),
+        typer.Option(
+            help="Calibrate every node of the running Ray cluster and the links between nodes."
+        ),
     ] = None,
     json_file: Json = None,
 ) -> Result:
-    """Measure the kernels of this host, then its GPUs, for plans to rely on."""
+    """Calibrate this host: time its CPU kernels, then its GPUs."""
     if probe and (check or on is not None):
         raise SpecError("calibrate: --probe is by itself; leave out --check and --on")
     if probe:
@@ -301,10 +310,10 @@ def calibrate_gpu(
     ],
     model: Annotated[str, typer.Option(help="The GPU, as `pearl devices` or a platform names it.")],
     multiprocessors: Annotated[int, typer.Option(min=1, help="How many SMs it has.")],
-    source: Annotated[str, typer.Option(help="Who timed them, and with what.")],
+    source: Annotated[str, typer.Option(help="Who measured the timings, and how.")],
     json_file: Json = None,
 ) -> Result:
-    """Fit what operators cost on a GPU to timings from elsewhere, for plans to rely on."""
+    """Calibrate a GPU model from a CSV file of operator timings."""
     from pearl.cli.text import gpu_calibration_text
     from pearl_estimators.gpu import calibration as gpu
 

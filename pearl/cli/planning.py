@@ -16,7 +16,7 @@ from pearl.seeds import SEEDS
 
 
 class Objective(StrEnum):
-    """What a plan is best at; the same names as in a spec."""
+    """The objective of a plan, as in a spec."""
 
     throughput = auto()
     power_efficiency = auto()
@@ -33,22 +33,31 @@ def plan(
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
     ] = None,
     objective: Annotated[
-        Objective | None, typer.Option(help="What to be best at, instead of the spec's.")
+        Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
+    method: Annotated[
+        str | None, typer.Option(help="Solver method; see `pearl list methods`.")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
+    ] = 20.0,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what bounds it and what would help.")
+        bool,
+        typer.Option(
+            "--explain", help="Explain the bottleneck and which changes would improve the plan."
+        ),
     ] = False,
     runner_ups: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --explain: write the plans that come close there."),
+        typer.Option(
+            metavar="DIR", help="With --explain: write the near-optimal plans to this folder."
+        ),
     ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Decide where everything runs, and predict what that gives."""
+    """Plan where each task runs, and predict throughput and power."""
     from pearl.cli.text import difference, difference_text
     from pearl.explanation import explain as explained
     from pearl.planner.planner import plan as make_plan
@@ -56,7 +65,9 @@ def plan(
     from pearl.report.report import Report
 
     if runner_ups is not None and not explain:
-        raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
+        raise SpecError(
+            f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
+        )
     other = load_plan(diff) if diff else None
     asked = [f"objective={objective.value}"] if objective else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
@@ -69,7 +80,7 @@ def plan(
         runner_ups.mkdir(parents=True, exist_ok=True)
         for n, close in enumerate(explanation.runner_ups.plans, 1):
             close.plan.save(runner_ups / f"plan-{n}.json")
-        text += f"\n\n{len(explanation.runner_ups.plans)} plans that come close: {runner_ups}"
+        text += f"\n\n{len(explanation.runner_ups.plans)} near-optimal plans: {runner_ups}"
     if other is not None:
         value["diff"] = difference(other, found)
         text = difference_text(other, found)
@@ -83,11 +94,13 @@ def pareto(
     gap: Annotated[
         float, typer.Option(min=0.0, help="Largest relative gap between neighbours.")
     ] = 0.01,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
+    ] = 60.0,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Show what power buys: the assignments between least power and most throughput."""
+    """Compute the throughput–power Pareto front."""
     from pearl.cli.text import front_text
     from pearl.planner.planner import pareto
 
@@ -113,12 +126,12 @@ def balance(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(min=1, help="Also cut so many GPUs like it into slices that hold the loop."),
+        typer.Option(min=1, help="Also plan how to partition this many such GPUs into slices."),
     ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
+    """Find how many actor threads keep the GPU busy (threads per SM)."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.sliced_gpu import plan_slices
@@ -141,21 +154,29 @@ def advise(
     keys: Keys = None,
     add: Annotated[
         list[str] | None,
-        typer.Option("--add", metavar="DEVICE", help="Buy it in thought; see `list devices`."),
+        typer.Option(
+            "--add",
+            metavar="DEVICE",
+            help="Evaluate adding this device (hypothetical); see `pearl list devices`.",
+        ),
     ] = None,
     about: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="Only this one: bound, limits, devices, buy, …"),
+        typer.Option(
+            metavar="QUESTION", help="Answer only this question: bound, limits, devices, buy, …"
+        ),
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="Another platform than the spec's, as a name or a file.")
+        str | None, typer.Option(help="Platform name or file; overrides the spec.")
     ] = None,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds for all questions.")] = 15.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of all questions, in seconds.")
+    ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the draws.")] = 0,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Say what bounds a spec and what would help, with how sure that is."""
+    """Report the bottleneck of a spec and what would improve it, with confidence."""
     from collections.abc import Sequence
 
     from pearl.advice import advise as advised

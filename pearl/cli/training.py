@@ -54,7 +54,7 @@ def train(
     spec: Spec,
     keys: Keys = None,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
+        Path | None, typer.Option("--plan", metavar="plan.json", help="Use this plan.")
     ] = None,
     steps: Annotated[
         int | None,
@@ -70,32 +70,39 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Go on from the folder's checkpoint, with its plan and seed; where there is none, "
-            "begin. --steps: another end of the run.",
+            help="Resume from the checkpoint in the run folder, with its plan and seed; start "
+            "a new "
+            "run if there is none. Use --steps to extend it.",
         ),
     ] = False,
     emulate: Annotated[
         bool,
-        typer.Option("--emulate", help="Compute on the host, on the virtual clock of the plan."),
+        typer.Option(
+            "--emulate", help="Compute on this host but report the plan's simulated time."
+        ),
     ] = False,
     replan: Annotated[
         bool,
-        typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
+        typer.Option(
+            "--replan",
+            help="At checkpoints, search for a better plan if the measured period is more "
+            "than 15 % off.",
+        ),
     ] = False,
     start_from: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Begin with the networks of a run folder, a policy file or a torch state_dict.",
+            help="Initialise the networks from a run folder, a policy file or a torch state_dict.",
         ),
     ] = None,
     stop_at_return: Annotated[
         float | None,
-        typer.Option(metavar="X", help="End once an evaluation's mean return is at least X."),
+        typer.Option(metavar="X", help="Stop when the mean return of an evaluation is at least X."),
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="End after N evaluations in a row without gain."),
+        typer.Option(metavar="N", min=1, help="Stop after N evaluations without improvement."),
     ] = None,
     log: Annotated[
         list[str] | None,
@@ -109,7 +116,7 @@ def train(
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Plan, train, and report prediction beside measurement."""
+    """Plan, train, and report predictions next to measurements."""
     with _starting():
         from pearl.spec.reading import load_static
         from pearl.training.interruption import ENDING, interruptible
@@ -235,7 +242,9 @@ class Which(StrEnum):
     last = auto()
 
 
-Chosen = Annotated[Which, typer.Option(help="The best evaluated one, or that of the end.")]
+Chosen = Annotated[
+    Which, typer.Option(help="best: best evaluated policy; last: policy at the end of training.")
+]
 
 
 def _policy(run_dir: Path, which: Which, *, trust: bool) -> Policy:
@@ -253,7 +262,7 @@ def eval_(
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the environments.")] = 0,
     json_file: Json = None,
 ) -> Result:
-    """Judge a policy of a run on fresh episodes."""
+    """Evaluate a policy of a run on new episodes."""
     from pearl.training.evaluations.evaluation import evaluate
 
     judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)

@@ -33,13 +33,13 @@ SAVED_WIDTH = 120
 """Characters of a line of a report that is saved as text."""
 
 ON_SCREEN = (
-    "plan", "assignment", "iteration", "lanes", "bound", "edges", "explanation", "rates", "return",
+    "plan", "assignment", "iteration", "lanes", "bound", "edges", "explanation", "rates", "curve",
     "times", "run",
 )  # fmt: skip
 """Parts of a report in a terminal: the result comes last, next to the prompt."""
 
 ON_PAGE = (
-    "plan", "run", "rates", "return", "bound", "assignment", "iteration", "lanes", "edges",
+    "plan", "run", "rates", "curve", "bound", "assignment", "iteration", "lanes", "edges",
     "explanation", "bars", "times",
 )  # fmt: skip
 """Parts of a report on an HTML page: the result comes first."""
@@ -92,7 +92,7 @@ class Report:
             "lanes": (lanes,),
             "bound": (Sentences("What bounds it", (("", self.bound_sentence()),)),),
             "edges": tuple(edges),
-            "return": (drawings.learning_curve(self.learning()),),
+            "curve": (drawings.learning_curve(self.learning()),),
         }
         if self.explanation is not None:
             parts["explanation"] = self.explanation.blocks()

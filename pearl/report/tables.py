@@ -156,7 +156,7 @@ def bound_sentence(plan: Plan) -> str:
     return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
-UNSHARED = "all its time stands with one of them, for nothing says what each takes of it."
+UNSHARED = "the call's time is shown for one of them; the split between them is unknown."
 
 NOTABLE = 0.01
 """A smaller share of the time without a core is not worth a word."""
