@@ -88,6 +88,6 @@ def marked(text: str, simulated: Collection[str]) -> str:
     )
     sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
     return " ".join(
-        s if WORD in s else mention.sub(lambda found: f"{found[0]} ({WORD})", s, count=1)
+        s if WORD in s else mention.sub(lambda match: f"{match[0]} ({WORD})", s, count=1)
         for s in sentences
     )

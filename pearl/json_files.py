@@ -22,17 +22,17 @@ def read_object(path: Path, hint: str) -> dict[str, Any]:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise SpecError(f"{path}: larger than {MOST_BYTES} bytes; {hint}")
-        found = json.loads(content)
+        value = json.loads(content)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}; {hint}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested deeper than {DEPTH} levels; {hint}") from None
     except ValueError as error:
         raise SpecError(f"{path}: not JSON: {error}; {hint}") from None
-    if not isinstance(found, dict):
-        raise SpecError(f"{path}: an object is needed, this is a {type(found).__name__}; {hint}")
-    refuse_deep(found, str(path))
-    return found
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: an object is needed, this is a {type(value).__name__}; {hint}")
+    refuse_deep(value, str(path))
+    return value
 
 
 def refuse_deep(value: object, where: str) -> None:

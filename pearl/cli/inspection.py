@@ -65,8 +65,8 @@ def init(
         raise SpecError(
             f"{file}: exists already; init does not overwrite, name another file"
         ) from None
-    found = {"schema": SCHEMA, "path": str(file)}
-    return Result(f"wrote {file}; next: pearl check {file}", found)
+    value = {"schema": SCHEMA, "path": str(file)}
+    return Result(f"wrote {file}; next: pearl check {file}", value)
 
 
 @command
@@ -88,41 +88,41 @@ def check(
     from pearl.spec.reading import load_static
     from pearl.training import memory
 
-    stated = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
-    unseen = [] if imports else trust.named(stated.raw)
+    static = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
+    unchecked = [] if imports else trust.named(static.raw)
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
-    warned, noted = None, ""
-    if not unseen:  # else sizes are those of an environment or networks not looked at
+    warning, env_note = None, ""
+    if not unchecked:  # else sizes are those of an environment or networks not looked at
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
-        warned, noted = memory.warning(system), system.env.note
-    notes = [note for note in (noted, count_unsourced(stated.platform)) if note]
-    found = {
+        warning, env_note = memory.warning(system), system.env.note
+    notes = [note for note in (env_note, count_unsourced(static.platform)) if note]
+    value = {
         "schema": SCHEMA,
         "status": "valid",
-        "name": stated.name,
-        "spec_sha256": stated.sha256,
-        "algorithm": stated.algorithm.name,
-        "env": stated.algorithm.env,
-        "platform": stated.platform.name,
-        "devices": [d.name for d in stated.platform.devices],
-        "objective": stated.objective,
-        "not_looked_at": [vars(each) for each in unseen],
-        "warnings": [warned] if warned else [],
+        "name": static.name,
+        "spec_sha256": static.sha256,
+        "algorithm": static.algorithm.name,
+        "env": static.algorithm.env,
+        "platform": static.platform.name,
+        "devices": [d.name for d in static.platform.devices],
+        "objective": static.objective,
+        "not_looked_at": [vars(each) for each in unchecked],
+        "warnings": [warning] if warning else [],
         "notes": notes,
     }
-    simulated = [d.name for d in stated.platform.devices if d.simulated]
+    simulated = [d.name for d in static.platform.devices if d.simulated]
     text = (
-        f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
-        f"({marked(', '.join(found['devices']), simulated)}), objective {found['objective']}"
+        f"{spec}: valid: {value['algorithm']} on {value['env']}, platform {value['platform']} "
+        f"({marked(', '.join(value['devices']), simulated)}), objective {value['objective']}"
     )
-    lines = [f"warning: {warned}"] if warned else []
+    lines = [f"warning: {warning}"] if warning else []
     lines += [f"note: {note}" for note in notes]
-    lines += [f"not checked: {each}: {each.unknown}" for each in unseen]
-    if unseen:
+    lines += [f"not checked: {each}: {each.unknown}" for each in unchecked]
+    if unchecked:
         lines.append("to check it too: pearl check --import (this runs the code)")
-    return Result("\n".join([text, *lines]), found)
+    return Result("\n".join([text, *lines]), value)
 
 
 class Kind(StrEnum):
@@ -183,11 +183,11 @@ def devices(
     value["verified"] = {}
     for device, number, check in checks:
         print(f"verifying {device.name}", file=sys.stderr, flush=True)
-        found = check(device, number)
-        passed = sum(v.passed for v in found)
-        text.append("\n".join(v.text for v in found))
-        text.append(f"{device.name}: {passed} of {len(found)} pass")
-        value["verified"][device.name] = [{**vars(v), "passed": v.passed} for v in found]
+        results = check(device, number)
+        passed = sum(v.passed for v in results)
+        text.append("\n".join(v.text for v in results))
+        text.append(f"{device.name}: {passed} of {len(results)} pass")
+        value["verified"][device.name] = [{**vars(v), "passed": v.passed} for v in results]
     failed = any(not v["passed"] for rows in value["verified"].values() for v in rows)
     return Result("\n\n".join(text), {"schema": SCHEMA, **value}, FAILED if failed else DONE)
 
@@ -236,22 +236,22 @@ def calibrate(
 
     if not check:
         print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
-    found = calibrator.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
-    value = {**found.to_json(), "path": str(path())}
+    calibration = calibrator.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
+    value = {**calibration.to_json(), "path": str(path())}
     if not check:
-        texts = [calibration_text(found, value["path"])]
+        texts = [calibration_text(calibration, value["path"])]
         value["devices"] = []
         for device, number, timer in _seams("TIMER"):
             print(f"measuring {device.name}, about {DEVICE_S:g} s", file=sys.stderr, flush=True)
             try:
-                known, file = timer(device, number, DEVICE_S)
+                timed, file = timer(device, number, DEVICE_S)
             except UnsupportedError as error:
                 texts.append(f"{device.name}: not timed: {error}")
                 continue
-            texts.append(gpu_calibration_text(known, str(file)))
-            value["devices"].append({**known.to_json(), "path": str(file)})
+            texts.append(gpu_calibration_text(timed, str(file)))
+            value["devices"].append({**timed.to_json(), "path": str(file)})
         return Result("\n\n".join(texts), value)
-    rows = calibrator.check(found)
+    rows = calibrator.check(calibration)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
 
@@ -260,8 +260,8 @@ def _probe() -> Result:
     from pearl.cli.text import probe_text
     from pearl_estimators.host import probe
 
-    found, path = probe.probe(), str(probe.path())
-    return Result(probe_text(found, path), {"schema": SCHEMA, **found.to_json(), "path": path})
+    result, path = probe.probe(), str(probe.path())
+    return Result(probe_text(result, path), {"schema": SCHEMA, **result.to_json(), "path": path})
 
 
 def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
@@ -272,14 +272,14 @@ def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
     print(f"measuring every node, about {seconds:.0f} s each", file=sys.stderr, flush=True)
     hosts = discovery.calibrate(seconds, limit_s)
     print("measuring the links between them", file=sys.stderr, flush=True)
-    found = links.measure()
+    measured = links.measure()
     texts = [calibration_text(each, f"the cache of {host}") for host, each in hosts.items()]
-    texts.append(links_text(found, str(links.path())))
+    texts.append(links_text(measured, str(links.path())))
     value = {
         **next(iter(hosts.values())).to_json(),
         "path": str(path()),
         "hosts": {host: each.to_json() for host, each in hosts.items()},
-        "links": [asdict(each) for each in found],
+        "links": [asdict(each) for each in measured],
     }
     return Result("\n\n".join(texts), value)
 
@@ -291,12 +291,12 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     from pearl_devices.discover import host
     from pearl_devices.user_imports import function
 
-    known = host().devices
-    for i, device in enumerate(known):
-        found = getattr(backend(device.kind), name, None)
-        if found is not None:
-            number = sum(d.kind == device.kind for d in known[:i])
-            yield device, number, function(found) if isinstance(found, str) else found
+    devices = host().devices
+    for i, device in enumerate(devices):
+        seam = getattr(backend(device.kind), name, None)
+        if seam is not None:
+            number = sum(d.kind == device.kind for d in devices[:i])
+            yield device, number, function(seam) if isinstance(seam, str) else seam
 
 
 @command
@@ -317,7 +317,7 @@ def calibrate_gpu(
     from pearl.cli.text import gpu_calibration_text
     from pearl_estimators.gpu import calibration as gpu
 
-    found = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
-    path = gpu.store_gpu(found)
-    value = {**found.to_json(), "path": str(path)}
-    return Result(gpu_calibration_text(found, str(path)), value)
+    calibration = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
+    path = gpu.store_gpu(calibration)
+    value = {**calibration.to_json(), "path": str(path)}
+    return Result(gpu_calibration_text(calibration, str(path)), value)

@@ -69,12 +69,12 @@ def plan(
             f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
         )
     other = load_plan(diff) if diff else None
-    asked = [f"objective={objective.value}"] if objective else []
-    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
+    override = [f"objective={objective.value}"] if objective else []
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
-    found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
-    explanation = explained(found) if explain else None
-    report = Report(found, None, system, explanation=explanation)
+    result = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
+    explanation = explained(result) if explain else None
+    report = Report(result, None, system, explanation=explanation)
     text, value = str(report), report.to_json()
     if explanation is not None and runner_ups is not None:
         runner_ups.mkdir(parents=True, exist_ok=True)
@@ -82,8 +82,8 @@ def plan(
             close.plan.save(runner_ups / f"plan-{n}.json")
         text += f"\n\n{len(explanation.runner_ups.plans)} near-optimal plans: {runner_ups}"
     if other is not None:
-        value["diff"] = difference(other, found)
-        text = difference_text(other, found)
+        value["diff"] = difference(other, result)
+        text = difference_text(other, result)
     return Result(text, value)
 
 
@@ -139,12 +139,12 @@ def balance(
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
-    found = sweep(system)
+    result = sweep(system)
     slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
-        write_atomically(plot, balance_svg(found).encode())
-    parts = [balance_text(found), *([slices_text(slices)] if slices else [])]
-    value = {**found.to_json(), "slices": slices.to_json() if slices else None}
+        write_atomically(plot, balance_svg(result).encode())
+    parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
+    value = {**result.to_json(), "slices": slices.to_json() if slices else None}
     return Result("\n\n".join(parts), {"schema": SCHEMA, **value})
 
 
@@ -183,20 +183,20 @@ def advise(
     from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
 
-    asked = [f"platform={platform}"] if platform else []
-    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
+    override = [f"platform={platform}"] if platform else []
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
 
-    said: list[str] = []
+    shown: list[str] = []
 
     def listener(question: str, verdicts: Sequence[Finding]) -> None:
         if not verdicts:
             print(f"advise: {question} …", file=sys.stderr, flush=True)
         elif json_file != "-":
-            print("\n".join(verdict_text(v, said) for v in verdicts), flush=True)
+            print("\n".join(verdict_text(v, shown) for v in verdicts), flush=True)
 
-    words = [spec, *(keys or ()), *(set or ()), *asked]
-    found = advised(
+    words = [spec, *(keys or ()), *(set or ()), *override]
+    advice = advised(
         system,
         add=add or (),
         time_limit_s=time_limit,
@@ -205,4 +205,4 @@ def advise(
         listener=listener,
         words=words,
     )
-    return Result(footer(found), found.to_json())
+    return Result(footer(advice), advice.to_json())

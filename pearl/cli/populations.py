@@ -78,21 +78,21 @@ def sweep(
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
-    for key, found in map(parse_over, over or ()):
+    for key, listed_values in map(parse_over, over or ()):
         if key in values:
             raise SpecError(f"--over {key}: given twice; give all its values at once")
-        values[key] = found
-    given = [*(keys or ()), *(set or ())]
-    laid, system = overrides(given), load_spec(spec, given)
+        values[key] = listed_values
+    pairs = [*(keys or ()), *(set or ())]
+    overlay, system = overrides(pairs), load_spec(spec, pairs)
     if not resume:
         warn_of_measuring(system, to_train=True)
     folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
     with interruptible(*ENDING), sweep_display() as watcher:
-        done = swept(
+        result = swept(
             spec,
             seeds=None if seeds is None else parse_seeds(seeds),
             over=values,
-            set=laid,
+            set=overlay,
             asha=None if asha is None else parse_options("--asha", asha, ASHA),
             tournament=(
                 None
@@ -106,13 +106,13 @@ def sweep(
             on=on,
             watch=watcher,
         )
-    text = str(done) if folder is None else f"{done}\n\nsweep folder: {folder}"
-    if done.status in ("failed", "interrupted"):
+    text = str(result) if folder is None else f"{result}\n\nsweep folder: {folder}"
+    if result.status in ("failed", "interrupted"):
         text += "\nto resume: repeat the command with --resume"
-    if done.status == "failed":
+    if result.status == "failed":
         error_line(f"{folder}: some runs failed")
-    status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(done.status, DONE)
-    return Result(text, done.to_json(), status)
+    status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(result.status, DONE)
+    return Result(text, result.to_json(), status)
 
 
 def sweep_folder(name: str, out: Path | None, *, resume: bool) -> Path:

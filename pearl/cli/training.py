@@ -125,13 +125,13 @@ def train(
         from pearl.training.trainer import plan_of_run, require_trusted_run
 
         callbacks = _callbacks(stop_at_return, patience, log or ())
-        laid = [*(keys or ()), *(set or ())]
-        folder = run_folder(load_static(spec, set=overrides(laid)).name, out, resume=resume)
+        pairs = [*(keys or ()), *(set or ())]
+        folder = run_folder(load_static(spec, set=overrides(pairs)).name, out, resume=resume)
         if resume:
             require_trusted_run(folder, trust=trust)
-        system = load_spec(spec, laid)
-        kept = plan_of_run(folder, system) if resume and plan_file is None else None
-        planned = plan_file or kept
+        system = load_spec(spec, pairs)
+        stored_plan = plan_of_run(folder, system) if resume and plan_file is None else None
+        planned = plan_file or stored_plan
         if planned is None or replan:
             warn_of_measuring(system, to_train=True)
         trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
@@ -149,10 +149,10 @@ def train(
     text = f"{trainer.report(run)}\n\nrun folder: {folder}"
     if run.status == "failed":
         error_line(f"{folder}: training failed: {run.message}")
-    decided = run.drift.decisions if run.drift else ()
-    mended = [event for event in run.events if event not in decided]
-    if mended and run.status != "failed":
-        print(f"{len(mended)} events, the last: {mended[-1]}", file=sys.stderr, flush=True)
+    decisions = run.drift.decisions if run.drift else ()
+    recoveries = [event for event in run.events if event not in decisions]
+    if recoveries and run.status != "failed":
+        print(f"{len(recoveries)} events, the last: {recoveries[-1]}", file=sys.stderr, flush=True)
     status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
         run.status
     ]
@@ -170,8 +170,8 @@ def _calibrate_after(trainer: Trainer, run: Run) -> None:
         wanted = calibrating.untimed(trainer)
         if not wanted or not calibrator.cores_are_idle(1):
             return
-        most = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
-        print(f"the run is complete; timing its kernels for later plans, {most}", file=sys.stderr)
+        limit = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
+        print(f"the run is complete; timing its kernels for later plans, {limit}", file=sys.stderr)
         timed, left = calibrating.calibrate_after(wanted)
     except KeyboardInterrupt:
         print("skipped; what was timed is kept", file=sys.stderr)
@@ -197,17 +197,17 @@ def _callbacks(
         "wandb": WandB,
         "video": Video,
     }
-    found: list[Callback] = []
-    for given in logs:
-        kind, _, where = given.partition("=")
-        if kind not in kinds or not where:
-            raise SpecError(f"--log {given}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
-        found.append(kinds[kind](where))
+    callbacks: list[Callback] = []
+    for option in logs:
+        kind, _, target = option.partition("=")
+        if kind not in kinds or not target:
+            raise SpecError(f"--log {option}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
+        callbacks.append(kinds[kind](target))
     if stop_at_return is not None:
-        found.append(StopAtReturn(stop_at_return))
+        callbacks.append(StopAtReturn(stop_at_return))
     if patience is not None:
-        found.append(Patience(patience))
-    return found
+        callbacks.append(Patience(patience))
+    return callbacks
 
 
 def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
@@ -265,10 +265,10 @@ def eval_(
     """Evaluate a policy of a run on new episodes."""
     from pearl.training.evaluations.evaluation import evaluate
 
-    judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
-    returns = judged.returns
+    evaluation = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
+    returns = evaluation.returns
     mean = sum(returns) / len(returns)
-    found = {
+    value = {
         "schema": SCHEMA,
         "run": str(run_dir),
         "policy": policy,
@@ -276,11 +276,11 @@ def eval_(
         "seed": seed,
         "mean": mean,
         "returns": returns,
-        "cut": judged.cut,
+        "cut": evaluation.cut,
     }
     spread = f"lowest {count(min(returns))}, highest {count(max(returns))}"
     text = f"mean return {count(mean)} over {episodes} episodes ({spread})"
-    return Result(f"{text}\n{judged.text}" if judged.cut else text, found)
+    return Result(f"{text}\n{evaluation.text}" if evaluation.cut else text, value)
 
 
 @command
@@ -295,9 +295,9 @@ def export(
     from pearl.training.policy_export import export as write
 
     chosen = _policy(run_dir, policy, trust=trust)
-    found = write(chosen, file)
+    value = write(chosen, file)
     text = f"wrote {file}: {', '.join(chosen.tensors())}"
-    return Result(text, {**found, "path": str(file)})
+    return Result(text, {**value, "path": str(file)})
 
 
 @command
@@ -305,6 +305,6 @@ def report(run_dir: RunDir, json_file: Json = None) -> Result:
     """Print and rewrite the report of a run."""
     from pearl.report.report import load_report
 
-    found = load_report(run_dir)
-    found.save(run_dir / "report.html")
-    return Result(str(found), found.to_json())
+    run_report = load_report(run_dir)
+    run_report.save(run_dir / "report.html")
+    return Result(str(run_report), run_report.to_json())

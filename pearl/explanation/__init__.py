@@ -13,7 +13,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.explanation.bound import Bound, bound_of
 from pearl.explanation.crossover import Crossover, crossover
-from pearl.explanation.diagnosis import Sentence, answers, by_estimates
+from pearl.explanation.diagnosis import QuestionAnswer, answers, fastest_by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
 from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf, what_ifs
@@ -60,7 +60,7 @@ class Explanation:
     runner_ups: RunnerUps
     what_ifs: tuple[WhatIf, ...]
     crossovers: tuple[Crossover, ...]
-    answers: tuple[Sentence, ...]
+    answers: tuple[QuestionAnswer, ...]
     left_out: tuple[str, ...]
     proven: bool
     seconds: float
@@ -78,8 +78,8 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object; each runner-up holds its whole plan."""
-        found: dict[str, Any] = plain(_object(self))
-        return found
+        value: dict[str, Any] = plain(_object(self))
+        return value
 
 
 def _object(value: Any) -> Any:
@@ -142,27 +142,30 @@ def explain(
     began = time.monotonic()
     bound = bound_of(plan, p)
     plan = replace(plan, problem=p)
-    again = Resolver(plan, p, began + time_limit_s)
-    said = tuple(
-        Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
-        for s in (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
+    resolver = Resolver(plan, p, began + time_limit_s)
+    sentences = tuple(
+        QuestionAnswer(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
+        for s in (
+            *fastest_by_estimates(resolver.with_time_share(0.1)),
+            *answers(resolver.with_time_share(0.2)),
+        )
     )
-    changes, left_out = what_ifs(again.until(0.5))
-    close = runner_ups(again.until(0.6), within)
-    moves = _crossovers(again, p.system) if p.system else ()
+    changes, left_out = what_ifs(resolver.with_time_share(0.5))
+    close = runner_ups(resolver.with_time_share(0.6), within)
+    moves = _crossovers(resolver, p.system) if p.system else ()
     return Explanation(
         plan.value,
         plan.value_unit,
         plan.objective,
         "env steps" if p.graph.env_steps else "iterations",
-        again.throughput,
-        again.efficiency,
+        resolver.throughput,
+        resolver.efficiency,
         within,
         bound,
         close,
         changes,
         moves,
-        said,
+        sentences,
         left_out,
         plan.status == "optimal",
         time.monotonic() - began,
@@ -171,12 +174,14 @@ def explain(
     )
 
 
-def _crossovers(again: Resolver, system: System) -> tuple[Crossover, ...]:
+def _crossovers(resolver: Resolver, system: System) -> tuple[Crossover, ...]:
     """For every task that takes gradient steps, in what is left of the time."""
-    found = []
-    for task in again.problem.graph.tasks:
+    results = []
+    for task in resolver.problem.graph.tasks:
         if kind_of(task.kernel).structure == "gradient":
-            left = again.deadline - time.monotonic()
+            left = resolver.deadline - time.monotonic()
             if left > 0:
-                found.append(crossover(system, task.name, method=again.method, time_limit_s=left))
-    return tuple(c for c in found if c is not None)
+                results.append(
+                    crossover(system, task.name, method=resolver.method, time_limit_s=left)
+                )
+    return tuple(c for c in results if c is not None)

@@ -30,7 +30,7 @@ def blocks(e: Explanation, *, every_change: bool = False) -> tuple[Sentences, Ta
     sentences = [("Bound", bound_sentence(e.bound))]
     sentences += [(s.question, s.answer) for s in e.answers]
     sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
-    shown = tuple(w for w in e.what_ifs if every_change or _visible(e, w))
+    shown = tuple(w for w in e.what_ifs if every_change or _is_visible(e, w))
     nothing = [w.text for w in e.what_ifs if w not in shown and w.proven]
     unproved = [w.text for w in e.what_ifs if w not in shown and not w.proven]
     notes = []
@@ -57,7 +57,7 @@ def _few(texts: tuple[str, ...]) -> str:
     return "; ".join(texts[:FEW]) + more
 
 
-def _visible(e: Explanation, w: WhatIf) -> bool:
+def _is_visible(e: Explanation, w: WhatIf) -> bool:
     if w.value is None:
         return True
     pairs = (
@@ -153,9 +153,11 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
             rows.append((w.text, *([NONE] if e.regret else []), f"no plan{star}", NONE))
             notes.insert(0, f"{w.text}: {w.infeasible}")
         else:
-            now = _changed(first, e.value if single else e.throughput, "s" if single else "")
+            now = _change_text(first, e.value if single else e.throughput, "s" if single else "")
             drawn = [f"{100 * (w.gain or 0.0):+.1f} %{star}"] if e.regret else []
-            rows.append((w.text, *drawn, now + star, _changed(w.efficiency, e.efficiency) + star))
+            rows.append(
+                (w.text, *drawn, now + star, _change_text(w.efficiency, e.efficiency) + star)
+            )
     if e.regret and rows:
         notes.append(
             f"over the draws: of 1 + {e.regret.kind} regret, by which this plan was chosen, in "
@@ -170,7 +172,7 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
     return Table("What would change it", columns, tuple(rows), tuple(notes))
 
 
-def _changed(after: float | None, before: float | None, unit: str = "") -> str:
+def _change_text(after: float | None, before: float | None, unit: str = "") -> str:
     if after is None or not before:
         return figure(after, unit)
     return f"{figure(after, unit)} ({100 * (after / before - 1):+.1f} %)"

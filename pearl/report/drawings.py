@@ -55,7 +55,7 @@ def timeline(plan: Plan) -> Drawing:
             # Transfers have no task of the plan behind them: only the lane's load is known.
             width = min(lane.load, 1.0) * (right - left)
             hint = f"{lane.lane}: {tables.order(plan, lane)}, {percent(lane.load)} of the period"
-            boxes.append(Box(left, y, width, 24, COLOURS, fitting("transfers", width), hint))
+            boxes.append(Box(left, y, width, 24, COLOURS, text_if_fits("transfers", width), hint))
             continue
         apart = len(lane.order) <= SEPARATE_FIRINGS
         x = left
@@ -67,7 +67,7 @@ def timeline(plan: Plan) -> Drawing:
             legend.append((colour, name))
             times = f" × {call.firings}" if call.firings > 1 and len(call.tasks) == 1 else ""
             hint = f"{lane.lane}: {name}{times}, {si(call.seconds, 's')}"
-            boxes.append(Box(x, y, width, 24, colour, fitting(name, width), hint))
+            boxes.append(Box(x, y, width, 24, colour, text_if_fits(name, width), hint))
             x += width
     bottom = top + len(plan.lanes) * row
     lines = []
@@ -96,14 +96,14 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def fitting(text: str, width: float) -> str:
+def text_if_fits(text: str, width: float) -> str:
     """The text if it fits a box of this width at the drawing's type size, else nothing."""
     return text if 6.6 * len(text) + 8 <= width else ""
 
 
 def prediction_bars(run: Run) -> Drawing | None:
     """Predicted and found seconds per firing, task by task; None where no task was timed."""
-    found = "simulated" if run.simulated else "measured"
+    source = "simulated" if run.simulated else "measured"
     shown = [t for t in run.tasks if t.measured_s is not None]
     if not shown:
         return None
@@ -114,19 +114,19 @@ def prediction_bars(run: Run) -> Drawing | None:
     for number, t in enumerate(shown):
         y, seconds = 6 + number * row, t.measured_s or 0.0
         labels.append(Label(left - 10, y + 18, shorten(t.task, 40), "end"))
-        for k, (kind, value) in enumerate((("predicted", t.predicted_s), (found, seconds))):
+        for k, (kind, value) in enumerate((("predicted", t.predicted_s), (source, seconds))):
             hint = f"{t.task}, {kind}: {si(value, 's')}"
             boxes.append(Box(left, y + 13 * k, max(value * scale, 1.0), 11, 9 - 8 * k, "", hint))
         end = left + max(t.predicted_s, seconds) * scale + 8
-        text = f"{si(seconds, 's')} {found}, {ratio(seconds, t.predicted_s)} of predicted"
+        text = f"{si(seconds, 's')} {source}, {ratio(seconds, t.predicted_s)} of predicted"
         labels.append(Label(end, y + 18, text))
     return Drawing(
-        f"Predicted and {found} time per firing",
+        f"Predicted and {source} time per firing",
         "",
         6 + len(shown) * row,
         tuple(boxes),
         tuple(labels),
-        legend=((9, "predicted"), (1, found)),
+        legend=((9, "predicted"), (1, source)),
     )
 
 

@@ -126,12 +126,12 @@ class Report:
     def plan_tables(self) -> tuple[Table, ...]:
         """The tables about the plan, in the order of the report."""
         edges = tables.edges(self.plan, every=self.every_edge)
-        found = (
+        shown = (
             tables.assignment(self.plan),
             tables.lanes(self.plan),
             *((edges,) if edges else ()),
         )
-        return tuple(table.marked(self.plan.simulated) for table in found)
+        return tuple(table.marked(self.plan.simulated) for table in shown)
 
     def title(self) -> str:
         """The heading: the name of the system, algorithm and environment, and the platform."""
@@ -155,10 +155,10 @@ class Report:
         if
         any.
         """
-        found = self.plan.to_json() if self.run is None else self.run.to_json()
+        value = self.plan.to_json() if self.run is None else self.run.to_json()
         if self.explanation is not None:
-            found["explanation"] = self.explanation.to_json()
-        return found
+            value["explanation"] = self.explanation.to_json()
+        return value
 
     def save(self, path: str | Path) -> None:
         """Write the report, whole or not at all, in the format of the suffix: .html, .json or .txt.
