@@ -65,7 +65,11 @@ def _in_place(path: str | Path) -> IO[bytes] | None:
 
 
 def make_folders(file: Path) -> None:
-    """Make the folders above `file` that are missing, so that no result is lost for want of one."""
+    """Make the missing folders above `file`.
+
+    Raises:
+        NotADirectoryError: a file has the name of one of the folders.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

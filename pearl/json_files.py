@@ -1,4 +1,4 @@
-"""JSON files that are read: what is no JSON, no object or out of bounds is one line."""
+"""Reading of JSON files within bounds; an error is one line that names the file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ MOST_BYTES, DEPTH = 1 << 28, 32
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:
-    """The JSON object in a file, of at most MOST_BYTES and DEPTH objects and lists in one another.
+    """Read the JSON object in a file.
 
-    Raises SpecError naming the file. hint: where such a file comes from.
+    hint: where such a file comes from, for the error.
+
+    Raises:
+        SpecError: the file cannot be read, is larger than MOST_BYTES, holds no JSON object, or is
+            nested deeper than DEPTH levels.
     """
     try:
         with path.open("rb") as file:
@@ -36,7 +40,11 @@ def read_object(path: Path, hint: str) -> dict[str, Any]:
 
 
 def refuse_deep(value: object, where: str) -> None:
-    """A SpecError for more than DEPTH objects and lists in one another."""
+    """Check that a value has at most DEPTH levels of objects and lists.
+
+    Raises:
+        SpecError: there are more.
+    """
     level = [value]
     for _ in range(DEPTH + 1):
         level = [

@@ -46,7 +46,11 @@ def policies() -> list[Entry]:
 
 
 def machines() -> dict[str, Platform]:
-    """The platforms a spec may name: `host`, which is this machine, and those that ship."""
+    """Return the platforms a spec may name: `host` (this machine) and those that ship.
+
+    Raises:
+        ValueError: a shipped platform file cannot be read.
+    """
     from pearl.spec.platform_files import read_platform
     from pearl.spec.reading import shipped
     from pearl.spec.yaml_reader import parse

@@ -214,8 +214,10 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
     resume the last there is.
 
-    A folder that holds a run already is a SpecError unless it is to be resumed. Of one to be
-    resumed that is not there the run begins.
+    With `resume`, a folder that is missing is the folder of a new run.
+
+    Raises:
+        SpecError: `out` holds a run already, and `resume` is false.
     """
     if out is not None:
         from pearl.planning.runs import check_folder

@@ -71,7 +71,11 @@ class RunnerUps:
 
 def runner_ups(resolver: Resolver, within: float) -> RunnerUps:
     """Plans worth at least (1 − within) of the best one, all different but for names of lanes and
-    for devices that are alike."""
+    for devices that are alike.
+
+    Raises:
+        AssertionError: a plan is better than this one, which is proved to be the best.
+    """
     elsewhere, complete = _other_devices(resolver.with_time_share(0.8), within)
     by_signature: dict[object, RunnerUp] = {}
     for answer in [*elsewhere, *_same_devices(resolver)]:

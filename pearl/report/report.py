@@ -33,13 +33,13 @@ SAVED_WIDTH = 120
 """Characters of a line of a report that is saved as text."""
 
 ON_SCREEN = (
-    "plan", "assignment", "iteration", "lanes", "bound", "edges", "explanation", "rates", "curve",
+    "plan", "assignment", "timeline", "lanes", "bound", "edges", "explanation", "rates", "curve",
     "times", "run",
 )  # fmt: skip
 """Parts of a report in a terminal: the result comes last, next to the prompt."""
 
 ON_PAGE = (
-    "plan", "run", "rates", "curve", "bound", "assignment", "iteration", "lanes", "edges",
+    "plan", "run", "rates", "curve", "bound", "assignment", "timeline", "lanes", "edges",
     "explanation", "bars", "times",
 )  # fmt: skip
 """Parts of a report on an HTML page: the result comes first."""
@@ -88,7 +88,7 @@ class Report:
         parts: dict[str, tuple[Block | None, ...]] = {
             "plan": (Facts("Plan", self.plan_facts()),),
             "assignment": (assignment,),
-            "iteration": (drawings.timeline(self.plan).marked(simulated),),
+            "timeline": (drawings.timeline(self.plan).marked(simulated),),
             "lanes": (lanes,),
             "bound": (Sentences("What bounds it", (("", self.bound_sentence()),)),),
             "edges": tuple(edges),
