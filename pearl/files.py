@@ -44,10 +44,10 @@ def atomically(path: str | Path) -> Iterator[IO[bytes]]:
 def _in_place(path: str | Path) -> IO[bytes] | None:
     """The file at `path`, open, where it cannot be replaced; None where it can, or is not there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    if stat.S_ISREG(found.st_mode) and os.path.exists(os.path.realpath(path)):
+    if stat.S_ISREG(status.st_mode) and os.path.exists(os.path.realpath(path)):
         return None
     end_s = time.monotonic() + PATIENCE_S
     while True:
@@ -55,7 +55,7 @@ def _in_place(path: str | Path) -> IO[bytes] | None:
             handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             break
         except OSError as error:
-            if error.errno != errno.ENXIO or not stat.S_ISFIFO(found.st_mode):
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(status.st_mode):
                 raise
             if time.monotonic() > end_s:
                 raise OSError(errno.ENXIO, "nobody reads from this pipe") from None
@@ -65,7 +65,11 @@ def _in_place(path: str | Path) -> IO[bytes] | None:
 
 
 def make_folders(file: Path) -> None:
-    """Make the folders above `file` that are missing, so that no result is lost for want of one."""
+    """Make the missing folders above `file`.
+
+    Raises:
+        NotADirectoryError: a file has the name of one of the folders.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -80,8 +84,8 @@ def _beside(path: str | Path) -> Iterator[IO[bytes]]:
     if target.exists():
         if not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        found = target.stat()
-        mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
+        status = target.stat()
+        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
     handle, name = tempfile.mkstemp(".writing", f".{target.name[:200]}.", target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 NONE = "–"
 PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
@@ -67,3 +68,26 @@ def ratio(measured: float | None, predicted: float | None) -> str:
     if measured is None or not predicted:
         return NONE
     return f"{measured / predicted:.2f}"
+
+
+WORD = "simulated"
+
+
+def marked(text: str, simulated: Collection[str]) -> str:
+    """A text in which each sentence about a simulated device says so: `fpga (simulated)`.
+
+    simulated: names of devices. The first mention in a sentence counts, be it of the device, of one
+    of its lanes (`fpga.0`) or links (`cpu-fpga`); a sentence that says the word stays as it is.
+    Keys and values of a command (`limits.pin.update=fpga`) are no mention.
+    """
+    if not simulated:
+        return text
+    names = "|".join(re.escape(name) for name in sorted(simulated, key=len, reverse=True))
+    mention = re.compile(
+        rf"(?<![\w.=/-])(?:[\w.]+-)?(?:{names})(?:-[\w.]*\w)?(?:[./]\d+)?(?![\w=]|[-./]\w)(?:'(?!\w))?"
+    )
+    sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
+    return " ".join(
+        s if WORD in s else mention.sub(lambda match: f"{match[0]} ({WORD})", s, count=1)
+        for s in sentences
+    )

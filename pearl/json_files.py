@@ -1,4 +1,4 @@
-"""JSON files that are read: what is no JSON, no object or out of bounds is one line."""
+"""Reading of JSON files within bounds; an error is one line that names the file."""
 
 from __future__ import annotations
 
@@ -13,30 +13,38 @@ MOST_BYTES, DEPTH = 1 << 28, 32
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:
-    """The JSON object in a file, of at most MOST_BYTES and DEPTH objects and lists in one another.
+    """Read the JSON object in a file.
 
-    Raises SpecError naming the file. hint: where such a file comes from.
+    hint: where such a file comes from, for the error.
+
+    Raises:
+        SpecError: the file cannot be read, is larger than MOST_BYTES, holds no JSON object, or is
+            nested deeper than DEPTH levels.
     """
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise SpecError(f"{path}: larger than {MOST_BYTES} bytes; {hint}")
-        found = json.loads(content)
+        value = json.loads(content)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}; {hint}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested deeper than {DEPTH} levels; {hint}") from None
     except ValueError as error:
         raise SpecError(f"{path}: not JSON: {error}; {hint}") from None
-    if not isinstance(found, dict):
-        raise SpecError(f"{path}: an object is needed, this is a {type(found).__name__}; {hint}")
-    refuse_deep(found, str(path))
-    return found
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: an object is needed, this is a {type(value).__name__}; {hint}")
+    refuse_deep(value, str(path))
+    return value
 
 
 def refuse_deep(value: object, where: str) -> None:
-    """A SpecError for more than DEPTH objects and lists in one another."""
+    """Check that a value has at most DEPTH levels of objects and lists.
+
+    Raises:
+        SpecError: there are more.
+    """
     level = [value]
     for _ in range(DEPTH + 1):
         level = [

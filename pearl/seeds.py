@@ -12,7 +12,11 @@ SEEDS = 2**63
 
 
 def checked_seed(seed: Any) -> int:
-    """`seed` as an int; one that is none is a SpecError."""
+    """Return `seed` as an int.
+
+    Raises:
+        SpecError: it is no whole number from 0 to 2^63 - 1.
+    """
     try:
         number = -1 if isinstance(seed, bool) else operator.index(seed)
     except TypeError:

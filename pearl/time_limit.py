@@ -29,7 +29,11 @@ class OutOfTimeError(Exception):
 
 
 def look() -> None:
-    """OutOfTimeError if the time given has passed, or whoever waits gave up."""
+    """Check the time limit.
+
+    Raises:
+        OutOfTimeError: the limit has passed, or the waiting thread gave up.
+    """
     given_up = _given_up.get()
     if time.monotonic() > _until.get() or (given_up and given_up.is_set()):
         raise OutOfTimeError

@@ -24,7 +24,7 @@ from typing import Any
 import pearl
 from benchmarks.bars import Bar, Part
 from pearl.advice.comparison import compare
-from pearl.explanation.resolve import devices_in, restricted
+from pearl.explanation.resolve import devices_in, restrict
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan
 from pearl.solvers.solver import solve
@@ -154,7 +154,7 @@ def answered(given: dict[str, Any]) -> tuple[Plan, str, float]:
     assert about is not None
     tasks = tuple(learning(plan))
     here = devices_in(plan, tasks)[0]
-    table = restricted(about.costs, {}, {tasks: frozenset({here})})
+    table = restrict(about.costs, {}, {tasks: frozenset({here})})
     other = solve(about.graph, table, limits=about.limits, time_limit_s=10.0)
     return plan, here, 1 - compare(plan, other, Draws()).better
 

@@ -53,7 +53,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it."""
-        found: dict[str, Any] = plain(
+        value: dict[str, Any] = plain(
             {
                 "schema": 1,
                 "plan": self.plan.to_json(),
@@ -65,7 +65,7 @@ class Advice:
                 "seconds": self.seconds,
             }
         )
-        return found
+        return value
 
 
 Listener = Callable[[str, Sequence[Finding]], None]
@@ -113,37 +113,40 @@ def advise(
         raise SpecError(*problems)
     began = time.monotonic()
     system = as_system(spec)
-    whole = [system.platform, *(hardware.added(system.platform, d, hardware.MOST)[0] for d in add)]
+    whole = [
+        system.platform,
+        *(hardware.platform_with(system.platform, d, hardware.MOST)[0] for d in add),
+    ]
     simulated = {d.name for platform in whole for d in platform.devices if d.simulated}
-    told = listener or (lambda question, verdicts: None)
-    told("plan", ())
+    notify = listener or (lambda question, verdicts: None)
+    notify("plan", ())
     first = plan(system, time_limit_s=time_limit_s, seed=seed)
     spelt = tuple(words) or (str(spec) if isinstance(spec, str | Path) else system.name,)
     draws = Draws(NUMBER, checked_seed(seed))
     end = time.monotonic() + time_limit_s
     case = Case(system, first, draws, end, spelt)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     left_out: list[str] = []
     settled: list[str] = []
     chosen = {name: ask for name, ask in questions.items() if not about or name in about}
     for n, (question, ask) in enumerate(chosen.items()):
-        told(question, ())
+        notify(question, ())
         left = end - time.monotonic()
         share = time.monotonic() + 2 * left / (len(chosen) - n + 1)
-        mine = replace(case, deadline=share)
-        verdicts = tuple(v.marked(simulated) for v in ask(mine)) if left > LEAST_S else ()
-        if mine.left_s <= LEAST_S and not verdicts:
+        question_case = replace(case, deadline=share)
+        verdicts = tuple(v.marked(simulated) for v in ask(question_case)) if left > LEAST_S else ()
+        if question_case.left_s <= LEAST_S and not verdicts:
             left_out.append(question)
         if not about:  # an answer that leaves no choice is for users who ask for it
             if any(not v.decides for v in verdicts):
                 settled.append(question)
             verdicts = tuple(v for v in verdicts if v.decides)
         if verdicts:
-            told(question, verdicts)
-        found += verdicts
+            notify(question, verdicts)
+        findings += verdicts
     seconds = time.monotonic() - began
     return Advice(
-        first, tuple(found), draws.number, draws.seed, tuple(left_out), seconds, tuple(settled)
+        first, tuple(findings), draws.number, draws.seed, tuple(left_out), seconds, tuple(settled)
     )
 
 
@@ -155,8 +158,8 @@ def _questions(add: Sequence[str]) -> dict[str, Answers]:
     return {
         "bound": limits_cost.what_bounds,
         "limits": limits_cost.what_limits_cost,
-        "devices": hardware.of_platform,
-        "buy": lambda case: hardware.bought(case, add),
+        "devices": hardware.device_findings,
+        "buy": lambda case: hardware.purchase_findings(case, add),
         "replay": hardware.where_replay,
         "environments": sizes.how_many_environments,
         "power": measuring.rates_and_power,

@@ -12,7 +12,7 @@ from typing import Any
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
 from pearl.explanation.resolve import LEAST_S, interchangeable_devices
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed, marked, si
 from pearl.planner.planner import build_problem, plan_graph
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan, closed_forms
@@ -22,7 +22,6 @@ from pearl.solvers.model.method import ROBUST
 from pearl.solvers.solver import solve_problem
 from pearl.spec.reading import load
 from pearl.spec.system import System
-from pearl.text_tables import marked
 from pearl_devices.kernels import kind_of
 
 SOLVE_S = 2.0
@@ -75,7 +74,7 @@ class Case:
         return self.plan.problem
 
     @cached_property
-    def alike(self) -> tuple[tuple[str, ...], ...]:
+    def interchangeable(self) -> tuple[tuple[str, ...], ...]:
         """The devices that can be exchanged, in each set those first that the plan uses."""
         return interchangeable_devices(self.problem, self.plan)
 
@@ -85,7 +84,7 @@ class Case:
 
     def command(self, name: str, *more: str, sets: Mapping[str, object] | None = None) -> str:
         """A command line about this spec, each key set once."""
-        keys = [f"{key}={_written(value)}" for key, value in (sets or {}).items()]
+        keys = [f"{key}={_yaml_text(value)}" for key, value in (sets or {}).items()]
         spec = [word for word in self.spec if word.partition("=")[0] not in (sets or {})]
         words = [name, *map(shlex.quote, (*spec, *keys)), *more]
         return " ".join(("pearl", *words))
@@ -109,7 +108,7 @@ class Case:
         except (InfeasibleError, SpecError):
             return None
 
-    def solved(self, problem: Problem, objective: str | None = None) -> Plan | None:
+    def solve_variant(self, problem: Problem, objective: str | None = None) -> Plan | None:
         """The best plan of a changed problem. objective: None: that of the plan."""
         if self.left_s < LEAST_S:
             return None
@@ -132,7 +131,7 @@ class Case:
         per = "J" if self.plan.objective == "power_efficiency" else "s"
         return f"{'env steps' if self.problem.graph.env_steps else 'iterations'}/{per}"
 
-    def figure(self, plan: Plan) -> str:
+    def value_text(self, plan: Plan) -> str:
         """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without one where it
         counts on closed forms."""
         text = f"{count(number(plan))} {self.unit}"
@@ -141,10 +140,10 @@ class Case:
         ends = b and (b.env_steps_per_j if per_j else b.env_steps_per_s)
         return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
 
-    def beside(self, other: Plan) -> str:
+    def comparison_text(self, other: Plan) -> str:
         """Another plan's value beside this one's, and how sure the recommended one is."""
         c = self.compare(other)
-        values = f"{self.figure(other)} instead of {count(number(self.plan))}"
+        values = f"{self.value_text(other)} instead of {count(number(self.plan))}"
         if c.choice == "plan":
             return f"{values}: as it is now, the plan is {how_sure(c)}"
         return f"{values}: {how_sure(c)}"
@@ -185,7 +184,7 @@ def cores_text(number: int) -> str:
     return f"{number} core{'' if number == 1 else 's'}"
 
 
-def _written(value: object) -> str:
+def _yaml_text(value: object) -> str:
     if value is None:
         return "null"
     return str(list(value)) if isinstance(value, tuple | list) else str(value)

@@ -73,7 +73,7 @@ class Comparison:
         )
 
     @property
-    def holds(self) -> float | None:
+    def confidence(self) -> float | None:
         """Share of the draws in which the recommendation is right; None of closed forms."""
         if self.closed:
             return None
@@ -87,10 +87,12 @@ class Comparison:
 
 def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
     """`other` beside `plan`, both in the unit of the plan."""
-    here, there = sampled_rates(plan, draws), sampled_rates(other, draws)
+    own_rates, other_rates = sampled_rates(plan, draws), sampled_rates(other, draws)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.where(here == there, 1.0, there / here)  # both 0 where neither meets a limit
-        loss = np.where(here == there, 1.0, here / there)
+        factor = np.where(
+            own_rates == other_rates, 1.0, other_rates / own_rates
+        )  # both 0 where neither meets a limit
+        loss = np.where(own_rates == other_rates, 1.0, own_rates / other_rates)
     return Comparison(
         ratio=number(other) / number(plan),
         better=float(np.mean(factor > 1 + TIE)),
@@ -112,12 +114,12 @@ def number(plan: Plan) -> float:
 
 def sampled_rates(plan: Plan, draws: Draws) -> Vector:
     """`number` in each draw, shape (draws,). The plan holds its problem."""
-    about = plan.problem
-    assert about is not None
-    timed, orders, held = plan_orders(plan, about)
-    found = evaluate_samples(timed, orders, draws, held=held, power_w=about.limits.power_w)
-    work = about.graph.env_steps or 1
-    return work / (found.energy_j if plan.objective == "power_efficiency" else found.period_s)
+    problem = plan.problem
+    assert problem is not None
+    timed, orders, held = plan_orders(plan, problem)
+    samples = evaluate_samples(timed, orders, draws, held=held, power_w=problem.limits.power_w)
+    work = problem.graph.env_steps or 1
+    return work / (samples.energy_j if plan.objective == "power_efficiency" else samples.period_s)
 
 
 def how_sure(c: Comparison) -> str:
@@ -129,9 +131,9 @@ def how_sure(c: Comparison) -> str:
     r = c.recommended
     text = f"better in {share(r.better, r.draws)}"
     if r.lose > 1 + TIE:
-        text += f"; at worst you lose {times(r.lose)}"
+        text += f"; at worst you lose {ratio_text(r.lose)}"
     if c.is_disputed:
-        text += f"; by the estimates alone it is {times(1 / r.ratio)} slower"
+        text += f"; by the estimates alone it is {ratio_text(1 / r.ratio)} slower"
     return text
 
 
@@ -149,7 +151,7 @@ def share(part: float, draws: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def times(factor: float) -> str:
+def ratio_text(factor: float) -> str:
     """`1.3×`; three digits where it is near 1."""
     return (
         f"{factor:.2f}×"

@@ -26,21 +26,23 @@ def has_closed_forms(plan: Plan, names: Sequence[str]) -> bool:
     return any(m.device in names and m.estimate.rung == CLOSED for m in modes)
 
 
-def without(case: Case, names: Sequence[str]) -> Plan | None:
+def plan_without(case: Case, names: Sequence[str]) -> Plan | None:
     """The best plan without these devices."""
     problem = without_devices(case.problem, names)
     if case.plan.objective != "power_efficiency":  # what idles beside draws power all the same
         costs = replace(problem.costs, platform=case.problem.costs.platform)
         problem = replace(problem, costing=costs)
-    return case.solved(problem)
+    return case.solve_variant(problem)
 
 
-def by_design(case: Case, platform: Platform, names: Sequence[str], now: Plan) -> dict[str, Plan]:
+def plans_by_design(
+    case: Case, platform: Platform, names: Sequence[str], now: Plan
+) -> dict[str, Plan]:
     """Design → the best plan with these devices of that design. now: the plan by their own."""
     first = platform.device(names[0])
     designs = getattr(backend(first.kind), "DESIGNS", ("its only design",))
     own = first.design or designs[0]
-    found = {own: now}
+    plans = {own: now}
     for design in designs:
         devices = tuple(
             replace(d, design=design) if d.name in names and d.kind == first.kind else d
@@ -48,11 +50,11 @@ def by_design(case: Case, platform: Platform, names: Sequence[str], now: Plan) -
         )
         system = replace(case.system, platform=replace(platform, devices=devices))
         if design != own and (other := case.plan_system(system)) is not None:
-            found[design] = other
-    return found
+            plans[design] = other
+    return plans
 
 
-def over_designs(case: Case, base: Plan, plans: Mapping[str, Plan], names: Sequence[str]) -> str:
+def designs_text(case: Case, base: Plan, plans: Mapping[str, Plan], names: Sequence[str]) -> str:
     """The value by each design, the least first, beside that of the plan without the devices."""
     rows = [
         f"{design} {count(number(plan))} ({number(plan) / number(base):.2f} x"
@@ -85,7 +87,7 @@ def range_verdict(
     best = max(plans.values(), key=number)
     return replace(
         finding,
-        answer=f"{word}. {over_designs(case, base, plans, names)}"
+        answer=f"{word}. {designs_text(case, base, plans, names)}"
         + case.setting(best, base, [n for n in names if any(t.device == n for t in best.tasks)]),
         share=None,
         numbers={

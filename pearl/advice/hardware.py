@@ -8,10 +8,10 @@ from functools import cache
 from importlib.resources import files
 
 from pearl.advice.case import Case, Finding, cores_text, numbers
-from pearl.advice.comparison import Choice, Comparison, how_sure, number, times
-from pearl.advice.designs import by_design, has_closed_forms, range_verdict, without
+from pearl.advice.comparison import Choice, Comparison, how_sure, number, ratio_text
+from pearl.advice.designs import has_closed_forms, plan_without, plans_by_design, range_verdict
 from pearl.errors import SpecError
-from pearl.explanation.resolve import classes, devices_in, devices_of, equivalents_of, restricted
+from pearl.explanation.resolve import classes, devices_in, devices_of, equivalents_of, restrict
 from pearl.formatting import count, listed, percent
 from pearl.spec.catalogue import catalogue
 from pearl.spec.messages import nearest
@@ -47,43 +47,47 @@ BUYS: Mapping[Choice, str] = {
 """What would a device buy."""
 
 
-def of_platform(case: Case) -> Iterator[Finding]:
+def device_findings(case: Case) -> Iterator[Finding]:
     """Every device beside the host: without it, or, where no task runs on it, with one there. Of
     devices that are alike: without all, and without one."""
-    platform, asked = case.problem.costs.platform, set[str]()
+    platform, covered = case.problem.costs.platform, set[str]()
     for device in platform.devices:
-        if device.name == platform.host or device.name in asked:
+        if device.name == platform.host or device.name in covered:
             continue
-        same = next((s for s in case.alike if device.name in s), (device.name,))
-        asked |= set(same)
+        same = next((s for s in case.interchangeable if device.name in s), (device.name,))
+        covered |= set(same)
         used = [d for d in same if any(t.device == d for t in case.plan.tasks)]
         if not used:
-            yield _idle(case, device, same)
+            yield _idle_finding(case, device, same)
             continue
-        yield _kept(case, same)
+        yield _used_finding(case, same)
         if len(same) > 1:
-            yield _kept(case, same[-1:]) if len(used) == len(same) else _spare(case, used, same)
+            yield (
+                _used_finding(case, same[-1:])
+                if len(used) == len(same)
+                else _spare_finding(case, used, same)
+            )
 
 
-def _kept(case: Case, names: Sequence[str]) -> Finding:
+def _used_finding(case: Case, names: Sequence[str]) -> Finding:
     one = len(names) == 1
     is_are, it = ("Is", "it") if one else ("Are", "them")
     plain = case.command("plan", "--explain")
     question = f"{is_are} {listed(names)} worth having?"
-    other = without(case, names)
+    other = plan_without(case, names)
     if other is None:
         return Finding(question, f"No plan without {it} was found that meets the limits.", plain)
     if has_closed_forms(case.plan, names):
-        plans = by_design(case, case.system.platform, names, case.plan)
+        plans = plans_by_design(case, case.system.platform, names, case.plan)
         return range_verdict(case, Finding(question, "", plain), other, plans, names)
     c = case.compare(other)
     verdict, setting = _verdict(KEEPS[c.choice], c), case.setting(case.plan, other, names)
-    values = f"{case.figure(case.plan)} with {it}, {count(number(other))} without"
+    values = f"{case.value_text(case.plan)} with {it}, {count(number(other))} without"
     return Finding(
         question,
-        f"{verdict}: {values}{_sure(c, 'With ' + it, 'Without ' + it)}{setting}",
+        f"{verdict}: {values}{_confidence_text(c, 'With ' + it, 'Without ' + it)}{setting}",
         plain,
-        c.holds,
+        c.confidence,
         numbers(c, other),
     )
 
@@ -99,15 +103,15 @@ def _verdict(word: str, c: Comparison) -> str:
     return f"{word}, but the estimates hardly tell the two apart"
 
 
-def _sure(c: Comparison, plan: str, other: str) -> str:
+def _confidence_text(c: Comparison, plan: str, other: str) -> str:
     """How sure a verdict is; empty where it does not matter. plan, other: how each is told."""
     if c.choice == "either":
         return "."
-    factor = "" if c.is_disputed else f" ({times(c.recommended.ratio)})"
+    factor = "" if c.is_disputed else f" ({ratio_text(c.recommended.ratio)})"
     return f"{factor}. {other if c.choice == 'other' else plan} the plan is {how_sure(c)}."
 
 
-def _spare(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
+def _spare_finding(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
     """Devices that are like those in use, of which the plan needs no more."""
     spare = [d for d in same if d not in used]
     are = "is" if len(spare) == 1 else "are"
@@ -121,7 +125,7 @@ def _spare(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
     )
 
 
-def _idle(
+def _idle_finding(
     case: Case,
     device: Device,
     same: Sequence[str] = (),
@@ -146,40 +150,40 @@ def _idle(
     if has_closed_forms(case.plan, [device.name]):
         names = list(same or [device.name])
         platform = case.problem.costs.platform
-        plans = by_design(case, platform, names, case.plan)
+        plans = plans_by_design(case, platform, names, case.plan)
         return range_verdict(case, Finding(question, "", plain), case.plan, plans, names)
     group = max(able)[2]
-    other = case.solved(restricted(case.problem, {group: device.name}, {}))
+    other = case.solve_variant(restrict(case.problem, {group: device.name}, {}))
     if other is None:
         return Finding(question, f"No plan with {listed(group)} there meets the limits.", plain)
     c = case.compare(other)
     there = device.name if len(same) > 1 else "it"
     verdict, setting = _verdict(words[c.choice], c), case.setting(other, case.plan, [device.name])
-    values = f"with {listed(group)} on {there} {case.figure(other)}"
+    values = f"with {listed(group)} on {there} {case.value_text(other)}"
     return Finding(
         question,
         f"{verdict}: {values}, {count(number(case.plan))} without"
-        f"{_sure(c, 'Without it', 'With it')}{setting}",
+        f"{_confidence_text(c, 'Without it', 'With it')}{setting}",
         plain,
-        c.holds,
+        c.confidence,
         numbers(c, other),
     )
 
 
-def bought(case: Case, names: Sequence[str]) -> Iterator[Finding]:
+def purchase_findings(case: Case, names: Sequence[str]) -> Iterator[Finding]:
     """Each of these devices of the catalogue added to the platform, one and more of it; of the
     host's own kind in its place."""
     names = names or ([ASKED_FOR] if len(case.problem.costs.platform.devices) == 1 else [])
     for name in names:
-        yield _bought(case, name)
+        yield _purchase_finding(case, name)
 
 
-def _bought(case: Case, name: str) -> Finding:
+def _purchase_finding(case: Case, name: str) -> Finding:
     question = f"What would {name} buy?"
     before, best = case.plan, None
     steps: list[str] = []
     for n in range(1, MOST + 1):
-        platform, how = added(case.system.platform, name, n)
+        platform, how = platform_with(case.system.platform, name, n)
         other = case.plan_system(replace(case.system, platform=platform))
         if other is None:
             break
@@ -193,30 +197,34 @@ def _bought(case: Case, name: str) -> Finding:
         if how:
             break
     if best is None:
-        return Finding(question, "No plan with it was found in time.", _adding(case, name))
+        return Finding(question, "No plan with it was found in time.", _add_command(case, name))
     c = case.compare(best)
     have = {d.name for d in case.system.platform.devices}
     used = any(t.device not in have for t in best.tasks)
-    as_host = added(case.system.platform, name, 1)[1]
+    as_host = platform_with(case.system.platform, name, 1)[1]
     host = case.system.platform.host
     if as_host and all(t.device != host for p in (case.plan, best) for t in p.tasks):
         text = f"Nothing: the plan runs no task on {host}."
-        return Finding(question, text, _adding(case, name), numbers=numbers(c, best))
-    fresh = [d.name for d in added(case.system.platform, name, 1)[0].devices if d.name not in have]
+        return Finding(question, text, _add_command(case, name), numbers=numbers(c, best))
+    fresh = [
+        d.name
+        for d in platform_with(case.system.platform, name, 1)[0].devices
+        if d.name not in have
+    ]
     if fresh and has_closed_forms(best, fresh):
-        plans = by_design(case, added(case.system.platform, name, 1)[0], fresh, best)
-        found = Finding(question, "", _adding(case, name))
+        plans = plans_by_design(case, platform_with(case.system.platform, name, 1)[0], fresh, best)
+        finding = Finding(question, "", _add_command(case, name))
         words = "A better plan, by every design", "Nothing, by no design"
-        return range_verdict(case, found, case.plan, plans, fresh, words)
+        return range_verdict(case, finding, case.plan, plans, fresh, words)
     if not used and not as_host:
         there = replace(case, plan=best)
         new = next(d for d in there.problem.costs.platform.devices if d.name not in have)
-        found = _idle(there, new, words=BUYS)
-        return replace(found, question=question, command=_adding(case, name))
-    values = f"{case.figure(best)} with {'it as the host' if as_host else 'one'}"
+        finding = _idle_finding(there, new, words=BUYS)
+        return replace(finding, question=question, command=_add_command(case, name))
+    values = f"{case.value_text(best)} with {'it as the host' if as_host else 'one'}"
     values += f", {count(number(case.plan))} without"
     steps = [f" {step[:1].upper()}{step[1:]}." for step in steps]
-    sure = _sure(c, "Without it", "With it")
+    sure = _confidence_text(c, "Without it", "With it")
     fresh = list(dict.fromkeys(t.device for t in best.tasks if t.device not in have))
     now = case.system.platform.device(host)
     beside = f" It would replace {now.model or host}, {cores_text(now.width)}." if as_host else ""
@@ -225,17 +233,17 @@ def _bought(case: Case, name: str) -> Finding:
         f"{_verdict(BUYS[c.choice], c)}: {values}{sure}{''.join(steps)}{beside}"
         f"{case.setting(best, case.plan, fresh)} "
         "Its figures are those of its data sheet.",
-        _adding(case, name),
-        c.holds,
+        _add_command(case, name),
+        c.confidence,
         {**numbers(c, best), "used": used or as_host},
     )
 
 
-def _adding(case: Case, name: str) -> str:
+def _add_command(case: Case, name: str) -> str:
     return case.command("advise", "--add", name)
 
 
-def added(platform: Platform, name: str, number: int = 1) -> tuple[Platform, bool]:
+def platform_with(platform: Platform, name: str, number: int = 1) -> tuple[Platform, bool]:
     """The platform with so many devices of the catalogue beside its host, each on a link as the
     shipped platforms have one for its kind; and whether it took the host's place instead, being of
     its kind.
@@ -244,7 +252,7 @@ def added(platform: Platform, name: str, number: int = 1) -> tuple[Platform, boo
         SpecError: the catalogue has no such device, it is no part of its own, or no shipped
             platform has a link to its kind.
     """
-    device = of_catalogue(name)
+    device = catalogue_device(name)
     host = platform.device(platform.host)
     if device.kind == host.kind:
         new = replace(device, name=host.name)
@@ -273,7 +281,7 @@ def added(platform: Platform, name: str, number: int = 1) -> tuple[Platform, boo
     ), False
 
 
-def of_catalogue(name: str) -> Device:
+def catalogue_device(name: str) -> Device:
     """A device of the catalogue.
 
     Raises:
@@ -284,16 +292,16 @@ def of_catalogue(name: str) -> Device:
             f"advise: --add {name!r}: no device of the catalogue{nearest(name, catalogue())}; "
             f"there are {', '.join(catalogue())}"
         )
-    found, _, problems = read_platform({"devices": {name: name}})
-    if found is None:
+    platform, _, problems = read_platform({"devices": {name: name}})
+    if platform is None:
         raise SpecError(*(f"{name}: {text}" for _, text in problems))
-    return found.devices[0]
+    return platform.devices[0]
 
 
 @cache
 def links() -> Mapping[str, Link]:
     """Kind of device → its link to the host in the first shipped platform that has one."""
-    known: dict[str, Link] = {}
+    by_kind: dict[str, Link] = {}
     for file in sorted(files("pearl_configs.platforms").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
             continue
@@ -302,8 +310,8 @@ def links() -> Mapping[str, Link]:
         for link in platform.links if platform else ():
             ends = {link.a, link.b} - {platform.host} if platform else set()
             for end in ends if len(ends) == 1 else ():
-                known.setdefault(platform.device(end).kind, link) if platform else None
-    return known
+                by_kind.setdefault(platform.device(end).kind, link) if platform else None
+    return by_kind
 
 
 def where_replay(case: Case) -> Iterator[Finding]:
@@ -314,38 +322,39 @@ def where_replay(case: Case) -> Iterator[Finding]:
         return
     question, more = "Where should the replay live?", case.command("plan", "--explain")
     group = next(g for g in classes(case.problem) if tasks[0] in g)
-    here = devices_in(case.plan, group)[0]
+    device = devices_in(case.plan, group)[0]
     if len(platform.devices) == 1:
-        text = f"On {here}, the only device there is."
+        text = f"On {device}, the only device there is."
         yield Finding(question, text, more, decides=False)
         return
-    like = {here, *equivalents_of(case.alike, here)}
+    like = {device, *equivalents_of(case.interchangeable, device)}
     others = [d for d in devices_of(group, case.problem) if d not in like]
     shut = [d for d in platform.devices if d.name not in {*like, *others}]
-    why = [f"not modelled on {d.name}" for d in shut if not _runs(case, group, d)]
-    why += [f"kept from {d.name} by your limits" for d in shut if _runs(case, group, d)]
-    tail = f" It is {'; '.join(why)}." if why else ""
+    reasons = [f"not modelled on {d.name}" for d in shut if not _offers_all(case, group, d)]
+    reasons += [f"kept from {d.name} by your limits" for d in shut if _offers_all(case, group, d)]
+    tail = f" It is {'; '.join(reasons)}." if reasons else ""
     if not others:
-        yield Finding(question, f"On {here}.{tail}", more)
+        yield Finding(question, f"On {device}.{tail}", more)
         return
     bans = {group: frozenset(like)}
-    other = case.solved(restricted(case.problem, {}, bans))
+    other = case.solve_variant(restrict(case.problem, {}, bans))
     if other is None:
-        yield Finding(question, f"On {here}: elsewhere no plan was found.{tail}", more)
+        yield Finding(question, f"On {device}: elsewhere no plan was found.{tail}", more)
         return
-    c, there = case.compare(other), devices_in(other, group)[0]
-    places = {"plan": here, "other": there, "either": here}
+    c, other_device = case.compare(other), devices_in(other, group)[0]
+    places = {"plan": device, "other": other_device, "either": device}
     word = "It does not matter" if c.choice == "either" else f"On {places[c.choice]}"
-    values = f"{case.figure(case.plan)} on {here}, {count(number(other))} on {there}"
+    values = f"{case.value_text(case.plan)} on {device}, {count(number(other))} on {other_device}"
+    sure = _confidence_text(c, f"On {device}", f"On {other_device}")
     yield Finding(
         question,
-        f"{_verdict(word, c)}: {values}{_sure(c, f'On {here}', f'On {there}')}{tail}",
+        f"{_verdict(word, c)}: {values}{sure}{tail}",
         more,
-        c.holds,
-        {**numbers(c, other), "here": here, "there": there},
+        c.confidence,
+        {**numbers(c, other), "here": device, "there": other_device},
     )
 
 
-def _runs(case: Case, group: Sequence[str], device: Device) -> bool:
+def _offers_all(case: Case, group: Sequence[str], device: Device) -> bool:
     """Whether a device offers every task of a group, limits aside."""
     return all(offers(case.problem.graph.task(t).kernel, device) for t in group)

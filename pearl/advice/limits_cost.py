@@ -33,7 +33,7 @@ def what_bounds(case: Case) -> Iterator[Finding]:
     proof = "" if plan.status == "optimal" else f" Not proved to be the best ({plan.status})."
     yield Finding(
         "What bounds you now?",
-        f"{case.figure(plan)}. {said}{proof}",
+        f"{case.value_text(plan)}. {said}{proof}",
         case.command("plan", "--explain"),
         numbers={"value": plan.value, "period_s": plan.period_s, "bound": plan.bottleneck.name},
     )
@@ -43,7 +43,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
     """Each limit that the spec sets, left out; then what slack that it does not allow would buy."""
     own: dict[str, Any] = dict(case.system.raw.get("limits") or {})
     cheap, closed = [], []
-    found: list[tuple[float, Finding]] = []
+    costly: list[tuple[float, Finding]] = []
     for key, value in own.items():
         if not value or key in ALLOWING:
             continue
@@ -57,24 +57,24 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
         if c.ratio < VISIBLE:
             cheap.append(key)
             continue
-        found.append(
+        costly.append(
             (
                 c.ratio,
                 Finding(
                     f"What does your limit {key}: {value} cost?",
-                    f"{c.ratio:.2f} x. Without it {case.beside(other)}.",
+                    f"{c.ratio:.2f} x. Without it {case.comparison_text(other)}.",
                     case.command("plan", "--explain", sets={f"limits.{key}": FREE[key]}),
-                    c.holds,
+                    c.confidence,
                     numbers(c, other),
                 ),
             )
         )
-    yield from (v for _, v in sorted(found, key=lambda pair: -pair[0]))
+    yield from (v for _, v in sorted(costly, key=lambda pair: -pair[0]))
     if cheap or closed:
         parts = [f"{listed(cheap)} cost{'s' if len(cheap) == 1 else ''} nothing"] if cheap else []
         parts += [f"without {k} no plan was found in time" for k in closed]
         yield Finding(
-            f"What do your {'other ' if found else ''}limits cost?",
+            f"What do your {'other ' if costly else ''}limits cost?",
             f"By the estimates {'; '.join(parts)}.",
             case.command("plan", "--explain"),
         )
@@ -107,9 +107,9 @@ def _slack(case: Case) -> Iterator[Finding]:
     c = case.compare(other)
     yield Finding(
         "What would slack buy?",
-        f"{key}: {more} is worth {ratio:.2f} x: {case.beside(other)}. It changes what is learned: "
-        "docs/theory.md says by how much data are older.",
+        f"{key}: {more} is worth {ratio:.2f} x: {case.comparison_text(other)}. It changes what "
+        "is learned: docs/theory.md says by how much data are older.",
         case.command("plan", "--explain", sets={f"limits.{key}": more}),
-        c.holds,
+        c.confidence,
         numbers(c, other),
     )

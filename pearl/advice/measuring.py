@@ -17,7 +17,7 @@ import numpy as np
 
 from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import share
-from pearl.advice.designs import by_design, over_designs, without
+from pearl.advice.designs import designs_text, plan_without, plans_by_design
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
 from pearl.formatting import count, listed, percent, si
@@ -54,7 +54,7 @@ def rates_and_power(case: Case) -> Iterator[Finding]:
         if case.problem.graph.env_steps
         else ""
     ]
-    parts[0] = parts[0] or case.figure(plan)
+    parts[0] = parts[0] or case.value_text(plan)
     if b and b.env_steps_per_s and case.problem.graph.env_steps:
         parts[0] += f" ({range_text(b.env_steps_per_s)})"
     parts.append(f"{si(plan.power_w, 'W')} on average")
@@ -62,7 +62,7 @@ def rates_and_power(case: Case) -> Iterator[Finding]:
         ends = f" ({range_text(b.env_steps_per_j)})" if b and b.env_steps_per_j else ""
         parts.append(f"{count(per_j)} env steps/J{ends}")
     text = f"{listed(parts)}, modelled."
-    frugal = case.solved(case.problem, "power_efficiency")
+    frugal = case.solve_variant(case.problem, "power_efficiency")
     if frugal is not None and plan.energy_per_iteration_j > 0:
         gain = plan.energy_per_iteration_j / frugal.energy_per_iteration_j
         slower = frugal.period_s / plan.period_s
@@ -89,8 +89,8 @@ def how_sure(case: Case) -> Iterator[Finding]:
     """How often the plan is the best of those that are best in some draw, and what to measure."""
     if case.plan.objective != "throughput" or case.left_s < LEAST_S:
         return
-    found = _rivals(case)
-    if len(found) == 1:
+    candidates = _rivals(case)
+    if len(candidates) == 1:
         yield Finding(
             "How sure is this plan?",
             f"Sure: it is the best one in all of {SOLVED} draws that were solved.",
@@ -100,24 +100,24 @@ def how_sure(case: Case) -> Iterator[Finding]:
         )
         return
     closed = closed_forms(case.plan) or [
-        m.device for r in found for m in r.assignment.modes if m.estimate.rung == CLOSED
+        m.device for r in candidates for m in r.assignment.modes if m.estimate.rung == CLOSED
     ]
     if closed:
         names = list(dict.fromkeys(closed))
         text = f"No draw says: it or the next best plan counts on closed forms of {listed(names)}."
-        other = without(case, names)
+        other = plan_without(case, names)
         if other is not None:
-            plans = by_design(case, case.system.platform, names, case.plan)
-            text += f" {over_designs(case, other, plans, names)}"
+            plans = plans_by_design(case, case.system.platform, names, case.plan)
+            text += f" {designs_text(case, other, plans, names)}"
         yield Finding("How sure is this plan?", text, case.command("plan", "--explain"))
         return
-    rows = _seconds(found, case.draws, case)
+    rows = _iteration_s(candidates, case.draws, case)
     losses = regrets(rows, rows.min(axis=0))
     best = float(np.mean(losses[0] <= 1e-3))
     mean, worst = float(losses[0].mean()), float(losses[0].max())
     often = [float(np.mean(row <= 0)) for row in losses]
-    rival = max(range(1, len(found)), key=lambda i: often[i])
-    other = _plan_of(case, found[rival])
+    rival = max(range(1, len(candidates)), key=lambda i: often[i])
+    other = _to_plan(case, candidates[rival])
     yield Finding(
         "How sure is this plan?",
         f"It is the best one in {share(best, case.draws.number)}; its regret is "
@@ -125,58 +125,60 @@ def how_sure(case: Case) -> Iterator[Finding]:
         f"{'; '.join(differences(case.plan, other)[:3])}.",
         case.command("plan", "--objective robust"),
         best,
-        {"best": best, "regret_mean": mean, "regret_worst": worst, "rivals": len(found)},
+        {"best": best, "regret_mean": mean, "regret_worst": worst, "rivals": len(candidates)},
     )
-    yield from _measure(case, found)
+    yield from _measurement_finding(case, candidates)
 
 
 def _rivals(case: Case) -> list[Rival]:
     """The plan itself, first, and the best plans of some draws, those first that are best most
     often."""
     plan = case.plan
-    mine = rival_of(plan, case.problem)
+    own = rival_of(plan, case.problem)
     if plan.method not in METHODS:
-        return [mine]
+        return [own]
     method = METHODS[plan.method]
     deadline = time.monotonic() + 0.5 * case.left_s
     problem = replace(case.problem, objective="throughput")
     search, run = Search(deadline, plan.seed, plan.method), method.load(plan.method)
-    found = rivals(problem, search, run, Draws(SOLVED, case.draws.seed))
-    rows = _seconds(found, Draws(60, case.draws.seed), case)
-    wins = np.bincount(rows.argmin(axis=0), minlength=len(found))
+    candidates = rivals(problem, search, run, Draws(SOLVED, case.draws.seed))
+    rows = _iteration_s(candidates, Draws(60, case.draws.seed), case)
+    wins = np.bincount(rows.argmin(axis=0), minlength=len(candidates))
     order = np.argsort(-wins, kind="stable")
-    kept = [found[i] for i in order if wins[i] > 0][:RIVALS]
-    mine_s, same = _seconds([mine], Draws(60, case.draws.seed), case)[0], []
-    for rival, row in ((r, _seconds([r], Draws(60, case.draws.seed), case)[0]) for r in kept):
-        if not np.allclose(row, mine_s, rtol=1e-3):
-            same.append(rival)
-    return [mine, *same]
+    winners = [candidates[i] for i in order if wins[i] > 0][:RIVALS]
+    own_s, others = _iteration_s([own], Draws(60, case.draws.seed), case)[0], []
+    for rival, row in (
+        (r, _iteration_s([r], Draws(60, case.draws.seed), case)[0]) for r in winners
+    ):
+        if not np.allclose(row, own_s, rtol=1e-3):
+            others.append(rival)
+    return [own, *others]
 
 
-def _seconds(found: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
+def _iteration_s(candidates: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
     """(rivals, draws), seconds of an iteration."""
-    return np.array([r.seconds(draws, case.problem.limits.power_w) for r in found])
+    return np.array([r.seconds(draws, case.problem.limits.power_w) for r in candidates])
 
 
-def _plan_of(case: Case, rival: Rival) -> Plan:
+def _to_plan(case: Case, rival: Rival) -> Plan:
     proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, timed_out=False)
     return build_plan(rival.assignment, rival.orders, proof, power_w=case.problem.limits.power_w)
 
 
-def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
+def _measurement_finding(case: Case, candidates: Sequence[Rival]) -> Iterator[Finding]:
     """The family whose measurement saves most expected regret."""
     number = OUTER * INNER
     inner = Draws(number, case.draws.seed + 1)
-    rows = _seconds(found, inner, case)
+    rows = _iteration_s(candidates, inner, case)
     now = float(regrets(rows, rows.min(axis=0)).mean(axis=1).min())
     gains: list[tuple[float, str, str]] = []
-    for family, members in _families(found).items():
+    for family, members in _families(candidates).items():
         if case.left_s < LEAST_S:
             break
-        drawn = given(members, inner, case.draws.seed + 2)
-        rows = _seconds(found, drawn, case)
+        drawn = condition_on(members, inner, case.draws.seed + 2)
+        rows = _iteration_s(candidates, drawn, case)
         losses = regrets(rows, rows.min(axis=0))
-        losses = losses.reshape(len(found), OUTER, INNER).mean(axis=2)
+        losses = losses.reshape(len(candidates), OUTER, INNER).mean(axis=2)
         gains.append((now - float(losses.min(axis=0).mean()), family, _device(case, members)))
     if not gains:
         return
@@ -196,13 +198,13 @@ def _measure(case: Case, found: Sequence[Rival]) -> Iterator[Finding]:
         question,
         f"{family}: the choice made with it known is expected to be {percent(gain)} faster "
         f"(regret {percent(now)} → {percent(max(0.0, now - gain))}). "
-        f"{_how(device)}{_started(case, family)}",
+        f"{_how_to_measure(device)}{_probe_hint(case, family)}",
         "pearl calibrate",
         numbers={"family": family, "gain": gain, "regret_mean": now, "device": name},
     )
 
 
-def _how(device: Device) -> str:
+def _how_to_measure(device: Device) -> str:
     if device.simulated:
         return (
             f"No command takes it: {device.name} is a closed form, of a design that is not built."
@@ -212,7 +214,7 @@ def _how(device: Device) -> str:
     return f"pearl calibrate takes it on a machine with {device.model or device.name}."
 
 
-def _started(case: Case, family: str) -> str:
+def _probe_hint(case: Case, family: str) -> str:
     """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
     host = case.problem.costs.platform.device(case.problem.costs.platform.host)
     if "(eager" not in family or not host.real or host.host or stored_probe() is not None:
@@ -223,10 +225,10 @@ def _started(case: Case, family: str) -> str:
     )
 
 
-def _families(found: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
+def _families(candidates: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
     """Family → the doubts of its modes that any of these plans uses."""
     families: dict[str, dict[str, Uncertainty]] = {}
-    for rival in found:
+    for rival in candidates:
         a = rival.assignment
         graph: TaskGraph = a.expansion.graph
         costs: CostTable = a.costs
@@ -245,7 +247,7 @@ def _device(case: Case, members: Sequence[Uncertainty]) -> str:
     return case.problem.costs.platform.host
 
 
-def given(members: Sequence[Uncertainty], draws: Draws, seed: int) -> Draws:
+def condition_on(members: Sequence[Uncertainty], draws: Draws, seed: int) -> Draws:
     """The draws, with the errors of these modes known: OUTER results by another seed, each INNER
     times, and every number that has a part in them drawn anew given the result."""
     names = list(dict.fromkeys(name for d in members for name in d.parts()))
@@ -255,7 +257,7 @@ def given(members: Sequence[Uncertainty], draws: Draws, seed: int) -> Draws:
             weights[i, names.index(name)] = 1 / math.sqrt(PARTS)
     before = np.array([draws.part(name) for name in names])
     truth = Draws(OUTER, seed)
-    seen = weights @ np.array([np.repeat(truth.part(name), INNER) for name in names])
-    after = before + weights.T @ np.linalg.pinv(weights @ weights.T) @ (seen - weights @ before)
-    known: dict[str, Vector] = dict(zip(names, after, strict=True))
-    return replace(draws, known={**draws.known, **known})
+    observed = weights @ np.array([np.repeat(truth.part(name), INNER) for name in names])
+    after = before + weights.T @ np.linalg.pinv(weights @ weights.T) @ (observed - weights @ before)
+    parts: dict[str, Vector] = dict(zip(names, after, strict=True))
+    return replace(draws, known={**draws.known, **parts})

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pearl.formatting import si
-from pearl.text_tables import terminal_width
+from pearl.report.terminal import terminal_width
 
 if TYPE_CHECKING:
     from pearl.advice import Advice
@@ -29,11 +29,11 @@ def verdict_text(verdict: Finding, said: list[str]) -> str:
     """
     width = min(terminal_width(), 100)
     lines = textwrap.wrap(
-        _shown(verdict.answer), width, initial_indent=INDENT, subsequent_indent=INDENT
+        _printable(verdict.answer), width, initial_indent=INDENT, subsequent_indent=INDENT
     )
-    command = [] if verdict.command in said else [f"{INDENT}{_shown(verdict.command)}"]
+    command = [] if verdict.command in said else [f"{INDENT}{_printable(verdict.command)}"]
     said.append(verdict.command)
-    return "\n".join([_shown(verdict.question), *lines, *command])
+    return "\n".join([_printable(verdict.question), *lines, *command])
 
 
 def footer(advice: Advice) -> str:
@@ -49,6 +49,6 @@ def footer(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def _shown(words: str) -> str:
+def _printable(words: str) -> str:
     """Text without control characters, which a name may hold."""
     return "".join(c if c.isprintable() else "�" for c in words)

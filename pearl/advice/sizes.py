@@ -11,7 +11,7 @@ from typing import Any
 from pearl.advice.case import SOLVE_S, Case, Finding, numbers
 from pearl.advice.comparison import Comparison, compare, how_sure, number
 from pearl.errors import InfeasibleError, SpecError
-from pearl.explanation.resolve import LEAST_S, devices_in, restricted
+from pearl.explanation.resolve import LEAST_S, devices_in, restrict
 from pearl.formatting import count, listed
 from pearl.planner.gpu_balance import balance
 from pearl.planning.plans import Plan
@@ -50,44 +50,44 @@ def how_many_environments(case: Case) -> Iterator[Finding]:
             tried[n] = other
     if len(tried) == 1:
         return
-    enough = _least(tried)
+    enough = _smallest_sufficient(tried)
     row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
     question, sets = "How many environments?", {"algorithm.num_envs": enough}
     if enough == now:
         answer = f"{now}, as now: more give less than 5 % ({case.unit} by number: {row})."
-        yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
+        yield Finding(question, answer, case.command("plan"), numbers=_by_size(tried))
         return
     c = case.compare(tried[enough])
-    why = "are enough" if enough < now else f"give {case.beside(tried[enough])}"
+    verdict = "are enough" if enough < now else f"give {case.comparison_text(tried[enough])}"
     yield Finding(
         question,
-        f"{enough} {why} ({case.unit} by number: {row}). More environments a gradient step change "
-        "what is learned.",
+        f"{enough} {verdict} ({case.unit} by number: {row}). More environments a gradient step "
+        "change what is learned.",
         case.command("plan", sets=sets),
-        c.holds if enough > now else None,
-        {**numbers(c, tried[enough]), **_by(tried)},
+        c.confidence if enough > now else None,
+        {**numbers(c, tried[enough]), **_by_size(tried)},
     )
 
 
-def _by(tried: dict[int, Plan]) -> dict[str, object]:
+def _by_size(tried: dict[int, Plan]) -> dict[str, object]:
     return {"by_size": {str(size): number(plan) for size, plan in sorted(tried.items())}}
 
 
 def how_many_threads(case: Case) -> Iterator[Finding]:
     """Actor threads at which the GPU is the busier, where the platform has one."""
     try:
-        found = balance(case.system)
+        sweep = balance(case.system)
     except SpecError:  # no actors, or not one CPU and one GPU
         return
-    if not found.points:
+    if not sweep.points:
         return
-    v = found.verdict
+    v = sweep.verdict
     yield Finding(
         "How many threads does the GPU need?",
-        f"{verdict_sentence(v)} {halves_sentence(found)}".rstrip(),
+        f"{verdict_sentence(v)} {halves_sentence(sweep)}".rstrip(),
         case.command("balance"),
         v.share,
-        {"threads": found.points[-1].closed, "multiprocessors": v.sms, "busiest": v.busiest},
+        {"threads": sweep.points[-1].closed, "multiprocessors": v.sms, "busiest": v.busiest},
     )
 
 
@@ -115,39 +115,41 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
         return {**copies, **room(n), **({"limits.policy_lag": lag} if lag else {})}
 
     now = max(t.replicas for t in case.plan.tasks if t.task in acting)
-    most = min(cores, *(case.problem.graph.task(t).environments for t in acting))
+    max_actors = min(cores, *(case.problem.graph.task(t).environments for t in acting))
     base = (case.plan_with(room(now)) if room(now) else None) or case.plan
-    tried, unasked = {now: base}, list[int]()
-    for n in (*(n for n in ACTORS if now < n <= most), *(n for n in ACTORS if n < now)):
+    tried, skipped = {now: base}, list[int]()
+    for n in (*(n for n in ACTORS if now < n <= max_actors), *(n for n in ACTORS if n < now)):
         if case.left_s < 1:
-            unasked.append(n)
+            skipped.append(n)
         elif (other := case.plan_with(sets(n, limits.policy_lag))) is not None:
             tried[n] = other
     row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
-    n, lag = _least(tried), limits.policy_lag
+    n, lag = _smallest_sufficient(tried), limits.policy_lag
     if number(tried[now]) >= ENOUGH * max(map(number, tried.values())):
         n = now
-    found = tried[n]
+    chosen = tried[n]
     behind = None if lag else case.plan_with(sets(n, 1))
     if behind is not None:
         row += f"; {n} with policy_lag 1: {count(number(behind))}"
-        if number(behind) * ENOUGH >= number(found):
-            found, lag = behind, 1
+        if number(behind) * ENOUGH >= number(chosen):
+            chosen, lag = behind, 1
     row += "; max_lanes one more" if room(max(tried)) else ""
-    late = f" No time was left for {listed(list(map(str, unasked)))}." if unasked else ""
-    if found is base:
-        answer = f"{n}, as now: others that were tried give less than 5 % more ({row}).{late}"
-        yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
+    untried = f" No time was left for {listed(list(map(str, skipped)))}." if skipped else ""
+    if chosen is base:
+        answer = f"{n}, as now: others that were tried give less than 5 % more ({row}).{untried}"
+        yield Finding(question, answer, case.command("plan"), numbers=_by_size(tried))
         return
-    c, lanes = case.compare(found), sum(k.width > 0 for k in found.lanes)
+    c, lanes = case.compare(chosen), sum(k.width > 0 for k in chosen.lanes)
     which = f"{n} actor{'s' if n > 1 else ''}{f' with policy_lag {lag}' if lag else ''}"
-    answer = f"{which}, {lanes} lane{'s' if lanes > 1 else ''} in all: {case.beside(found)}"
+    answer = (
+        f"{which}, {lanes} lane{'s' if lanes > 1 else ''} in all: {case.comparison_text(chosen)}"
+    )
     yield Finding(
         question,
-        f"{answer} (copies of {listed(acting)} at most: {row}).{late}",
+        f"{answer} (copies of {listed(acting)} at most: {row}).{untried}",
         case.command("plan", sets=sets(n, lag)),
-        c.holds,
-        {**numbers(c, found), **_by(tried)},
+        c.confidence,
+        {**numbers(c, chosen), **_by_size(tried)},
     )
 
 
@@ -162,14 +164,14 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         return
 
     def sets(n: int) -> dict[str, object]:
-        most = limits.max_lanes
-        short = most is not None and most <= n
-        found: dict[str, object] = {"limits.learners": n}
+        max_lanes = limits.max_lanes
+        short = max_lanes is not None and max_lanes <= n
+        keys: dict[str, object] = {"limits.learners": n}
         if short:
-            found["limits.max_lanes"] = min(lanes, n + 1)
+            keys["limits.max_lanes"] = min(lanes, n + 1)
         if n == 1 and limits.reduction is not None:  # which is of several
-            found["limits.reduction"] = None
-        return found
+            keys["limits.reduction"] = None
+        return keys
 
     for n in LEARNERS:
         other = case.plan_with(sets(n)) if n != now and n <= lanes else None
@@ -184,24 +186,24 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
             yield Finding(question, answer, command, decides=False)
         return
     best = max(number(p) for p in tried.values())
-    enough = now if number(case.plan) >= ENOUGH * best else _least(tried)
+    enough = now if number(case.plan) >= ENOUGH * best else _smallest_sufficient(tried)
     row = listed([f"{n}: {count(number(tried[n]))}" for n in sorted(tried)])
     if enough == now:
         answer = f"{now}, as now: others give less than 5 % more ({case.unit} by number: {row})."
-        yield Finding(question, answer, case.command("plan"), numbers=_by(tried))
+        yield Finding(question, answer, case.command("plan"), numbers=_by_size(tried))
         return
     c = case.compare(tried[enough])
     yield Finding(
         question,
-        f"{enough}: {case.beside(tried[enough])} ({case.unit} by number: {row}). What is learned "
-        "changes by the order of a sum.",
+        f"{enough}: {case.comparison_text(tried[enough])} ({case.unit} by number: {row}). What is "
+        "learned changes by the order of a sum.",
         case.command("plan", sets=sets(enough)),
-        c.holds,
-        {**numbers(c, tried[enough]), **_by(tried)},
+        c.confidence,
+        {**numbers(c, tried[enough]), **_by_size(tried)},
     )
 
 
-def _least(tried: Mapping[int, Plan]) -> int:
+def _smallest_sufficient(tried: Mapping[int, Plan]) -> int:
     """The least number that is enough."""
     best = max(number(p) for p in tried.values())
     return min(n for n, p in tried.items() if number(p) >= ENOUGH * best)
@@ -218,9 +220,9 @@ def which_sizes_matter(case: Case) -> Iterator[Finding]:
             more = {} if starts is None else {"algorithm.learning_starts": max(int(size), starts)}
             return {"algorithm.batch_size": int(size), **more}
 
-        yield from _over(case, "batch size", [batch * f for f in BATCHES], sets, batch)
+        yield from _size_finding(case, "batch size", [batch * f for f in BATCHES], sets, batch)
     if isinstance(ratio, Fraction) and ratio > 0:
-        yield from _over(
+        yield from _size_finding(
             case,
             "replay ratio",
             [ratio * f for f in RATIOS],
@@ -228,7 +230,7 @@ def which_sizes_matter(case: Case) -> Iterator[Finding]:
             ratio,
         )
     if isinstance(hidden, tuple | list) and hidden and all(isinstance(h, int) for h in hidden):
-        yield from _over(
+        yield from _size_finding(
             case,
             "width of the networks",
             [hidden[0] * f for f in WIDTHS],
@@ -237,9 +239,9 @@ def which_sizes_matter(case: Case) -> Iterator[Finding]:
         )
 
 
-def _over(
+def _size_finding(
     case: Case,
-    what: str,
+    size_name: str,
     sizes: Sequence[Size],
     sets: Callable[[Any], dict[str, object]],
     now: Size,
@@ -247,7 +249,7 @@ def _over(
     learning = case.tasks("gradient")
     if not learning:
         return
-    here = devices_in(case.plan, learning)
+    devices = devices_in(case.plan, learning)
     tried: dict[Size, Plan] = {now: case.plan}
     moved: tuple[Size, Plan] | None = None
     for size in sorted(sizes, key=lambda s: abs(float(s) - float(now))):
@@ -255,30 +257,30 @@ def _over(
         if other is None:
             continue
         tried[size] = other
-        if devices_in(other, learning) != here and moved is None:
+        if devices_in(other, learning) != devices and moved is None:
             moved = size, other
     if len(tried) == 1:
         return
-    row = listed([f"{_plain(s)}: {count(number(p))}" for s, p in sorted(tried.items())])
-    most = max(tried)
-    command = case.command("plan", "--explain", sets=sets(moved[0] if moved else most))
+    row = listed([f"{_size_text(s)}: {count(number(p))}" for s, p in sorted(tried.items())])
+    largest = max(tried)
+    command = case.command("plan", "--explain", sets=sets(moved[0] if moved else largest))
     sure: Comparison | None = None
     verb = "moves" if len(learning) == 1 else "move"
     if moved:
         size, other = moved
         to = listed(devices_in(other, learning))
-        stayed = _stayed(case, other, learning, here)
+        stayed = _plan_staying(case, other, learning, devices)
         sure = compare(stayed, other, case.draws) if stayed else None
         word, how = "Yes", ""
         if sure is not None and sure.choice == "either":
             word, how = "By the estimates yes", f", but {how_sure(sure)}"
         elif sure is not None and sure.choice == "plan":
             word = "By the estimates yes, by most draws no"
-            how = f"; {listed(here)} is {how_sure(sure)}"
+            how = f"; {listed(devices)} is {how_sure(sure)}"
         elif sure is not None:
             how = f", {how_sure(sure)}"
         answer = (
-            f"{word}: at {_plain(size)} {listed(learning)} {verb} to {to}{how} "
+            f"{word}: at {_size_text(size)} {listed(learning)} {verb} to {to}{how} "
             f"({case.unit}: {row})."
         )
     elif len(case.problem.costs.platform.devices) == 1:
@@ -286,29 +288,31 @@ def _over(
     else:
         stay = "stays" if len(learning) == 1 else "stay"
         answer = (
-            f"No: {listed(learning)} {stay} on {listed(here)} from "
-            f"{_plain(min(tried))} to {_plain(most)} ({case.unit}: {row})."
+            f"No: {listed(learning)} {stay} on {listed(devices)} from "
+            f"{_size_text(min(tried))} to {_size_text(largest)} ({case.unit}: {row})."
         )
     yield Finding(
-        f"Would another {what} change the answer?",
+        f"Would another {size_name} change the answer?",
         answer,
         command,
-        sure.holds if sure else None,
+        sure.confidence if sure else None,
         {
             "now": float(now),
             "moves_at": float(moved[0]) if moved else None,
-            "by_size": {_plain(s): number(p) for s, p in sorted(tried.items())},
+            "by_size": {_size_text(s): number(p) for s, p in sorted(tried.items())},
         },
         decides=len(case.problem.costs.platform.devices) > 1,
     )
 
 
-def _stayed(case: Case, moved: Plan, learning: Sequence[str], here: Sequence[str]) -> Plan | None:
+def _plan_staying(
+    case: Case, moved: Plan, learning: Sequence[str], devices: Sequence[str]
+) -> Plan | None:
     """The best plan of the problem of another one with gradient steps on the devices of now."""
-    about = moved.problem
-    if about is None or len(here) > 1 or case.left_s < LEAST_S:
+    problem = moved.problem
+    if problem is None or len(devices) > 1 or case.left_s < LEAST_S:
         return None
-    narrow = restricted(about, {tuple(learning): here[0]}, {})
+    narrow = restrict(problem, {tuple(learning): devices[0]}, {})
     try:
         return solve_problem(
             replace(narrow, objective=moved.objective),
@@ -319,5 +323,5 @@ def _stayed(case: Case, moved: Plan, learning: Sequence[str], here: Sequence[str
         return None
 
 
-def _plain(size: Size) -> str:
+def _size_text(size: Size) -> str:
     return str(size) if isinstance(size, Fraction) else f"{size:g}"

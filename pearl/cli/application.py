@@ -1,7 +1,7 @@
-"""The application: registration of commands, their output, their errors, and their exit status.
+"""The application: registration of commands, their output, errors and exit status.
 
 Exit status: 0 done; 1 infeasible or failed; 2 the spec or the arguments are wrong; 130 after
-Ctrl-C. Heavy modules are imported inside the commands, so that `pearl --help` is quick.
+Ctrl-C. Commands import heavy modules themselves, so that `pearl --help` is quick.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="pearl",
-    help="Decides where each part of a deep reinforcement learning loop runs, and trains it so.",
+    help="Plans which device runs each part of a deep-RL training loop, then trains with that "
+    "plan.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -32,8 +33,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from pearl.planning.plans import pearl_version
 
         print(f"pearl {pearl_version()}")
@@ -52,9 +53,12 @@ def _options(
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: text for people, the object for programs, the exit status.
+    """The result of a command.
 
-    after: what is done once all of it is written.
+    text: for people, printed on standard output.
+    object: for programs, written as JSON.
+    status: exit status of the process.
+    after: called when text and object are written; None for no call.
     """
 
     text: str
@@ -81,7 +85,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever reads our output has had enough
+            if error.errno == errno.EPIPE:  # the reader of the output, such as `head`, has ended
                 raise
             error_line(f"{error.filename or 'output'}: {error.strerror or error}")
             raise typer.Exit(FAILED) from None
@@ -104,8 +108,9 @@ def _attempt(work: Callable[[], Result]) -> Result:
         return Result("", {"schema": SCHEMA, "status": "invalid", "problems": problems}, WRONG)
     except InfeasibleError as error:
         error_line(str(error))
-        found = {"status": "infeasible", "message": str(error), "conflict": list(error.conflict)}
-        return Result("", {"schema": SCHEMA, **found}, FAILED)
+        conflict = list(error.conflict)
+        value = {"status": "infeasible", "message": str(error), "conflict": conflict}
+        return Result("", {"schema": SCHEMA, **value}, FAILED)
     except (UnsupportedError, EnvironmentFailed, CalibrationError) as error:
         error_line(str(error))
         failed = {"schema": SCHEMA, "status": "failed", "message": str(error)}
@@ -113,7 +118,7 @@ def _attempt(work: Callable[[], Result]) -> Result:
 
 
 def _note(message: Warning | str, *where: Any, **options: Any) -> None:
-    """A warning as a line of its own, without the place in the code that it comes from."""
+    """Print a warning as one line, without its place in the code."""
     print(f"note: {message}", file=sys.stderr, flush=True)
 
 

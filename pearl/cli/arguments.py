@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and the specs that they read."""
+"""Arguments of several commands, and loading of the specs that they name."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ if TYPE_CHECKING:
 
 
 def overrides(pairs: list[str] | None) -> dict[str, object]:
+    """Return KEY=VALUE arguments as a mapping."""
     from pearl.spec.reading import parse_set
 
     return dict(parse_set(pair) for pair in pairs or ())
 
 
 def load_spec(spec: str, pairs: list[str] | None) -> System:
+    """Load a spec with KEY=VALUE arguments laid over it."""
     from pearl.spec.reading import load
 
     return load(spec, set=overrides(pairs))
 
 
 def warn_of_measuring(system: System, *, to_train: bool = False) -> None:
-    """A plan for this host's CPU times kernels that never were, unless it is `to_train` by and can
-    have one lane only: say so before a silent while."""
+    """Announce on standard error that planning will time kernels of this host's CPU, if it will.
+
+    to_train: the plan is trained at once. Such a plan of one lane is made without timing while the
+        host is busy.
+    """
     from pearl.planner.planner import skipping_timing_if_busy
     from pearl.spec.user_code import build_graph
     from pearl_estimators.host import calibrator, measuring
@@ -37,10 +42,10 @@ def warn_of_measuring(system: System, *, to_train: bool = False) -> None:
     with skipping_timing_if_busy(system) if to_train else nullcontext():
         missing = calibrator.missing_groups(build_graph(system).kernels)
     if missing:
-        what = f"timing kernels of this host once ({', '.join(missing)})"
-        most_s = measuring.limit_of(measuring.SECONDS)
+        max_s = measuring.limit_of(measuring.SECONDS)
         print(
-            f"{what}, about a minute, at most {most_s:.0f} s; Ctrl-C keeps what was timed",
+            f"timing this host's kernels once ({', '.join(missing)}): about a minute, at most "
+            f"{max_s:.0f} s. Ctrl-C stops and keeps the timings so far",
             file=sys.stderr,
             flush=True,
         )
@@ -52,7 +57,7 @@ Spec = Annotated[
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder left by `pearl train`.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Import the code that a run names which is not of your training."),
+    typer.Option("--trust", help="Allow importing code named by a run that you did not train."),
 ]
 Keys = Annotated[
     list[str] | None,

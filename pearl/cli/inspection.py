@@ -15,7 +15,7 @@ import typer
 from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
 from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
-from pearl.text_tables import marked
+from pearl.formatting import marked
 
 if TYPE_CHECKING:
     from pearl_devices import Device
@@ -45,7 +45,8 @@ def init(
         str | None,
         typer.Option(
             metavar="DEVICES",
-            help="Write a platform out, to be edited: cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
+            help="Write this platform into the spec for editing: "
+            "cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
             "`pearl list devices`.",
         ),
     ] = None,
@@ -64,8 +65,8 @@ def init(
         raise SpecError(
             f"{file}: exists already; init does not overwrite, name another file"
         ) from None
-    found = {"schema": SCHEMA, "path": str(file)}
-    return Result(f"wrote {file}; next: pearl check {file}", found)
+    value = {"schema": SCHEMA, "path": str(file)}
+    return Result(f"wrote {file}; next: pearl check {file}", value)
 
 
 @command
@@ -74,12 +75,12 @@ def check(
     keys: Keys = None,
     imports: Annotated[
         bool,
-        typer.Option("--import", help="Import the code that it names, to check that as well."),
+        typer.Option("--import", help="Also import and check the code that the spec names."),
     ] = False,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Read a spec and say everything that is wrong with it, importing nothing that it names."""
+    """Check a spec and list every problem. Does not import code that the spec names."""
     from pearl.planner.planner import check_estimates
     from pearl.spec import trust
     from pearl.spec.code_checks import check_code
@@ -87,41 +88,41 @@ def check(
     from pearl.spec.reading import load_static
     from pearl.training import memory
 
-    stated = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
-    unseen = [] if imports else trust.named(stated.raw)
+    static = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
+    unchecked = [] if imports else trust.named(static.raw)
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
-    warned, noted = None, ""
-    if not unseen:  # else sizes are those of an environment or networks not looked at
+    warning, env_note = None, ""
+    if not unchecked:  # else sizes are those of an environment or networks not looked at
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
-        warned, noted = memory.warning(system), system.env.note
-    notes = [note for note in (noted, count_unsourced(stated.platform)) if note]
-    found = {
+        warning, env_note = memory.warning(system), system.env.note
+    notes = [note for note in (env_note, count_unsourced(static.platform)) if note]
+    value = {
         "schema": SCHEMA,
         "status": "valid",
-        "name": stated.name,
-        "spec_sha256": stated.sha256,
-        "algorithm": stated.algorithm.name,
-        "env": stated.algorithm.env,
-        "platform": stated.platform.name,
-        "devices": [d.name for d in stated.platform.devices],
-        "objective": stated.objective,
-        "not_looked_at": [vars(each) for each in unseen],
-        "warnings": [warned] if warned else [],
+        "name": static.name,
+        "spec_sha256": static.sha256,
+        "algorithm": static.algorithm.name,
+        "env": static.algorithm.env,
+        "platform": static.platform.name,
+        "devices": [d.name for d in static.platform.devices],
+        "objective": static.objective,
+        "not_looked_at": [vars(each) for each in unchecked],
+        "warnings": [warning] if warning else [],
         "notes": notes,
     }
-    simulated = [d.name for d in stated.platform.devices if d.simulated]
+    simulated = [d.name for d in static.platform.devices if d.simulated]
     text = (
-        f"{spec}: valid: {found['algorithm']} on {found['env']}, platform {found['platform']} "
-        f"({marked(', '.join(found['devices']), simulated)}), objective {found['objective']}"
+        f"{spec}: valid: {value['algorithm']} on {value['env']}, platform {value['platform']} "
+        f"({marked(', '.join(value['devices']), simulated)}), objective {value['objective']}"
     )
-    lines = [f"warning: {warned}"] if warned else []
+    lines = [f"warning: {warning}"] if warning else []
     lines += [f"note: {note}" for note in notes]
-    lines += [f"not looked at: {each}: {each.unknown}" for each in unseen]
-    if unseen:
-        lines.append("pearl check --import imports this code, which runs it, and looks")
-    return Result("\n".join([text, *lines]), found)
+    lines += [f"not checked: {each}: {each.unknown}" for each in unchecked]
+    if unchecked:
+        lines.append("to check it too: pearl check --import (this runs the code)")
+    return Result("\n".join([text, *lines]), value)
 
 
 class Kind(StrEnum):
@@ -161,7 +162,7 @@ def schema(json_file: Json = None) -> Result:
 @command
 def devices(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run every kernel of its GPUs against the CPU's.")
+        bool, typer.Option("--verify", help="Compare every GPU kernel with its CPU kernel.")
     ] = False,
     json_file: Json = None,
 ) -> Result:
@@ -182,11 +183,11 @@ def devices(
     value["verified"] = {}
     for device, number, check in checks:
         print(f"verifying {device.name}", file=sys.stderr, flush=True)
-        found = check(device, number)
-        passed = sum(v.passed for v in found)
-        text.append("\n".join(v.text for v in found))
-        text.append(f"{device.name}: {passed} of {len(found)} pass")
-        value["verified"][device.name] = [{**vars(v), "passed": v.passed} for v in found]
+        results = check(device, number)
+        passed = sum(v.passed for v in results)
+        text.append("\n".join(v.text for v in results))
+        text.append(f"{device.name}: {passed} of {len(results)} pass")
+        value["verified"][device.name] = [{**vars(v), "passed": v.passed} for v in results]
     failed = any(not v["passed"] for rows in value["verified"].values() for v in rows)
     return Result("\n\n".join(text), {"schema": SCHEMA, **value}, FAILED if failed else DONE)
 
@@ -194,24 +195,32 @@ def devices(
 @command
 def calibrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the stored one with kernels it has not seen.")
+        bool, typer.Option("--check", help="Test the stored calibration on held-out kernels.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=1.0, help="What measuring may take.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="Target measuring time, in seconds.")
+    ] = 30.0,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0.1, help="When it is ended, in seconds; default: 2 x seconds + 120."),
+        typer.Option(min=0.1, help="Stop after this many seconds; default: 2 × seconds + 120."),
     ] = None,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Only what this CPU takes for operators, products, memory."),
+        typer.Option(
+            "--probe",
+            help="Measure only operator overhead, matrix products and memory bandwidth of "
+            "this CPU.",
+        ),
     ] = False,
     on: Annotated[
         Cluster | None,
-        typer.Option(help="Every node of the running Ray cluster, and the links between them."),
+        typer.Option(
+            help="Calibrate every node of the running Ray cluster and the links between nodes."
+        ),
     ] = None,
     json_file: Json = None,
 ) -> Result:
-    """Measure the kernels of this host, then its GPUs, for plans to rely on."""
+    """Calibrate this host: time its CPU kernels, then its GPUs."""
     if probe and (check or on is not None):
         raise SpecError("calibrate: --probe is by itself; leave out --check and --on")
     if probe:
@@ -227,22 +236,22 @@ def calibrate(
 
     if not check:
         print(f"measuring this host, about {seconds:.0f} s", file=sys.stderr, flush=True)
-    found = measuring.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
-    value = {**found.to_json(), "path": str(path())}
+    calibration = measuring.calibrate(seconds=seconds, force=not check, limit_s=time_limit)
+    value = {**calibration.to_json(), "path": str(path())}
     if not check:
-        texts = [calibration_text(found, value["path"])]
+        texts = [calibration_text(calibration, value["path"])]
         value["devices"] = []
         for device, number, timer in _seams("TIMER"):
             print(f"measuring {device.name}, about {DEVICE_S:g} s", file=sys.stderr, flush=True)
             try:
-                known, file = timer(device, number, DEVICE_S)
+                timed, file = timer(device, number, DEVICE_S)
             except UnsupportedError as error:
                 texts.append(f"{device.name}: not timed: {error}")
                 continue
-            texts.append(gpu_calibration_text(known, str(file)))
-            value["devices"].append({**known.to_json(), "path": str(file)})
+            texts.append(gpu_calibration_text(timed, str(file)))
+            value["devices"].append({**timed.to_json(), "path": str(file)})
         return Result("\n\n".join(texts), value)
-    rows = measuring.check(found)
+    rows = measuring.check(calibration)
     value["checks"] = [{**vars(row), "held": row.held} for row in rows]
     return Result(checks_text(rows), value)
 
@@ -251,8 +260,8 @@ def _probe() -> Result:
     from pearl.cli.text import probe_text
     from pearl_estimators.host import probe
 
-    found, path = probe.probe(), str(probe.path())
-    return Result(probe_text(found, path), {"schema": SCHEMA, **found.to_json(), "path": path})
+    result, path = probe.probe(), str(probe.path())
+    return Result(probe_text(result, path), {"schema": SCHEMA, **result.to_json(), "path": path})
 
 
 def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
@@ -263,14 +272,14 @@ def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
     print(f"measuring every node, about {seconds:.0f} s each", file=sys.stderr, flush=True)
     hosts = discovery.calibrate(seconds, limit_s)
     print("measuring the links between them", file=sys.stderr, flush=True)
-    found = links.measure()
+    measured = links.measure()
     texts = [calibration_text(each, f"the cache of {host}") for host, each in hosts.items()]
-    texts.append(links_text(found, str(links.path())))
+    texts.append(links_text(measured, str(links.path())))
     value = {
         **next(iter(hosts.values())).to_json(),
         "path": str(path()),
         "hosts": {host: each.to_json() for host, each in hosts.items()},
-        "links": [asdict(each) for each in found],
+        "links": [asdict(each) for each in measured],
     }
     return Result("\n\n".join(texts), value)
 
@@ -282,12 +291,12 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     from pearl_devices.discover import host
     from pearl_devices.user_imports import function
 
-    known = host().devices
-    for i, device in enumerate(known):
-        found = getattr(backend(device.kind), name, None)
-        if found is not None:
-            number = sum(d.kind == device.kind for d in known[:i])
-            yield device, number, function(found) if isinstance(found, str) else found
+    devices = host().devices
+    for i, device in enumerate(devices):
+        seam = getattr(backend(device.kind), name, None)
+        if seam is not None:
+            number = sum(d.kind == device.kind for d in devices[:i])
+            yield device, number, function(seam) if isinstance(seam, str) else seam
 
 
 @command
@@ -301,14 +310,14 @@ def calibrate_gpu(
     ],
     model: Annotated[str, typer.Option(help="The GPU, as `pearl devices` or a platform names it.")],
     multiprocessors: Annotated[int, typer.Option(min=1, help="How many SMs it has.")],
-    source: Annotated[str, typer.Option(help="Who timed them, and with what.")],
+    source: Annotated[str, typer.Option(help="Who measured the timings, and how.")],
     json_file: Json = None,
 ) -> Result:
-    """Fit what operators cost on a GPU to timings from elsewhere, for plans to rely on."""
+    """Calibrate a GPU model from a CSV file of operator timings."""
     from pearl.cli.text import gpu_calibration_text
     from pearl_estimators.gpu import calibration as gpu
 
-    found = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
-    path = gpu.store_gpu(found)
-    value = {**found.to_json(), "path": str(path)}
-    return Result(gpu_calibration_text(found, str(path)), value)
+    calibration = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
+    path = gpu.store_gpu(calibration)
+    value = {**calibration.to_json(), "path": str(path)}
+    return Result(gpu_calibration_text(calibration, str(path)), value)

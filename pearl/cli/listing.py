@@ -46,19 +46,23 @@ def policies() -> list[Entry]:
 
 
 def machines() -> dict[str, Platform]:
-    """The platforms a spec may name: `host`, which is this machine, and those that ship."""
+    """Return the platforms a spec may name: `host` (this machine) and those that ship.
+
+    Raises:
+        ValueError: a shipped platform file cannot be read.
+    """
     from pearl.spec.platform_files import read_platform
     from pearl.spec.reading import shipped
     from pearl.spec.yaml_reader import parse
     from pearl_devices.discover import host
 
-    found = {"host": host()}
+    by_name = {"host": host()}
     for name, text in sorted(shipped("pearl_configs.platforms").items()):
         platform, _, problems = read_platform(parse(text.encode(), name).data, default_name=name)
         if platform is None:
             raise ValueError(f"shipped platform {name} cannot be read: {problems}")
-        found[name] = platform
-    return found
+        by_name[name] = platform
+    return by_name
 
 
 def platforms() -> list[Entry]:
@@ -79,7 +83,7 @@ def devices() -> list[Entry]:
     from pearl.spec.catalogue import catalogue
     from pearl.spec.platform_files import read_platform
 
-    known = [
+    entries = [
         {"name": f"{name}/{d.name}", "summary": _device(d)}
         for name, platform in machines().items()
         for d in platform.devices
@@ -88,8 +92,8 @@ def devices() -> list[Entry]:
         platform, _, problems = read_platform({"devices": {name: name}})
         if platform is None:
             raise ValueError(f"device {name} of the catalogue cannot be read: {problems}")
-        known.append({"name": name, "summary": _device(platform.devices[0])})
-    return known
+        entries.append({"name": name, "summary": _device(platform.devices[0])})
+    return entries
 
 
 def kinds() -> list[Entry]:
@@ -98,15 +102,15 @@ def kinds() -> list[Entry]:
     Raises:
         SpecError: the file of a kind is missing or incomplete.
     """
-    found = []
+    entries = []
     for name in BACKENDS:
         try:
             kind, _ = backend(name), estimator(name)
         except ValueError as error:
             raise SpecError(str(error)) from None
-        about = f"width in {kind.WIDTH_UNIT}" + (", simulated" if kind.SIMULATED else "")
-        found.append({"name": name, "summary": f"{_first_paragraph(kind.__doc__)} ({about})"})
-    return found
+        traits = f"width in {kind.WIDTH_UNIT}" + (", simulated" if kind.SIMULATED else "")
+        entries.append({"name": name, "summary": f"{_first_paragraph(kind.__doc__)} ({traits})"})
+    return entries
 
 
 def runnable(device: Device) -> dict[str, list[str]]:
@@ -114,21 +118,21 @@ def runnable(device: Device) -> dict[str, list[str]]:
     from pearl_estimators.host.benchmark_kernels import MOST_FLOPS, MOST_STEPS
     from pearl_estimators.host.random_kernels import DRAWS, drawn
 
-    found: dict[str, dict[str, None]] = {}
+    variants_of: dict[str, dict[str, None]] = {}
     for name, (_, kind, _) in DRAWS.items():
         _, kernel = next(drawn([name], 0, most_flops=MOST_FLOPS, most_steps=MOST_STEPS))
         for variant, _ in offers(kernel, device):
-            found.setdefault(kind.name, {})[variant] = None
-    return {kind: list(variants) for kind, variants in found.items()}
+            variants_of.setdefault(kind.name, {})[variant] = None
+    return {kind: list(variants) for kind, variants in variants_of.items()}
 
 
 def _device(device: Device) -> str:
-    about = f"{device.kind}, {device.width} {device.width_unit}"
+    traits = f"{device.kind}, {device.width} {device.width_unit}"
     if device.simulated:
-        about += ", simulated"
+        traits += ", simulated"
     if device.design:
-        about += f", design {device.design}"
-    return f"{device.model} ({about})" if device.model else about
+        traits += f", design {device.design}"
+    return f"{device.model} ({traits})" if device.model else traits
 
 
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {

@@ -16,7 +16,7 @@ from pearl.seeds import SEEDS
 
 
 class Objective(StrEnum):
-    """What a plan is best at; the same names as in a spec."""
+    """The objective of a plan, as in a spec."""
 
     throughput = auto()
     power_efficiency = auto()
@@ -33,22 +33,31 @@ def plan(
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
     ] = None,
     objective: Annotated[
-        Objective | None, typer.Option(help="What to be best at, instead of the spec's.")
+        Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="How to solve; see `list methods`.")] = None,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 20.0,
+    method: Annotated[
+        str | None, typer.Option(help="Solver method; see `pearl list methods`.")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
+    ] = 20.0,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what bounds it and what would help.")
+        bool,
+        typer.Option(
+            "--explain", help="Explain the bottleneck and which changes would improve the plan."
+        ),
     ] = False,
     runner_ups: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --explain: write the plans that come close there."),
+        typer.Option(
+            metavar="DIR", help="With --explain: write the near-optimal plans to this folder."
+        ),
     ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Decide where everything runs, and predict what that gives."""
+    """Plan where each task runs, and predict throughput and power."""
     from pearl.cli.text import difference, difference_text
     from pearl.explanation import explain as explained
     from pearl.planner.planner import plan as make_plan
@@ -56,23 +65,25 @@ def plan(
     from pearl.report.report import Report
 
     if runner_ups is not None and not explain:
-        raise SpecError(f"--runner-ups {runner_ups}: add --explain, which finds them")
+        raise SpecError(
+            f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
+        )
     other = load_plan(diff) if diff else None
-    asked = [f"objective={objective.value}"] if objective else []
-    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
+    override = [f"objective={objective.value}"] if objective else []
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
-    found = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
-    explanation = explained(found) if explain else None
-    report = Report(found, None, system, explanation=explanation)
+    result = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
+    explanation = explained(result) if explain else None
+    report = Report(result, None, system, explanation=explanation)
     text, value = str(report), report.to_json()
     if explanation is not None and runner_ups is not None:
         runner_ups.mkdir(parents=True, exist_ok=True)
         for n, close in enumerate(explanation.runner_ups.plans, 1):
             close.plan.save(runner_ups / f"plan-{n}.json")
-        text += f"\n\n{len(explanation.runner_ups.plans)} plans that come close: {runner_ups}"
+        text += f"\n\n{len(explanation.runner_ups.plans)} near-optimal plans: {runner_ups}"
     if other is not None:
-        value["diff"] = difference(other, found)
-        text = difference_text(other, found)
+        value["diff"] = difference(other, result)
+        text = difference_text(other, result)
     return Result(text, value)
 
 
@@ -83,11 +94,13 @@ def pareto(
     gap: Annotated[
         float, typer.Option(min=0.0, help="Largest relative gap between neighbours.")
     ] = 0.01,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds to solve at most.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
+    ] = 60.0,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Show what power buys: the assignments between least power and most throughput."""
+    """Compute the throughput–power Pareto front."""
     from pearl.cli.text import front_text
     from pearl.planner.planner import pareto
 
@@ -113,12 +126,12 @@ def balance(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(min=1, help="Also cut so many GPUs like it into slices that hold the loop."),
+        typer.Option(min=1, help="Also plan how to partition this many such GPUs into slices."),
     ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Show how many actor threads the GPU needs: the ratio of threads to multiprocessors."""
+    """Find how many actor threads keep the GPU busy (threads per SM)."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.gpu_slices import plan_slices
@@ -126,12 +139,12 @@ def balance(
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
-    found = sweep(system)
+    result = sweep(system)
     slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
-        write_atomically(plot, balance_svg(found).encode())
-    parts = [balance_text(found), *([slices_text(slices)] if slices else [])]
-    value = {**found.to_json(), "slices": slices.to_json() if slices else None}
+        write_atomically(plot, balance_svg(result).encode())
+    parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
+    value = {**result.to_json(), "slices": slices.to_json() if slices else None}
     return Result("\n\n".join(parts), {"schema": SCHEMA, **value})
 
 
@@ -141,41 +154,49 @@ def advise(
     keys: Keys = None,
     add: Annotated[
         list[str] | None,
-        typer.Option("--add", metavar="DEVICE", help="Buy it in thought; see `list devices`."),
+        typer.Option(
+            "--add",
+            metavar="DEVICE",
+            help="Evaluate adding this device (hypothetical); see `pearl list devices`.",
+        ),
     ] = None,
     about: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="Only this one: bound, limits, devices, buy, …"),
+        typer.Option(
+            metavar="QUESTION", help="Answer only this question: bound, limits, devices, buy, …"
+        ),
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="Another platform than the spec's, as a name or a file.")
+        str | None, typer.Option(help="Platform name or file; overrides the spec.")
     ] = None,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds for all questions.")] = 15.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of all questions, in seconds.")
+    ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the draws.")] = 0,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Say what bounds a spec and what would help, with how sure that is."""
+    """Report the bottleneck of a spec and what would improve it, with confidence."""
     from collections.abc import Sequence
 
     from pearl.advice import advise as advised
     from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
 
-    asked = [f"platform={platform}"] if platform else []
-    system = load_spec(spec, [*(keys or ()), *(set or ()), *asked])
+    override = [f"platform={platform}"] if platform else []
+    system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
 
-    said: list[str] = []
+    shown: list[str] = []
 
     def listener(question: str, verdicts: Sequence[Finding]) -> None:
         if not verdicts:
             print(f"advise: {question} …", file=sys.stderr, flush=True)
         elif json_file != "-":
-            print("\n".join(verdict_text(v, said) for v in verdicts), flush=True)
+            print("\n".join(verdict_text(v, shown) for v in verdicts), flush=True)
 
-    words = [spec, *(keys or ()), *(set or ()), *asked]
-    found = advised(
+    words = [spec, *(keys or ()), *(set or ()), *override]
+    advice = advised(
         system,
         add=add or (),
         time_limit_s=time_limit,
@@ -184,4 +205,4 @@ def advise(
         listener=listener,
         words=words,
     )
-    return Result(footer(found), found.to_json())
+    return Result(footer(advice), advice.to_json())

@@ -19,7 +19,7 @@ def sweep(
     keys: Keys = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="SEEDS", help="0..9 or 0,3,7; default: the spec's alone."),
+        typer.Option(metavar="SEEDS", help="0..9 or 0,3,7; default: the spec's seed."),
     ] = None,
     over: Annotated[
         list[str] | None,
@@ -33,38 +33,44 @@ def sweep(
         str | None,
         typer.Option(
             metavar="eta=N,min_steps=N",
-            help="Stop settings early: of those that come to a rung the best 1/eta go on.",
+            help="Asynchronous successive halving: only the best 1/eta of the settings pass "
+            "each rung.",
         ),
     ] = None,
     tournament: Annotated[
         str | None,
         typer.Option(
             metavar="rounds=N,members=N,board=N",
-            help="Rounds that begin from a leaderboard, with the values of --over changed.",
+            help="Tournament: each round starts from a run on the leaderboard, with the "
+            "--over values perturbed.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Its folder; default: sweeps/NAME.")
+        Path | None, typer.Option(metavar="DIR", help="Sweep folder; default: sweeps/NAME.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the sweep in the folder, as it was asked.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume the sweep in this folder; the other options must be the same."
+        ),
     ] = False,
     restarts: Annotated[
-        int, typer.Option(min=0, help="How often a run whose process died is started again.")
+        int, typer.Option(min=0, help="How often to restart a run whose process died.")
     ] = 2,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the schedule, and run nothing.")
+        bool, typer.Option("--dry-run", help="Print the schedule without running.")
     ] = False,
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="ray", help="All nodes of the Ray cluster that runs; default: this machine."
+            metavar="ray",
+            help="Run on all nodes of the running Ray cluster; default: this machine.",
         ),
     ] = None,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Train many runs, seeds by values, over this machine's cores or those of a cluster."""
+    """Train every combination of seeds and values on this machine or a cluster."""
     from pearl.population.display import sweep_display
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
@@ -72,21 +78,21 @@ def sweep(
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
-    for key, found in map(parse_over, over or ()):
+    for key, listed_values in map(parse_over, over or ()):
         if key in values:
             raise SpecError(f"--over {key}: given twice; give all its values at once")
-        values[key] = found
-    given = [*(keys or ()), *(set or ())]
-    laid, system = overrides(given), load_spec(spec, given)
+        values[key] = listed_values
+    pairs = [*(keys or ()), *(set or ())]
+    overlay, system = overrides(pairs), load_spec(spec, pairs)
     if not resume:
         warn_of_measuring(system, to_train=True)
     folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
     with interruptible(*ENDING), sweep_display() as watcher:
-        done = swept(
+        result = swept(
             spec,
             seeds=None if seeds is None else parse_seeds(seeds),
             over=values,
-            set=laid,
+            set=overlay,
             asha=None if asha is None else parse_options("--asha", asha, ASHA),
             tournament=(
                 None
@@ -100,13 +106,13 @@ def sweep(
             on=on,
             watch=watcher,
         )
-    text = str(done) if folder is None else f"{done}\n\nsweep folder: {folder}"
-    if done.status in ("failed", "interrupted"):
-        text += "\n--resume, with the same words, goes on with it"
-    if done.status == "failed":
-        error_line(f"{folder}: not every run has ended well")
-    status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(done.status, DONE)
-    return Result(text, done.to_json(), status)
+    text = str(result) if folder is None else f"{result}\n\nsweep folder: {folder}"
+    if result.status in ("failed", "interrupted"):
+        text += "\nto resume: repeat the command with --resume"
+    if result.status == "failed":
+        error_line(f"{folder}: some runs failed")
+    status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(result.status, DONE)
+    return Result(text, result.to_json(), status)
 
 
 def sweep_folder(name: str, out: Path | None, *, resume: bool) -> Path:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pearl.formatting import band, count, listed, percent, ratio, si
+from pearl.formatting import band, count, listed, marked, percent, ratio, si
 from pearl.report.bands_text import proof_text, range_text, rate_band
-from pearl.text_tables import Column, Table, marked, table_text
+from pearl.report.document import Column, Table
+from pearl.report.terminal import block_text
 
 if TYPE_CHECKING:
     from pearl.cluster.links import MeasuredLink
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pearl_estimators.host.probe import CpuProbe
 
 
-UNTOLD = "not told"
+NOT_IDENTIFIED = "not identified"
 """In the place of a number that the timed sizes do not identify."""
 
 
@@ -74,10 +75,10 @@ def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
     """The kinds of kernels that a device runs, and how."""
     heading = (Column("kernel"), Column("variants"))
     rows = tuple((kind, ", ".join(names)) for kind, names in variants.items())
-    return table_text(Table(f"What {device} runs", heading, rows))
+    return block_text(Table(f"What {device} runs", heading, rows))
 
 
-def links_text(found: Sequence[MeasuredLink], path: str) -> str:
+def links_text(links: Sequence[MeasuredLink], path: str) -> str:
     """The measured links between hosts in a table."""
     heading = (
         Column("between"),
@@ -95,17 +96,17 @@ def links_text(found: Sequence[MeasuredLink], path: str) -> str:
             percent(k.error),
             f"× {max(t.spread for t in k.timings):.1f}",
         )
-        for k in found
+        for k in links
     )
     notes = [f"kept in {path}"] if rows else ["There is no other node with cores."]
-    return table_text(Table("Links between hosts", heading, rows, tuple(notes)))
+    return block_text(Table("Links between hosts", heading, rows, tuple(notes)))
 
 
-def calibration_text(found: Calibration, path: str) -> str:
+def calibration_text(calibration: Calibration, path: str) -> str:
     """The fitted kernels in a table, and how the measuring went."""
     rows = tuple(
         (f.family, f.variant, f"{100 * f.error:.0f} %", f"× {math.exp(f.band):.2f}", str(f.points))
-        for f in found.fits
+        for f in calibration.fits
     )
     heading = (
         Column("kernel"),
@@ -114,45 +115,45 @@ def calibration_text(found: Calibration, path: str) -> str:
         Column("90 % band", "right"),
         Column("points", "right"),
     )
-    notes = [f"left out: {name}: {why}" for name, why in found.skipped.items()]
-    if found.noisy:
+    notes = [f"left out: {name}: {reason}" for name, reason in calibration.skipped.items()]
+    if calibration.noisy:
         notes.append("The machine was shared while measuring, so all bands are wider.")
-    if loaded := sum(p.loaded for p in found.points):
+    if loaded := sum(p.loaded for p in calibration.points):
         notes.append(
             f"{loaded} of its kernels were timed under load; they are timed again when it is quiet."
         )
-    if found.doubts:
-        doubts = [f"{name} ({factor:.2f} x)" for name, factor in found.doubts.items()]
+    if calibration.doubts:
+        doubts = [f"{name} ({factor:.2f} x)" for name, factor in calibration.doubts.items()]
         notes.append(f"Contradicted by a run, and timed again when it is quiet: {listed(doubts)}")
-    pairs = [(share, a, b) for a, row in found.beside.items() for b, share in row.items()]
+    pairs = [(share, a, b) for a, row in calibration.beside.items() for b, share in row.items()]
     if pairs:
         share, a, b = max(pairs)
         notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
-    notes.append(f"{si(found.wall_s, 's')}, kept in {path}")
-    return table_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
+    notes.append(f"{si(calibration.wall_s, 's')}, kept in {path}")
+    return block_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
 
 
-def probe_text(found: CpuProbe, path: str) -> str:
+def probe_text(probe: CpuProbe, path: str) -> str:
     """What the CPU of this host takes."""
     rows = [
-        ("dispatch of an operator of torch", si(found.operator_s, "s")),
-        ("dispatch of one of a gradient step", si(found.gradient_s, "s")),
+        ("dispatch of an operator of torch", si(probe.operator_s, "s")),
+        ("dispatch of one of a gradient step", si(probe.gradient_s, "s")),
         *(
             (f"products of {side} x {side}, one core", si(rate, "FLOP/s"))
-            for side, rate in found.products.items()
+            for side, rate in probe.products.items()
         ),
-        ("a native product of 256 x 256, one core", si(found.native_flops_per_s, "FLOP/s")),
-        ("a large copy, one core", si(found.memory_bytes_per_s, "B/s")),
+        ("a native product of 256 x 256, one core", si(probe.native_flops_per_s, "FLOP/s")),
+        ("a large copy, one core", si(probe.memory_bytes_per_s, "B/s")),
         (
             "handoff to another process",
-            "not timed" if found.handoff_s is None else si(found.handoff_s, "s"),
+            "not timed" if probe.handoff_s is None else si(probe.handoff_s, "s"),
         ),
     ]
     heading = (Column("of this CPU"), Column("", "right"))
-    return table_text(Table("Probe", heading, tuple(rows), (f"{found.source}, kept in {path}",)))
+    return block_text(Table("Probe", heading, tuple(rows), (f"{probe.source}, kept in {path}",)))
 
 
-def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
+def gpu_calibration_text(calibration: GpuCalibration, path: str) -> str:
     """The fitted operators in a table."""
     heading = (
         Column("operator"),
@@ -160,26 +161,28 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
         Column("corrected by neighbours"),
     )
 
-    def told(fit: OperatorFit, name: str, unit: str) -> str:
-        return UNTOLD if name in fit.unidentified else si(getattr(fit, name), unit)
+    def figure_text(fit: OperatorFit, name: str, unit: str) -> str:
+        return NOT_IDENTIFIED if name in fit.unidentified else si(getattr(fit, name), unit)
 
     rows = tuple(
         (
             f.operator,
             str(f.points),
             f"{100 * f.error:.1f} %",
-            told(f, "overhead_s", "s"),
-            told(f, "flops_per_s", "FLOP/s"),
-            told(f, "bytes_per_s", "B/s"),
+            figure_text(f, "overhead_s", "s"),
+            figure_text(f, "flops_per_s", "FLOP/s"),
+            figure_text(f, "bytes_per_s", "B/s"),
             "yes" if f.places else "no",
         )
-        for f in found.fits
+        for f in calibration.fits
     )
-    notes = [f"from {found.source}, kept in {path}"]
-    if any(f.unidentified for f in found.fits):
-        notes.append(f"{UNTOLD}: not identified by these sizes, whose time it is no part of")
-    if found.starts and found.copies:
-        s, c = found.starts, found.copies
+    notes = [f"from {calibration.source}, kept in {path}"]
+    if any(f.unidentified for f in calibration.fits):
+        notes.append(
+            f"{NOT_IDENTIFIED}: not identified by these sizes, whose time it is no part of"
+        )
+    if calibration.starts and calibration.copies:
+        s, c = calibration.starts, calibration.copies
         notes.append(
             f"starts: a launch {si(s.launch_s, 's')}, and beside it an operator "
             f"{si(s.operator_s, 's')}, one with gradients {si(s.gradient_s, 's')}, a graph "
@@ -189,7 +192,7 @@ def gpu_calibration_text(found: GpuCalibration, path: str) -> str:
             f"copies: {si(c.latency_s, 's')}, then {si(c.to_device_bytes_per_s, 'B/s')} to it and "
             f"{si(c.to_host_bytes_per_s, 'B/s')} from it"
         )
-    return table_text(Table(f"Operators of {found.model}", heading, rows, tuple(notes)))
+    return block_text(Table(f"Operators of {calibration.model}", heading, rows, tuple(notes)))
 
 
 def checks_text(rows: Sequence[HeldOutTiming]) -> str:
@@ -216,7 +219,7 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
         Column("held"),
     )
     note = f"the band held {sum(row.held for row in rows)} of {len(rows)}"
-    return table_text(Table("Held-out kernels", heading, cells, (note,)))
+    return block_text(Table("Held-out kernels", heading, cells, (note,)))
 
 
 def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()) -> str:
@@ -227,15 +230,15 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
     from pearl.planner.energy_front import front_assignments
     from pearl.planning.plans import closed_forms
 
-    found = front_assignments(plans)
+    rows = front_assignments(plans)
     cells = []
-    for row, where in zip(found, _where([row.fastest for row in found]), strict=True):
+    for row, where in zip(rows, _placement_texts([row.fastest for row in rows]), strict=True):
         low, plan = row.slowest, row.fastest
         per_j = plan.value / plan.power_w if plan.power_w > 0 else math.inf
         cells.append(
             (
-                _from_to(si(low.power_w, "W"), si(plan.power_w, "W")),
-                _from_to(count(low.value), count(plan.value)),
+                _range(si(low.power_w, "W"), si(plan.power_w, "W")),
+                _range(count(low.value), count(plan.value)),
                 range_text(ends) if (ends := rate_band(plan)) else "",
                 f"{per_j:,.3g}" if math.isfinite(per_j) else "",
                 proof_text(plan),
@@ -252,27 +255,29 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
         Column("where", folds=True),
     )
     notes = []
-    if any(len(row.plans) > 1 for row in found):
+    if any(len(row.plans) > 1 for row in rows):
         notes.append(
             "A range of power is one assignment slowed down: an iteration costs the same joules "
             "above idle, so power between its ends is linear in the rate. Band, "
             f"{unit.removesuffix('/s')}/J and status are those of the upper end."
         )
-    for row in found:
+    for row in rows:
         plan = row.fastest
         if plan.pace_s is not None:
-            last = row is found[-1]
-            why = "to keep the limit on power" if last else "for with more power another is faster"
+            last = row is rows[-1]
+            purpose = (
+                "to keep the limit on power" if last else "for with more power another is faster"
+            )
             notes.append(
                 f"At {si(plan.power_w, 'W')} the assignment is slowed down too, to an iteration "
-                f"every {si(plan.pace_s, 's')}, {why}."
+                f"every {si(plan.pace_s, 's')}, {purpose}."
             )
-    if closed := closed_forms(*(row.fastest for row in found)):
+    if closed := closed_forms(*(row.fastest for row in rows)):
         notes.append(
             f"Plans with times of closed forms ({listed(closed)}) have no band: of a design that "
             "nobody built the range is assumed, without a probability."
         )
-    missed = max((row.fastest.bands.missed for row in found if row.fastest.bands), default=0)
+    missed = max((row.fastest.bands.missed for row in rows if row.fastest.bands), default=0)
     if missed:
         notes.append(f"Up to {missed} draws exceed the limit on power by idling and count as 0.")
     if open_w:
@@ -280,14 +285,14 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
         more = f" and {len(open_w) - 3} more ranges" if len(open_w) > 3 else ""
         notes.append(f"Not proved: better plans may be missing from {ranges}{more}; solve longer.")
     table = Table("Throughput and power", heading, tuple(cells), tuple(notes))
-    return table_text(table.marked({name for plan in plans for name in plan.simulated}))
+    return block_text(table.marked({name for plan in plans for name in plan.simulated}))
 
 
-def _from_to(low: str, high: str) -> str:
+def _range(low: str, high: str) -> str:
     return low if low == high else f"{low} – {high}"
 
 
-def _where(plans: Sequence[Plan]) -> list[str]:
+def _placement_texts(plans: Sequence[Plan]) -> list[str]:
     """Device: tasks, of each plan. With the variant of a task that has several on one device; with
     the number of lanes where nothing else tells two plans apart."""
     variants: dict[tuple[str, str], set[str]] = {}
@@ -297,9 +302,9 @@ def _where(plans: Sequence[Plan]) -> list[str]:
     for plan in plans:
         places: dict[str, list[str]] = {}
         for t in plan.tasks:
-            told = [t.variant] if len(variants[t.task, t.device]) > 1 else []
-            told += [f"{t.shares[t.replica]} envs"] if t.shares else []
-            name = f"{t.task} ({', '.join(told)})" if told else t.task
+            details = [t.variant] if len(variants[t.task, t.device]) > 1 else []
+            details += [f"{t.shares[t.replica]} envs"] if t.shares else []
+            name = f"{t.task} ({', '.join(details)})" if details else t.task
             places.setdefault(t.device, []).append(name)
         texts.append("; ".join(f"{device}: {', '.join(all_)}" for device, all_ in places.items()))
     lanes = [len({t.lane for t in plan.tasks}) for plan in plans]
@@ -312,12 +317,12 @@ def _where(plans: Sequence[Plan]) -> list[str]:
 def difference(before: Plan, after: Plan) -> dict[str, Any]:
     """What changed between two plans: their values, and the tasks that moved (None: not there)."""
 
-    def where(plan: Plan) -> dict[str, dict[str, str]]:
+    def places(plan: Plan) -> dict[str, dict[str, str]]:
         return {
             t.task: {"device": t.device, "lane": t.lane, "variant": t.variant} for t in plan.tasks
         }
 
-    old, new = where(before), where(after)
+    old, new = places(before), places(after)
     return {
         "value_before": before.value,
         "value_after": after.value,
@@ -334,21 +339,23 @@ def difference(before: Plan, after: Plan) -> dict[str, Any]:
 def difference_text(before: Plan, after: Plan) -> str:
     """The same in a table."""
 
-    def shown(place: dict[str, str] | None) -> str:
+    def place_text(place: dict[str, str] | None) -> str:
         return f"{place['lane']} on {place['device']}, {place['variant']}" if place else "absent"
 
-    found = difference(before, after)
+    changes = difference(before, after)
     change = f"value {count(before.value)} → {count(after.value)} {after.value_unit}"
-    if not found["comparable"]:
+    if not changes["comparable"]:
         change = (
             f"value {count(before.value)} {before.value_unit} → {count(after.value)} "
             f"{after.value_unit}; the units differ, so they do not compare"
         )
     elif before.value > 0:
         change += f" ({100 * (after.value / before.value - 1):+.1f} %)"
-    if not found["tasks"]:
+    if not changes["tasks"]:
         return f"{change}\nevery task runs where it did"
-    rows = tuple((t["task"], shown(t["before"]), shown(t["after"])) for t in found["tasks"])
+    rows = tuple(
+        (t["task"], place_text(t["before"]), place_text(t["after"])) for t in changes["tasks"]
+    )
     heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
     moved = Table("Tasks that moved", heading, rows)
-    return f"{change}\n\n{table_text(moved.marked({*before.simulated, *after.simulated}))}"
+    return f"{change}\n\n{block_text(moved.marked({*before.simulated, *after.simulated}))}"

@@ -54,7 +54,7 @@ def train(
     spec: Spec,
     keys: Keys = None,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", metavar="plan.json", help="Train by this plan.")
+        Path | None, typer.Option("--plan", metavar="plan.json", help="Use this plan.")
     ] = None,
     steps: Annotated[
         int | None,
@@ -70,32 +70,39 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Go on from the folder's checkpoint, with its plan and seed; where there is none, "
-            "begin. --steps: another end of the run.",
+            help="Resume from the checkpoint in the run folder, with its plan and seed; start "
+            "a new "
+            "run if there is none. Use --steps to extend it.",
         ),
     ] = False,
     emulate: Annotated[
         bool,
-        typer.Option("--emulate", help="Compute on the host, on the virtual clock of the plan."),
+        typer.Option(
+            "--emulate", help="Compute on this host but report the plan's simulated time."
+        ),
     ] = False,
     replan: Annotated[
         bool,
-        typer.Option("--replan", help="Plan anew at checkpoints where the period is 15 % off."),
+        typer.Option(
+            "--replan",
+            help="At checkpoints, search for a better plan if the measured period is more "
+            "than 15 % off.",
+        ),
     ] = False,
     start_from: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Begin with the networks of a run folder, a policy file or a torch state_dict.",
+            help="Initialise the networks from a run folder, a policy file or a torch state_dict.",
         ),
     ] = None,
     stop_at_return: Annotated[
         float | None,
-        typer.Option(metavar="X", help="End once an evaluation's mean return is at least X."),
+        typer.Option(metavar="X", help="Stop when the mean return of an evaluation is at least X."),
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="End after N evaluations in a row without gain."),
+        typer.Option(metavar="N", min=1, help="Stop after N evaluations without improvement."),
     ] = None,
     log: Annotated[
         list[str] | None,
@@ -109,7 +116,7 @@ def train(
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Plan, train, and report prediction beside measurement."""
+    """Plan, train, and report predictions next to measurements."""
     with _starting():
         from pearl.spec.reading import load_static
         from pearl.training.interruption import ENDING, interruptible
@@ -118,13 +125,13 @@ def train(
         from pearl.training.trainer import plan_of_run, require_trusted_run
 
         callbacks = _callbacks(stop_at_return, patience, log or ())
-        laid = [*(keys or ()), *(set or ())]
-        folder = run_folder(load_static(spec, set=overrides(laid)).name, out, resume=resume)
+        pairs = [*(keys or ()), *(set or ())]
+        folder = run_folder(load_static(spec, set=overrides(pairs)).name, out, resume=resume)
         if resume:
             require_trusted_run(folder, trust=trust)
-        system = load_spec(spec, laid)
-        kept = plan_of_run(folder, system) if resume and plan_file is None else None
-        planned = plan_file or kept
+        system = load_spec(spec, pairs)
+        stored_plan = plan_of_run(folder, system) if resume and plan_file is None else None
+        planned = plan_file or stored_plan
         if planned is None or replan:
             warn_of_measuring(system, to_train=True)
         trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
@@ -142,10 +149,10 @@ def train(
     text = f"{trainer.report(run)}\n\nrun folder: {folder}"
     if run.status == "failed":
         error_line(f"{folder}: training failed: {run.message}")
-    decided = run.drift.decisions if run.drift else ()
-    mended = [event for event in run.events if event not in decided]
-    if mended and run.status != "failed":
-        print(f"{len(mended)} events, the last: {mended[-1]}", file=sys.stderr, flush=True)
+    decisions = run.drift.decisions if run.drift else ()
+    recoveries = [event for event in run.events if event not in decisions]
+    if recoveries and run.status != "failed":
+        print(f"{len(recoveries)} events, the last: {recoveries[-1]}", file=sys.stderr, flush=True)
     status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
         run.status
     ]
@@ -163,8 +170,8 @@ def _calibrate_after(trainer: Trainer, run: Run) -> None:
         wanted = calibrating.untimed(trainer)
         if not wanted or not calibrator.cores_are_idle(1):
             return
-        most = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
-        print(f"the run is complete; timing its kernels for later plans, {most}", file=sys.stderr)
+        limit = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
+        print(f"the run is complete; timing its kernels for later plans, {limit}", file=sys.stderr)
         timed, left = calibrating.calibrate_after(wanted)
     except KeyboardInterrupt:
         print("skipped; what was timed is kept", file=sys.stderr)
@@ -190,25 +197,27 @@ def _callbacks(
         "wandb": WandB,
         "video": Video,
     }
-    found: list[Callback] = []
-    for given in logs:
-        kind, _, where = given.partition("=")
-        if kind not in kinds or not where:
-            raise SpecError(f"--log {given}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
-        found.append(kinds[kind](where))
+    callbacks: list[Callback] = []
+    for option in logs:
+        kind, _, target = option.partition("=")
+        if kind not in kinds or not target:
+            raise SpecError(f"--log {option}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
+        callbacks.append(kinds[kind](target))
     if stop_at_return is not None:
-        found.append(StopAtReturn(stop_at_return))
+        callbacks.append(StopAtReturn(stop_at_return))
     if patience is not None:
-        found.append(Patience(patience))
-    return found
+        callbacks.append(Patience(patience))
+    return callbacks
 
 
 def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
     resume the last there is.
 
-    A folder that holds a run already is a SpecError unless it is to be resumed. Of one to be
-    resumed that is not there the run begins.
+    With `resume`, a folder that is missing is the folder of a new run.
+
+    Raises:
+        SpecError: `out` holds a run already, and `resume` is false.
     """
     if out is not None:
         from pearl.planning.runs import check_folder
@@ -235,7 +244,9 @@ class Which(StrEnum):
     last = auto()
 
 
-Chosen = Annotated[Which, typer.Option(help="The best evaluated one, or that of the end.")]
+Chosen = Annotated[
+    Which, typer.Option(help="best: best evaluated policy; last: policy at the end of training.")
+]
 
 
 def _policy(run_dir: Path, which: Which, *, trust: bool) -> Policy:
@@ -253,13 +264,13 @@ def eval_(
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the environments.")] = 0,
     json_file: Json = None,
 ) -> Result:
-    """Judge a policy of a run on fresh episodes."""
+    """Evaluate a policy of a run on new episodes."""
     from pearl.training.evaluations.evaluation import evaluate
 
-    judged = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
-    returns = judged.returns
+    evaluation = evaluate(_policy(run_dir, policy, trust=trust), episodes, seed)
+    returns = evaluation.returns
     mean = sum(returns) / len(returns)
-    found = {
+    value = {
         "schema": SCHEMA,
         "run": str(run_dir),
         "policy": policy,
@@ -267,11 +278,11 @@ def eval_(
         "seed": seed,
         "mean": mean,
         "returns": returns,
-        "cut": judged.cut,
+        "cut": evaluation.cut,
     }
     spread = f"lowest {count(min(returns))}, highest {count(max(returns))}"
     text = f"mean return {count(mean)} over {episodes} episodes ({spread})"
-    return Result(f"{text}\n{judged.text}" if judged.cut else text, found)
+    return Result(f"{text}\n{evaluation.text}" if evaluation.cut else text, value)
 
 
 @command
@@ -286,9 +297,9 @@ def export(
     from pearl.training.policy_export import export as write
 
     chosen = _policy(run_dir, policy, trust=trust)
-    found = write(chosen, file)
+    value = write(chosen, file)
     text = f"wrote {file}: {', '.join(chosen.tensors())}"
-    return Result(text, {**found, "path": str(file)})
+    return Result(text, {**value, "path": str(file)})
 
 
 @command
@@ -296,6 +307,6 @@ def report(run_dir: RunDir, json_file: Json = None) -> Result:
     """Print and rewrite the report of a run."""
     from pearl.report.report import load_report
 
-    found = load_report(run_dir)
-    found.save(run_dir / "report.html")
-    return Result(str(found), found.to_json())
+    run_report = load_report(run_dir)
+    run_report.save(run_dir / "report.html")
+    return Result(str(run_report), run_report.to_json())

@@ -13,10 +13,11 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.explanation.bound import Bound, bound_of
 from pearl.explanation.crossover import Crossover, crossover
-from pearl.explanation.diagnosis import Sentence, answers, by_estimates
+from pearl.explanation.diagnosis import QuestionAnswer, answers, fastest_by_estimates
 from pearl.explanation.near_optimal import RunnerUps, runner_ups
 from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf, what_ifs
+from pearl.formatting import marked
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
@@ -24,8 +25,9 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, plain
 from pearl.planning.problem import Problem
+from pearl.report.document import Block
+from pearl.report.terminal import block_text
 from pearl.spec.system import System
-from pearl.text_tables import marked
 from pearl_devices.kernels import kind_of
 from pearl_devices.validation import is_number, mistyped, shown
 
@@ -58,7 +60,7 @@ class Explanation:
     runner_ups: RunnerUps
     what_ifs: tuple[WhatIf, ...]
     crossovers: tuple[Crossover, ...]
-    answers: tuple[Sentence, ...]
+    answers: tuple[QuestionAnswer, ...]
     left_out: tuple[str, ...]
     proven: bool
     seconds: float
@@ -66,14 +68,18 @@ class Explanation:
     simulated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        from pearl.explanation.sections import text
+        return block_text(*self.blocks())
 
-        return text(self)
+    def blocks(self) -> tuple[Block, ...]:
+        """Return the sentences and tables of the section of a report."""
+        from pearl.explanation.sections import blocks
+
+        return blocks(self)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object; each runner-up holds its whole plan."""
-        found: dict[str, Any] = plain(_object(self))
-        return found
+        value: dict[str, Any] = plain(_object(self))
+        return value
 
 
 def _object(value: Any) -> Any:
@@ -136,27 +142,30 @@ def explain(
     began = time.monotonic()
     bound = bound_of(plan, p)
     plan = replace(plan, problem=p)
-    again = Resolver(plan, p, began + time_limit_s)
-    said = tuple(
-        Sentence(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
-        for s in (*by_estimates(again.until(0.1)), *answers(again.until(0.2)))
+    resolver = Resolver(plan, p, began + time_limit_s)
+    sentences = tuple(
+        QuestionAnswer(marked(s.question, plan.simulated), marked(s.answer, plan.simulated))
+        for s in (
+            *fastest_by_estimates(resolver.with_time_share(0.1)),
+            *answers(resolver.with_time_share(0.2)),
+        )
     )
-    changes, left_out = what_ifs(again.until(0.5))
-    close = runner_ups(again.until(0.6), within)
-    moves = _crossovers(again, p.system) if p.system else ()
+    changes, left_out = what_ifs(resolver.with_time_share(0.5))
+    close = runner_ups(resolver.with_time_share(0.6), within)
+    moves = _crossovers(resolver, p.system) if p.system else ()
     return Explanation(
         plan.value,
         plan.value_unit,
         plan.objective,
         "env steps" if p.graph.env_steps else "iterations",
-        again.throughput,
-        again.efficiency,
+        resolver.throughput,
+        resolver.efficiency,
         within,
         bound,
         close,
         changes,
         moves,
-        said,
+        sentences,
         left_out,
         plan.status == "optimal",
         time.monotonic() - began,
@@ -165,12 +174,14 @@ def explain(
     )
 
 
-def _crossovers(again: Resolver, system: System) -> tuple[Crossover, ...]:
+def _crossovers(resolver: Resolver, system: System) -> tuple[Crossover, ...]:
     """For every task that takes gradient steps, in what is left of the time."""
-    found = []
-    for task in again.problem.graph.tasks:
+    results = []
+    for task in resolver.problem.graph.tasks:
         if kind_of(task.kernel).structure == "gradient":
-            left = again.deadline - time.monotonic()
+            left = resolver.deadline - time.monotonic()
             if left > 0:
-                found.append(crossover(system, task.name, method=again.method, time_limit_s=left))
-    return tuple(c for c in found if c is not None)
+                results.append(
+                    crossover(system, task.name, method=resolver.method, time_limit_s=left)
+                )
+    return tuple(c for c in results if c is not None)

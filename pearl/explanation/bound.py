@@ -99,12 +99,12 @@ def _path(timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
     """The longest chain of the first iteration: (node, seconds until the next one may start, 0)."""
     start = simulate(len(timed.names), arcs, 1)[0].tolist()
     firings = range(len(timed.assignment.expansion.nodes))
-    here = max(firings, key=lambda i: start[i] + timed.latency_s[i])
-    steps = [(here, timed.latency_s[here], 0)]
-    while start[here] > 0:
-        waits = ((start[s] + w, w, s) for s, d, w, m in arcs if d == here and m == 0)
-        _, seconds, here = max(waits)
-        steps.append((here, seconds, 0))
+    node = max(firings, key=lambda i: start[i] + timed.latency_s[i])
+    steps = [(node, timed.latency_s[node], 0)]
+    while start[node] > 0:
+        waits = ((start[s] + w, w, s) for s, d, w, m in arcs if d == node and m == 0)
+        _, seconds, node = max(waits)
+        steps.append((node, seconds, 0))
     return steps[::-1]
 
 
@@ -128,9 +128,9 @@ def _cycle(plan: Plan, timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, fl
     named = set(plan.bottleneck.tasks)
     names = timed.names
     inside = [not named.isdisjoint(tasks) for tasks in _tasks(timed)]
-    found: list[int] = []
-    for some in ([a for a in arcs if inside[a[0]] and inside[a[1]]], arcs):
-        ratio, found = howard(len(names), some)
+    cycle: list[int] = []
+    for candidates in ([a for a in arcs if inside[a[0]] and inside[a[1]]], arcs):
+        ratio, cycle = howard(len(names), candidates)
         if ratio >= plan.period_s * (1 - SAME) or plan.pace_s is not None:
             break
     longest: dict[tuple[int, int], tuple[float, int]] = {}
@@ -138,4 +138,4 @@ def _cycle(plan: Plan, timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, fl
         old = longest.get((s, d))
         if old is None or w - plan.period_s * m > old[0] - plan.period_s * old[1]:
             longest[s, d] = w, m
-    return [(s, *longest[s, d]) for s, d in zip(found, [*found[1:], *found[:1]], strict=True)]
+    return [(s, *longest[s, d]) for s, d in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)]

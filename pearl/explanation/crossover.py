@@ -84,11 +84,11 @@ def crossover(
         except SpecError:  # a batch that the replay, or the spec's rules, cannot hold
             return None
         try:
-            found = solve_problem(build_problem(at), method=method, time_limit_s=left)
+            plan = solve_problem(build_problem(at), method=method, time_limit_s=left)
         except InfeasibleError:
             return None
-        proven = proven and found.status == "optimal"
-        return devices_in(found, [task])[0]
+        proven = proven and plan.status == "optimal"
+        return devices_in(plan, [task])[0]
 
     problem = build_problem(system)
     tasks = [t.name for t in problem.graph.tasks]
@@ -97,11 +97,11 @@ def crossover(
     now = getattr(system.algorithm, "batch_size", None)
     if now is None:  # its batches follow from other options
         return None
-    here = device_at(now)
-    if here is None or len({m.device for m in problem.costs.of(task)}) < 2:
+    device_now = device_at(now)
+    if device_now is None or len({m.device for m in problem.costs.of(task)}) < 2:
         return None
     powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
-    where: dict[int, str] = {now: here}
+    where: dict[int, str] = {now: device_now}
     for outward in ([b for b in powers if b > now], [b for b in reversed(powers) if b < now]):
         for batch in outward:
             device = device_at(batch)
@@ -123,4 +123,4 @@ def crossover(
             where[middle] = device
             between = [(low, middle), (middle, high), *between]
     first, last = min(where), max(where)
-    return Crossover(task, now, here, first, last, where[first], tuple(moves), proven)
+    return Crossover(task, now, device_now, first, last, where[first], tuple(moves), proven)

@@ -19,7 +19,7 @@ from pearl.explanation.resolve import (
     devices_in,
     devices_of,
     equivalents_of,
-    restricted,
+    restrict,
 )
 from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
@@ -38,116 +38,117 @@ FEW = 3
 
 
 @dataclass(frozen=True)
-class Sentence:
+class QuestionAnswer:
     """A question and its answer."""
 
     question: str
     answer: str
 
 
-def by_estimates(again: Resolver) -> tuple[Sentence, ...]:
+def fastest_by_estimates(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
     """Of a robust plan: the plan that is fastest by the estimates alone, and why it was not
     chosen."""
-    best = again.plan
+    best = resolver.plan
     if best.regret is None:
         return ()
     question = "Why not the fastest plan by the estimates alone?"
-    answer = replace(again, plan=replace(best, regret=None)).solve()
+    answer = replace(resolver, plan=replace(best, regret=None)).solve()
     if answer is None or answer.plan is None:
-        return (Sentence(question, "No time was left to look for that plan."),)
+        return (QuestionAnswer(question, "No time was left to look for that plan."),)
     if answer.gain <= ALIKE:
         sure = "No plan is" if answer.proven else "No plan was found that is"
-        return (Sentence(question, f"{sure} faster by the estimates alone than this one."),)
+        return (QuestionAnswer(question, f"{sure} faster by the estimates alone than this one."),)
     other, kind = answer.plan, best.regret.kind
     faster = (
         f"By the estimates alone {_where(best, other)} is {100 * answer.gain:.1f} % faster "
         f"({count(other.value)} instead of {figure(best.value, best.value_unit)})"
     )
-    own, its = (f"{percent(c - 1)}" for c in (again.own_cost, again.cost_of(other)))
-    if again.cost_of(other) > again.own_cost:
-        why = (
+    own, its = (f"{percent(c - 1)}" for c in (resolver.own_cost, resolver.cost_of(other)))
+    if resolver.cost_of(other) > resolver.own_cost:
+        reason = (
             f"Its uncertainty is why it was not chosen: over {best.regret.draws} draws of the "
             f"times its {kind} regret is {its}, this plan's {own}."
         )
     else:
-        why = (
+        reason = (
             f"Over the draws it is no worse either ({kind} regret {its}, this plan's {own}): this "
             "plan is not the best; solve longer."
         )
-    return (Sentence(question, f"{faster}. {why}"),)
+    return (QuestionAnswer(question, f"{faster}. {reason}"),)
 
 
 def _where(best: Plan, other: Plan) -> str:
     """The differences of another plan, in one phrase."""
-    found = differences(best, other)
-    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
-    return f"the plan with {'; '.join(found[:FEW])}{more}"
+    lines = differences(best, other)
+    more = f" and {len(lines) - FEW} more" if len(lines) > FEW else ""
+    return f"the plan with {'; '.join(lines[:FEW])}{more}"
 
 
-def answers(again: Resolver) -> tuple[Sentence, ...]:
+def answers(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
     """Answers to the questions that this platform raises.
 
     None without an accelerator: a device of another kind than the host's that is not simulated.
     """
-    platform = again.problem.costs.platform
+    platform = resolver.problem.costs.platform
     host = platform.device(platform.host)
-    found: list[Sentence] = []
-    asked: set[str] = set()
+    sentences: list[QuestionAnswer] = []
+    covered: set[str] = set()
     gpus = [d for d in platform.devices if d.kind != host.kind and not d.simulated]
     for gpu in gpus:
-        told = asked.intersection(equivalents_of(again.alike, gpu.name))
-        if not told and (compared := slower_or_faster(again, gpu)):
-            found.append(compared)
-        asked.add(gpu.name)
-        if idle := why_idle(again, gpu):
-            found.append(Sentence(f"Why does {gpu.name} idle?", idle))
-    replay = where_replay(again) if gpus else None
+        is_covered = covered.intersection(equivalents_of(resolver.interchangeable, gpu.name))
+        if not is_covered and (compared := compare_with_cpu(resolver, gpu)):
+            sentences.append(compared)
+        covered.add(gpu.name)
+        if idle := idle_reason(resolver, gpu):
+            sentences.append(QuestionAnswer(f"Why does {gpu.name} idle?", idle))
+    replay = where_replay(resolver) if gpus else None
     if replay:
-        found.append(Sentence("Where should the replay live?", replay))
+        sentences.append(QuestionAnswer("Where should the replay live?", replay))
     refusing = [d for d in platform.devices if d.kind != host.kind]
-    return (*found, *refusals(again, refusing))
+    return (*sentences, *refusals(resolver, refusing))
 
 
-def refusals(again: Resolver, devices: Sequence[Device]) -> tuple[Sentence, ...]:
+def refusals(resolver: Resolver, devices: Sequence[Device]) -> tuple[QuestionAnswer, ...]:
     """For each device that refuses tasks of the graph those tasks, with the device's reasons.
     Devices that refuse alike share one answer."""
     same: dict[str, list[str]] = {}
     for device in devices:
         tasks: dict[str, list[str]] = {}
-        able = {t for m in again.problem.costs.modes if m.device == device.name for t in m.tasks}
-        for task in again.problem.graph.tasks:
-            if task.name not in able and (why := refusal_reason(task.kernel, device)):
-                tasks.setdefault(why, []).append(task.name)
+        able = {t for m in resolver.problem.costs.modes if m.device == device.name for t in m.tasks}
+        for task in resolver.problem.graph.tasks:
+            if task.name not in able and (reason := refusal_reason(task.kernel, device)):
+                tasks.setdefault(reason, []).append(task.name)
         if tasks:
-            text = "; ".join(f"{listed(names)}: {why}" for why, names in tasks.items())
+            text = "; ".join(f"{listed(names)}: {reason}" for reason, names in tasks.items())
             same.setdefault(text, []).append(device.name)
     return tuple(
-        Sentence(f"What can {listed(names)} not run?", f"{text}.") for text, names in same.items()
+        QuestionAnswer(f"What can {listed(names)} not run?", f"{text}.")
+        for text, names in same.items()
     )
 
 
-def slower_or_faster(again: Resolver, gpu: Device) -> Sentence | None:
+def compare_with_cpu(resolver: Resolver, gpu: Device) -> QuestionAnswer | None:
     """The task that takes the CPU longest, of those that both devices can run, on each of them.
 
     With the parts of the GPU's time, and the time that its messages add. The question says which of
     the two it is. None where no task runs on both.
     """
-    platform = again.problem.costs.platform
+    platform = resolver.problem.costs.platform
     kind = platform.device(platform.host).kind
     cpus = [d.name for d in platform.devices if d.kind == kind]
     pairs: list[tuple[float, str, Mode, float, Mode]] = []
-    for task in again.problem.graph.tasks:
-        there = [m for m in again.problem.costs.of(task.name) if m.device == gpu.name]
-        here = [
+    for task in resolver.problem.graph.tasks:
+        gpu_modes = [m for m in resolver.problem.costs.of(task.name) if m.device == gpu.name]
+        cpu_modes = [
             (seconds, m)
-            for m in again.problem.costs.modes
+            for m in resolver.problem.costs.modes
             if task.name in m.tasks and m.share is None and m.device in cpus
-            if (seconds := _a_firing_s(again, m, task.name)) is not None
+            if (seconds := _firing_s(resolver, m, task.name)) is not None
         ]
-        if there and here:
-            best = min(there, key=lambda m: m.estimate.latency_s)
-            cpu_s, cpu = min(here, key=lambda pair: pair[0])
-            total = cpu_s * again.problem.graph.repetition[task.name]
+        if gpu_modes and cpu_modes:
+            best = min(gpu_modes, key=lambda m: m.estimate.latency_s)
+            cpu_s, cpu = min(cpu_modes, key=lambda pair: pair[0])
+            total = cpu_s * resolver.problem.graph.repetition[task.name]
             pairs.append((total, task.name, best, cpu_s, cpu))
     if not pairs:
         return None
@@ -157,8 +158,8 @@ def slower_or_faster(again: Resolver, gpu: Device) -> Sentence | None:
     beside = f"{si(cpu_s, 's')} on {cpu.device}"
     if cpu.fused:
         beside += f" (its share of one call with {len(cpu.tasks) - 1} other tasks)"
-    waits = _messages_s(again, name, gpu.name, cpu.device)
-    text = f"{_made_of(again, name, mode)}; its messages to and from {cpu.device} add "
+    waits = _message_delay_s(resolver, name, gpu.name, cpu.device)
+    text = f"{_parts_text(resolver, name, mode)}; its messages to and from {cpu.device} add "
     text += f"{si(waits, 's')} a firing"
     slower = gpu_s + waits > cpu_s
     question = f"Why is {gpu.name} {'slower' if slower else 'faster'} than the CPU?"
@@ -167,25 +168,25 @@ def slower_or_faster(again: Resolver, gpu: Device) -> Sentence | None:
         text = f"By its messages: {apart} and {beside}; but {text}, {both} in all."
     else:
         text = f"{apart} and {beside}: {text}."
-    return Sentence(question, text)
+    return QuestionAnswer(question, text)
 
 
-def _a_firing_s(again: Resolver, mode: Mode, task: str) -> float | None:
+def _firing_s(resolver: Resolver, mode: Mode, task: str) -> float | None:
     """Of a fused call the task's share; None where no shares are known."""
     if not mode.fused:
         return mode.estimate.latency_s
-    share = again.problem.costs.shares(mode, again.problem.graph).get(task)
-    return share and mode.estimate.latency_s * share / again.problem.graph.repetition[task]
+    share = resolver.problem.costs.shares(mode, resolver.problem.graph).get(task)
+    return share and mode.estimate.latency_s * share / resolver.problem.graph.repetition[task]
 
 
-def _made_of(again: Resolver, task: str, mode: Mode) -> str:
+def _parts_text(resolver: Resolver, task: str, mode: Mode) -> str:
     """The parts of the time of a mode that its estimate names; else what bounds it."""
-    kernel, e = again.problem.graph.task(task).kernel, mode.estimate
+    kernel, e = resolver.problem.graph.task(task).kernel, mode.estimate
     parts = sorted(((s, name) for name, s in e.parts.items() if s > 0), reverse=True)
     if not parts:
         return f"{e.bound_by} bounds it there (rung {e.rung})"
     started = count(launches(kernel, mode.variant))
-    told = {
+    names = {
         "starts": f"starting {started} operation{'' if started == '1' else 's'} that nothing hides",
         "shortest times": f"{count(kind_of(kernel).operations(kernel))} operators at their least",
         "arithmetic": f"the arithmetic of {si(kernel.flops, 'FLOP')} beyond that",
@@ -193,39 +194,39 @@ def _made_of(again: Resolver, task: str, mode: Mode) -> str:
         "waits": "waits for memory and for barriers",
     }
     listed_parts = [
-        f"{told[name]} {si(seconds, 's')} ({percent(seconds / e.latency_s)})"
+        f"{names[name]} {si(seconds, 's')} ({percent(seconds / e.latency_s)})"
         for seconds, name in parts
     ]
     return f"of that {mode.variant} spends {listed(listed_parts)}"
 
 
-def _messages_s(again: Resolver, task: str, device: str, other: str) -> float:
+def _message_delay_s(resolver: Resolver, task: str, device: str, other: str) -> float:
     """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
     classes on the other device.
 
     Parallel edges share a message; the largest counts.
     """
-    mates = next(g for g in classes(again.problem) if task in g)
-    q = again.problem.graph.repetition
-    found: dict[tuple[str, str], float] = {}
-    for e in again.problem.graph.edges:
+    mates = next(g for g in classes(resolver.problem) if task in g)
+    q = resolver.problem.graph.repetition
+    delay_of: dict[tuple[str, str], float] = {}
+    for e in resolver.problem.graph.edges:
         if e.bytes > 0 and (e.src == task or e.dst == task):
             away = e.dst if e.src == task else e.src
             ends = (device, other) if e.src == task else (other, device)
             if away not in mates:
                 seconds = sum(
-                    delay_s(k, e.bytes) for k in again.problem.costs.platform.route(*ends)
+                    delay_s(k, e.bytes) for k in resolver.problem.costs.platform.route(*ends)
                 )
                 seconds *= q[e.src] / q[task]
-                found[e.src, e.dst] = max(seconds, found.get((e.src, e.dst), 0.0))
-    return math.fsum(found.values())
+                delay_of[e.src, e.dst] = max(seconds, delay_of.get((e.src, e.dst), 0.0))
+    return math.fsum(delay_of.values())
 
 
-def why_idle(again: Resolver, gpu: Device) -> str:
+def idle_reason(resolver: Resolver, gpu: Device) -> str:
     """The load of the GPU and the reason for its waits; or, where it has no task, the value of the
     best plan that uses it. Empty where it does not idle.
     """
-    plan = again.plan
+    plan = resolver.plan
     lanes = [k for k in plan.lanes if k.device == gpu.name and k.width]
     if lanes:
         load = max(k.load for k in lanes)
@@ -233,53 +234,56 @@ def why_idle(again: Resolver, gpu: Device) -> str:
             return ""
         return (
             f"{gpu.name} is busy {percent(load)} of the period of {si(plan.period_s, 's')}; "
-            f"for the rest it waits: {_elsewhere(plan, gpu.name)}."
+            f"for the rest it waits: {_bound_elsewhere(plan, gpu.name)}."
         )
     used = {t.device for t in plan.tasks}
-    if same := [d for d in equivalents_of(again.alike, gpu.name) if d in used]:
+    if same := [d for d in equivalents_of(resolver.interchangeable, gpu.name) if d in used]:
         sure = "the best plan uses" if plan.status == "optimal" else "the plan found uses"
         return f"{gpu.name} is like {listed(same)}, and {sure} no more of them."
     able = [
         (sum(t.share_of_period for t in plan.tasks if t.task in g), g)
-        for g in classes(again.problem)
-        if gpu.name in devices_of(g, again.problem)
+        for g in classes(resolver.problem)
+        if gpu.name in devices_of(g, resolver.problem)
     ]
     if not able:
-        groups = classes(again.problem)
-        return f"Nothing can run there: {'; '.join(_kept_off(again, g, gpu.name) for g in groups)}."
+        groups = classes(resolver.problem)
+        reasons = "; ".join(_exclusion_text(resolver, g, gpu.name) for g in groups)
+        return f"Nothing can run there: {reasons}."
     group = max(able)[1]
-    what = f"{listed(group)} on {gpu.name}"
-    answer = again.solve(restricted(again.problem, {group: gpu.name}, {}), waiting=2)
+    placement = f"{listed(group)} on {gpu.name}"
+    answer = resolver.solve(restrict(resolver.problem, {group: gpu.name}, {}), waiting=2)
     if answer is None:
-        return f"{gpu.name} has no task in this plan; no time was left to try {what}."
+        return f"{gpu.name} has no task in this plan; no time was left to try {placement}."
     if answer.plan is None:
-        return f"{gpu.name} has no task in this plan: with {what} there is none: {answer.reason}"
+        return (
+            f"{gpu.name} has no task in this plan: with {placement} there is none: {answer.reason}"
+        )
     return (
-        f"{gpu.name} has no task, because with {what} {_best(answer.proven)} gives "
-        f"{_compared(again, answer, answer.plan)}."
+        f"{gpu.name} has no task, because with {placement} {_best_text(answer.proven)} gives "
+        f"{_comparison_text(resolver, answer, answer.plan)}."
     )
 
 
-def _best(proven: bool) -> str:
+def _best_text(proven: bool) -> str:
     return "the best plan" if proven else "the best plan found"
 
 
-def _compared(again: Resolver, answer: Answer, other: Plan) -> str:
+def _comparison_text(resolver: Resolver, answer: Answer, other: Plan) -> str:
     """A value beside the plan's; of a robust plan the regret."""
-    best, unit = again.plan, other.value_unit
+    best, unit = resolver.plan, other.value_unit
     if best.regret is not None:
-        before, after = again.own_cost, again.own_cost / (1 + answer.gain)
+        before, after = resolver.own_cost, resolver.own_cost / (1 + answer.gain)
         return (
             f"a {best.regret.kind} regret of {percent(after - 1)} instead of {percent(before - 1)}"
         )
     if unit == "s":
         now, more = si(other.value, unit), other.value / best.value - 1
     else:
-        now, more = f"{count(other.value)} {unit}", again.gain(other.value)
+        now, more = f"{count(other.value)} {unit}", resolver.gain(other.value)
     return f"{now} instead of {figure(best.value, unit)} ({100 * more:+,.1f} %)"
 
 
-def _elsewhere(plan: Plan, device: str) -> str:
+def _bound_elsewhere(plan: Plan, device: str) -> str:
     """The bound of the period outside a device."""
     b = plan.bottleneck
     if plan.pace_s is not None:
@@ -295,33 +299,35 @@ def _elsewhere(plan: Plan, device: str) -> str:
     return f"{b.kind} {b.name} is busy {percent(load)} of it with {listed(b.tasks)}"
 
 
-def where_replay(again: Resolver) -> str:
+def where_replay(resolver: Resolver) -> str:
     """The device of the replay, and the value of the best plan with the replay elsewhere.
 
     Empty for a graph without a replay, or with one device.
     """
     tasks = [
         t.name
-        for t in again.problem.graph.tasks
+        for t in resolver.problem.graph.tasks
         if kind_of(t.kernel).structure in ("insert", "sample", "prioritise")
     ]
-    if not tasks or len(again.problem.costs.platform.devices) < 2:
+    if not tasks or len(resolver.problem.costs.platform.devices) < 2:
         return ""
-    group = next(g for g in classes(again.problem) if tasks[0] in g)
-    here = devices_in(again.plan, group)[0]
-    same = {here, *equivalents_of(again.alike, here)}
-    others = [d for d in devices_of(group, again.problem) if d not in same]
-    never = [d.name for d in again.problem.costs.platform.devices if d.name not in {*same, *others}]
-    reasons = [_kept_off(again, group, device) for device in never]
+    group = next(g for g in classes(resolver.problem) if tasks[0] in g)
+    own_device = devices_in(resolver.plan, group)[0]
+    same = {own_device, *equivalents_of(resolver.interchangeable, own_device)}
+    others = [d for d in devices_of(group, resolver.problem) if d not in same]
+    never = [
+        d.name for d in resolver.problem.costs.platform.devices if d.name not in {*same, *others}
+    ]
+    reasons = [_exclusion_text(resolver, group, device) for device in never]
     if not others:
-        return f"On {here}{': ' if reasons else ''}{'; '.join(reasons)}."
+        return f"On {own_device}{': ' if reasons else ''}{'; '.join(reasons)}."
     bans = {group: frozenset(same)}
-    answer = again.solve(restricted(again.problem, {}, bans), waiting=2)
+    answer = resolver.solve(restrict(resolver.problem, {}, bans), waiting=2)
     if answer is None:
-        return f"On {here}, by this plan; no time was left to try {' or '.join(others)}."
+        return f"On {own_device}, by this plan; no time was left to try {' or '.join(others)}."
     if answer.plan is None:
-        return f"On {here}: elsewhere there is no plan: {answer.reason}"
-    there = devices_in(answer.plan, group)[0]
+        return f"On {own_device}: elsewhere there is no plan: {answer.reason}"
+    other_device = devices_in(answer.plan, group)[0]
     crossing = [
         f"{c.src} → {c.dst} over {c.link}"
         for c in answer.plan.edges
@@ -330,29 +336,29 @@ def where_replay(again: Resolver) -> str:
     cost = f", where {listed(crossing)} would be sent" if crossing else ""
     more = "".join(f" {reason[:1].upper()}{reason[1:]}." for reason in reasons)
     return (
-        f"On {here}: on {there} {_best(answer.proven)} gives "
-        f"{_compared(again, answer, answer.plan)}{cost}.{more}"
+        f"On {own_device}: on {other_device} {_best_text(answer.proven)} gives "
+        f"{_comparison_text(resolver, answer, answer.plan)}{cost}.{more}"
     )
 
 
-def no_mode_reason(again: Resolver, task: str, device: str) -> str:
+def no_mode_reason(resolver: Resolver, task: str, device: str) -> str:
     """Why a task has no mode on a device: limits, or the tool; empty where it has one."""
-    limits = again.problem.limits
+    limits = resolver.problem.limits
     if limits.pin.get(task, device) != device or device not in limits.devices.get(task, (device,)):
         return f"kept off {device} by the limits"
-    if any(m.device == device and task in m.tasks for m in again.problem.costs.modes):
+    if any(m.device == device and task in m.tasks for m in resolver.problem.costs.modes):
         return ""
     if task in limits.variants:
         return f"without a variant on {device} that the limits name"
-    if why := refusal_reason(
-        again.problem.graph.task(task).kernel, again.problem.costs.platform.device(device)
+    if reason := refusal_reason(
+        resolver.problem.graph.task(task).kernel, resolver.problem.costs.platform.device(device)
     ):
-        return f"refused by {device} ({why})"
+        return f"refused by {device} ({reason})"
     return f"not modelled on {device}"
 
 
-def _kept_off(again: Resolver, group: tuple[str, ...], device: str) -> str:
-    why = {task: no_mode_reason(again, task, device) for task in group}
-    first = next(reason for reason in why.values() if reason)
-    tasks = [task for task, reason in why.items() if reason == first]
+def _exclusion_text(resolver: Resolver, group: tuple[str, ...], device: str) -> str:
+    reasons = {task: no_mode_reason(resolver, task, device) for task in group}
+    first = next(reason for reason in reasons.values() if reason)
+    tasks = [task for task, reason in reasons.items() if reason == first]
     return f"{listed(tasks)} {'is' if len(tasks) == 1 else 'are'} {first}"

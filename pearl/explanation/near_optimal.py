@@ -22,7 +22,7 @@ from pearl.explanation.resolve import (
     devices_of,
     equivalents_of,
     placements,
-    restricted,
+    restrict,
     without_modes,
 )
 from pearl.formatting import listed, percent
@@ -69,29 +69,33 @@ class RunnerUps:
     complete: bool
 
 
-def runner_ups(again: Resolver, within: float) -> RunnerUps:
+def runner_ups(resolver: Resolver, within: float) -> RunnerUps:
     """Plans worth at least (1 − within) of the best one, all different but for names of lanes and
-    for devices that are alike."""
-    elsewhere, complete = _other_devices(again.until(0.8), within)
-    found: dict[object, RunnerUp] = {}
-    for answer in [*elsewhere, *_same_devices(again)]:
+    for devices that are alike.
+
+    Raises:
+        AssertionError: a plan is better than this one, which is proved to be the best.
+    """
+    elsewhere, complete = _other_devices(resolver.with_time_share(0.8), within)
+    by_signature: dict[object, RunnerUp] = {}
+    for answer in [*elsewhere, *_same_devices(resolver)]:
         plan = answer.plan
         if plan is None:
             continue
-        key = signature(plan, again.alike)
-        if key in {signature(again.plan, again.alike), *found}:
+        key = signature(plan, resolver.interchangeable)
+        if key in {signature(resolver.plan, resolver.interchangeable), *by_signature}:
             continue
         loss = 0.0 if abs(answer.gain) <= SAME else -answer.gain
         if loss <= within + SAME:
-            differs = differences(again.plan, plan)
-            if again.plan.status == "optimal" and loss < -FAULT:
+            differs = differences(resolver.plan, plan)
+            if resolver.plan.status == "optimal" and loss < -FAULT:
                 raise AssertionError(
                     f"the plan is proved to be the best, but {'; '.join(differs)} is better by "
                     f"{percent(-loss)}: its proof is wrong, or it is of other limits than these"
                 )
-            whole = _of_whole_problem(plan, again)
-            found[key] = RunnerUp(whole, differs, loss, answer.proven)
-    best = sorted(found.values(), key=lambda r: (r.loss, r.differs))
+            whole = _of_whole_problem(plan, resolver)
+            by_signature[key] = RunnerUp(whole, differs, loss, answer.proven)
+    best = sorted(by_signature.values(), key=lambda r: (r.loss, r.differs))
     return RunnerUps(tuple(best[:MOST]), complete and len(best) <= MOST)
 
 
@@ -124,10 +128,10 @@ def differences(best: Plan, other: Plan) -> tuple[str, ...]:
             continue
         was, now = before[0], after[0]
         parts = [f"in {len(after)} copies"] if len(after) != len(before) else []
-        there, here = devices_in(other, [task]), devices_in(best, [task])
-        parts += [f"on {listed(there)}"] if there != here else []
+        other_devices, own_devices = devices_in(other, [task]), devices_in(best, [task])
+        parts += [f"on {listed(other_devices)}"] if other_devices != own_devices else []
         parts += [now.variant] if was.variant != now.variant else []
-        if there == here and was.width != now.width:
+        if other_devices == own_devices and was.width != now.width:
             parts.append(f"{now.width} {now.width_unit} wide")
         if bool(was.fused_with) != bool(now.fused_with):
             parts.append("in one call" if now.fused_with else "apart")
@@ -142,15 +146,15 @@ def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
     return t.device, t.variant, t.width, bool(t.fused_with), t.shares
 
 
-def _of_whole_problem(plan: Plan, again: Resolver) -> Plan:
+def _of_whole_problem(plan: Plan, resolver: Resolver) -> Plan:
     """The plan with the bound of the whole problem, of which a part was solved."""
-    best, regret = again.plan, again.plan.regret
+    best, regret = resolver.plan, resolver.plan.regret
     bound = best.bound_value
     gap = 1 - bound / plan.value if plan.objective == "makespan" else 1 - plan.value / bound
     gap = max(0.0, gap)
     status: Literal["optimal", "feasible"] = "optimal" if gap <= SAME else "feasible"
     if regret is not None:
-        regret = again.regret_of(plan, regret)
+        regret = resolver.regret_of(plan, regret)
         status, gap = "optimal" if regret.is_proved else "feasible", regret.gap
     return replace(
         plan,
@@ -165,11 +169,11 @@ def _of_whole_problem(plan: Plan, again: Resolver) -> Plan:
     )
 
 
-def _same_devices(again: Resolver) -> Iterator[Answer]:
-    best = again.plan
+def _same_devices(resolver: Resolver) -> Iterator[Answer]:
+    best = resolver.plan
     tasks_of = dict.fromkeys(t.task for t in best.tasks)
     where = {t: devices_in(best, [t]) for t in tasks_of}
-    whole = restricted(again.problem, {(t,): d[0] for t, d in where.items() if len(d) == 1}, {})
+    whole = restrict(resolver.problem, {(t,): d[0] for t, d in where.items() if len(d) == 1}, {})
     modes = whole.costs.modes
     tries: list[Problem] = []
     for t in best.tasks:
@@ -184,7 +188,7 @@ def _same_devices(again: Resolver) -> Iterator[Answer]:
     if lanes > len({t.device for t in best.tasks}):
         tries.append(replace(whole, limits=replace(whole.limits, max_lanes=lanes - 1)))
     for n, changed in enumerate(tries):
-        answer = again.solve(changed, waiting=3 * (len(tries) - n))
+        answer = resolver.solve(changed, waiting=3 * (len(tries) - n))
         if answer is not None:
             yield answer
 
@@ -200,54 +204,56 @@ class _Node:
     banned: Mapping[Group, frozenset[str]]
 
 
-def _one_of_alike(again: Resolver, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
+def _one_of_alike(resolver: Resolver, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
     """Of devices that are alike the first class that may use them uses only that of the plan, else
     the first: exchanging two of them gives the other assignments."""
     bans: dict[Group, frozenset[str]] = {}
-    for same in again.alike:
+    for same in resolver.interchangeable:
         for g in movable:
-            if set(same) & set(devices_of(g, again.problem)):
-                here = next((d for d in devices_in(again.plan, g) if d in same), same[0])
-                bans[g] = bans.get(g, frozenset()) | set(equivalents_of(again.alike, here))
+            if set(same) & set(devices_of(g, resolver.problem)):
+                device = next((d for d in devices_in(resolver.plan, g) if d in same), same[0])
+                bans[g] = bans.get(g, frozenset()) | set(
+                    equivalents_of(resolver.interchangeable, device)
+                )
                 break
     return bans
 
 
-def _other_devices(again: Resolver, within: float) -> tuple[list[Answer], bool]:
+def _other_devices(resolver: Resolver, within: float) -> tuple[list[Answer], bool]:
     """Next-best assignments of devices, best first, down to the share; and whether these are all,
     proved."""
-    allowed = {g: set(devices_of(g, again.problem)) for g in classes(again.problem)}
+    allowed = {g: set(devices_of(g, resolver.problem)) for g in classes(resolver.problem)}
     movable = [g for g, devices in allowed.items() if len(devices) > 1]
     heap: list[tuple[float, int, _Node]] = []
-    found: list[Answer] = []
-    sure = again.plan.status == "optimal"
-    own = Answer(again.plan, "", sure)
-    node, number = _Node(own, again.plan, {}, _one_of_alike(again, movable)), 0
+    answers: list[Answer] = []
+    sure = resolver.plan.status == "optimal"
+    own = Answer(resolver.plan, "", sure)
+    node, number = _Node(own, resolver.plan, {}, _one_of_alike(resolver, movable)), 0
     while True:
-        held = dict(node.fixed)
+        fixed = dict(node.fixed)
         for g in movable:
             if g in node.fixed:
                 continue
-            here = devices_in(node.plan, g)
-            sure = sure and len(here) == 1  # copies apart are no single choice to leave out
-            device = here[0]
+            current = devices_in(node.plan, g)
+            sure = sure and len(current) == 1  # copies apart are no single choice to leave out
+            device = current[0]
             bans = {**node.banned, g: node.banned.get(g, frozenset()) | {device}}
             if allowed[g] - bans[g]:
-                narrow = restricted(again.problem, held, bans)
-                child = again.solve(narrow, waiting=2 * len(movable))
+                narrow = restrict(resolver.problem, fixed, bans)
+                child = resolver.solve(narrow, waiting=2 * len(movable))
                 if child is None:
-                    return found, False
+                    return answers, False
                 if child.plan is not None:
                     number += 1
-                    part = _Node(child, child.plan, dict(held), bans)
+                    part = _Node(child, child.plan, dict(fixed), bans)
                     heapq.heappush(heap, (-child.gain, number, part))
-                    sure = sure and (child.proven or -child.reach > within)
+                    sure = sure and (child.proven or -child.max_gain > within)
                 else:
                     sure = sure and child.proven
-            held[g] = device
+            fixed[g] = device
         if not heap or heap[0][0] > within + SAME:
-            return found, sure
-        if len(found) == MOST:
-            return found, False
+            return answers, sure
+        if len(answers) == MOST:
+            return answers, False
         _, _, node = heapq.heappop(heap)
-        found.append(node.answer)
+        answers.append(node.answer)

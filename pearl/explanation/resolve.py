@@ -42,14 +42,14 @@ class Answer:
     reason: why there is none, in words.
     proven: the plan is the best one, or it is proved that there is none.
     gain: how much better it is than the plan that is explained, by the objective of that plan, as
-        a share. reach: no plan of the problem has a larger gain.
+        a share. max_gain: no plan of the problem has a larger gain.
     """
 
     plan: Plan | None
     reason: str
     proven: bool
     gain: float = 0.0
-    reach: float = math.inf
+    max_gain: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Resolver:
         """The plan's own, so that a difference is the change's and not the method's."""
         return self.plan.method if self.plan.method in METHODS else None
 
-    def until(self, share: float) -> Resolver:
+    def with_time_share(self, share: float) -> Resolver:
         """The same with only this share of the time that is left."""
         now = time.monotonic()
         return replace(self, deadline=now + share * (self.deadline - now))
@@ -87,8 +87,8 @@ class Resolver:
         problem = replace(problem or self.problem, objective=self.plan.objective)
         try:
             if self.scale is not None:
-                return self._by_draws(self.scale, problem, seconds)
-            found = solve_problem(
+                return self._solve_under_draws(self.scale, problem, seconds)
+            plan = solve_problem(
                 problem,
                 method=self.method,
                 time_limit_s=seconds,
@@ -97,11 +97,11 @@ class Resolver:
             )
         except InfeasibleError as error:
             return Answer(None, str(error), bool(error.conflict))
-        bound = found.bound_value
-        reach = self.gain(bound) if bound else math.inf
-        return Answer(found, "", found.status == "optimal", self.gain(found.value), reach)
+        bound = plan.bound_value
+        max_gain = self.gain(bound) if bound else math.inf
+        return Answer(plan, "", plan.status == "optimal", self.gain(plan.value), max_gain)
 
-    def _by_draws(self, scale: Scale, problem: Problem, seconds: float) -> Answer:
+    def _solve_under_draws(self, scale: Scale, problem: Problem, seconds: float) -> Answer:
         """The plan of least cost under the draws."""
         began, seed = time.monotonic(), self.plan.seed
         deadline = began + seconds
@@ -114,11 +114,11 @@ class Resolver:
             return Answer(None, f"none was found in {seconds:.2g} s", False)
         proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, timed_out=False)
         rival = drawn.rival
-        found = build_plan(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
-        gain, reach = self.own_cost / drawn.cost - 1, math.inf
+        plan = build_plan(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
+        gain, max_gain = self.own_cost / drawn.cost - 1, math.inf
         if drawn.bound > 0:
-            reach = self.own_cost / drawn.bound - 1
-        return Answer(found, "", reach - gain <= SAME, gain, reach)
+            max_gain = self.own_cost / drawn.bound - 1
+        return Answer(plan, "", max_gain - gain <= SAME, gain, max_gain)
 
     @cached_property
     def scale(self) -> Scale | None:
@@ -154,10 +154,10 @@ class Resolver:
         return value / self.plan.value - 1
 
     @cached_property
-    def alike(self) -> tuple[tuple[str, ...], ...]:
+    def interchangeable(self) -> tuple[tuple[str, ...], ...]:
         """The devices that can be exchanged, as `interchangeable_devices`."""
-        found = interchangeable_devices(self.problem, self.plan)
-        return found if self.plan.regret is None else one_model(found, self.problem.costs)
+        sets = interchangeable_devices(self.problem, self.plan)
+        return sets if self.plan.regret is None else one_model(sets, self.problem.costs)
 
     @property
     def throughput(self) -> float:
@@ -186,19 +186,19 @@ def interchangeable_devices(problem: Problem, plan: Plan) -> tuple[tuple[str, ..
     those first that the plan uses."""
     space = search_spaces(problem)[0]
     used = {t.device for t in plan.tasks}
-    found = find_orbits(space, [range(len(options)) for options in space.options])
-    return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in found)
+    sets = find_orbits(space, [range(len(options)) for options in space.options])
+    return tuple(tuple(sorted(names, key=lambda name: name not in used)) for names in sets)
 
 
 def one_model(sets: Iterable[tuple[str, ...]], costs: CostTable) -> tuple[tuple[str, ...], ...]:
     """The sets split by the model of the devices: those of different ones, or of none that is
     named, err differently in each draw."""
-    found = []
+    groups = []
     for names in sets:
         models = [costs.platform.device(name).model for name in names]
         for model in dict.fromkeys(filter(None, models)):
-            found.append(tuple(n for n, m in zip(names, models, strict=True) if m == model))
-    return tuple(names for names in found if len(names) > 1)
+            groups.append(tuple(n for n, m in zip(names, models, strict=True) if m == model))
+    return tuple(names for names in groups if len(names) > 1)
 
 
 def equivalents_of(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ def without_modes(costs: CostTable, dropped: Iterable[Mode]) -> CostTable:
     return replace(costs, modes=tuple(m for m in costs.modes if id(m) not in gone))
 
 
-def restricted(
+def restrict(
     problem: Problem,
     fixed: Mapping[tuple[str, ...], str],
     banned: Mapping[tuple[str, ...], frozenset[str]],
@@ -256,8 +256,8 @@ def classes(problem: Problem) -> tuple[tuple[str, ...], ...]:
     for names in sets:
         nx.add_path(ties, names)
     order = {t.name: i for i, t in enumerate(graph.tasks)}
-    found = [tuple(sorted(c, key=order.__getitem__)) for c in nx.connected_components(ties)]
-    return tuple(sorted(found, key=lambda tasks: order[tasks[0]]))
+    groups = [tuple(sorted(c, key=order.__getitem__)) for c in nx.connected_components(ties)]
+    return tuple(sorted(groups, key=lambda tasks: order[tasks[0]]))
 
 
 def devices_of(tasks: tuple[str, ...], problem: Problem) -> list[str]:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pearl.explanation.bound import Bound
 from pearl.explanation.crossover import Crossover
 from pearl.explanation.what_if import WhatIf
 from pearl.formatting import NONE, count, figure, listed, percent, si
-from pearl.text_tables import (
-    Column,
-    Table,
-    marked,
-    plain,
-    plain_console,
-    print_table,
-    terminal_width,
-)
+from pearl.report.document import Column, Sentences, Table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pearl.explanation import Explanation
     from pearl.planning.bands import Regret
 
@@ -33,39 +22,15 @@ FEW = 3
 """Of the changes for which no time was left, so many are named."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """The section of a report: sentences (label, text), then tables."""
+def blocks(e: Explanation, *, every_change: bool = False) -> tuple[Sentences, Table, Table]:
+    """Return the answers, the near-optimal plans and the changes of an explanation.
 
-    sentences: tuple[tuple[str, str], ...]
-    tables: tuple[Table, ...]
-
-
-def text(e: Explanation) -> str:
-    """An explanation as plain text for this terminal."""
-    console, out = plain_console(terminal_width())
-    show(console, e)
-    return plain(out)
-
-
-def show(console: Console, e: Explanation) -> None:
-    """Print the section."""
-    from rich.text import Text
-
-    found = section(e)
-    console.print(Text(TITLE))
-    for label, said in found.sentences:
-        console.print(Text(f"{label}{'' if label.endswith('?') else ':'} {said}"))
-    for table in found.tables:
-        print_table(console, table)
-
-
-def section(e: Explanation, *, every_change: bool = False) -> Section:
-    """The whole section. every_change: with the changes that change nothing."""
+    every_change: list the changes without an effect in the table too.
+    """
     sentences = [("Bound", bound_sentence(e.bound))]
     sentences += [(s.question, s.answer) for s in e.answers]
     sentences += [("Batch size", crossover_sentence(c)) for c in e.crossovers]
-    shown = tuple(w for w in e.what_ifs if every_change or _visible(e, w))
+    shown = tuple(w for w in e.what_ifs if every_change or _is_visible(e, w))
     nothing = [w.text for w in e.what_ifs if w not in shown and w.proven]
     unproved = [w.text for w in e.what_ifs if w not in shown and not w.proven]
     notes = []
@@ -80,9 +45,10 @@ def section(e: Explanation, *, every_change: bool = False) -> Section:
         notes.append("* not proved to be the best.")
     if e.left_out:
         notes.append(f"No time was left for: {_few(e.left_out)}.")
-    return Section(
-        tuple((label, marked(text, e.simulated)) for label, text in sentences),
-        tuple(t.marked(e.simulated) for t in (_runner_ups(e), _changes(e, shown, notes))),
+    return (
+        Sentences(TITLE, tuple(sentences)).marked(e.simulated),
+        _runner_ups(e).marked(e.simulated),
+        _changes(e, shown, notes).marked(e.simulated),
     )
 
 
@@ -91,7 +57,7 @@ def _few(texts: tuple[str, ...]) -> str:
     return "; ".join(texts[:FEW]) + more
 
 
-def _visible(e: Explanation, w: WhatIf) -> bool:
+def _is_visible(e: Explanation, w: WhatIf) -> bool:
     if w.value is None:
         return True
     pairs = (
@@ -187,9 +153,11 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
             rows.append((w.text, *([NONE] if e.regret else []), f"no plan{star}", NONE))
             notes.insert(0, f"{w.text}: {w.infeasible}")
         else:
-            now = _changed(first, e.value if single else e.throughput, "s" if single else "")
+            now = _change_text(first, e.value if single else e.throughput, "s" if single else "")
             drawn = [f"{100 * (w.gain or 0.0):+.1f} %{star}"] if e.regret else []
-            rows.append((w.text, *drawn, now + star, _changed(w.efficiency, e.efficiency) + star))
+            rows.append(
+                (w.text, *drawn, now + star, _change_text(w.efficiency, e.efficiency) + star)
+            )
     if e.regret and rows:
         notes.append(
             f"over the draws: of 1 + {e.regret.kind} regret, by which this plan was chosen, in "
@@ -204,7 +172,7 @@ def _changes(e: Explanation, shown: tuple[WhatIf, ...], notes: list[str]) -> Tab
     return Table("What would change it", columns, tuple(rows), tuple(notes))
 
 
-def _changed(after: float | None, before: float | None, unit: str = "") -> str:
+def _change_text(after: float | None, before: float | None, unit: str = "") -> str:
     if after is None or not before:
         return figure(after, unit)
     return f"{figure(after, unit)} ({100 * (after / before - 1):+.1f} %)"

@@ -59,7 +59,7 @@ class WhatIf:
     infeasible: str | None = None
 
 
-def what_ifs(again: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
+def what_ifs(resolver: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     """Every change solved anew, by falling gain, and the changes for which no time was left.
 
     Of devices that are alike one stands for all. Asked in the order in which users ask: each
@@ -68,15 +68,15 @@ def what_ifs(again: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
     each link twice as fast; each task 20 % faster, those that take most of the period first; and
     nothing on the host, which cannot be removed.
     """
-    found: list[WhatIf] = []
+    results: list[WhatIf] = []
     left_out: list[str] = []
-    changes = list(_changes(again))
+    changes = list(_changes(resolver))
     for n, change in enumerate(changes):
-        answer = again.solve(change.problem, waiting=len(changes) - n)
+        answer = resolver.solve(change.problem, waiting=len(changes) - n)
         if answer is None:
             left_out.append(change.text)
         elif answer.plan is None:
-            found.append(
+            results.append(
                 WhatIf(
                     change.kind,
                     change.name,
@@ -91,20 +91,20 @@ def what_ifs(again: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
                 )
             )
         else:
-            found.append(_valued(again, change, answer, answer.plan))
-    found.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))
-    return tuple(found), tuple(left_out)
+            results.append(_result(resolver, change, answer, answer.plan))
+    results.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))
+    return tuple(results), tuple(left_out)
 
 
-def _valued(again: Resolver, change: Change, answer: Answer, plan: Plan) -> WhatIf:
+def _result(resolver: Resolver, change: Change, answer: Answer, plan: Plan) -> WhatIf:
     gain, proven = answer.gain, answer.proven
     if change.kind != "device" and not proven and gain < 0:
-        plan, gain = again.plan, 0.0  # it is still open to whoever has more
+        plan, gain = resolver.plan, 0.0  # it is still open to whoever has more
     now, per_j = throughput(plan), efficiency(plan)
     pairs = [
-        (plan.value, again.plan.value),
-        (now, again.throughput),
-        (per_j or 0.0, again.efficiency or 0.0),
+        (plan.value, resolver.plan.value),
+        (now, resolver.throughput),
+        (per_j or 0.0, resolver.efficiency or 0.0),
     ]
     return WhatIf(
         change.kind,
@@ -114,23 +114,23 @@ def _valued(again: Resolver, change: Change, answer: Answer, plan: Plan) -> What
         now,
         per_j,
         gain,
-        proven and again.plan.status == "optimal",
+        proven and resolver.plan.status == "optimal",
         abs(gain) > SAME or any(abs(a - b) > SAME * max(a, b) for a, b in pairs),
     )
 
 
-def _changes(again: Resolver) -> Iterator[Change]:
-    problem = again.problem
-    known = {d for same in again.alike for d in same[1:]}
-    devices = list(_devices(again))
+def _changes(resolver: Resolver) -> Iterator[Change]:
+    problem = resolver.problem
+    represented = {d for same in resolver.interchangeable for d in same[1:]}
+    devices = list(_devices(resolver))
     yield from devices[:-1]
-    if again.plan.objective != "makespan":
+    if resolver.plan.objective != "makespan":
         yield from _slack(problem)
-    yield from _lanes(problem, known)
-    yield from _links(problem, known)
-    taken = {t.task: -t.share_of_period for t in again.plan.tasks}
+    yield from _lanes(problem, represented)
+    yield from _links(problem, represented)
+    taken = {t.task: -t.share_of_period for t in resolver.plan.tasks}
     for task in sorted(taken, key=lambda t: taken[t]):
-        costs = faster(problem.costs, problem.graph, task)
+        costs = speed_up(problem.costs, problem.graph, task)
         percent = f"{100 * (1 - FASTER):.0f} %"
         changed = replace(problem, costing=costs)
         yield Change("task", task, f"{task} {percent} faster", changed)
@@ -150,10 +150,10 @@ def _slack(problem: Problem) -> Iterator[Change]:
         yield Change("slack", key, text, replace(problem, limits=replace(limits, **raised)))
 
 
-def _lanes(problem: Problem, known: Collection[str]) -> Iterator[Change]:
+def _lanes(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
     costs, limits = problem.costs, problem.limits
     platform = costs.platform
-    for device in (d for d in platform.devices if d.name not in known):
+    for device in (d for d in platform.devices if d.name not in represented):
         more = replace(device, width=device.width + 1, max_lanes=device.max_lanes + 1)
         text = f"one more {device.width_unit.removesuffix('s')} and lane on {device.name}"
         allowed = limits
@@ -167,25 +167,29 @@ def _lanes(problem: Problem, known: Collection[str]) -> Iterator[Change]:
         yield Change("lanes", device.name, text, changed)
 
 
-def _links(problem: Problem, known: Collection[str]) -> Iterator[Change]:
+def _links(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
     platform = problem.costs.platform
-    for link in (k for k in platform.links if not {k.a, k.b} & set(known)):
+    for link in (k for k in platform.links if not {k.a, k.b} & set(represented)):
         links = tuple(link.slower(0.5) if k is link else k for k in platform.links)
         table = replace(problem.costs, platform=replace(platform, links=links))
         changed = replace(problem, costing=table)
         yield Change("link", link.name, f"link {link.name} twice as fast", changed)
 
 
-def _devices(again: Resolver) -> Iterator[Change]:
+def _devices(resolver: Resolver) -> Iterator[Change]:
     """Each device gone, the host last. Of devices that are alike one, then all of them."""
-    problem = again.problem
+    problem = resolver.problem
     platform = problem.costs.platform
     host = platform.host
     others = [(d.name,) for d in platform.devices if d.name != host]
     gone: list[tuple[str, ...]] = []
     for (name,) in others:
-        same = (name, *equivalents_of(again.alike, name))
-        sets = [next(s for s in again.alike if name in s)[-1:], same] if len(same) > 1 else [same]
+        same = (name, *equivalents_of(resolver.interchangeable, name))
+        sets = (
+            [next(s for s in resolver.interchangeable if name in s)[-1:], same]
+            if len(same) > 1
+            else [same]
+        )
         gone += [g for g in sets if not any(set(g) == set(o) for o in gone)]
     for names in gone:
         without = without_devices(problem, names)
@@ -215,7 +219,7 @@ def without_devices(problem: Problem, names: Collection[str]) -> Problem:
     return replace(problem, costing=replace(table, platform=platform), limits=less)
 
 
-def faster(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
+def speed_up(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
     """The table with the time, energy and pair terms of one task times `factor`.
 
     Of a fused call only the task's share of the time changes; where no shares are known, nothing.

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import marked
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.replicas import enumerate_splits, resize_kernel
@@ -18,7 +19,6 @@ from pearl.planning.variants import (
     exclusion_reason,
     is_excluded,
 )
-from pearl.text_tables import marked
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
 from pearl_devices.hosts import alike

@@ -21,8 +21,10 @@ from pearl.population.members import shown
 from pearl.population.packing import duration
 from pearl.population.schedulers import RunStage
 from pearl.population.statistics import interval
-from pearl.report.html import COLOURS, MARGIN, WIDTH, Box, Drawing, Label, curves, rendered, ticks
-from pearl.text_tables import Column, Table, table_text
+from pearl.report.document import Box, Column, Drawing, Facts, Label, Page, Table
+from pearl.report.drawings import COLOURS, MARGIN, WIDTH, curves, ticks
+from pearl.report.html import page_html
+from pearl.report.terminal import page_text
 
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
 SUFFIXES = (".html", ".json", ".csv", ".txt")
@@ -253,13 +255,16 @@ class Sweep:
         return tuple(facts)
 
     def __str__(self) -> str:
-        lines = [self.title(), *(f"  {label:<10}{text}" for label, text in self.facts())]
-        lines += ["", *(table_text(t) + "\n" for t in self.tables())]
-        return "\n".join(lines).rstrip()
+        return page_text(self.page())
 
-    def title(self) -> str:
-        """The heading of the report."""
-        return f"PEARL {self.kind} of {self.name}"
+    def page(self) -> Page:
+        """Return the sweep as a page."""
+        return Page(
+            f"PEARL {self.kind} of {self.name}",
+            (Facts("", self.facts()), *self.drawings(), *self.tables()),
+            footer=f"Written by pearl {pearl_version()}. Interquartile means with 95 % intervals "
+            "of the stratified bootstrap (Agarwal et al. 2021).",
+        )
 
     def drawings(self) -> tuple[Drawing, ...]:
         """Draw the intervals of the settings and their curves over env steps.
@@ -288,14 +293,7 @@ class Sweep:
         elif suffix == ".txt":
             text = f"{self}\n"
         elif suffix == ".html":
-            text = rendered(
-                "population.html.j2",
-                title=self.title(),
-                about=self.facts(),
-                tables=self.tables(),
-                drawings=self.drawings(),
-                version=pearl_version(),
-            )
+            text = page_html(self.page())
         else:
             raise SpecError(
                 f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "

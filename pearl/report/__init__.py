@@ -1,3 +1,12 @@
-"""Reports of plans and runs, as tables, text and HTML."""
+"""Reports of plans and runs, as terminal text, HTML and JSON."""
 
-__all__ = ["balance_text", "bands_text", "html", "report", "tables"]
+__all__ = [
+    "balance_text",
+    "bands_text",
+    "document",
+    "drawings",
+    "html",
+    "report",
+    "tables",
+    "terminal",
+]

@@ -11,7 +11,8 @@ from pearl.formatting import count, listed, percent, si
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
 from pearl.planner.gpu_slices import MOST_SLICES, SlicingResult
 from pearl.report.bands_text import range_text
-from pearl.text_tables import Column, Table, table_text, terminal_width
+from pearl.report.document import Column, Table
+from pearl.report.terminal import block_text, terminal_width
 
 WIDTH, HEIGHT, EDGE = 420, 260, 64
 COLOURS = ("#1b6ca8", "#c0532b")
@@ -21,25 +22,27 @@ ALIKE = 0.02
 """Rates that differ by less than this share are one row of a table (assumed)."""
 
 
-def balance_text(found: Balance) -> str:
+def balance_text(balance: Balance) -> str:
     """The answer in a sentence, then the sweeps as far as they change anything."""
-    sweeps = [("cores, an actor each", found.cores), ("actors, all cores", found.actors)]
-    if found.points:
-        sweeps.insert(1, ("SMs, all cores", found.sms))
-    tables = {name: _sweep(f"{found.spec} on {found.platform}: {name}", s) for name, s in sweeps}
+    sweeps = [("cores, an actor each", balance.cores), ("actors, all cores", balance.actors)]
+    if balance.points:
+        sweeps.insert(1, ("SMs, all cores", balance.sms))
+    tables = {
+        name: _sweep(f"{balance.spec} on {balance.platform}: {name}", s) for name, s in sweeps
+    }
     flat = [
         f"{name} ({_size(points[0], name)} to {_size(points[-1], name)})"
         for name, points in sweeps
         if not tables[name]
     ]
-    said = [
-        verdict_sentence(found.verdict),
-        halves_sentence(found),
+    sentences = [
+        verdict_sentence(balance.verdict),
+        halves_sentence(balance),
         f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
-        f"Left out: {listed(found.simulated)}, simulated." if found.simulated else "",
+        f"Left out: {listed(balance.simulated)}, simulated." if balance.simulated else "",
         "Predicted, energy modelled; slack enough for nobody to wait for anybody.",
     ]
-    lines = [textwrap.fill(text, terminal_width()) for text in said if text]
+    lines = [textwrap.fill(text, terminal_width()) for text in sentences if text]
     return "\n\n".join(part for part in ("\n".join(lines), *tables.values()) if part)
 
 
@@ -80,14 +83,14 @@ def _threads_band(low: float, high: float) -> str:
     return f" ({least:,} to {most:,})" if most != least else ""
 
 
-def halves_sentence(found: Balance) -> str:
+def halves_sentence(balance: Balance) -> str:
     """What half of the SMs, and half of the threads, costs."""
-    lost = {"SMs": found.halved_sms, "threads": found.halved_cores}
-    known = {name: 1 - left for name, left in lost.items() if left is not None}
-    same = [name for name, less in known.items() if less < ALIKE]
+    remaining = {"SMs": balance.halved_sms, "threads": balance.halved_cores}
+    losses = {name: 1 - left for name, left in remaining.items() if left is not None}
+    same = [name for name, less in losses.items() if less < ALIKE]
     parts = [
         f"half of the {name} costs {100 * less:.0f} % of the rate"
-        for name, less in known.items()
+        for name, less in losses.items()
         if less >= ALIKE
     ]
     parts += [f"half of the {' or of the '.join(same)} costs nothing"] if same else []
@@ -95,32 +98,32 @@ def halves_sentence(found: Balance) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def slices_text(found: SlicingResult) -> str:
+def slices_text(sliced: SlicingResult) -> str:
     """The roles on the GPU, both layouts, the best slices, and how their gradients are summed."""
     heading = (Column("role"), *(Column(n, "right") for n in ("an iteration takes", "share of it")))
-    roles = (("simulator", found.simulator), ("agent", found.agent), ("trainer", found.trainer))
+    roles = (("simulator", sliced.simulator), ("agent", sliced.agent), ("trainer", sliced.trainer))
     rows = tuple((name, si(r.seconds, "s"), percent(r.share)) for name, r in roles)
-    title = f"Slices of {found.device}, which hold simulator, agent and trainer"
+    title = f"Slices of {sliced.device}, which hold simulator, agent and trainer"
     lines = [
-        f"colocated over dedicated slices: {found.serving_gain:.2f} x serving, "
-        f"{found.training_gain:.2f} x training"
+        f"colocated over dedicated slices: {sliced.serving_gain:.2f} x serving, "
+        f"{sliced.training_gain:.2f} x training"
     ]
-    best, way, sizes = found.best, found.reduction, found.environments
+    best, way, sizes = sliced.best, sliced.reduction, sliced.environments
     if best is None or way is None:
         lines.append(f"no slice has room in memory, with {sizes[0]} environments as the fewest")
     else:
         lines += [
             f"best: {best.slices} slices of {best.environments} environments a GPU, "
-            f"{count(found.gpus * best.env_steps_per_s)} env steps/s on {found.gpus}, "
+            f"{count(sliced.gpus * best.env_steps_per_s)} env steps/s on {sliced.gpus}, "
             f"{si(best.memory_bytes, 'B')} each, by {best.probes} of "
             f"{MOST_SLICES * len(sizes)} estimates",
             f"their gradients summed: {way.name}, {si(way.seconds, 's')}"
             + (f" ({way.on_ring} of a GPU's slices on the ring)" if way.on_ring else ""),
         ]
-    if found.refused:
-        lines.append(f"tried with up to {sizes[-1]} environments a slice; beyond: {found.refused}")
+    if sliced.refused:
+        lines.append(f"tried with up to {sizes[-1]} environments a slice; beyond: {sliced.refused}")
     lines.append("Predicted, by the mapping model of GMI-DRL (arXiv 2206.08482).")
-    return "\n".join([table_text(Table(title, heading, rows)), "", *lines])
+    return "\n".join([block_text(Table(title, heading, rows)), "", *lines])
 
 
 def _size(point: SweepPoint, name: str) -> int | None:
@@ -130,11 +133,11 @@ def _size(point: SweepPoint, name: str) -> int | None:
 
 def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
     """The rows whose rate differs from that of the row before; empty where all are alike."""
-    kept = [points[0]]
+    shown = [points[0]]
     for p in points[1:]:
-        if abs(p.env_steps_per_s / kept[-1].env_steps_per_s - 1) >= ALIKE:
-            kept.append(p)
-    if len(kept) == 1:
+        if abs(p.env_steps_per_s / shown[-1].env_steps_per_s - 1) >= ALIKE:
+            shown.append(p)
+    if len(shown) == 1:
         return ""
     heading = (
         *(Column(n, "right") for n in ("actors", "cores", "SMs", "env steps/s", "env steps/J")),
@@ -153,18 +156,18 @@ def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
             "-" if p.sms is None else si(p.gpu_s, "s"),
             si(p.host_s, "s"),
         )
-        for p in kept
+        for p in shown
     )
-    beyond = points[-1] is not kept[-1]
+    beyond = points[-1] is not shown[-1]
     notes = (f"More changes less than {percent(ALIKE)}.",) if beyond else ()
-    return table_text(Table(title, heading, rows, notes))
+    return block_text(Table(title, heading, rows, notes))
 
 
-def balance_svg(found: Balance) -> str:
+def balance_svg(balance: Balance) -> str:
     """Throughput and env steps per joule over cores and over SMs, each relative to its largest."""
-    panels = [("cores, an actor each", [(float(p.cores), p) for p in found.cores])]
-    if found.points:
-        panels.append(("SMs, all cores", [(float(p.sms or 0), p) for p in found.sms]))
+    panels = [("cores, an actor each", [(float(p.cores), p) for p in balance.cores])]
+    if balance.points:
+        panels.append(("SMs, all cores", [(float(p.sms or 0), p) for p in balance.sms]))
     drawn = [
         f'<g transform="translate({k * WIDTH},0)">{_panel(name, points)}</g>'
         for k, (name, points) in enumerate(panels)
@@ -198,9 +201,9 @@ def _panel(name: str, points: Sequence[tuple[float, SweepPoint]]) -> str:
         ("env steps/J", [(v, p.env_steps_per_j) for v, p in points]),
     )
     for (label, line), colour, at in zip(lines, COLOURS, (20, 36), strict=True):
-        most = max(value for _, value in line) or 1.0
-        path = " ".join(f"{x(v):.1f},{y(value / most):.1f}" for v, value in line)
+        largest = max(value for _, value in line) or 1.0
+        path = " ".join(f"{x(v):.1f},{y(value / largest):.1f}" for v, value in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        text = f"{label}, 100 % = {count(most)}"
+        text = f"{label}, 100 % = {count(largest)}"
         parts.append(f'<text x="{EDGE}" y="{at}" fill="{colour}">{escape(text)}</text>')
     return "".join(parts)

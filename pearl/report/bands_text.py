@@ -17,7 +17,7 @@ def proof_text(plan: Plan) -> str:
     }[plan.status]
 
 
-def band_of_value(plan: Plan) -> str:
+def value_band_text(plan: Plan) -> str:
     """The band of the value, in brackets; empty where it is no wider than its digits."""
     ends = rate_band(plan)
     return f" ({range_text(ends)})" if ends else ""
@@ -38,7 +38,7 @@ def range_text(ends: tuple[float, float]) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def bands_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
+def band_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """The bands of a plan with their label; a range where its times are partly closed forms."""
     if plan.bands is None:
         return ()
@@ -69,21 +69,21 @@ def bands_text(b: Bands) -> str:
         parts.append(band(*b.power_w, "W"))
     if b.period_s:
         parts.append(f"{band(*b.period_s, 's')} an iteration")
-    told = listed(parts) if parts else "not finite"
-    told += f", in {b.draws} draws from the bands of the estimates"
+    text = listed(parts) if parts else "not finite"
+    text += f", in {b.draws} draws from the bands of the estimates"
     if b.missed:
-        told += f"; {b.missed} of them exceed the limit on power by idling alone and count as 0"
-    return told
+        text += f"; {b.missed} of them exceed the limit on power by idling alone and count as 0"
+    return text
 
 
-def by_regret(r: Regret | None) -> str:
+def regret_clause(r: Regret | None) -> str:
     """What a plan was chosen by beside its objective; empty where by that alone."""
     return "" if r is None else f", by the least {r.kind} regret"
 
 
 def regret_text(r: Regret) -> str:
     """The regret that a plan was chosen for, in words: its two ends, where draws are unsolved."""
-    least = (
+    proof = (
         f"the least {r.kind} one, proved"
         if r.is_proved
         else f"no plan has a {r.kind} one below {percent(r.bound)}"
@@ -91,7 +91,7 @@ def regret_text(r: Regret) -> str:
     mean, worst = _ends(r.mean, r.mean_high), _ends(r.worst, r.worst_high)
     return (
         f"{mean} in the mean of {r.draws} draws, {worst} at worst; {r.solved} of {r.draws} draws "
-        f"solved; {least}"
+        f"solved; {proof}"
     )
 
 

@@ -25,35 +25,35 @@ def evaluation_row(e: EvaluationPlacement) -> tuple[str, ...]:
 
 def evaluation_sentence(e: EvaluationPlacement) -> str:
     """Where evaluations are played, and what that costs the loop."""
-    what = f"evaluation, {count(e.episodes)} episodes in lock-step,"
+    subject = f"evaluation, {count(e.episodes)} episodes in lock-step,"
     longest = f"{percent(e.share)} more time if every episode is as long as is allowed"
     if not e.apart:
-        return f"{what} is played while the lanes wait: {longest}"
+        return f"{subject} is played while the lanes wait: {longest}"
     fewer = f" in a run of at least {count(e.pays_from)} evaluations" if e.pays_from > 1 else ""
     return (
-        f"{what} is played in a process of its own{fewer}, and its result is known one interval "
+        f"{subject} is played in a process of its own{fewer}, and its result is known one interval "
         f"later; while the lanes wait it would take {longest}"
     )
 
 
-def solved(found: TimeToSolution) -> str:
+def time_to_solution_text(solution: TimeToSolution) -> str:
     """How long a run took to the threshold of its environment, to its best policy and to its end,
     and how much of that it did not train."""
-    said = []
-    if found.threshold_s is not None:
-        said.append(
-            f"{si(found.threshold_s, 's')} to a return of {found.threshold:g} "
-            f"(env step {count(found.threshold_env_steps)})"
+    parts = []
+    if solution.threshold_s is not None:
+        parts.append(
+            f"{si(solution.threshold_s, 's')} to a return of {solution.threshold:g} "
+            f"(env step {count(solution.threshold_env_steps)})"
         )
-    elif found.threshold is not None:
-        said.append(f"a return of {found.threshold:g} was not reached")
-    if found.best_s is not None and found.best_mean is not None:
-        said.append(
-            f"{si(found.best_s, 's')} to the best, {count(found.best_mean)} "
-            f"(env step {count(found.best_env_steps)})"
+    elif solution.threshold is not None:
+        parts.append(f"a return of {solution.threshold:g} was not reached")
+    if solution.best_s is not None and solution.best_mean is not None:
+        parts.append(
+            f"{si(solution.best_s, 's')} to the best, {count(solution.best_mean)} "
+            f"(env step {count(solution.best_env_steps)})"
         )
-    said.append(f"{si(found.end_s, 's')} to the end")
+    parts.append(f"{si(solution.end_s, 's')} to the end")
     names = ("planning", "compiling and binding", "evaluation", "checkpoints")
-    parts = (found.plan_s, found.bind_s, found.evaluation_s, found.checkpoint_s)
-    waits = [f"{si(each, 's')} {name}" for name, each in zip(names, parts, strict=True) if each]
-    return ", ".join(said) + (f"; of it not training: {', '.join(waits)}" if waits else "")
+    durations = (solution.plan_s, solution.bind_s, solution.evaluation_s, solution.checkpoint_s)
+    waits = [f"{si(each, 's')} {name}" for name, each in zip(names, durations, strict=True) if each]
+    return ", ".join(parts) + (f"; of it not training: {', '.join(waits)}" if waits else "")

@@ -1,7 +1,7 @@
 """`Report`: the decisions of a plan and, with a run, their results. Terminal text, HTML, JSON.
 
-The content is in `pearl.report.tables`; `pearl.text_tables` prints it, and `pearl.report.html`
-makes a page of it.
+`Report.page` puts the blocks of `pearl.report.tables` and `pearl.report.drawings` in an order;
+`pearl.report.terminal` and `pearl.report.html` show the page.
 """
 
 from __future__ import annotations
@@ -13,38 +13,51 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.formatting import listed
+from pearl.formatting import WORD, listed, marked
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
-from pearl.report import tables as tables
-from pearl.text_tables import (
-    WORD,
-    Table,
-    marked,
-    plain,
-    plain_console,
-    print_facts,
-    print_table,
-    terminal_width,
-)
+from pearl.report import drawings, tables
+from pearl.report.document import Block, Facts, Page, Sentences, Table
+from pearl.report.html import page_html
+from pearl.report.terminal import page_text, terminal_width
 from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pearl.explanation import Explanation
     from pearl.spec.system import StaticSpec
 
 SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
+"""Characters of a line of a report that is saved as text."""
+
+ON_SCREEN = (
+    "plan", "assignment", "timeline", "lanes", "bound", "edges", "explanation", "rates", "curve",
+    "times", "run",
+)  # fmt: skip
+"""Parts of a report in a terminal: the result comes last, next to the prompt."""
+
+ON_PAGE = (
+    "plan", "run", "rates", "curve", "bound", "assignment", "timeline", "lanes", "edges",
+    "explanation", "bars", "times",
+)  # fmt: skip
+"""Parts of a report on an HTML page: the result comes first."""
+
+FOOTER = (
+    "Written by pearl {version}. Every estimate names its source, best first: measured, "
+    "calibrated, closed form, datasheet; or given by the user. Bands hold 90 % of cases."
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, and the run that followed it where there is one.
+    """A plan, and the run that followed the plan, if any.
 
-    system: the spec behind the plan, for the heading.
+    system: the spec of the plan, for the heading.
     metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's folder,
-        where it has one.
-    every_edge: list all edges, and not only those with slack or a link.
+        if the run has one.
+    every_edge: list all edges, not only those with slack or a link.
     explanation: of the plan, for its section.
     """
 
@@ -65,30 +78,37 @@ class Report:
         return self.text(terminal_width())
 
     def text(self, width: int) -> str:
-        """The report as plain text in lines of at most `width` characters (at least 60)."""
-        from rich.text import Text
+        """Return the report as plain text in lines of at most `width` characters (at least 60)."""
+        return page_text(self.page(ON_SCREEN), width)
 
-        console, out = plain_console(max(width, 60))
-        console.print(Text(self.title()))
-        if self.run is not None and self.run.simulated:
-            console.print(Text(tables.SIMULATED))
-        print_facts(console, self.plan_facts())
-        for table in self.plan_tables():
-            print_table(console, table)
-            if table.title == "Lanes":
-                console.print(Text(self.bound_sentence()))
+    def page(self, order: Sequence[str] = ON_PAGE) -> Page:
+        """Return the report as a page. order: names of its parts, of ON_SCREEN and ON_PAGE."""
+        simulated = self.plan.simulated
+        assignment, lanes, *edges = self.plan_tables()
+        parts: dict[str, tuple[Block | None, ...]] = {
+            "plan": (Facts("Plan", self.plan_facts()),),
+            "assignment": (assignment,),
+            "timeline": (drawings.timeline(self.plan).marked(simulated),),
+            "lanes": (lanes,),
+            "bound": (Sentences("What bounds it", (("", self.bound_sentence()),)),),
+            "edges": tuple(edges),
+            "curve": (drawings.learning_curve(self.learning()),),
+        }
         if self.explanation is not None:
-            from pearl.explanation.sections import show
-
-            console.print()
-            show(console, self.explanation)
+            parts["explanation"] = self.explanation.blocks()
         if self.run is not None:
-            for table in self.comparison():
-                print_table(console, table)
-            console.print()
-            console.print(Text("Run"))
-            print_facts(console, tables.run_facts(self.run))
-        return plain(out)
+            rates, *times = tables.comparison(self.run)
+            bars = drawings.prediction_bars(self.run)
+            parts["run"] = (Facts("Run", tables.run_facts(self.run)),)
+            parts["rates"] = (rates.marked(simulated),)
+            parts["times"] = tuple(t.marked(simulated) for t in times)
+            parts["bars"] = (bars and bars.marked(simulated),)
+        return Page(
+            self.title(),
+            tuple(block for name in order for block in parts.get(name, ()) if block),
+            tables.SIMULATED if self.run is not None and self.run.simulated else "",
+            FOOTER.format(version=self.plan.pearl_version),
+        )
 
     def plan_facts(self) -> tuple[tuple[str, str], ...]:
         """The facts at the head; sentences and tables below say `simulated` of such devices too."""
@@ -103,20 +123,15 @@ class Report:
         """The bottleneck of the period."""
         return marked(tables.bound_sentence(self.plan), self.plan.simulated)
 
-    def comparison(self) -> tuple[Table, ...]:
-        """Prediction beside measurement; none without a run."""
-        found = tables.comparison(self.run) if self.run is not None else ()
-        return tuple(table.marked(self.plan.simulated) for table in found)
-
     def plan_tables(self) -> tuple[Table, ...]:
         """The tables about the plan, in the order of the report."""
         edges = tables.edges(self.plan, every=self.every_edge)
-        found = (
+        shown = (
             tables.assignment(self.plan),
             tables.lanes(self.plan),
             *((edges,) if edges else ()),
         )
-        return tuple(table.marked(self.plan.simulated) for table in found)
+        return tuple(table.marked(self.plan.simulated) for table in shown)
 
     def title(self) -> str:
         """The heading: the name of the system, algorithm and environment, and the platform."""
@@ -140,10 +155,10 @@ class Report:
         if
         any.
         """
-        found = self.plan.to_json() if self.run is None else self.run.to_json()
+        value = self.plan.to_json() if self.run is None else self.run.to_json()
         if self.explanation is not None:
-            found["explanation"] = self.explanation.to_json()
-        return found
+            value["explanation"] = self.explanation.to_json()
+        return value
 
     def save(self, path: str | Path) -> None:
         """Write the report, whole or not at all, in the format of the suffix: .html, .json or .txt.
@@ -153,9 +168,7 @@ class Report:
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":
-            from pearl.report.html import page
-
-            text = page(self)
+            text = page_html(self.page())
         elif suffix == ".json":
             text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         elif suffix == ".txt":

@@ -13,14 +13,14 @@ from pearl.formatting import NONE, band, count, listed, percent, ratio, si
 from pearl.planning.plans import CLOSED, Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
 from pearl.report.bands_text import (
-    band_of_value,
-    bands_fact,
-    by_regret,
+    band_facts,
     proof_text,
+    regret_clause,
     regret_text,
+    value_band_text,
 )
-from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, solved
-from pearl.text_tables import Column, Table
+from pearl.report.document import Column, Table
+from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, time_to_solution_text
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ def _value(value: float, unit: str) -> str:
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Label and text of the facts at the head of a report about a plan."""
-    predicted = _value(plan.value, plan.value_unit) + band_of_value(plan)
+    predicted = _value(plan.value, plan.value_unit) + value_band_text(plan)
     period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
     if plan.objective == "makespan":
         predicted += f" until the first iteration is complete, at least {si(plan.bound_value, 's')}"
         period = f"{si(plan.period_s, 's')} an iteration where iterations follow one another"
     facts = [
         ("predicted", predicted),
-        ("objective", plan.objective.replace("_", " ") + by_regret(plan.regret)),
+        ("objective", plan.objective.replace("_", " ") + regret_clause(plan.regret)),
         ("status", proof_text(plan)),
         ("method", f"{plan.method}, seed {plan.seed}, solved in {si(plan.solve_s, 's')}"),
         ("period", period),
@@ -64,7 +64,7 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if plan.env_steps_per_j is not None:
         energy += f", {count(plan.env_steps_per_j)} env steps/J"
     facts.append(("energy", f"{energy} (modelled)"))
-    return (*facts, *bands_fact(plan))
+    return (*facts, *band_facts(plan))
 
 
 def _ended(run: Run) -> str:
@@ -79,7 +79,11 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     clock = "of the model's clock (simulated)" if run.simulated else "wall"
     facts = [
         ("status", _ended(run)),
-        *([("time to solution", solved(run.solution))] if run.solution is not None else []),
+        *(
+            [("time to solution", time_to_solution_text(run.solution))]
+            if run.solution is not None
+            else []
+        ),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
         *(
             [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]
@@ -109,12 +113,12 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     if run.energy_j is None:
         facts.append(("energy", "not metered"))
     else:
-        how = run.energy_source or ""
-        if "modelled" not in how:
-            how = f"measured, {how}"
-        elif how != "modelled":
-            how = f"partly {how.replace('+', ', partly measured, ', 1)}"
-        facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({how})"))
+        source = run.energy_source or ""
+        if "modelled" not in source:
+            source = f"measured, {source}"
+        elif source != "modelled":
+            source = f"partly {source.replace('+', ', partly measured, ', 1)}"
+        facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({source})"))
     if run.drift is not None:
         facts += [("re-planning", text) for text in run.drift.decisions]
     return tuple(facts)
@@ -144,8 +148,8 @@ def bound_sentence(plan: Plan) -> str:
     lane = next((x for x in plan.lanes if x.lane == b.name), None)
     taken = f"{si(lane.load * plan.period_s, 's')} of {period}" if lane else period
     if b.kind == "link":
-        what = f" ({listed(b.tasks)})" if b.tasks else ""
-        return f"Link {b.name} bounds the period: its transfers{what} take {taken}."
+        transfers = f" ({listed(b.tasks)})" if b.tasks else ""
+        return f"Link {b.name} bounds the period: its transfers{transfers} take {taken}."
     part = ""
     if lane and plan.period_s > 0 and len(b.tasks) > 1:
         time_s: dict[tuple[str, ...], float] = {}
@@ -156,7 +160,7 @@ def bound_sentence(plan: Plan) -> str:
     return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
-UNSHARED = "all its time stands with one of them, for nothing says what each takes of it."
+UNSHARED = "the call's time is shown for one of them; the split between them is unknown."
 
 NOTABLE = 0.01
 """A smaller share of the time without a core is not worth a word."""
@@ -236,16 +240,16 @@ def _unit(unit: str, number: int) -> str:
 
 
 def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
-    notes, seen = [], set()
+    notes, noted = [], set()
     for t in tasks:
         call = frozenset((t.task, *t.fused_with))
-        if t.fused_with and call not in seen:
-            seen.add(call)
+        if t.fused_with and call not in noted:
+            noted.add(call)
             members = [x for x in tasks if x.task in call]
-            known = all(x.seconds > 0 for x in members)
+            shares_known = all(x.seconds > 0 for x in members)
             notes.append(
                 f"{listed([x.task for x in members])} run as one call; "
-                + ("each is shown with its share of it." if known else UNSHARED)
+                + ("each is shown with its share of it." if shares_known else UNSHARED)
             )
         if t.replicas > 1 and t.replica == 0:
             shares = f" with {listed([str(s) for s in t.shares])} environments" if t.shares else ""
@@ -288,15 +292,15 @@ def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
         call = {entry.task, *placed[entry.task, entry.replica].fused_with}
         return tuple(dict.fromkeys(t.task for t in plan.tasks if t.task in call)), entry.offset
 
-    found = []
+    entries = []
     for (tasks, offset), group in groupby(lane.order, key=members):
         firings = [placed.get((e.task, e.replica)) for e in group]
         times = [t.occupancy_s if t else 0.0 for t in firings]
         if apart and len(tasks) == 1:
-            found += [Call(tasks, offset, 1, seconds) for seconds in times]
+            entries += [Call(tasks, offset, 1, seconds) for seconds in times]
         else:
-            found.append(Call(tasks, offset, len(times), sum(times)))
-    return found
+            entries.append(Call(tasks, offset, len(times), sum(times)))
+    return entries
 
 
 def order(plan: Plan, lane: Lane) -> str:
@@ -345,15 +349,15 @@ def _tokens(edge: Channel) -> str:
 
 def comparison(run: Run) -> tuple[Table, ...]:
     """Prediction beside measurement: the rates, then, where tasks were timed, their times."""
-    found = "simulated" if run.simulated else "measured"
-    third = Column(f"{found} / predicted", "right")
+    source = "simulated" if run.simulated else "measured"
+    third = Column(f"{source} / predicted", "right")
     plan_rates = run.plan.rates
     rates = (
         ("env steps/s", run.predicted_env_steps_per_s, run.env_steps_per_s),
         ("gradient steps/s", plan_rates.get("updates_per_s"), run.updates_per_s),
         ("env steps per CPU-second", None, run.env_steps_per_cpu_s),
     )
-    heading = (Column(""), Column("predicted", "right"), Column(found, "right"), third)
+    heading = (Column(""), Column("predicted", "right"), Column(source, "right"), third)
     steady = run.steady
     note = (
         f"Rates are those of the steady stretch: {count(steady.get('env_steps'))} env steps in "
@@ -368,8 +372,8 @@ def comparison(run: Run) -> tuple[Table, ...]:
         (note,) if steady.get("env_steps") else (),
     )
     if run.drift is not None and run.drift.off is not None:
-        told = (drift_sentence(run.drift), *run.drift.learned)
-        head = replace(head, notes=(*head.notes, *told))
+        drift_notes = (drift_sentence(run.drift), *run.drift.learned)
+        head = replace(head, notes=(*head.notes, *drift_notes))
     if all(t.measured_s is None for t in run.tasks):
         return (head,)
     profiled = [t.task for t in run.tasks if t.profiled]

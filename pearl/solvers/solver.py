@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import marked
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
@@ -25,7 +26,6 @@ from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
-from pearl.text_tables import marked
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.user_imports import reason
 from pearl_devices.validation import is_whole, shown

@@ -13,6 +13,7 @@ import yaml
 
 from pearl.errors import SpecError
 from pearl.files import held, write_atomically
+from pearl.formatting import marked
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
 from pearl.planner.planner import as_system, build_problem, plan_graph, skipping_timing_if_busy
@@ -25,7 +26,6 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.seeds import checked_seed
 from pearl.spec.reading import System, load
 from pearl.spec.trust import record_trusted, require_trusted
-from pearl.text_tables import marked
 from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
 from pearl.training.checkpoints.state import RunState
 from pearl.training.compiled import CompiledPlan, compile_plan, recompile

@@ -20,9 +20,9 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import Comparison, compare, how_sure, share, times
-from pearl.advice.hardware import of_platform
-from pearl.advice.measuring import INNER, OUTER, given
+from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text, share
+from pearl.advice.hardware import device_findings
+from pearl.advice.measuring import INNER, OUTER, condition_on
 from pearl.advice.measuring import how_sure as how_sure_of
 from pearl.advice.page import verdict_text
 from pearl.cli import app
@@ -122,7 +122,7 @@ SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
 def test_a_percentage_speaks_of_what_is_recommended(c, choice, words) -> None:
     assert c.choice == choice
     assert how_sure(c).startswith(words)
-    assert c.holds == (0.95 if choice == "either" else 0.9)
+    assert c.confidence == (0.95 if choice == "either" else 0.9)
 
 
 def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
@@ -151,7 +151,7 @@ def test_words_for_how_sure_it_is() -> None:
     assert how_sure(c) == f"better in {100 * c.worse:.0f} % of 200 draws; at worst you lose " + (
         f"{c.win:.1f}×"
     )
-    assert (times(1.034), times(1.26), times(1234)) == ("1.03×", "1.3×", "1,234×")
+    assert (ratio_text(1.034), ratio_text(1.26), ratio_text(1234)) == ("1.03×", "1.3×", "1,234×")
 
 
 def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
@@ -172,11 +172,11 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     measured, known = doubt("update", "gpu")
     wider = replace(measured, width=2)  # another kernel of the family
     ((too, _),) = uncertainties(wider, graph, costs)
-    both = given([known, too], Draws(OUTER * INNER, 1), 2)
+    both = condition_on([known, too], Draws(OUTER * INNER, 1), 2)
     for each in (measured, wider):
         rows = np.log(both.factors(each, graph, costs)).reshape(OUTER, INNER)
         assert np.allclose(rows, rows[:, :1])
-    drawn = given([known], Draws(OUTER * INNER, 1), 2)
+    drawn = condition_on([known], Draws(OUTER * INNER, 1), 2)
     rows = np.log(drawn.factors(measured, graph, costs)).reshape(OUTER, INNER)
     assert np.allclose(rows, rows[:, :1])  # the measured one is one number for each result
     assert np.std(rows[:, 0]) == pytest.approx(known.spread, rel=0.35)
@@ -220,7 +220,7 @@ def test_devices_that_are_alike_are_told_together() -> None:
         time.monotonic() + LONG_S,
         ("spec.yaml",),
     )
-    both, one = of_platform(case)
+    both, one = device_findings(case)
     assert both.question == "Are gpu and gpu2 worth having?"
     assert both.numbers["ratio"] == pytest.approx(0.2)
     assert both.answer.startswith("Yes: ")
@@ -437,12 +437,12 @@ def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:
 
 def test_devices_of_the_catalogue_are_added_with_a_link_of_their_kind() -> None:
     platform = pearl.load(SPEC).platform
-    more, as_host = hardware.added(platform, "rtx_4090", 2)
+    more, as_host = hardware.platform_with(platform, "rtx_4090", 2)
     assert not as_host
     assert [d.name for d in more.devices[3:]] == ["rtx_4090", "rtx_4090_2"]
     shipped = platform.route("cpu", "gpu")[0]
     assert more.route("cpu", "rtx_4090_2")[0].bytes_per_s == shipped.bytes_per_s
-    other, as_host = hardware.added(platform, "epyc_7763")
+    other, as_host = hardware.platform_with(platform, "epyc_7763")
     assert as_host
     assert other.device("cpu").model != platform.device("cpu").model
 

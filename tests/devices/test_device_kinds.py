@@ -116,7 +116,7 @@ def test_a_kind_by_module_path_is_imported_where_the_spec_is_the_users_word(kind
     spec = kind(GOOD, "own_kinds.memory")
     said = Ran("check", spec)
     assert said.status == 0
-    assert "not looked at: platform.devices.near.kind own_kinds.memory: whether it is" in said.out
+    assert "not checked: platform.devices.near.kind own_kinds.memory: whether it is" in said.out
     assert "own_kinds.memory" not in sys.modules
     assert Ran("check", "--import", spec).status == 0
     assert pearl.plan(spec).task("replay_sample").width_unit == "banks"

@@ -21,8 +21,8 @@ from pearl.explanation.bound import bound_of
 from pearl.explanation.crossover import crossover
 from pearl.explanation.diagnosis import answers, where_replay
 from pearl.explanation.near_optimal import runner_ups, signature
-from pearl.explanation.resolve import Resolver, classes, devices_of, restricted
-from pearl.explanation.what_if import WhatIf, faster, what_ifs
+from pearl.explanation.resolve import Resolver, classes, devices_of, restrict
+from pearl.explanation.what_if import WhatIf, speed_up, what_ifs
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planner.planner import build_problem
@@ -205,7 +205,7 @@ def test_one_more_lane_is_one_more_lane() -> None:
 
 def test_pair_terms_of_a_faster_task_shrink_with_it() -> None:
     graph, costs = original.graph(), original.costs()
-    quick = faster(costs, graph, "train", 0.5)
+    quick = speed_up(costs, graph, "train", 0.5)
     for pair, seconds in costs.pair_extra_s.items():
         factor = 0.5 if pair[0][0] == "train" else 1.0
         assert quick.pair_extra_s[pair] == seconds * factor
@@ -237,7 +237,7 @@ def test_runner_ups_are_all_assignments_of_devices_within_the_share(seed: int) -
     values = {}
     for choice in itertools.product(*(devices_of(g, whole) for g in groups)):
         try:
-            plan = solve_problem(restricted(whole, dict(zip(groups, choice, strict=True)), {}))
+            plan = solve_problem(restrict(whole, dict(zip(groups, choice, strict=True)), {}))
         except pearl.InfeasibleError:
             continue
         values[choice] = plan.value
@@ -321,8 +321,8 @@ def test_a_device_that_a_limit_names_is_alike_to_none() -> None:
     graph, costs = with_twin()
     limits = Limits(memory_bytes={"d1": 1e3})
     plan = solve(graph, costs, limits=limits)
-    assert Resolver(plan, Problem(graph, costs), 0.0).alike == (("d1", "d2"),)
-    assert Resolver(plan, Problem(graph, costs, limits), 0.0).alike == ()
+    assert Resolver(plan, Problem(graph, costs), 0.0).interchangeable == (("d1", "d2"),)
+    assert Resolver(plan, Problem(graph, costs, limits), 0.0).interchangeable == ()
 
 
 def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch) -> None:
@@ -609,7 +609,7 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
 def test_a_change_is_shown_from_a_thousandth_on(value: float, shown: bool) -> None:
     before = SimpleNamespace(value=1000.0, throughput=1.0, efficiency=None)
     after = SimpleNamespace(value=value, throughput=1.0, efficiency=None, gain=value / 1000 - 1)
-    assert sections._visible(before, after) == shown  # type: ignore[arg-type]
+    assert sections._is_visible(before, after) == shown  # type: ignore[arg-type]
 
 
 def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:

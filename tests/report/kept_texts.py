@@ -17,13 +17,13 @@ from pathlib import Path
 from pearl import solve
 from pearl.cli import listing
 from pearl.cli import text as cli_text
-from pearl.explanation import explain, sections
+from pearl.explanation import explain
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, TaskDrift
 from pearl.report import balance_text
-from pearl.report.html import page
+from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
@@ -53,7 +53,7 @@ def drifted() -> Report:
 
 def bare(report: Report) -> str:
     """The page without its style."""
-    return re.sub(r"<style>.*?</style>", "", page(report), flags=re.DOTALL)
+    return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
 
 
 def changed() -> str:
@@ -138,7 +138,7 @@ def explanations() -> str:
     platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
     modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
     found = explain(solve(graph, CostTable(platform, modes)))
-    return sections.text(replace(found, seconds=1.0))
+    return str(found)
 
 
 def lists() -> str:

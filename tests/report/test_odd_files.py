@@ -19,7 +19,7 @@ from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
 from pearl.planning.plans import load_plan
 from pearl.planning.runs import Drift, TaskDrift, load_metrics, load_run
-from pearl.report.html import learning_curve, ticks
+from pearl.report.drawings import learning_curve, ticks
 from pearl.report.report import Report, load_report
 from pearl_estimators.gpu import calibration
 from pearl_estimators.host.calibration import CalibrationError

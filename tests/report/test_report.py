@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.formatting import band, count, percent, ratio, si
 from pearl.planning.plans import Bottleneck, Plan
 from pearl.planning.runs import TaskTiming, load_metrics, load_run
-from pearl.report.html import learning_curve, ticks
+from pearl.report.drawings import learning_curve, ticks
 from pearl.report.report import Report
 from pearl.report.tables import bound_sentence
 from tests.examples import example_run, fused_plan, two_device_plan

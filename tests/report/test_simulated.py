@@ -16,12 +16,13 @@ from pearl.advice import advise
 from pearl.cli import app
 from pearl.cli.text import difference_text, front_text, platform_text
 from pearl.explanation import explain
-from pearl.explanation.sections import section
+from pearl.explanation.sections import blocks
+from pearl.formatting import marked
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Run
-from pearl.report.html import page
+from pearl.report.document import Column, Table
+from pearl.report.html import page_html
 from pearl.report.report import Report
-from pearl.text_tables import Column, Table, marked
 
 SPEC = "dqn_cartpole_fpga"
 NAMES = ("fpga", "agilex_agf014")
@@ -94,11 +95,11 @@ def test_the_report_and_its_explanation_say_it() -> None:
     assert unmarked(iter([*(f for f in facts if not f.startswith("fpga:"))])) == []
     assert unmarked(told(report.plan_tables())) == []
     assert unmarked(iter([report.bound_sentence()])) == []
-    found = section(e, every_change=True)
-    assert unmarked(text for _, text in found.sentences) == []
-    assert unmarked(told(found.tables)) == []
-    assert any("fpga (simulated)" in text for text in told(found.tables))
-    assert "fpga (simulated)" in page(report)
+    sentences, *tables = blocks(e, every_change=True)
+    assert unmarked(text for row in sentences.rows for text in row) == []
+    assert unmarked(told(tuple(tables))) == []
+    assert any("fpga (simulated)" in text for text in told(tuple(tables)))
+    assert "fpga (simulated)" in page_html(report.page())
 
 
 def test_the_front_a_difference_and_a_platform_say_it() -> None:
@@ -124,7 +125,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_simulated_runs_report_says_it(emulated: Run) -> None:
     report = Report(emulated.plan, emulated)
-    assert unmarked(told(report.comparison())) == []
+    assert unmarked(told(tuple(b for b in report.page().blocks if isinstance(b, Table)))) == []
     assert "fpga (simulated)" in str(report)
 
 
@@ -136,7 +137,7 @@ def drawn(text: str) -> list[str]:
 
 
 def test_drawings_say_it_of_its_lanes_and_of_each_call_on_them(emulated: Run) -> None:
-    words = drawn(page(Report(emulated.plan, emulated)))
+    words = drawn(page_html(Report(emulated.plan, emulated).page()))
     assert "fpga.0 (simulated)" in words, "the label of its lane"
     assert "cpu-fpga (simulated)" in words
     assert any(w.startswith("fpga.0 (simulated): param_sync, ") for w in words), "a call's hint"

@@ -106,7 +106,7 @@ def test_check_imports_nothing_that_a_spec_names_and_says_so(
     assert [each["key"] for each in found["not_looked_at"]] == [key]
     assert found["not_looked_at"][0]["given"] == next(iter(given.values()))
     said = Ran("check", spec).out
-    assert f"not looked at: {key} {next(iter(given.values()))}: " in said
+    assert f"not checked: {key} {next(iter(given.values()))}: " in said
     assert "--import" in said
     assert not trap.sprung
     Ran("check", spec, "--import")

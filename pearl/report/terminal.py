@@ -1,0 +1,145 @@
+"""Pages and blocks as plain text for a terminal."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pearl.report.document import Block, Drawing, Facts, Page, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR = 20
+"""Characters of a full bar."""
+GAP = 2
+"""Blanks between two columns of a table."""
+FOLDED = 24
+"""Characters at which a column that folds counts, when a table is split to fit the terminal."""
+NARROWEST = 60
+"""Fewest characters of a line."""
+
+
+def terminal_width() -> int:
+    """Return the characters of a line of this terminal, at least NARROWEST."""
+    return max(shutil.get_terminal_size((100, 24)).columns, NARROWEST)
+
+
+def page_text(page: Page, width: int | None = None) -> str:
+    """Return a page as plain text.
+
+    The heading of the first block is left out: the title of the page stands directly above it.
+
+    width: characters of a line, at least NARROWEST; None for those of this terminal.
+    """
+    console, out = _console(terminal_width() if width is None else max(width, NARROWEST))
+    _print(console, page.title)
+    if page.warning:
+        _print(console, page.warning)
+    for number, block in enumerate(page.blocks):
+        _show(console, block, heading=number > 0)
+    return _text(out)
+
+
+def block_text(*blocks: Block) -> str:
+    """Return blocks as plain text for this terminal."""
+    console, out = _console(terminal_width())
+    for block in blocks:
+        _show(console, block)
+    return _text(out).strip("\n")
+
+
+def _console(width: int) -> tuple[Console, io.StringIO]:
+    """A console of `width` characters a line without colours, and its output."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, color_system=None, force_terminal=False, legacy_windows=False
+    )
+    return console, out
+
+
+def _text(out: io.StringIO) -> str:
+    """The output without blanks at the ends of lines."""
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _print(console: Console, text: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(text))  # a Text, so that brackets in a name are no markup
+
+
+def _show(console: Console, block: Block, *, heading: bool = True) -> None:
+    if isinstance(block, Drawing):
+        return
+    if heading and block.title:
+        console.print()
+        _print(console, block.title)
+    if isinstance(block, Table):
+        _show_table(console, block)
+    elif isinstance(block, Facts):
+        _show_facts(console, block)
+    else:
+        for label, text in block.rows:
+            colon = "" if label.endswith("?") else ":"
+            _print(console, f"{label}{colon} {text}" if label else text)
+
+
+def _show_facts(console: Console, facts: Facts) -> None:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts.rows:
+        grid.add_row(Text(f"  {label}"), Text(text))
+    console.print(grid)
+
+
+def _show_table(console: Console, table: Table) -> None:
+    """Columns that do not fit follow below, headed by the first column again."""
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    widths = [
+        min(max(map(len, (column.name, *cells))), FOLDED if column.folds else console.width)
+        for column, *cells in zip(table.columns, *table.rows, strict=True)
+    ]
+    groups = _groups(widths, console.width - (BAR + GAP if table.bars else 0))
+    for group in groups:
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for i in group:
+            column = table.columns[i]
+            grid.add_column(Text(column.name), justify=column.align, overflow="fold")
+        bars = table.bars if group[-1] == len(table.columns) - 1 else ()
+        if bars:
+            grid.add_column("", no_wrap=True)
+        for number, row in enumerate(table.rows):
+            cells = [Text(row[i]) for i in group]
+            if bars:
+                full = round(BAR * min(max(bars[number], 0.0), 1.0))
+                cells.append(Text("█" * full + "░" * (BAR - full)))
+            grid.add_row(*cells)
+        if group is not groups[0]:
+            console.print()
+        console.print(grid)
+    for note in table.notes:
+        _print(console, note)
+
+
+def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Column numbers in groups that fit into `room` characters; the first heads every group."""
+    groups, used = [[0]], widths[0]
+    for i in range(1, len(widths)):
+        if used + GAP + widths[i] > room and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(i)
+        used += GAP + widths[i]
+    return groups
