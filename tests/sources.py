@@ -21,12 +21,16 @@ def nodes(file: Path) -> tuple[ast.AST, ...]:
 
 
 @cache
-def imports(file: Path) -> frozenset[str]:
-    """Dotted names that a file imports, inside functions too; not those for type checkers alone."""
+def imports(file: Path, *, for_types: bool = False) -> frozenset[str]:
+    """List the dotted names that a file imports, inside functions too.
+
+    for_types: whether names under `if TYPE_CHECKING` are among them.
+    """
     checking = {
         id(inner)
         for node in nodes(file)
-        if isinstance(node, ast.If)
+        if not for_types
+        and isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
         and node.test.id == "TYPE_CHECKING"
         for statement in node.body

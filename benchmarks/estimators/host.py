@@ -135,7 +135,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
 
 def one_timing(call: Call, of: Kernel, variant: str) -> tuple[float, bool]:
     """Seconds of a firing, and whether they count."""
-    wide, busy = cores(of, variant), torch_threads.of(variant) == 1
+    wide, busy = cores(of, variant), torch_threads.threads_of(variant) == 1
     if wide == 1:
         return time_call(call, seconds=ROUND_S, firings=firings(of)).median_s, True
     apart_s = calibrate().apart_s

@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 
 from benchmarks.bars import Bar, Part
 from pearl_devices import Kernel, discover
-from pearl_devices.base import wide
+from pearl_devices.base import uses_several_cores
 from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counted, counts, cpu_datasheet
 from pearl_estimators.host.benchmark_kernels import by_threads, training, variants
 from pearl_estimators.host.features import terms
@@ -46,7 +46,7 @@ class Timed:
 def timed() -> list[Timed]:
     """The points of this host's calibration, each with its kernel; without calls on two cores that
     had not both."""
-    points = [p for p in calibrate().points if not (p.loaded and wide(p.variant))]
+    points = [p for p in calibrate().points if not (p.loaded and uses_several_cores(p.variant))]
     known = {(p.family, p.variant, _key(p.terms)): p.seconds for p in points}
     found = []
     every = ((k, v) for k in training() for v in variants(k))

@@ -43,7 +43,7 @@ WIDE = {f"torch-{n}": f"takes {n} cores, {_CORES}" for n in TORCH_WIDTHS}
 """These variants → what they need."""
 
 
-def wide(variant: str) -> bool:
+def uses_several_cores(variant: str) -> bool:
     """Whether a call of a CPU takes several cores in this variant."""
     return variant.endswith("-pair") or variant in WIDE
 
@@ -354,7 +354,11 @@ class Platform:
         }
 
     def device(self, name: str) -> Device:
-        """The device called `name`; a KeyError names those there are."""
+        """Return the device called `name`.
+
+        Raises:
+            KeyError: the platform has no such device; the text names all devices.
+        """
         device = self._by_name.get(name)
         if device is None:
             raise KeyError(
@@ -371,7 +375,12 @@ class Platform:
         return {frozenset((link.a, link.b)): link for link in self.links}
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
-        """The links a message from `src` to `dst` crosses: none, one, or two through the host."""
+        """Return the links that a message from `src` to `dst` crosses: none, one, or two through
+        the host.
+
+        Raises:
+            ValueError: no link joins one of the two devices and the host.
+        """
         if src == dst:
             return ()
         link = self._direct.get(frozenset((src, dst)))

@@ -31,9 +31,10 @@ def specs(kernel: Kernel) -> dict[str, Spec]:
 
 
 def allocate(kernels: Iterable[Kernel], buffers: Buffers | None = None) -> Buffers:
-    """All arrays of `kernels`, zeroed, added to `buffers`; existing ones stay.
+    """Add the arrays of `kernels` to `buffers`, filled with zeros. Existing arrays stay.
 
-    Two kernels that disagree about an array are a ValueError naming it and both shapes.
+    Raises:
+        ValueError: two kernels disagree about an array; the text names the array and both shapes.
     """
     arrays: Buffers = {} if buffers is None else buffers
     for kernel in kernels:

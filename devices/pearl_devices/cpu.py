@@ -110,14 +110,14 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
         KeyError: a buffer is missing.
         ValueError: a buffer has another shape or type.
     """
-    threads = torch_threads.of(variant)
+    threads = torch_threads.threads_of(variant)
     if threads > 1:
         if kind_of(kernel).structure != "gradient":
             raise UnsupportedError(
                 f"kernel {kernel.kind} has no variant {variant!r}: gradient steps alone have "
                 "threads of torch"
             )
-        return torch_threads.several(threads, bind(kernel, "torch", buffers))
+        return torch_threads.with_threads(threads, bind(kernel, "torch", buffers))
     variants = _variants(kernel)
     if variant not in variants:
         raise UnsupportedError(
@@ -136,7 +136,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
                 f"it must be {dtype}{shape}, C-contiguous"
             )
     if variant.startswith("torch"):
-        torch_threads.one()
+        torch_threads.limit_to_one()
     if kind_of(kernel).structure == "own":
         return user_kinds.bind(kind_of(kernel), kernel, variant, buffers)
     module, _, function = variants[variant].program(kernel).partition(":")

@@ -215,7 +215,11 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """The native computation on the host: the device is simulated, the numbers are real."""
+    """Bind the native computation of the host: the device is simulated, the numbers are real.
+
+    Raises:
+        UnsupportedError: no design of an FPGA has this name.
+    """
     if variant not in ("systolic", "layered", "tree", "engine", "copy"):
         raise UnsupportedError(
             f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the designs "

@@ -71,7 +71,11 @@ class Kernel:
         return hash((self.kind, tuple(sorted(self.dims.items())), self.program))
 
     def dim(self, name: str) -> int:
-        """The size `name` as an integer; a missing one is a KeyError naming kind and sizes."""
+        """Return the size `name` as an integer.
+
+        Raises:
+            KeyError: the kernel has no such size; the text names its kind and sizes.
+        """
         value = self.dims.get(name)
         if not isinstance(value, int):
             raise KeyError(f"kernel {self.kind} has no size '{name}'; it has {sorted(self.dims)}")
@@ -83,9 +87,11 @@ class Kernel:
         return {name: size for name, size in self.dims.items() if isinstance(size, tuple)}
 
     def layers(self, name: str | None = None) -> tuple[int, ...]:
-        """The widths of network `name`, input first; without a name, of the only one.
+        """Return the widths of network `name`, input first; without a name, of the only network.
 
-        A missing one, and no name where there are several or none, is a KeyError.
+        Raises:
+            KeyError: the kernel has no such network, or `name` is None and the kernel has several
+                networks or none.
         """
         networks = self.networks
         if name is None and len(networks) == 1:

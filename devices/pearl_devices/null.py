@@ -22,7 +22,11 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """A call that does nothing. Any variant but `null` is an UnsupportedError."""
+    """Return a call that does nothing.
+
+    Raises:
+        UnsupportedError: the variant is not `null`.
+    """
     if variant != "null":
         raise UnsupportedError(
             f"kernel {kernel.kind} has no variant {variant!r} on a null device; it has null"
@@ -30,8 +34,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     return lambda: None
 
 
-def given_time(kernel: Kernel, device: Device, variant: str, width: int) -> FiringCost:
-    """The figure `latency_s.KIND` for one kernel kind, else `latency_s`.
+def estimate_from_figures(kernel: Kernel, device: Device, variant: str, width: int) -> FiringCost:
+    """Return the figure `latency_s.KIND` for one kernel kind, else `latency_s`.
 
     Raises:
         FigureError: the device gives neither.
@@ -47,4 +51,4 @@ def given_time(kernel: Kernel, device: Device, variant: str, width: int) -> Firi
     )
 
 
-ESTIMATE = given_time
+ESTIMATE = estimate_from_figures

@@ -1,6 +1,6 @@
 """Threads of torch. A plan counts one core for a variant of torch, and a second thread would take
-the core of another lane; so torch is held to one, but for the firings of `torch-N`, which a plan
-counts N cores for."""
+the core of another lane. So torch has one thread, except during the firings of `torch-N`, for which
+a plan counts N cores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pearl_devices.base import Call
 
 _before: list[int] = []
-"""How many there were, while it is held to one."""
+"""The number of threads before the limit; empty without a limit."""
 
 
-def one() -> None:
-    """Hold torch to one thread in this process, until `kept` ends."""
+def limit_to_one() -> None:
+    """Limit torch to one thread in this process, until the context `restoring_threads` ends."""
     import torch
 
     if torch.get_num_threads() != 1:
@@ -23,20 +23,22 @@ def one() -> None:
         torch.set_num_threads(1)
 
 
-def of(variant: str) -> int:
-    """Threads of torch that a variant of a CPU has while it runs: N of `torch-N`, else 1."""
+def threads_of(variant: str) -> int:
+    """Return the threads of torch that a CPU variant runs with: N for `torch-N`, else 1."""
     name, _, number = variant.partition("-")
     return int(number) if name == "torch" and number.isdigit() else 1
 
 
 def plain(variant: str) -> str:
-    """The variant, or `torch` of one that is the same with several threads."""
-    return "torch" if of(variant) > 1 else variant
+    """Return `torch` for a variant `torch-N`, else the variant itself."""
+    return "torch" if threads_of(variant) > 1 else variant
 
 
-def several(threads: int, call: Call) -> Call:
-    """The call, during which torch has so many threads in this process and then one again. Sums of
-    products are in another order than with one: how many there are decides the last bits."""
+def with_threads(threads: int, call: Call) -> Call:
+    """Return a call that runs `call` with `threads` threads of torch, then limits torch to one.
+
+    The number of threads decides the last bits, because sums of products are in another order.
+    """
     import torch
 
     def firing() -> None:
@@ -50,8 +52,8 @@ def several(threads: int, call: Call) -> Call:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Context after which torch has as many threads as before it was held to one."""
+def restoring_threads() -> Iterator[None]:
+    """After this context, torch has as many threads as before `limit_to_one`."""
     try:
         yield
     finally:

@@ -23,8 +23,12 @@ CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def refuse_standard(name: str) -> None:
-    """A ValueError where `name` (a module, `module:callable` or `module:Id-v0`) is of Python's
-    standard library. Imports nothing."""
+    """Refuse a name (a module, `module:callable` or `module:Id-v0`) of Python's standard library.
+    Import nothing.
+
+    Raises:
+        ValueError: the name is of the standard library.
+    """
     module = name.partition(":")[0]
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(
@@ -35,7 +39,8 @@ def refuse_standard(name: str) -> None:
 
 @contextmanager
 def _working_folder() -> Iterator[None]:
-    """Meanwhile modules are found in the working folder too, where no other place has them."""
+    """Within this context, Python also finds modules in the working folder, after all other
+    places."""
     here = str(Path.cwd())
     if here in sys.path or "" in sys.path:
         yield
@@ -48,8 +53,11 @@ def _working_folder() -> Iterator[None]:
 
 
 def imported(module: str) -> ModuleType:
-    """The module, found last of all in the working folder. One of the standard library, or that
-    cannot be imported, is a ValueError."""
+    """Import a module. Python looks into the working folder after all other places.
+
+    Raises:
+        ValueError: the module is of the standard library, or it cannot be imported.
+    """
     refuse_standard(module)
     try:
         with _working_folder():
@@ -59,8 +67,11 @@ def imported(module: str) -> ModuleType:
 
 
 def function(program: str) -> Callable[..., Any]:
-    """The callable behind `module:callable`. What cannot be imported, is no callable or is of the
-    standard library is a ValueError saying so."""
+    """Import the callable that `module:callable` names.
+
+    Raises:
+        ValueError: the name cannot be imported, is no callable or is of the standard library.
+    """
     module, _, name = program.partition(":")
     home = imported(module)
     try:
@@ -83,9 +94,12 @@ def registered(program: str) -> str:
 
 
 def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
-    """One gymnasium.Env by gymnasium id or `module:callable`, called with `args`.
+    """Make one gymnasium.Env from a gymnasium id or `module:callable`, called with `args`.
 
-    options: for `gymnasium.make` alone. What cannot be made is a ValueError saying why.
+    options: for `gymnasium.make` alone.
+
+    Raises:
+        ValueError: the environment cannot be made; the text says why.
     """
     import gymnasium
 
@@ -98,8 +112,13 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
 
 
 def environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
-    """As `environment`, or where `module:callable` returns one a gymnasium VectorEnv of `envs`: it
-    then has a parameter `num_envs`, which says how many."""
+    """Make one environment as `environment` does, or a gymnasium VectorEnv of `envs` environments
+    if `module:callable` returns one. Such a callable has a parameter `num_envs`.
+
+    Raises:
+        ValueError: the environment cannot be made, or the VectorEnv has another number of
+            environments.
+    """
     import gymnasium
 
     vector = gymnasium.vector.VectorEnv

@@ -196,7 +196,7 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
         what they took, waits for memory by its rate. Of native kernels the vector arithmetic is, by
         the rate of a native product.
     """
-    threads = torch_threads.of(variant)
+    threads = torch_threads.threads_of(variant)
     shared, joined_s = _several(threads)
     shared *= rate(device, threads) / (threads * rate(device, 1))
     torch = variant.startswith("torch")
@@ -280,8 +280,8 @@ def more_threads(
     """A kernel by more threads of torch than were timed: as much faster than `few`, its estimate in
     `variant`, as these costs say."""
     by = _whole_s(kernel, device, wider) / _whole_s(kernel, device, variant)
-    threads = torch_threads.of(wider)
-    doubt = _doubt(threads / torch_threads.of(variant))
+    threads = torch_threads.threads_of(wider)
+    doubt = _doubt(threads / torch_threads.threads_of(variant))
     return replace(
         few,
         latency_s=by * few.latency_s,
@@ -289,8 +289,8 @@ def more_threads(
         low_s=by * few.low_s / doubt,
         high_s=by * few.high_s * doubt,
         rung="probed",
-        source=f"{few.source} with {torch_threads.of(variant)} threads, scaled to {threads} by the "
-        "costs of a data sheet; band assumed",
+        source=f"{few.source} with {torch_threads.threads_of(variant)} threads, scaled to "
+        f"{threads} by the costs of a data sheet; band assumed",
     )
 
 
@@ -314,7 +314,7 @@ def _doubt(times: float) -> float:
 def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The datasheet rung of a CPU, or the probed one where it is here and probed: by counts; of
     kernels without such counts a roofline."""
-    threads = torch_threads.of(variant)
+    threads = torch_threads.threads_of(variant)
     doubt = _doubt(threads)
     if not counted(kernel):
         shared, joined_s = _several(threads)

@@ -155,7 +155,7 @@ def _lanes(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
     platform = costs.platform
     for device in (d for d in platform.devices if d.name not in represented):
         more = replace(device, width=device.width + 1, max_lanes=device.max_lanes + 1)
-        text = f"one more {device.width_unit.removesuffix('s')} and lane on {device.name}"
+        text = f"one more {_singular(device.width_unit)} and lane on {device.name}"
         allowed = limits
         if limits.max_lanes is not None:
             allowed = replace(limits, max_lanes=limits.max_lanes + 1)
@@ -165,6 +165,14 @@ def _lanes(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
         )
         changed = replace(problem, costing=replace(costs, platform=wider), limits=allowed)
         yield Change("lanes", device.name, text, changed)
+
+
+def _singular(unit: str) -> str:
+    """Write the unit of a width for one: a core, a mesh."""
+    for ending in ("shes", "ches", "xes", "sses"):
+        if unit.endswith(ending):
+            return unit[:-2]
+    return unit.removesuffix("s")
 
 
 def _links(problem: Problem, represented: Collection[str]) -> Iterator[Change]:

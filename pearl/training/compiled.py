@@ -61,7 +61,7 @@ class CompiledPlan:
         """Refuses lanes in threads where one has several threads of torch and another calls torch:
         how many there are is the process's, and decides the last bits of both."""
         torch = [t for t in self.plan.tasks if t.width_unit == "cores" and "torch" in t.variant]
-        wide = [t for t in torch if torch_threads.of(t.variant) > 1]
+        wide = [t for t in torch if torch_threads.threads_of(t.variant) > 1]
         others = [t.task for w in wide for t in torch if t.lane != w.lane]
         if self.hosting == "threads" and others:
             raise SpecError(

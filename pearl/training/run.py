@@ -68,7 +68,7 @@ class TrainingRun:
         self._spent = RunClock(state.spent, planned_s)
         self._judge = Evaluator(session, state, self._spent)
 
-    @torch_threads.kept()
+    @torch_threads.restoring_threads()
     def train(self, resumed: ResumePoint | None, steering: CallbackList, *, replan: bool) -> Run:
         """Run to the end, and write the files of the run.
 

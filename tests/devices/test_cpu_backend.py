@@ -236,13 +236,13 @@ def test_no_call_of_a_compiled_kernel_looks_its_types_up_in_python() -> None:
 def test_torch_has_one_thread_while_its_kernels_are_bound_and_then_those_it_had() -> None:
     import torch
 
-    with torch_threads.kept():
+    with torch_threads.restoring_threads():
         pass
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         update = dqn_kernels()[4]
-        with torch_threads.kept():
+        with torch_threads.restoring_threads():
             for _ in range(2):
                 cpu.bind(update, "torch", filled([update]))
                 assert torch.get_num_threads() == 1
@@ -256,10 +256,10 @@ def test_torch_has_its_threads_while_such_a_gradient_step_runs() -> None:
 
     before, seen = torch.get_num_threads(), []
     try:
-        torch_threads.several(3, lambda: seen.append(torch.get_num_threads()))()
+        torch_threads.with_threads(3, lambda: seen.append(torch.get_num_threads()))()
         assert (seen, torch.get_num_threads()) == ([3], 1)
         with pytest.raises(ZeroDivisionError):
-            torch_threads.several(3, lambda: seen.append(1 // 0))()
+            torch_threads.with_threads(3, lambda: seen.append(1 // 0))()
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
@@ -275,7 +275,9 @@ def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> 
         "update.dqn": ["torch-2", "torch-4", "torch-8"]
     }
     assert all((v, w) != ("torch-8", 8) for v, w in cpu.offers(kernels[4], cpu.ONE_CORE))
-    assert [torch_threads.of(v) for v in ("torch-16", "torch", "torch-bf16", "native-pair")] == [
+    assert [
+        torch_threads.threads_of(v) for v in ("torch-16", "torch", "torch-bf16", "native-pair")
+    ] == [
         16,
         1,
         1,

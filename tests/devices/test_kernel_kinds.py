@@ -1,4 +1,4 @@
-"""The record of every kernel kind keeps the contract."""
+"""The record of every kernel kind in a file of `FAMILIES` keeps the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pearl.testing import KernelKindContract
 from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Dim
-from pearl_devices.kernels import KINDS, KernelKind, acts, kind_of, repeats
+from pearl_devices.kernels import FAULTS, KINDS, KernelKind, acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation
 from pearl_devices.primitives import NATIVE_ENVS
 
@@ -25,7 +25,9 @@ def sample(kind: KernelKind) -> Kernel:
     program = "Pendulum-v1" if kind.actions == "continuous" else "CartPole-v1"
     env = NATIVE_ENVS[program]
     obs, outputs = (1, 3) if kind.structure == "table" else (env.obs, env.actions or env.act)
-    sizes: dict[str, Dim] = {**SIZES, "obs": obs, "act": env.act}
+    sizes: dict[str, Dim] = {**SIZES, "obs": obs, "act": env.act, **kind.example_sizes}
+    if kind.structure == "own":
+        return kind.kernel(sizes, program=kind.example)
     if kind.structure == "evaluation":
         acting = kernel("inference.dqn", envs=4, obs=4, act=0, q=(4, 16, 2))
         return evaluation(acting, program, {}, 6, max_steps=50)
@@ -54,6 +56,19 @@ for _name, _kind in KINDS.items():
     globals()[f"Test{_title}"] = type(
         f"Test{_title}", (KernelKindContract,), {"kernel": sample(_kind)}
     )
+
+
+def test_every_file_of_the_table_has_sound_records() -> None:
+    assert FAULTS == []
+
+
+def test_a_kind_with_sizes_of_its_own_is_sampled_with_its_example_sizes() -> None:
+    kind = KernelKind(
+        name="tiled",
+        arrays=lambda k: {"tiles": ((k.dim("tiles"), k.dim("envs")), "float32")},
+        example_sizes={"tiles": 3},
+    )
+    assert kind.arrays(sample(kind)) == {"tiles": ((3, SIZES["envs"]), "float32")}
 
 
 def test_a_kind_of_an_algorithm_of_the_users_own_has_a_record_of_its_structure() -> None:

@@ -112,7 +112,7 @@ def test_every_family_that_torch_learns_by_has_them() -> None:
     assert of == set(threaded())
     assert "update.dqn" in of
     assert all(dict(cpu.offers(k, CPU))[v] == 2 for k, v in by_threads(["sac"]))
-    assert base.wide(THREADS)
+    assert base.uses_several_cores(THREADS)
 
 
 def test_more_threads_are_no_other_family_to_doubt() -> None:

@@ -22,7 +22,7 @@ from pearl.explanation.crossover import crossover
 from pearl.explanation.diagnosis import answers, where_replay
 from pearl.explanation.near_optimal import runner_ups, signature
 from pearl.explanation.resolve import Resolver, classes, devices_of, restrict
-from pearl.explanation.what_if import WhatIf, speed_up, what_ifs
+from pearl.explanation.what_if import WhatIf, _singular, speed_up, what_ifs
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planner.planner import build_problem
@@ -36,7 +36,7 @@ from pearl.solvers.solver import solve_problem
 from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.time_limit import OutOfTimeError
-from pearl_devices import Kernel, Link, Platform
+from pearl_devices import Kernel, Link, Platform, Refused, offers
 from tests.cli.test_cli import Ran
 from tests.graphs import dqn, dqn_costs
 from tests.schemas.test_schemas import problems
@@ -498,6 +498,13 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     found = answered(plan)
     asked = ["Why is gpu slower than the CPU?", "Why does gpu idle?"]  # not of a simulated device
     assert list(found) == [*asked, "Where should the replay live?", "What can fpga not run?"]
+    said = found["What can fpga not run?"]
+    unable = [t for t in graph.tasks if not any(m.device == "fpga" for m in costs.of(t.name))]
+    assert unable
+    for task in unable:
+        refused = offers(task.kernel, system.platform.device("fpga"))
+        assert isinstance(refused, Refused)
+        assert re.search(rf"\b{task.name}\b[^;]*: {re.escape(refused.why)}", said)
     said = found["Where should the replay live?"]
     replay = ("replay_insert", "replay_sample", "replay_update")
     homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("cpu", "gpu", "fpga")}
@@ -507,6 +514,14 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     device, there = max(plans.items(), key=lambda item: item[1].value)
     assert said.startswith(f"On {here}: on {device} the best plan gives")
     assert f"{there.value:,.0f} env steps/s instead of {plan.value:,.0f}" in said
+
+
+@pytest.mark.parametrize(
+    ("unit", "one"),
+    [("cores", "core"), ("banks", "bank"), ("meshes", "mesh"), ("tiles", "tile"), ("sm", "sm")],
+)
+def test_one_more_of_a_unit_is_singular(unit: str, one: str) -> None:
+    assert _singular(unit) == one
 
 
 def test_without_a_gpu_no_question_is_answered() -> None:

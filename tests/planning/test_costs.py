@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pearl import solve
+from pearl.errors import InfeasibleError
 from pearl.explanation.what_if import faster
+from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable, Mode, _carried_bytes
+from pearl.planning.costs import CostTable, Mode, _carried_bytes, build_cost_table
 from pearl.report.tables import assignment
 from pearl.testing.graphs import devices, mode, star
-from pearl_devices import Kernel
+from pearl_devices import Device, Kernel, kernel
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,24 @@ def test_a_call_of_which_nothing_says_what_its_parts_cost_stays_one() -> None:
     assert [(t.task, t.firings * t.seconds) for t in plan.tasks] == [("a", 12.0), ("b", 0.0)]
     assert "for nothing says what each takes of it" in str(assignment(plan).notes)
     assert faster(costs, graph, "b").of(*CALL) == costs.of(*CALL)
+
+
+def test_a_task_that_no_device_runs_is_an_error_with_the_reason_of_every_device() -> None:
+    sizes = {"envs": 4, "obs": 4, "act": 0, "actor": (4, 16, 2)}
+    acting, step = kernel("inference.ppo", sizes), Kernel("env_step", {"stack": 4})
+    clock = {"clock_hz": 3e8, "ram_blocks": 100.0, "ram_block_bits": 20480.0, "ram_word_bits": 40.0}
+    found = (
+        Device("cpu", "cpu"),
+        Device("array", "fpga", width=4, figures=clock, design="systolic"),
+        Device("board", "fpga", width=4, figures=clock, design="released"),
+    )
+    for task, reasons in (
+        (acting, ("no design draws random numbers", "no design draws random numbers")),
+        (step, ("no design stores stacked frames", "the released design runs gradient steps")),
+    ):
+        graph = TaskGraph("one", (Task("x", task),), (Edge("x", "x", tokens_seq=1),))
+        with pytest.raises(InfeasibleError) as error:
+            build_cost_table(graph, star(found), Limits(devices={"x": ("array", "board")}))
+        assert "; cpu: kept off by the limits; " in str(error.value)
+        for name, reason in zip(("array", "board"), reasons, strict=True):
+            assert f"; {name}: {reason}" in str(error.value)

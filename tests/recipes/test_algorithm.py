@@ -67,7 +67,7 @@ def test_what_is_known_of_it_is_in_its_file_and_its_contract_is_collected(tree: 
     done = python_in(tree, "-m", "pytest", "-q", *tests)
     assert done.returncode == 0, done.stdout
     tests = ["--collect-only", "tests/algorithms/test_contract.py"]
-    done = python_in(tree, "-m", "pytest", "-q", *tests)
+    done = python_in(tree, "-m", "pytest", *tests)
     assert "TestExpectedSarsa::" in done.stdout
 
 

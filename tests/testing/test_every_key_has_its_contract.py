@@ -21,7 +21,7 @@ for kind in WITH_EXAMPLE:
     device = backend(kind).EXAMPLE  # type: ignore[attr-defined]
     each = (tuple(k for k in loop if offers(k, device)) for loop in loops())
     small = next((kernels for kernels in each if kernels), ())
-    title = f"Test{kind.capitalize()}Example"
+    title = f"Test{kind.title().replace('_', '')}Example"
     globals()[title] = type(
         title,
         (BackendContract, EstimatorContract),

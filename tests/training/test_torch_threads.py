@@ -89,7 +89,7 @@ def test_a_run_has_them_and_the_same_bits_again(
     import torch
 
     seen = []
-    several = torch_threads.several
+    several = torch_threads.with_threads
 
     def watched(threads: int, call: Any) -> Any:
         def firing() -> None:
@@ -98,7 +98,7 @@ def test_a_run_has_them_and_the_same_bits_again(
 
         return several(threads, firing)
 
-    monkeypatch.setattr(torch_threads, "several", watched)
+    monkeypatch.setattr(torch_threads, "with_threads", watched)
     parameters = []
     for name in ("a", "b"):
         trainer = pearl.compile(changed(), seed=3)

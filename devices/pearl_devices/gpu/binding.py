@@ -117,7 +117,7 @@ def bound(kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], D
             )
     if variant in by_hand:
         return cast(Call, _function(by_hand[variant], kernel)(kernel, buffers, driver()))
-    torch_threads.one()
+    torch_threads.limit_to_one()
     return cast(Call, _function(torch_programs[variant], kernel)(kernel, buffers))
 
 

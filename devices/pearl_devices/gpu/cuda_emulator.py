@@ -51,7 +51,12 @@ def loaded(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
 
 
 def built(program: Program, *, sanitize: bool = False) -> Path:
-    """The file of the compiled library."""
+    """Compile the program if the cache has no library of it. Return the file of the library.
+
+    Raises:
+        UnsupportedError: g++ is missing or refuses the program, or another user may have written
+            into the cache.
+    """
     header = SOURCES / "host_threads.h"
     entries = "".join(
         f'extern "C" int launch_{name}(const unsigned* grid, const unsigned* block, size_t shared, '

@@ -11,11 +11,11 @@ from pearl_devices.gpu.replay import (
     STREAM,
     THREADS,
     action_words,
+    as_tensors,
     columns,
+    completing_stores,
     draws,
     in_order,
-    placed,
-    stored,
     sum_tree,
     word,
     zeros,
@@ -43,7 +43,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """
     n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
     places, size, ends, most = _sizes(kernel)
-    given, arrays = arrays, placed(arrays, driver)
+    given, arrays = arrays, as_tensors(arrays, driver)
     kept = {name: arrays[f"replay.{name}"] for name in STORED.split()}
     told = word(driver)
     slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
@@ -100,12 +100,12 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
                 "store whole observations (frame_stack: 0)"
             )
 
-    return stored(call, given, driver)
+    return completing_stores(call, given, driver)
 
 
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
-    arrays = placed(arrays, driver)
+    arrays = as_tensors(arrays, driver)
     before, least = draws(kernel, arrays, driver)
     places, size, ends, most = _sizes(kernel)
     gather = driver.bound(

@@ -49,7 +49,7 @@ class RecordedNoise:
         self._draws: list[tuple[int, int, Callable[..., None], Tensor]] = []
         self._step = self._drawn = self._at = 0
 
-    def again(self) -> None:
+    def rewind(self) -> None:
         """The steps are gone through again."""
         self._at = 0
 
@@ -101,7 +101,7 @@ class Recording:
         def work() -> None:
             self._taken.clear()
             if self._noise is not None:
-                self._noise.again()
+                self._noise.rewind()
             for number in range(self._count):
                 hyper.step = Remainder(first + number, period)
                 if self._noise is not None:

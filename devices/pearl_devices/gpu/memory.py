@@ -36,7 +36,7 @@ class TorchMemory:
     def twin(self, array: Any) -> Tensor:
         host = torch.from_numpy(array)
         short = host.dtype == torch.float64 and self.device.type == "mps"  # which has none
-        with self._told(f"an array of {array.nbytes} bytes"):
+        with self._wrapping_errors(f"an array of {array.nbytes} bytes"):
             made = torch.empty(
                 host.shape, dtype=torch.float32 if short else host.dtype, device=self.device
             )
@@ -67,7 +67,7 @@ class TorchMemory:
         loaded, computed, stored = queue.event(), queue.event(), queue.event()
 
         def fire() -> None:
-            with self._told(told):
+            with self._wrapping_errors(told):
                 if inwards:
                     for staging, host, twin in inwards:
                         staging.copy_(host)
@@ -91,7 +91,7 @@ class TorchMemory:
                     host.copy_(staging)
 
         def wait() -> None:
-            with self._told(told):
+            with self._wrapping_errors(told):
                 computed.record(computing)
                 computed.synchronize()
 
@@ -99,19 +99,19 @@ class TorchMemory:
         return fire
 
     def load(self, pairs: tuple[Pair, ...]) -> None:
-        with self._told("arrays of the host"):
+        with self._wrapping_errors("arrays of the host"):
             for array, twin in pairs:
                 twin.copy_(torch.from_numpy(array))
             self._streams.finish()
 
     def store(self, pairs: tuple[Pair, ...]) -> None:
-        with self._told("arrays of the device"):
+        with self._wrapping_errors("arrays of the device"):
             self._streams.finish()
             for array, twin in pairs:
                 torch.from_numpy(array).copy_(twin)
 
     @contextmanager
-    def _told(self, about: str) -> Iterator[None]:
+    def _wrapping_errors(self, about: str) -> Iterator[None]:
         """Errors of the device as DeviceFailed. about: what it was doing."""
         try:
             yield

@@ -127,8 +127,12 @@ class Gpu:
         return launch
 
     def mapped(self, array: Any) -> torch.Tensor:
-        """With unified addressing a kernel reads page-locked memory of the host by its address
-        there (CUDA programming guide, "Mapped Memory")."""
+        """Lock the array's pages, so that kernels read them at their address in the host's memory
+        (CUDA programming guide, "Mapped Memory"; unified addressing).
+
+        Raises:
+            DeviceFailed: CUDA cannot map the memory.
+        """
         import torch
 
         host = torch.from_numpy(array)

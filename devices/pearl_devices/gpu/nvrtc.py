@@ -53,7 +53,11 @@ class CompileError(UnsupportedError):
 
 @cache
 def library() -> ctypes.CDLL:
-    """NVRTC. An UnsupportedError says how to get it where there is none."""
+    """Load NVRTC.
+
+    Raises:
+        UnsupportedError: NVRTC is not installed; the text says how to install it.
+    """
     found = find_spec("nvidia")
     folders = [Path(p) for p in found.submodule_search_locations or ()] if found else []
     files = [

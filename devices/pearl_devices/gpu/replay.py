@@ -48,12 +48,12 @@ def numbers(values: Sequence[int], driver: Driver) -> Any:
     return torch.tensor(values, dtype=torch.int64, device=driver.device)
 
 
-def placed(arrays: Arrays, driver: Driver) -> Arrays:
+def as_tensors(arrays: Arrays, driver: Driver) -> Arrays:
     """The arrays as tensors; those that stay in the host's memory as kernels reach them there."""
     return {n: a if hasattr(a, "data_ptr") else driver.mapped(a) for n, a in arrays.items()}
 
 
-def stored(call: Call, arrays: Arrays, driver: Driver) -> Call:
+def completing_stores(call: Call, arrays: Arrays, driver: Driver) -> Call:
     """A call that writes rows. Where they lie in the host's memory it is complete when it returns,
     since whatever reads them there does not wait for the device.
 
@@ -104,6 +104,11 @@ def action_words(kernel: Kernel) -> int:
 
 
 def check_ring(kernel: Kernel) -> None:
+    """Check that the rows of one vector step stay together in the ring.
+
+    Raises:
+        ValueError: the capacity is no multiple of the environments, or less than twice as many.
+    """
     capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
     if capacity % envs or capacity < 2 * envs:
         raise ValueError(
@@ -115,7 +120,7 @@ def check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_insert: writes step.* at the cursor, with the largest priority so far; one launch."""
     check_ring(kernel)
-    given, arrays = arrays, placed(arrays, driver)
+    given, arrays = arrays, as_tensors(arrays, driver)
     n, tree = kernel.dim("envs"), sum_tree(kernel, arrays, driver)
     words = n * max(kernel.dim("obs"), action_words(kernel))
     insert = driver.bound(
@@ -136,7 +141,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
-    return stored(insert, given, driver)
+    return completing_stores(insert, given, driver)
 
 
 def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
@@ -169,7 +174,7 @@ def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch],
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
     check_ring(kernel)
-    arrays = placed(arrays, driver)
+    arrays = as_tensors(arrays, driver)
     before, least = draws(kernel, arrays, driver)
     gather = driver.bound(
         RING,

@@ -35,7 +35,7 @@ SUMMED, STEPPED = 2, 10
 """Torch operations of a network: of the mean, a sum or a quotient each; of a step of Adam."""
 
 
-def whole(k: Kernel, of: str) -> Kernel:
+def full_kernel(k: Kernel, of: str) -> Kernel:
     """The kernel of kind `of` whose gradient steps the learners share."""
     dims = {name: size for name, size in k.dims.items() if name not in OWN}
     return replace(k, kind=of, dims=dims)
@@ -52,12 +52,12 @@ def shards(k: Kernel) -> range:
     return range(k.dim("learners") if k.dims.get("shards") else 1)
 
 
-def mine(k: Kernel) -> int:
+def shard_of(k: Kernel) -> int:
     """The shard that a reduction averages."""
     return k.dim("learner") if k.dims.get("shards") else 0
 
 
-def part(size: int, shard: int, of: int) -> slice:
+def shard_range(size: int, shard: int, of: int) -> slice:
     """The numbers of a network of `size` that are in a shard, of so many nearly equal ones."""
     return slice(size * shard // of, size * (shard + 1) // of)
 
@@ -90,7 +90,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
 
     def base(k: Kernel) -> dict[str, Spec]:
         """The arrays of update.X, without what it writes beside the learner."""
-        found = of.arrays(whole(k, of.name))
+        found = of.arrays(full_kernel(k, of.name))
         return {n: s for n, s in found.items() if n not in STOP and not n.startswith("loss.")}
 
     def cut(k: Kernel, array: str, only: int | None = None) -> dict[str, Spec]:
@@ -98,7 +98,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         found, of = dict[str, Spec](), shards(k)
         for name, size in networks(base(k)).items():
             for shard in of if only is None else (only,):
-                numbers = part(size, shard, len(of))
+                numbers = shard_range(size, shard, len(of))
                 spec: Spec = ((numbers.stop - numbers.start,), "float32")
                 found[sharded(k, f"{array}.{name}", shard)] = spec
         return found
@@ -124,7 +124,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         return {**read, **held(k), **sent(k, k.dim("learner"))}
 
     def reduce_arrays(k: Kernel) -> dict[str, Spec]:
-        shard = mine(k)
+        shard = shard_of(k)
         given = {n: s for i in range(k.dim("learners")) for n, s in sent(k, i, shard).items()}
         given |= cut(k, "mean", shard)
         if shard:
@@ -141,7 +141,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         """One gradient step on a learner's rows: what its estimate is that of."""
         once: dict[str, Dim] = {"batch": k.dim("batch") // k.dim("learners"), "steps": 1}
         once |= {"epochs": 1} if "epochs" in k.dims else {}
-        dims = {**whole(k, of.name).dims, **once}
+        dims = {**full_kernel(k, of.name).dims, **once}
         return of.kernel(dims, program=k.program, args=k.args, modules=k.modules)
 
     def gradient_work(k: Kernel) -> Work:
@@ -152,7 +152,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         return sum(networks(base(k)).values())
 
     def reduce_work(k: Kernel) -> Work:
-        averaged = cut(k, "mean", mine(k)).values()
+        averaged = cut(k, "mean", shard_of(k)).values()
         numbers, learners = sum(shape[0] for shape, _ in averaged), k.dim("learners")
         read, written = float(F32 * learners * numbers), float(F32 * numbers)
         return float(learners * numbers), read, written, 0.0
@@ -194,7 +194,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         side="learns",
         actions=of.actions,
         networks=of.networks,
-        like=lambda k: replace(k, dims={**k.dims, "learner": 1}) if mine(k) > 1 else k,
+        like=lambda k: replace(k, dims={**k.dims, "learner": 1}) if shard_of(k) > 1 else k,
         operations=lambda k: SUMMED * k.dim("learners") * len(networks(base(k))),
         variants={"torch": primitive("torch.shares:bind_reduction")},
     )

@@ -188,6 +188,8 @@ class KernelKind:
         optimiser follows it: learners can take shares (`kernels.shares`).
     code: whose code it runs, where the calibration tells its cost from others of its structure.
     example: a program that a kernel of the kind may have, to time it with.
+    example_sizes: sizes of a small kernel of the kind that the contract of kernel kinds does not
+        give; the contract is run on that kernel.
     actions: which actions its algorithm takes.
     networks: draws its algorithm's networks for a random kernel; None where they are an actor and a
         critic that learn from rollouts.
@@ -222,6 +224,7 @@ class KernelKind:
     averaged: bool = False
     code: str = ""
     example: str | None = None
+    example_sizes: Mapping[str, Dim] = field(default_factory=dict)
     actions: Literal["discrete", "continuous", "both"] = "both"
     networks: Networks | None = None
     horizons: tuple[int, int] = (8, 256)

@@ -93,7 +93,7 @@ THREADS = "torch-2"
 def threaded(groups: Collection[str] = GROUPS) -> list[str]:
     """The families of these groups that torch runs by several threads on this host."""
     kinds = {name: kind for name, (_, kind, _) in DRAWS.items() if group(name) in groups}
-    several = torch_threads.of(THREADS) <= CORES
+    several = torch_threads.threads_of(THREADS) <= CORES
     return [n for n, k in kinds.items() if several and k.structure == "gradient"]
 
 

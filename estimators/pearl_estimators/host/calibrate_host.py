@@ -61,7 +61,7 @@ Prepare = Callable[[Kernel, str], Timer]
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
     call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
-    several, threads = firings(kernel), torch_threads.of(variant)
+    several, threads = firings(kernel), torch_threads.threads_of(variant)
     if threads > 1:
         return lambda seconds: time_call(call, seconds=seconds, computes=False, cores=threads)
     return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
@@ -246,7 +246,7 @@ def time_threads(
     """
     end_s = clock() + THREADS_S
     for kernel, variant in jobs:
-        if clock() > end_s or share(torch_threads.of(variant)) < 1 / HELD:
+        if clock() > end_s or share(torch_threads.threads_of(variant)) < 1 / HELD:
             return
         try:
             each = _TimedKernel(kernel, variant, prepare(kernel, variant))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pearl_devices import Device, Kernel, backend
-from pearl_devices.base import wide
+from pearl_devices.base import uses_several_cores
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     GROUPS,
@@ -226,7 +226,7 @@ def _retime(calibration: Calibration, wanted: set[str]) -> Calibration:
     threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in timed}
     if not (due or lanes or threads) or _is_recent(calibration.again):
         return calibration
-    several = lanes or threads or any(wide(p.variant) for p in due)
+    several = lanes or threads or any(uses_several_cores(p.variant) for p in due)
     if not cores_are_idle(2 if several else 1):
         return calibration
     counts = {

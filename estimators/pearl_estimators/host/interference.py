@@ -19,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pearl_devices import Kernel, UnsupportedError
-from pearl_devices.base import Call, wide
+from pearl_devices.base import Call, uses_several_cores
 from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
 
@@ -64,7 +64,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
     variants: dict[str, str] = {}
     for kernel, variant in kernels:
         which, name = side(kernel), named(kernel, variant)
-        if which is not None and not wide(variant):
+        if which is not None and not uses_several_cores(variant):
             families[which].setdefault(name, []).append(kernel)
             variants[name] = variant
     lacking = {(a, b) for a in families[0] for b in families[1] if b not in known.get(a, {})}

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pearl_devices import Kernel
-from pearl_devices.base import wide
+from pearl_devices.base import uses_several_cores
 from pearl_devices.kernels import KINDS, kind_of, repeats
 from pearl_estimators.estimates import Bound
 from pearl_estimators.host.features import MEMORY, OVERHEAD, terms
@@ -221,7 +221,7 @@ def fit_variants(points: Sequence[Point]) -> list[Fit]:
     one-core variant, whose points tell what of it costs what. Families of fewer than LEAST_POINTS
     have none, and a call on two cores that was timed without having both counts as not timed."""
     counts: dict[str, int] = {}
-    usable = [p for p in points if not (p.loaded and wide(p.variant))]
+    usable = [p for p in points if not (p.loaded and uses_several_cores(p.variant))]
     for p in usable:
         counts[p.named] = counts.get(p.named, 0) + 1
     usable = [p for p in usable if counts[p.named] >= LEAST_POINTS]

@@ -38,7 +38,7 @@ def _play(parent: ParentConnection, about: Answer) -> None:
     states = {name: arrays[f"judged.{label(name)}"] for name in held(system, acting)}
     policy = Policy(system, acting, arrays["judged.policy"], states)
     player = Player(system, acting)
-    with torch_threads.kept():
+    with torch_threads.restoring_threads():
         while (orders := parent.orders()) is not None:
             begin_cpu_s = time.process_time()
             try:

@@ -20,7 +20,14 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import KINDS
-from pearl_devices.kernels.data_parallel import named, part, rows, sharded, shards, whole
+from pearl_devices.kernels.data_parallel import (
+    full_kernel,
+    named,
+    rows,
+    shard_range,
+    sharded,
+    shards,
+)
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner
@@ -31,7 +38,7 @@ from pearl_devices.primitives.updates import ppo
 def _update(kernel: Kernel, buffers: Buffers) -> tuple[Kernel, Buffers]:
     """The kernel that the learners share, and its arrays as this learner has them: its parameters
     under the names of the first one's, and a place for losses."""
-    of = whole(kernel, f"update.{KINDS[kernel.kind].algorithm}")
+    of = full_kernel(kernel, f"update.{KINDS[kernel.kind].algorithm}")
     number = kernel.dim("learner")
     seen = dict(buffers)
     for name, (shape, dtype) in specs(of).items():
@@ -63,7 +70,7 @@ def _given(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], No
     """What takes the gradient of a network to all who average it."""
     outs = _shards(kernel, buffers, f"gradient.{kernel.dim('learner')}.{name}")
     size = sum(out.numel() for out in outs)
-    parts = [part(size, s, len(outs)) for s in shards(kernel)]
+    parts = [shard_range(size, s, len(outs)) for s in shards(kernel)]
 
     def give(gradient: Tensor) -> None:
         for out, numbers in zip(outs, parts, strict=True):
