@@ -319,6 +319,14 @@ class _Kept(FunctionCache):
             self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
         )
 
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Return numba's key without its hashes of the function.
+
+        The folder stands for the source of the function. The hash of a closure would be another one
+        in every process, because it contains the numbers that numba gives to compiled functions.
+        """
+        return sig, codegen.magic_tuple()
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """numba's, without what it refreshes first: the functions that compiling knows, which take
         longer to import than machine code to load."""
@@ -359,7 +367,9 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
         if interpreted(function):
             return function
         file = getfile(function)
-        keeps = file in sources().names and folder() is not None
+        # The cache tells functions of a module apart by name (`native.named`).
+        unnamed = "<locals>" in function.__qualname__
+        keeps = file in sources().names and not unnamed and folder() is not None
         if keeps and _stamp(os.stat(file)) != sources().stamps[file]:
             _changed.add(file)
         dispatcher: Any

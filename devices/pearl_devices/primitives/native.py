@@ -70,6 +70,16 @@ inner_counted = part(**INNER, **COUNTED)
 """As `inner`, for a function that makes an array."""
 
 
+def named(name: str, function: Any) -> Any:
+    """Give a function that is defined inside another function the name of a module's own one.
+
+    Symbols of machine code and files of the cache have this name. So it must be the only function
+    of that name in its module.
+    """
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
 def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
     """A function for compiled callers that is one of these, chosen when they are compiled by the
     type of its first argument, actions: `discrete` for whole numbers, one an environment,
