@@ -24,10 +24,8 @@ from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_target
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.native import bound, exact, fast, named
+from pearl_devices.primitives.native import bound, exact, fast
 from pearl_devices.primitives.updates import critics
-from pearl_devices.primitives.updates.critics import sample_batch, update_priorities
-from pearl_devices.primitives.updates.stop_word import ended
 
 # Cells of a team, in bytes from its address.
 OTHER, ASLEEP, STOP, BELL, POLL, RANG = (CELL * n for n in range(1, 7))
@@ -172,35 +170,6 @@ def sum_of_numbers(team):
 def nets(names: tuple[str, ...], kernel: Kernel, buffers: Buffers) -> tuple[critics.Net, ...]:
     """The networks `names` with one side's scratch and gradients."""
     return tuple(critics.net(name, kernel, buffers) for name in names)
-
-
-def learning(name: str, step: Any) -> Any:
-    """Compile sampling, gradient steps and priorities of one firing, as each side runs them.
-
-    Args:
-        name: Name of the function in the cache, other than that of every other algorithm.
-        step: Compiled function of one side's part of a gradient step.
-
-    Returns:
-        A function of team, source, batch, rules (`critics.given`), and a tuple of the other
-        arguments of `step`.
-    """
-
-    def learn(team, source, batch, rules, others):
-        while True:
-            if team.side == 0:
-                sample_batch(source, batch, rules.stop[1])
-                rules.count[0] += 1
-            if not attends(team):
-                return
-            s = rules.stop[1]
-            step(team, s, batch, rules, *others)
-            if team.side == 0:
-                update_priorities(source, batch, s)
-                if ended(rules.stop, s + 1, batch.td.shape[0]):
-                    return
-
-    return fast(named(name, learn))
 
 
 def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Call:

@@ -14,10 +14,10 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, td_gradient, total
 from pearl_devices.primitives.math.two_core import (
+    attends,
     barrier,
     descend_together,
     follow_together,
-    learning,
     leave_number,
     nets,
     paired,
@@ -26,8 +26,9 @@ from pearl_devices.primitives.math.two_core import (
 )
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
-from pearl_devices.primitives.updates.critics import join
+from pearl_devices.primitives.updates.critics import join, sample_batch, update_priorities
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
+from pearl_devices.primitives.updates.stop_word import ended
 
 
 class DdpgPairScratch(NamedTuple):
@@ -106,7 +107,20 @@ def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     barrier(team)
 
 
-learn = learning("learn_ddpg_pair", step)
+@fast
+def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, own):
+    while True:
+        if team.side == 0:
+            sample_batch(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
+        if team.side == 0:
+            update_priorities(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
+                return
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
@@ -116,4 +130,4 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
     shapes = ((size, inputs), (size,), (size,), (0,))
     own, others = (DdpgPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
-    return paired(learn, ((*shared, (*mine, *theirs, own)), (*shared, (*theirs, *mine, others))))
+    return paired(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))

@@ -13,9 +13,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.rng import normals, stream
 from pearl_devices.primitives.math.two_core import (
+    attends,
     barrier,
     descend_together,
-    learning,
     leave_number,
     nets,
     paired,
@@ -29,8 +29,11 @@ from pearl_devices.primitives.updates.critics import (
     descend,
     follow_target,
     join,
+    sample_batch,
+    update_priorities,
 )
 from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
+from pearl_devices.primitives.updates.stop_word import ended
 from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
@@ -152,7 +155,25 @@ def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_acto
     barrier(team)
 
 
-learn = learning("learn_sac_pair", step)
+@fast
+def learn(
+    team, source, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own
+):  # fmt: skip
+    while True:
+        if team.side == 0:
+            sample_batch(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(
+            team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared,
+            own,
+        )  # fmt: skip
+        if team.side == 0:
+            update_priorities(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
+                return
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
@@ -163,15 +184,14 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     between = SacShared._make(
         np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
     )
-    shared = critics.given(kernel, buffers)
-    constants = (buffers["hyper.target_entropy"],)
+    head = (
+        *critics.given(kernel, buffers),
+        buffers["hyper.target_entropy"],
+    )  # fmt: skip
     mine = nets(("actor", "critic1", "alpha"), kernel, buffers)
     theirs = nets(("actor", "critic2", "alpha"), kernel, buffers)
     own, others = (SacPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return paired(
         learn,
-        (
-            (*shared, (*constants, *mine, theirs[0], between, own)),
-            (*shared, (*constants, *theirs, mine[0], between, others)),
-        ),
+        ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
     )

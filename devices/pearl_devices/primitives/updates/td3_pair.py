@@ -12,9 +12,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import forward
 from pearl_devices.primitives.math.rng import normals, stream
 from pearl_devices.primitives.math.two_core import (
+    attends,
     barrier,
     follow_together,
-    learning,
     nets,
     paired,
     part,
@@ -25,9 +25,12 @@ from pearl_devices.primitives.updates.critics import (
     critic_step,
     follow_target,
     join,
+    sample_batch,
+    update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import squash
 from pearl_devices.primitives.updates.ddpg_pair import ascend
+from pearl_devices.primitives.updates.stop_word import ended
 from pearl_devices.primitives.updates.td3 import Td3Scratch, smooth
 
 
@@ -105,7 +108,25 @@ def step(
     barrier(team)
 
 
-learn = learning("learn_td3_pair", step)
+@fast
+def learn(
+    team, source, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
+):  # fmt: skip
+    while True:
+        if team.side == 0:
+            sample_batch(source, batch, rules.stop[1])
+            rules.count[0] += 1
+        if not attends(team):
+            return
+        s = rules.stop[1]
+        step(
+            team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared,
+            own,
+        )  # fmt: skip
+        if team.side == 0:
+            update_priorities(source, batch, s)
+            if ended(rules.stop, s + 1, batch.td.shape[0]):
+                return
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
@@ -115,15 +136,14 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     between = Td3Shared(
         np.zeros((size, inputs), np.float32), *(np.zeros((2, size), np.float32) for _ in range(2))
     )
-    shared = critics.given(kernel, buffers)
-    constants = (buffers["hyper.smoothing"], kernel.dim("policy_delay"))
+    head = (
+        *critics.given(kernel, buffers),
+        buffers["hyper.smoothing"], kernel.dim("policy_delay"),
+    )  # fmt: skip
     mine = nets(("actor", "critic1", "critic1"), kernel, buffers)
     theirs = nets(("actor", "critic2", "critic1"), kernel, buffers)
     own, others = (Td3Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return paired(
         learn,
-        (
-            (*shared, (*constants, *mine, theirs[0], between, own)),
-            (*shared, (*constants, *theirs, mine[0], between, others)),
-        ),
+        ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
     )
