@@ -137,11 +137,7 @@ class EnvStep:
         return bool(np.dot(values.reshape(-1), self.zeros[: values.size]) == 0.0)
 
     def check_finite(self, values: Array, what: str) -> None:
-        """Check the values of the environments, one for each.
-
-        Raises:
-            ValueError: A value is NaN or infinite.
-        """
+        """Raises ValueError if a value, one for each environment, is NaN or infinite."""
         if not self.finite(values):
             bad = int(np.argwhere(~np.isfinite(values))[0][0])
             raise ValueError(
