@@ -1,9 +1,9 @@
 """Algorithms: one readable file each, and its name in `ALGORITHMS`.
 
-An algorithm is a module, named in a spec by its name here or, one of the user's own, by its module
-path (`docs/own_algorithm.md`). `Algorithm` says what a module has. All else that is known of an
-algorithm (its options in a spec, the actions and observations it needs, the tasks that wait for
-`learning_starts`) follows from the module.
+An algorithm is a module. A spec names a shipped algorithm by its name in `ALGORITHMS`, and a
+user-defined one by its module path (`docs/own_algorithm.md`). `Algorithm` lists the names that a
+module has. PEARL derives everything else from the module: the options in a spec, the actions and
+observations that the algorithm needs, and the tasks that wait for `learning_starts`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ FAMILIES = {
     "tabular": Family(Tabular, Tabular),
     "own": Family(Acting, Acting),
 }
-"""Name → what its algorithms share. Own: the module builds its task graph itself."""
+"""Family → what its algorithms share. In family `own`, the module builds its task graph itself."""
 
 
 class AlgorithmModule(Protocol):
@@ -112,14 +112,18 @@ class Algorithm(NamedTuple):
     summary: str
 
     def graph(self, system: System) -> TaskGraph:
-        """The task graph of `system`. Raises SpecError where the module returns something else."""
-        found = self.source.graph(system)
-        if not isinstance(found, TaskGraph):
-            given = type(found).__name__
+        """Build the task graph of `system`.
+
+        Raises:
+            SpecError: The module returns something else than a TaskGraph.
+        """
+        graph = self.source.graph(system)
+        if not isinstance(graph, TaskGraph):
+            kind = type(graph).__name__
             raise SpecError(
-                f"algorithm.name: {self.name}: its graph returns a {given}; a TaskGraph is needed"
+                f"algorithm.name: {self.name}: its graph returns a {kind}; a TaskGraph is needed"
             )
-        return found
+        return graph
 
     def initialise(self, buffers: Buffers, system: System, seed: int) -> None:
         """Fill the arrays of a fresh run."""
@@ -127,9 +131,10 @@ class Algorithm(NamedTuple):
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm that a spec names: a name of `ALGORITHMS`, or the path of a module.
+    """Load the algorithm that a spec names: a name of `ALGORITHMS`, or the path of a module.
 
-    Raises SpecError with one sentence: which file, and what it lacks.
+    Raises:
+        SpecError: There is no such module, or it lacks a part of an algorithm.
     """
     shipped = name in ALGORITHMS
     if not shipped and "." not in name:
@@ -138,12 +143,14 @@ def algorithm(name: str) -> Algorithm:
     try:
         module = imported(path)
     except ValueError as error:
-        why = f"its module {path} cannot be imported ({error})"
+        reason = f"its module {path} cannot be imported ({error})"
         if shipped:
-            why += f"; it is named in ALGORITHMS of {_short(__file__)}, so its file must be there"
+            reason += (
+                f"; it is named in ALGORITHMS of {_short(__file__)}, so its file must be there"
+            )
         else:
-            why += "; it must be on Python's path"
-        raise SpecError(f"{name}: {why}") from error
+            reason += "; it must be on Python's path"
+        raise SpecError(f"{name}: {reason}") from error
     faults = list(_faults(module))
     if faults:
         file = _short(getattr(module, "__file__", None) or path)
@@ -164,7 +171,7 @@ def algorithm(name: str) -> Algorithm:
 
 
 def undotted(name: object) -> str:
-    """The sentence that refuses a name without a dot that is none of `ALGORITHMS`."""
+    """Return the error for a name that is not in `ALGORITHMS` and has no dot."""
     near = get_close_matches(str(name)[:200].lower(), ALGORITHMS, 1, 0.6)
     guess = f" (did you mean {near[0]}?)" if near else ""
     allowed = f"{', '.join(ALGORITHMS)}, a module path"
@@ -177,7 +184,7 @@ def undotted(name: object) -> str:
 
 
 def _faults(module: ModuleType) -> list[str]:
-    """The half-sentences that say what keeps `module` from being an algorithm."""
+    """Return the faults that keep `module` from being an algorithm, each as a predicate."""
     family = getattr(module, "FAMILY", "replay")
     needed = ["POLICY", "graph", "initialise"]
     if family in ("replay", "rollout"):
@@ -215,6 +222,6 @@ def _faults_of_options(options: Any, base: type[Acting], family: str) -> list[st
 
 
 def _short(file: str) -> str:
-    """A file's path, from the current folder where it lies in it."""
+    """Return the path of a file, relative to the current folder if the file is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

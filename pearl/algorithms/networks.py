@@ -1,4 +1,4 @@
-"""Networks that are torch modules of the user's own, named by `network:` in a spec."""
+"""Networks that are user-defined torch modules, named by `network:` in a spec."""
 
 from __future__ import annotations
 
@@ -14,22 +14,32 @@ def own_networks(
     shape: tuple[int, ...],
     networks: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Module]:
-    """Name → the module that `program` builds, counted; empty without a program.
+    """Build and count the modules of a program; import torch only if there is one.
 
-    networks: name → widths, input first, of which only the first and the last count. One that takes
-    observations alone gets their shape, others get a flat row; one without inputs stays a learned
-    constant. Imports torch. What cannot be built is a SpecError.
+    Args:
+        program: `module:callable`, or None.
+        obs: Components of an observation.
+        shape: Axes of an observation.
+        networks: Name → widths, input first; only the first and the last width count. A network of
+            observations alone gets their shape, other networks get a flat row. A network without
+            inputs stays a learned constant.
+
+    Returns:
+        Network name → module; empty without a program.
+
+    Raises:
+        SpecError: A module cannot be built, or has outputs of another shape.
     """
     if program is None:
         return {}
     from pearl_devices.primitives.torch.modules import measure
 
-    found = {}
+    modules = {}
     for name, widths in networks.items():
         if widths[0]:
             inputs = shape if widths[0] == obs else (widths[0],)
             try:
-                found[name] = measure(program, inputs, widths[-1])
+                modules[name] = measure(program, inputs, widths[-1])
             except ValueError as error:
                 raise SpecError(f"algorithm.network: {name}: {error}") from None
-    return found
+    return modules

@@ -10,7 +10,7 @@ from pearl_devices import Device, cpu, kernel
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import ROWS, acting, evaluation, vector_steps
 from pearl_devices.primitives import NATIVE_ENVS
-from pearl_devices.primitives.envs.episodes import MOVES
+from pearl_devices.primitives.envs.episodes import FIRST_STATES
 from pearl_devices.primitives.envs.evaluations import seeds
 from pearl_estimators import estimate
 
@@ -39,7 +39,7 @@ def test_first_states_are_gymnasiums(program):
     env = gymnasium.make(program)
     for seed in (0, 7, 2**31 - 1):
         env.reset(seed=seed)
-        drawn = MOVES[program][2](np.random.Generator(np.random.PCG64(seed)))
+        drawn = FIRST_STATES[program](np.random.Generator(np.random.PCG64(seed)))
         np.testing.assert_array_equal(np.asarray(env.unwrapped.state), drawn)
 
 

@@ -1,10 +1,10 @@
-"""Machine code kept between processes, so that a kernel is compiled once.
+"""Cache of machine code between processes, so that a kernel is compiled once.
 
-numba's own cache knows the source file of a function, not the files of the functions it calls. Here
-the folder is named by a digest of every file that machine code may come from, of the compiler and
-of the processor, so that code of other sources is never found. It lies below NUMBA_CACHE_DIR where
-that is set, and else in the user's cache folder. The files are pickles: a folder that another user
-may write is not read.
+numba's own cache knows the source file of a function, but not the files of the functions that it
+calls. Here a digest names the folder: of every file that machine code may come from, of the
+compiler and of the processor. So PEARL never loads code of other sources. The folder is below
+NUMBA_CACHE_DIR if that is set, else in the user's cache folder. The files are pickles, so PEARL
+does not read a folder that another user can write to.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ there becomes machine code. The tests follow the imports and name a file that is
 
 FOLDER = "pearl-kernels"
 KEPT = 4
-"""Digests of which machine code is kept: those used last."""
+"""Number of digests whose machine code stays in the cache: those used last."""
 
 IN_USE = "in-use"
 """The file of a digest's folder that every process using the folder holds a shared lock on."""
@@ -99,9 +99,9 @@ class Sources:
     stamps: Mapping[str, tuple[int, int]]
 
     def unchanged(self) -> bool:
-        """Whether every file still is the one that was read."""
+        """Return whether no file has changed since it was read."""
         with suppress(OSError):
-            return all(_stamp(os.stat(path)) == found for path, found in self.stamps.items())
+            return all(_stamp(os.stat(path)) == stamp for path, stamp in self.stamps.items())
         return False
 
 
@@ -142,7 +142,7 @@ def _compiler() -> tuple[str, ...]:
 
 @functools.cache
 def folder() -> Path | None:
-    """Where this process keeps machine code, or None, after a warning, where it can keep none."""
+    """Return the folder of machine code of this process; None, after a warning, if it has none."""
     above = os.environ.get("NUMBA_CACHE_DIR")
     root = (Path(above) if above else cache_folder()) / FOLDER
     try:
@@ -183,8 +183,10 @@ def _held(root: Path, digest: str) -> Path:
 
 
 def _locked(mine: Path, how: int) -> int | None:
-    """The handle of the lock, held as long as it is open; None where another process has it. On a
-    file system without locks, or one that can only be read, it need not be had to be shared."""
+    """Lock the folder; return the open handle of the lock, or None if another process has it.
+
+    On a file system without locks, or a read-only one, a shared lock counts as taken.
+    """
     file = mine / IN_USE
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -204,7 +206,7 @@ def _locked(mine: Path, how: int) -> int | None:
 
 
 def _prune(root: Path, digest: str) -> None:
-    """Removes the folders used longest ago, but none that a living process uses."""
+    """Remove the folders used longest ago, except those that a living process uses."""
     used = {f: _used_s(f) for f in root.iterdir() if f.is_dir() and f.name != digest}
     for old in sorted(used, key=lambda f: used[f], reverse=True)[KEPT - 1 :]:
         with suppress(OSError):
@@ -240,9 +242,11 @@ class _Locator(InTreeCacheLocator):
 
 
 class _Files(IndexDataCacheFile):
-    """numba's files of one function, each with a checksum at its end; one that is cut or damaged is
-    as one that is missing. Every entry names the signature it is of: two processes that compile for
-    two signatures at once may give both the same number."""
+    """numba's files of one function, each with a checksum at its end.
+
+    A cut or damaged file counts as missing. Every entry contains its signature, because two
+    processes that compile two signatures at the same time may give both the same number.
+    """
 
     def load(self, key: Any) -> Any:
         try:
@@ -319,13 +323,24 @@ class _Kept(FunctionCache):
             self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
         )
 
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Return numba's key without its hashes of the function.
+
+        The folder stands for the source of the function. The hash of a closure would be another one
+        in every process, because it contains the numbers that numba gives to compiled functions.
+        """
+        return sig, codegen.magic_tuple()
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """numba's, without what it refreshes first: the functions that compiling knows, which take
-        longer to import than machine code to load."""
+        """Load the machine code of a signature; None if there is none.
+
+        numba's method first imports everything that the compiler may need, which takes longer than
+        loading machine code.
+        """
         if _changed:
             return None
         rtsys.initialize(target_context)
-        with suppress(LookupError):  # of what it calls: it is compiled anew
+        with suppress(LookupError):  # a function that it calls has changed: compile
             return self._load_overload(sig, target_context)
         return None
 
@@ -349,17 +364,20 @@ class _KeptPart(_Kept):
 
 
 def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit(**options)`, its machine code kept. Of a function outside `PACKAGES` it is not:
-    nothing would say which sources it is of.
+    """Return `numba.njit(**options)` with a cache of machine code.
 
-    apart: compiled functions call it by its symbol; else they have it as a part (`parts`).
+    Functions outside `PACKAGES` are not cached: the digest does not cover their sources.
+
+    apart: compiled functions call the function by its symbol; else they contain it (`parts`).
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
         if interpreted(function):
             return function
         file = getfile(function)
-        keeps = file in sources().names and folder() is not None
+        # The cache tells functions of a module apart by name (`native.named`).
+        unnamed = "<locals>" in function.__qualname__
+        keeps = file in sources().names and not unnamed and folder() is not None
         if keeps and _stamp(os.stat(file)) != sources().stamps[file]:
             _changed.add(file)
         dispatcher: Any

@@ -21,13 +21,12 @@ from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.parts import PART, part
 
 LEAN: dict[str, Any] = {"no_cfunc_wrapper": True, "_nrt": False}
-"""Leaves out the way in for C, which nothing here uses and which takes a tenth of the compile time,
-and the counting of references to arrays: the caller in Python holds every array as long as the call
-lasts. A function that makes or returns an array counts (`COUNTED`); numba refuses one that does not
-say so."""
+"""Options that leave out two things. The entry for C takes a tenth of the compile time, and nothing
+uses it. Arrays need no reference counts, because the caller in Python keeps every array alive
+during the call. A function that makes or returns an array needs `COUNTED`, or numba refuses it."""
 
 COUNTED: dict[str, Any] = {"_nrt": True}
-"""Counts references to arrays. Arrays that came through `LEAN` code have no count."""
+"""Options that count references to arrays. Arrays that `LEAN` code passes on have no count."""
 
 ELEMENTWISE: dict[str, Any] = {
     **LEAN,
@@ -37,43 +36,55 @@ ELEMENTWISE: dict[str, Any] = {
 }
 
 fast = compiled(**ELEMENTWISE)
-"""Compiles arithmetic element by element. The numpy error model is what lets loops with a division
-vectorise: with Python's, each division is followed by a check for zero. A product and a sum may
-fuse, but no sum is reordered and no quotient or root approximated, so that a function gives the
-same bits called alone and inlined into a fused kernel. Long sums spell out a fast order
-(`nets.total`)."""
+"""Compile arithmetic element by element.
+
+With numpy's error model, loops with a division vectorise; with Python's, a check for zero follows
+each division. A product and a sum may fuse. No sum is reordered, and no quotient or root is
+approximated, so a function gives the same bits in a call of its own and inlined into a fused
+kernel. Long sums are written in a fast order (`nets.total`)."""
 
 fast_apart = compiled(apart=True, **ELEMENTWISE)
-"""As `fast`, for a function of some microseconds that several others call: they call it, where the
-code of a `fast` one becomes a part of theirs and is optimised and generated with each."""
+"""As `fast`, for a function of some microseconds that several functions call. Its machine code is
+generated once. The code of a `fast` function is generated again with each of its callers."""
 
 fast_counted = compiled(**(ELEMENTWISE | COUNTED))
 """As `fast`, for a function that returns an array."""
 
 fast_apart_counted = compiled(apart=True, **(ELEMENTWISE | COUNTED))
-"""As `fast_apart`, likewise."""
+"""As `fast_apart`, for a function that returns an array."""
 
 exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
-"""Compiles arithmetic as written, not even fused: environments, the sum tree, random numbers. False
-is said because a function that says nothing takes its caller's."""
-
+"""Compile arithmetic as written, without fusion: environments, the sum tree, random numbers.
+`fastmath=False` is explicit, because an inlined function without the option takes its caller's."""
 
 exact_apart = compiled(apart=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
-"""As `exact`, likewise."""
+"""As `exact`, for a function that several functions call."""
 
 INNER: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 inner = part(**INNER, **LEAN)
-"""As `exact`, for functions made inside others and called by compiled code only: they are compiled
-into their callers' cached code, and a cache of their own would never find them again."""
+"""As `exact`, for functions that are defined inside other functions and that only compiled code
+calls. The cached code of their callers contains them; they have no cache of their own."""
 
 inner_counted = part(**INNER, **COUNTED)
 """As `inner`, for a function that makes an array."""
 
 
+def named(name: str, function: Any) -> Any:
+    """Give a function that is defined inside another function the name of a module's own one.
+
+    Symbols of machine code and files of the cache have this name. So it must be the only function
+    of that name in its module.
+    """
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
 def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
-    """A function for compiled callers that is one of these, chosen when they are compiled by the
-    type of its first argument, actions: `discrete` for whole numbers, one an environment,
-    `factored` for several, else `continuous`. All take the same arguments."""
+    """Return a function for compiled callers that is one of three functions.
+
+    The compiler chooses by the type of the first argument, the actions: `discrete` for one whole
+    number an environment, `factored` for several, else `continuous`. All take the same arguments.
+    """
 
     def choice(action, *rest):
         return choose(numba.typeof(action), *rest)(action, *rest)
@@ -93,8 +104,10 @@ def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
 
 
 def where_asked(function: Any) -> Any:
-    """A function for compiled callers that is `function` where its first argument is an array, and
-    False where that is None: then nothing of it is compiled."""
+    """Return a function for compiled callers: `function`, or False if its first argument is None.
+
+    With None, nothing of `function` is compiled.
+    """
 
     def choice(asked, *rest):
         return choose(numba.typeof(asked), *rest)(asked, *rest)
@@ -114,8 +127,10 @@ _of_any_array = typeof_impl.dispatch(np.ndarray)
 
 @typeof_impl.register(np.ndarray)
 def _of_array(value: npt.NDArray[Any], context: Any) -> Any:
-    """The type of an array as numba finds it, which asks first whether it is a masked one: that
-    imports `numpy.ma`, a fifteenth of a start."""
+    """Return numba's type of an array without numba's test for masked arrays.
+
+    That test imports `numpy.ma`, which takes a fifteenth of a start.
+    """
     if type(value) is np.ndarray:
         with contextlib.suppress(NumbaNotImplementedError):
             kind, layout = from_dtype(value.dtype), map_layout(value)
@@ -127,7 +142,7 @@ _in_parts: ContextVar[bool] = ContextVar("in parts", default=False)
 
 
 def bound(function: Any, *arguments: Any) -> Call:
-    """A call of the compiled `function` on these arrays and numbers; compiles now, runs nothing."""
+    """Compile `function` for these arrays and numbers; return a call of it without arguments."""
     if isinstance(function, CPUDispatcher) and not _in_parts.get():
         function.compile(tuple(numba.typeof(argument) for argument in arguments))
     return partial(function, *arguments)
@@ -135,8 +150,7 @@ def bound(function: Any, *arguments: Any) -> Call:
 
 @contextlib.contextmanager
 def parts_only() -> Iterator[None]:
-    """Within it `bound` compiles nothing: the functions are parts of another one, which takes their
-    arguments."""
+    """Within this context, `bound` compiles nothing: one fused function takes all the arguments."""
     before = _in_parts.set(True)
     try:
         yield

@@ -228,8 +228,11 @@ def _one_output_an_action(
 
 
 def own_name(name: str, losses: str) -> None:
-    """Raises SpecError where `name` is that of another algorithm, whose native kernels would run
-    instead of these losses."""
+    """Check that `name` is not the name of another algorithm.
+
+    Raises:
+        SpecError: The native kernels of another algorithm would run instead of `losses`.
+    """
     if f"update.{name}" in KINDS and losses != f"pearl.algorithms.{name}:losses":
         raise SpecError(
             f"algorithm.name: its graph is named {name!r}, whose native kernels would run instead "

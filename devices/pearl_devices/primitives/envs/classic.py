@@ -1,23 +1,24 @@
 """The dynamics of gymnasium's classic control environments, in its arithmetic and order of
 operations.
 
-CartPole: Barto, Sutton, Anderson 1983 (explicit Euler). Pendulum, MountainCar, Acrobot (Sutton and
-Barto's book, Runge-Kutta of fourth order) and MountainCarContinuous: as in the files of
-`gymnasium.envs.classic_control`. Where gymnasium works in float32, so do these: Pendulum's torque,
-and MountainCarContinuous' state from the first step on (with numpy 2's promotion rules).
+CartPole follows Barto, Sutton, Anderson 1983 (explicit Euler). Pendulum, MountainCar, Acrobot
+(Sutton and Barto's book, Runge-Kutta of fourth order) and MountainCarContinuous follow the files
+of `gymnasium.envs.classic_control`. Two quantities are float32, as in gymnasium: Pendulum's
+torque, and MountainCarContinuous' state from the first step on (with numpy 2's promotion rules).
 
-From equal states MountainCar and MountainCarContinuous give gymnasium's bits; the others do where
-numpy's sine and cosine agree with the C library's, and differ by 1e-12 of the value at most
-elsewhere.
+From equal states, MountainCar and MountainCarContinuous give gymnasium's bits. The other three give
+gymnasium's bits if numpy's sine and cosine agree with those of the C library. Otherwise they differ
+by at most 1e-12 of the value.
 
-`X_move(state, n, action)` moves environment n on by one step and returns (reward, terminated).
+`X_move(state, n, action)` advances environment n by one step and returns (reward, terminated).
 `X_reset(state, n, base)` draws its first state from a random stream, within gymnasium's bounds.
-`X_observe(state, n, out)` writes its float32 observation.
+`X_observe(state, n, out)` writes its float32 observation. `state` is (environments, 4), float64.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -235,3 +236,23 @@ def acrobot_observe(state, n, out):
     out[n, 0], out[n, 1] = math.cos(state[n, 0]), math.sin(state[n, 0])
     out[n, 2], out[n, 3] = math.cos(state[n, 1]), math.sin(state[n, 1])
     out[n, 4], out[n, 5] = state[n, 2], state[n, 3]
+
+
+class Dynamics(NamedTuple):
+    """The compiled functions of one environment, as the module describes them."""
+
+    move: Any
+    observe: Any
+    reset: Any
+
+
+DYNAMICS = {
+    "CartPole-v1": Dynamics(cartpole_move, cartpole_observe, cartpole_reset),
+    "Pendulum-v1": Dynamics(pendulum_move, pendulum_observe, pendulum_reset),
+    "Acrobot-v1": Dynamics(acrobot_move, acrobot_observe, acrobot_reset),
+    "MountainCar-v0": Dynamics(mountain_car_move, mountain_car_observe, mountain_car_reset),
+    "MountainCarContinuous-v0": Dynamics(
+        mountain_car_continuous_move, mountain_car_observe, mountain_car_reset
+    ),
+}
+"""Environment id → its dynamics."""

@@ -111,6 +111,11 @@ class PoolStep(VectorEnvStep):
         return Pool(self.name, self.args, self.envs)
 
     def restore(self, states: list[State]) -> None:
+        """Refuse to restore the environments.
+
+        Raises:
+            ValueError: Always: envpool does not give the state of its environments.
+        """
         raise ValueError(
             f"environment {self.name!r}: envpool does not tell the state of its environments, so "
             "that they cannot come back as they were; those of the variant gymnasium can"

@@ -18,19 +18,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.evaluation import acting
 from pearl_devices.primitives import NATIVE_ENVS
-from pearl_devices.primitives.envs.classic import (
-    acrobot_move,
-    acrobot_observe,
-    cartpole_move,
-    cartpole_observe,
-    mountain_car_continuous_move,
-    mountain_car_move,
-    mountain_car_observe,
-    pendulum_move,
-    pendulum_observe,
-)
+from pearl_devices.primitives.envs.classic import DYNAMICS
 from pearl_devices.primitives.envs.evaluations import Evaluations
-from pearl_devices.primitives.envs.native_envs import OPTIONS, marked
+from pearl_devices.primitives.envs.native_envs import OPTIONS, environment_mark, marked_program
 from pearl_devices.primitives.envs.normalise import scale
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.native import bound, by_action, exact, fast
@@ -49,50 +39,37 @@ def _hill(random: np.random.Generator) -> Sequence[float]:
     return [random.uniform(-0.6, -0.4), 0.0]
 
 
-Moves = tuple[Any, Any, First]
-
-MOVES: dict[str, Moves] = {
-    "CartPole-v1": (cartpole_move, cartpole_observe, lambda r: r.uniform(-0.05, 0.05, 4)),
-    "Pendulum-v1": (pendulum_move, pendulum_observe, _angle_and_speed),
-    "Acrobot-v1": (
-        acrobot_move,
-        acrobot_observe,
-        lambda r: r.uniform(-0.1, 0.1, 4).astype(np.float32),
-    ),
-    "MountainCar-v0": (mountain_car_move, mountain_car_observe, _hill),
-    "MountainCarContinuous-v0": (mountain_car_continuous_move, mountain_car_observe, _hill),
+FIRST_STATES: dict[str, First] = {
+    "CartPole-v1": lambda r: r.uniform(-0.05, 0.05, 4),
+    "Pendulum-v1": _angle_and_speed,
+    "Acrobot-v1": lambda r: r.uniform(-0.1, 0.1, 4).astype(np.float32),
+    "MountainCar-v0": _hill,
+    "MountainCarContinuous-v0": _hill,
 }
-"""Environment id → its move, its observation, and its first state as gymnasium draws it."""
-
-
-def _of(env: Any) -> Moves:
-    """The environment `marked` so."""
-    from pearl_devices.primitives.envs.native_envs import NATIVE
-
-    return MOVES[list(NATIVE)[len(env) - 1]]
+"""Environment id → its first state, as gymnasium draws the state."""
 
 
 def move(env, state, n, action):
-    """A step of environment n of those `marked` so: (reward, terminated); for compiled callers."""
+    """Advance environment n by one step; return (reward, terminated). For compiled callers only."""
     return _move(env, state, n, action)(env, state, n, action)
 
 
 @overload(move, jit_options=OPTIONS)
 def _move(env, state, n, action):
-    chosen = _of(env)[0]
+    chosen = DYNAMICS[marked_program(env)].move
     if action.ndim == 1:
         return lambda env, state, n, action: chosen(state, n, action[n])
     return lambda env, state, n, action: chosen(state, n, action[n, 0])
 
 
 def observe(env, state, n, out):
-    """Writes row n of the observations; for compiled callers."""
+    """Write row n of the observations. For compiled callers only."""
     return _observe(env, state, n, out)(env, state, n, out)
 
 
 @overload(observe, jit_options=OPTIONS)
 def _observe(env, state, n, out):
-    chosen = _of(env)[1]
+    chosen = DYNAMICS[marked_program(env)].observe
     return lambda env, state, n, out: chosen(state, n, out)
 
 
@@ -237,10 +214,10 @@ class NativeEpisodes(Evaluations):
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
         super().__init__(kernel, buffers)
-        self._first, self._draw = buffers["evaluation.first"], MOVES[str(kernel.program)][2]
+        self._first, self._draw = buffers["evaluation.first"], FIRST_STATES[str(kernel.program)]
         none, of = np.zeros(0, np.float32), acting(kernel)
         n, act, layers = kernel.dim("envs"), kernel.dim("act"), kernel.layers()
-        env, obs = marked(str(kernel.program)), buffers["evaluation.obs"]
+        env, obs = environment_mark(str(kernel.program)), buffers["evaluation.obs"]
         policy = Greedy(
             buffers["evaluation.policy"],
             np.array(layers, np.int64),

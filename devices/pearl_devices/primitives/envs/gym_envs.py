@@ -73,7 +73,11 @@ class VectorEnvStep(EnvStep):
         self.begin()
 
     def write(self, obs: Any, out: Array) -> None:
-        """Flattens a batch of observations into `out` (N, O); refuses what is not finite."""
+        """Flatten a batch of observations into `out` (N, O), float32.
+
+        Raises:
+            ValueError: The batch has another shape, or a value is not finite.
+        """
         if isinstance(self.obs_space, Box):
             flat = np.asarray(obs)
             if flat.size != out.size:
@@ -171,7 +175,11 @@ class VectorEnvStep(EnvStep):
         self.cut[:] = 0
 
     def final(self, infos: dict[str, Any], n: int) -> Any:
-        """The last observation of an episode that has ended; a ValueError where it is not told."""
+        """Return the last observation of environment n, whose episode has ended.
+
+        Raises:
+            ValueError: `infos` has no 'final_obs' for this environment.
+        """
         try:
             seen = infos["final_obs"]
             return {key: seen[key][n] for key in seen} if isinstance(seen, dict) else seen[n]

@@ -31,7 +31,11 @@ from pearl_devices.user_imports import CALLABLE, environment
 
 
 def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
-    """One environment. Raises UnsupportedError where it cannot be made."""
+    """Make one environment that observes its last `stack` frames.
+
+    Raises:
+        UnsupportedError: The environment cannot be made.
+    """
     options = {} if CALLABLE.fullmatch(program) else {"disable_env_checker": True}
     try:
         return stacked(environment(program, args, **options), stack)
@@ -42,8 +46,8 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
 class GymEpisodes(Evaluations):
     """A bound evaluation.
 
-    since_s: monotonic time at which an environment was asked that has not answered; None: none is
-        being asked.
+    since_s: monotonic time at which the call of an environment began that has not returned; None
+        if no call is running.
     """
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:

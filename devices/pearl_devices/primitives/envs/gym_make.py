@@ -18,16 +18,22 @@ Single = gymnasium.Env[Any, Any]
 Batch = VectorEnv[Any, Any, Any]
 Array = npt.NDArray[Any]
 BATCHED = 6
-"""From so many environments on a vector entry point pays: a step of gymnasium's CartPole takes 5 us
-alone and 30 us batched, whatever their number (measured, AMD EPYC, gymnasium 1.4)."""
+"""Number of environments from which a vector entry point is faster: a step of gymnasium's CartPole
+takes 5 us for a single environment and 30 us for a batch of any size (measured, AMD EPYC,
+gymnasium 1.4)."""
 
 
 def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[Single] | Batch:
-    """`envs` environments, or a batch of them; an UnsupportedError names one that cannot be made.
-    stack: each observes so many of its last observations, which are frames of uint8.
+    """Make `envs` environments, or one batch of them.
 
-    gymnasium's checker is left out: it only warns, and a wrong shape, NaN or infinity is an error
-    here anyway.
+    PEARL disables gymnasium's checker: the checker only warns, and in PEARL a wrong shape, a NaN or
+    an infinity is an error.
+
+    stack: how many of its last observations (frames of uint8) an environment observes; 0: only the
+        last one, of any kind.
+
+    Raises:
+        UnsupportedError: The environment cannot be made, or spends a step on each reset.
     """
     try:
         if CALLABLE.fullmatch(program):
@@ -59,8 +65,11 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
 
 
 def own_batch(program: str, env: Batch, stack: int) -> Batch:
-    """A vector environment of the user's own; an UnsupportedError where its episodes cannot be
-    restarted without a step that is no transition."""
+    """Check that PEARL can step a user-defined vector environment, and return it.
+
+    Raises:
+        UnsupportedError: Its frames are to be stacked, or each reset takes a step.
+    """
     if stack:
         raise UnsupportedError(
             f"environment {program!r} is a vector environment, whose frames are not stacked here: "
@@ -78,13 +87,18 @@ def own_batch(program: str, env: Batch, stack: int) -> Batch:
 
 
 def resets_by_mask(env: Batch) -> bool:
-    """Whether it resets those that are named, whatever its autoreset mode: gymnasium's own do."""
+    """Return whether `env` takes a reset mask in any autoreset mode, as gymnasium's own do."""
     return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
 
 def stacked(env: Single, stack: int) -> Single:
-    """The same, observing its last `stack` frames, oldest first; before there are so many the first
-    of the episode stands in. As it is for a stack of 0."""
+    """Return `env`, observing its last `stack` frames, oldest first; unchanged if `stack` is 0.
+
+    At the start of an episode, its first frame fills the places of missing frames.
+
+    Raises:
+        UnsupportedError: The observations are not a Box of uint8.
+    """
     if not stack:
         return env
     space = env.observation_space
@@ -96,16 +110,16 @@ def stacked(env: Single, stack: int) -> Single:
 
 
 def is_cartpole(env: Batch) -> bool:
-    """Whether this is gymnasium's own batched CartPole, whose arrays hold all of its state."""
+    """Return whether `env` is gymnasium's batched CartPole, whose arrays are its whole state."""
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-    held = ("state", "steps", "prev_done", "low", "high")
-    known = isinstance(env.unwrapped, CartPoleVectorEnv)
-    return known and all(hasattr(env.unwrapped, name) for name in held)
+    fields = ("state", "steps", "prev_done", "low", "high")
+    same_class = isinstance(env.unwrapped, CartPoleVectorEnv)
+    return same_class and all(hasattr(env.unwrapped, name) for name in fields)
 
 
 def seeds(buffers: Buffers, envs: int, attempt: int = 0) -> list[int]:
-    """One seed an environment, from the key and the firings done. attempt: others than before."""
+    """Return one seed for each environment, from the key, the firings done and the attempt."""
     rng = buffers["rng.env_step"]
     base = np.uint64(stream(rng[0], rng[1] + np.uint64(attempt << 48)))
     return [int(bits(base, n)) >> 33 for n in range(envs)]

@@ -44,7 +44,11 @@ def generator_state(env: Any) -> dict[str, Any] | None:
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
-    """A generator of that state; a name that numpy does not know is a ValueError."""
+    """Build a random generator in a state that was written.
+
+    Raises:
+        ValueError: numpy has no bit generator of that name.
+    """
     name = state.get("bit_generator")
     if name not in GENERATORS:
         raise ValueError(f"a random generator {name!r}; numpy has {', '.join(GENERATORS)}")

@@ -90,13 +90,22 @@ class EnvStep:
             self.cut[:] = ANEW
 
     def refuse_masks(self, info: Any, env: Any = None) -> None:
-        """An EnvironmentFailed where an environment offers an action mask (`pearl_devices.masks`).
-        info: of its reset. env: it, at the first one."""
+        """Refuse an environment that offers an action mask (`pearl_devices.masks`).
+
+        info: of its reset. env: the environment, at its first reset.
+
+        Raises:
+            EnvironmentFailed: The environment offers an action mask.
+        """
         if why := masks.refusal(self.name, info, env):
             raise EnvironmentFailed(why)
 
     def flat(self, one: Any, index: int) -> Array:
-        """One environment's observation as a vector; a ValueError if its size is wrong."""
+        """Return one environment's observation as a vector, float32.
+
+        Raises:
+            ValueError: The observation has another size than the space.
+        """
         if self.states:
             return np.array([self.state(one, index)], np.float32)
         value = one if isinstance(self.obs_space, Box) else flatten(self.obs_space, one)
@@ -110,7 +119,11 @@ class EnvStep:
         return flat if self.pixels is None else flat * self.pixels
 
     def state(self, one: Any, index: int) -> int:
-        """The number of a discrete observation, from 0; a ValueError if there is no such state."""
+        """Return the number of a discrete observation, from 0.
+
+        Raises:
+            ValueError: The space has no such observation.
+        """
         number = int(one) - int(self.obs_space.start)
         if not 0 <= number < self.states:
             raise ValueError(
@@ -120,10 +133,11 @@ class EnvStep:
         return number
 
     def finite(self, values: Array) -> bool:
-        # The product with zeros is 0 unless a value is not finite; cheaper than asking of each.
+        # 0 · NaN and 0 · infinity are NaN. One product is cheaper than a test of each value.
         return bool(np.dot(values.reshape(-1), self.zeros[: values.size]) == 0.0)
 
     def check_finite(self, values: Array, what: str) -> None:
+        """Raises ValueError if a value, one for each environment, is NaN or infinite."""
         if not self.finite(values):
             bad = int(np.argwhere(~np.isfinite(values))[0][0])
             raise ValueError(
@@ -132,7 +146,7 @@ class EnvStep:
             )
 
     def fault(self, which: str, error: BaseException) -> str:
-        """A failure in words: which environment, in which step, and what it was."""
+        """Return the text of a failure: the environment, the step and the error."""
         step, text = int(self.buffers["rng.env_step"][1]), " ".join(str(error).split())
         where = f"environment {self.name!r}, {which}, "
         if isinstance(error, ValueError) and text.startswith(where[:-2]):
@@ -140,7 +154,11 @@ class EnvStep:
         return f"{where}step {step}: {type(error).__name__}: {text}"
 
     def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
-        """Tells of a failure; a ValueError if nobody is to be told, or it goes on failing."""
+        """Report a failure to `on_failure`.
+
+        Raises:
+            EnvironmentFailed: There is no `on_failure`, or the last attempt failed too.
+        """
         if self.on_failure is None:
             raise EnvironmentFailed(reason) from error
         if attempt > ATTEMPTS:
@@ -150,12 +168,17 @@ class EnvStep:
         self.on_failure(reason, lost)
 
     def snapshot(self) -> list[State]:
-        """What brings the environments back as they are now, between two firings."""
+        """Return the states from which `restore` starts; call it between two firings."""
         return [{}]
 
     def restore(self, states: list[State]) -> None:
-        """Brings the environments to where `snapshot` found them, the arrays being as they were
-        after binding. A ValueError names one that does not come back the same."""
+        """Bring the environments to the states of a `snapshot`.
+
+        The arrays must be as they were after binding.
+
+        Raises:
+            ValueError: An environment does not come back in the same state.
+        """
         raise ValueError(
             f"environment {self.name!r} steps {self.envs} in one batch, which does not tell its "
             f"state, so that it cannot come back as it was; fewer than {BATCHED} environments are "
@@ -163,7 +186,7 @@ class EnvStep:
         )
 
     def end(self, index: int) -> None:
-        """Notes a finished episode."""
+        """Record a finished episode."""
         b = self.buffers
         record(
             index, 0.0, True, b["env.return"], b["env.elapsed"],
@@ -250,6 +273,12 @@ class SingleSteps(EnvStep):
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
     def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
+        """Write the first observation of an episode of environment n into `out` (O,), float32.
+
+        Raises:
+            ValueError: The observation has a wrong size, or a value that is not finite.
+            EnvironmentFailed: The environment offers an action mask.
+        """
         self.since_s = None
         self.refuse_masks(info)
         out[:] = self.flat(seen, n)
@@ -333,7 +362,11 @@ class SingleSteps(EnvStep):
         return found
 
     def restore(self, states: list[State]) -> None:
-        """By the actions since its last reset, each."""
+        """Restore each environment by repeating the actions since its last reset.
+
+        Raises:
+            ValueError: The number of environments differs, or an episode cannot be repeated.
+        """
         if len(states) != self.envs:
             raise ValueError(f"{len(states)} environments were kept, and there are {self.envs}")
         for n, state in enumerate(states):

@@ -1,14 +1,14 @@
 """Batched native environments: gymnasium's classic control, with the dynamics of `classic`.
 
-An episode that ends, by termination or at the time limit, is reset in the same firing:
-`step.next_obs` is the true successor, `env.obs` the observation after the reset. An episode that
-ends both ways is marked as both.
+If an episode ends, by termination or at the time limit, the same firing resets the environment:
+`step.next_obs` is the true successor, and `env.obs` the observation after the reset. An episode
+that ends both ways is marked as both.
 
-First states come from this firing's random stream, keyed by (seed, task, firing, environment), not
-from gymnasium's generators: so a run gives the same bits however its firings are grouped, placed
-or resumed, and nothing but the arrays needs saving. The distributions are gymnasium's; its own
-sequence of episodes follows by writing its first states into `env.state` and `env.obs` (`observe`),
-which is how the tests compare whole episodes.
+First states come from the random stream of the firing, keyed by (seed, task, firing, environment),
+not from gymnasium's generators. So the bits of a run do not depend on how its firings are grouped
+and placed or where it was resumed, and a checkpoint needs only the arrays. The distributions are
+those of gymnasium. The tests replay gymnasium's own episodes: they write its first states into
+`env.state` and `env.obs`.
 """
 
 from __future__ import annotations
@@ -22,30 +22,16 @@ from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
-from pearl_devices.primitives.envs.classic import (
-    acrobot_move,
-    acrobot_observe,
-    acrobot_reset,
-    cartpole_move,
-    cartpole_observe,
-    cartpole_reset,
-    mountain_car_continuous_move,
-    mountain_car_move,
-    mountain_car_observe,
-    mountain_car_reset,
-    pendulum_move,
-    pendulum_observe,
-    pendulum_reset,
-)
+from pearl_devices.primitives.envs.classic import DYNAMICS
 from pearl_devices.primitives.envs.normalise import normalised
 from pearl_devices.primitives.math.rng import stream
-from pearl_devices.primitives.native import ELEMENTWISE, bound, exact, exact_apart
+from pearl_devices.primitives.native import ELEMENTWISE, bound, exact, exact_apart, named
 from pearl_devices.primitives.parts import PART
 
 
 @exact
 def record(n, reward, done, env_return, elapsed, returns, lengths, count):
-    """Adds a reward to the running episode; at its end notes it in the ring and starts anew."""
+    """Add a reward to the running episode; at its end, write it to the ring and clear it."""
     env_return[n] += reward
     if done:
         slot = count[0] % EPISODES
@@ -58,143 +44,103 @@ def record(n, reward, done, env_return, elapsed, returns, lengths, count):
 
 @exact
 def begin(rng, action, obs, step):
-    """Notes what the step starts from; returns the base of this firing's random stream."""
+    """Write observations and actions before the step; return the base of the random stream."""
     s_obs, s_action = step[0], step[1]
     rng[1] += np.uint64(1)
-    # Element by element: numba's assignment of whole arrays takes two seconds to compile.
+    # A loop over elements: numba needs two seconds to compile an assignment of whole arrays.
     for n in range(obs.shape[0]):
         for c in range(obs.shape[1]):
             s_obs[n, c] = obs[n, c]
-    chosen, noted = action.reshape(action.size), s_action.reshape(action.size)
-    for j in range(chosen.size):
-        noted[j] = chosen[j]
+    source, target = action.reshape(action.size), s_action.reshape(action.size)
+    for j in range(source.size):
+        target[j] = source[j]
     return stream(rng[0], rng[1])
 
 
 @exact
 def close(n, reward, terminated, limit, episodes, step):
-    """Writes reward and flags of environment n; True if its episode is over."""
+    """Write reward and flags of environment n; return whether its episode is over."""
     elapsed, env_return, returns, lengths, count = episodes
     s_reward, s_terminated, s_truncated = step[2], step[4], step[5]
     elapsed[n] += 1
-    late = elapsed[n] >= limit
+    timed_out = elapsed[n] >= limit
     s_reward[n] = reward
     s_terminated[n] = terminated
-    s_truncated[n] = late
-    record(n, reward, terminated or late, env_return, elapsed, returns, lengths, count)
-    return terminated or late
+    s_truncated[n] = timed_out
+    record(n, reward, terminated or timed_out, env_return, elapsed, returns, lengths, count)
+    return terminated or timed_out
 
 
-@exact_apart
-def step_cartpole(
-    rng, action, obs, state, elapsed, env_return, returns, lengths, count,
-    s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
-):  # fmt: skip
-    episodes = (elapsed, env_return, returns, lengths, count)
-    step = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
-    base = begin(rng, action, obs, step)
-    for n in range(obs.shape[0]):
-        reward, terminated = cartpole_move(state, n, action[n])
-        cartpole_observe(state, n, step[3])
-        if close(n, reward, terminated, limit, episodes, step):
-            cartpole_reset(state, n, base)
-        cartpole_observe(state, n, obs)
+def _vector_step(name: str, program: str) -> Any:
+    """Compile the vector step of an environment as the function `name` of this module.
+
+    The step takes each array as an argument of its own: converting a tuple of arrays from Python
+    costs about half of a short call again.
+    """
+    move, observe, reset = DYNAMICS[program]
+
+    def step(
+        rng, action, obs, state, elapsed, env_return, returns, lengths, count,
+        s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
+    ):  # fmt: skip
+        episodes = (elapsed, env_return, returns, lengths, count)
+        transition = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
+        base = begin(rng, action, obs, transition)
+        chosen = action.reshape(action.size)
+        for n in range(obs.shape[0]):
+            reward, terminated = move(state, n, chosen[n])
+            observe(state, n, s_next)
+            if close(n, reward, terminated, limit, episodes, transition):
+                reset(state, n, base)
+            observe(state, n, obs)
+
+    return exact_apart(named(name, step))
 
 
-@exact_apart
-def step_pendulum(
-    rng, action, obs, state, elapsed, env_return, returns, lengths, count,
-    s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
-):  # fmt: skip
-    episodes = (elapsed, env_return, returns, lengths, count)
-    step = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
-    base = begin(rng, action, obs, step)
-    for n in range(obs.shape[0]):
-        reward, terminated = pendulum_move(state, n, action[n, 0])
-        pendulum_observe(state, n, step[3])
-        if close(n, reward, terminated, limit, episodes, step):
-            pendulum_reset(state, n, base)
-        pendulum_observe(state, n, obs)
+# Cached machine code finds a separately compiled function by the name that it has in this module.
+step_cartpole = _vector_step("step_cartpole", "CartPole-v1")
+step_pendulum = _vector_step("step_pendulum", "Pendulum-v1")
+step_acrobot = _vector_step("step_acrobot", "Acrobot-v1")
+step_mountain_car = _vector_step("step_mountain_car", "MountainCar-v0")
+step_mountain_car_continuous = _vector_step(
+    "step_mountain_car_continuous", "MountainCarContinuous-v0"
+)
 
-
-@exact_apart
-def step_acrobot(
-    rng, action, obs, state, elapsed, env_return, returns, lengths, count,
-    s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
-):  # fmt: skip
-    episodes = (elapsed, env_return, returns, lengths, count)
-    step = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
-    base = begin(rng, action, obs, step)
-    for n in range(obs.shape[0]):
-        reward, terminated = acrobot_move(state, n, action[n])
-        acrobot_observe(state, n, step[3])
-        if close(n, reward, terminated, limit, episodes, step):
-            acrobot_reset(state, n, base)
-        acrobot_observe(state, n, obs)
-
-
-@exact_apart
-def step_mountain_car(
-    rng, action, obs, state, elapsed, env_return, returns, lengths, count,
-    s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
-):  # fmt: skip
-    episodes = (elapsed, env_return, returns, lengths, count)
-    step = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
-    base = begin(rng, action, obs, step)
-    for n in range(obs.shape[0]):
-        reward, terminated = mountain_car_move(state, n, action[n])
-        mountain_car_observe(state, n, step[3])
-        if close(n, reward, terminated, limit, episodes, step):
-            mountain_car_reset(state, n, base)
-        mountain_car_observe(state, n, obs)
-
-
-@exact_apart
-def step_mountain_car_continuous(
-    rng, action, obs, state, elapsed, env_return, returns, lengths, count,
-    s_obs, s_action, s_reward, s_next, s_terminated, s_truncated, limit,
-):  # fmt: skip
-    episodes = (elapsed, env_return, returns, lengths, count)
-    step = (s_obs, s_action, s_reward, s_next, s_terminated, s_truncated)
-    base = begin(rng, action, obs, step)
-    for n in range(obs.shape[0]):
-        reward, terminated = mountain_car_continuous_move(state, n, action[n, 0])
-        mountain_car_observe(state, n, step[3])
-        if close(n, reward, terminated, limit, episodes, step):
-            mountain_car_reset(state, n, base)
-        mountain_car_observe(state, n, obs)
-
-
-NATIVE = {
-    "CartPole-v1": (step_cartpole, cartpole_reset, cartpole_observe),
-    "Pendulum-v1": (step_pendulum, pendulum_reset, pendulum_observe),
-    "Acrobot-v1": (step_acrobot, acrobot_reset, acrobot_observe),
-    "MountainCar-v0": (step_mountain_car, mountain_car_reset, mountain_car_observe),
-    "MountainCarContinuous-v0": (
-        step_mountain_car_continuous,
-        mountain_car_reset,
-        mountain_car_observe,
-    ),
+VECTOR_STEPS = {
+    "CartPole-v1": step_cartpole,
+    "Pendulum-v1": step_pendulum,
+    "Acrobot-v1": step_acrobot,
+    "MountainCar-v0": step_mountain_car,
+    "MountainCarContinuous-v0": step_mountain_car_continuous,
 }
+"""Environment id → its vector step."""
+
+OPTIONS: Any = ELEMENTWISE | PART
+"""Options of `overload`; numba has no public name for their type."""
 
 
-OPTIONS: Any = ELEMENTWISE | PART  # of `overload`, which names their type nowhere public
+def environment_mark(program: str) -> tuple[int, ...]:
+    """Return the argument by which compiled code knows an environment: a tuple of zeros.
+
+    The length of a tuple is part of its type. So each environment compiles its own code, which
+    contains no other environment.
+    """
+    return (0,) * (1 + list(DYNAMICS).index(program))
 
 
-def marked(program: str) -> tuple[int, ...]:
-    """What `step` calls this environment: a tuple whose length says which. It is part of its type,
-    so that compiled code holds no other environment."""
-    return (0,) * (1 + list(NATIVE).index(program))
+def marked_program(env: Any) -> str:
+    """Return the environment id of a mark (`environment_mark`), or of the type of a mark."""
+    return list(DYNAMICS)[len(env) - 1]
 
 
 def step(env, arguments):
-    """A vector step of the environment `marked` so; for compiled callers."""
+    """Do a vector step of the environment with mark `env`. For compiled callers only."""
     _step(env, arguments)(env, arguments)
 
 
 @overload(step, jit_options=OPTIONS)
 def _step(env, arguments):
-    chosen = list(NATIVE.values())[len(env) - 1][0]
+    chosen = VECTOR_STEPS[marked_program(env)]
 
     def call(env, arguments):
         chosen(*arguments)
@@ -203,19 +149,27 @@ def _step(env, arguments):
 
 
 def reset_envs(program: str, buffers: Buffers, firing: int = 0) -> None:
-    """Starts all environments from the stream of rng.env_step at a firing, no step done."""
-    _, reset, observe = NATIVE[program]
+    """Start an episode in every environment, from the stream of rng.env_step at a firing.
+
+    The number of firings done does not change.
+    """
+    dynamics = DYNAMICS[program]
     base = np.uint64(stream(buffers["rng.env_step"][0], np.uint64(firing)))
     for n in range(buffers["env.obs"].shape[0]):
-        reset(buffers["env.state"], n, base)
-        observe(buffers["env.state"], n, buffers["env.obs"])
+        dynamics.reset(buffers["env.state"], n, base)
+        dynamics.observe(buffers["env.state"], n, buffers["env.obs"])
     buffers["env.elapsed"][:] = 0
     buffers["env.return"][:] = 0.0
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """env_step, native. Resets all environments unless rng.env_step says that they have run before:
-    everything they consist of lies in the buffers, so a run resumes exactly."""
+    """Bind env_step, native. Reset all environments if rng.env_step says that none has run.
+
+    The buffers hold the whole state of the environments, so a run resumes exactly.
+
+    Raises:
+        UnsupportedError: The environment has no native variant, or other sizes than the kernel.
+    """
     program = str(kernel.program)
     sizes = NATIVE_ENVS.get(program)
     if sizes is None or kernel.args:
@@ -223,11 +177,11 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
             f"kernel {kernel.kind}: {program!r} with arguments {dict(kernel.args)} has no native "
             f"variant; there are {sorted(NATIVE_ENVS)}, without arguments"
         )
-    given = (kernel.dim("obs"), kernel.dim("act"))
-    if given != (sizes.obs, sizes.act):
+    kernel_sizes = (kernel.dim("obs"), kernel.dim("act"))
+    if kernel_sizes != (sizes.obs, sizes.act):
         raise UnsupportedError(
             f"kernel {kernel.kind}: {program} has (obs, act) = {(sizes.obs, sizes.act)}, "
-            f"the kernel says {given}"
+            f"the kernel says {kernel_sizes}"
         )
     fresh = buffers["rng.env_step"][1] == 0
     if fresh:
@@ -235,7 +189,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     episodes = ("env.elapsed", "env.return", "episode.returns", "episode.lengths", "episode.count")
     step = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     call = bound(
-        NATIVE[program][0],
+        VECTOR_STEPS[program],
         buffers["rng.env_step"],
         buffers["act.action"],
         buffers["env.obs"],

@@ -26,13 +26,16 @@ BUILD_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What a user's code may raise while it builds and runs a module."""
+"""Errors that user-defined code may raise while it builds and runs a module."""
 
 
 def build(program: str, inputs: Sequence[int], outputs: int, seed: int | None = None) -> nn.Module:
-    """The module, on the CPU. seed: of its first values, which then depend on nothing else.
+    """Build the module, on the CPU.
 
-    What cannot be built or is not as this file says is a ValueError saying why.
+    seed: of its first values, which then depend on nothing else; None: on the state of torch.
+
+    Raises:
+        ValueError: The module cannot be built, has buffers, or has no float32 parameters.
     """
     where = f"network {program!r} of inputs {tuple(inputs)} and {outputs} outputs"
     try:
@@ -60,7 +63,11 @@ def build(program: str, inputs: Sequence[int], outputs: int, seed: int | None = 
 
 @lru_cache(maxsize=64)
 def measure(program: str, inputs: tuple[int, ...], outputs: int) -> Module:
-    """Builds the module once to count it; a ValueError where it is not as it must be."""
+    """Build the module once and count its parameters and operations.
+
+    Raises:
+        ValueError: The module cannot be built, fails, or has outputs of another shape.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     made = build(program, inputs, outputs)

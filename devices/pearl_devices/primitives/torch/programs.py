@@ -18,7 +18,11 @@ from pearl_devices.user_imports import function
 
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:
-    """The callable that kernel.program names; an UnsupportedError says why there is none."""
+    """Return the callable that kernel.program names.
+
+    Raises:
+        UnsupportedError: There is no such callable.
+    """
     try:
         return function(str(kernel.program))
     except ValueError as error:
@@ -29,9 +33,10 @@ def resolve(kernel: Kernel) -> Callable[..., Any]:
 
 
 def loss_of(kernel: Kernel) -> Callable[..., Any]:
-    """The loss that kernel.program names, called with the options in kernel.args.
+    """Return the loss that kernel.program names; it takes the options in kernel.args.
 
-    Raises UnsupportedError where it cannot be found or does not take these options.
+    Raises:
+        UnsupportedError: The loss cannot be found or does not take these options.
     """
     losses = resolve(kernel)
     try:
@@ -45,8 +50,10 @@ def loss_of(kernel: Kernel) -> Callable[..., Any]:
 
 
 def normal(advantage: Any) -> Any:
-    """Mean 0, unbiased standard deviation 1 (1e-8 added), as the native variants have it; one row
-    alone is left as it is."""
+    """Normalise to mean 0 and unbiased standard deviation 1 (plus 1e-8), as the native variants do.
+
+    A single row stays unchanged.
+    """
     if len(advantage) < 2:
         return advantage
     return (advantage - advantage.mean()) / (advantage.std() + 1e-8)

@@ -15,11 +15,9 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import (
     adam,
     backward,
-    copy,
     forward,
     rate,
     scratch,
@@ -33,14 +31,12 @@ from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
     gather,
-    insert,
     rows,
     sample_arguments,
     set_priorities,
 )
 from pearl_devices.primitives.updates import iterations
-from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import ended
 
 
 @fast
@@ -179,22 +175,7 @@ def learn(
             return
 
 
-@fast
-def iterate(loop, inference, env_step, insertion, learning, sync):
-    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    more = True
-    while more:
-        learning_now = learns(loop)
-        for _ in range(to_act(loop)):
-            infer(*inference)
-            step_env(loop.env, env_step)
-            insert(*insertion)
-        if learning_now:
-            learn(*learning)
-            if under_way(loop.stop):
-                return
-            copy(*sync)
-        more = goes_on(loop)
+iterate = iterations.repeating("iterate_dqn", infer, learn)
 
 
 def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:

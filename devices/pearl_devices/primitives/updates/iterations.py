@@ -1,9 +1,9 @@
 """Whole iterations in one call: acting, storing, learning and copying the parameters, in program
 order, where all of them are native.
 
-The `iterate` of an algorithm calls the very functions that the tasks run one by one, on the same
-arrays, so the results agree bit for bit. Until learning starts an iteration only acts and stores,
-as a lane does then.
+The compiled function of an algorithm (`repeating`) calls the same functions on the same arrays as
+its tasks do one by one, so the results agree bit for bit. Until learning starts, an iteration only
+acts and stores, as in a lane.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import parts
-from pearl_devices.primitives.envs.native_envs import bind_step, marked
-from pearl_devices.primitives.math.nets import bind_sync
-from pearl_devices.primitives.native import bound, fast, parts_only
-from pearl_devices.primitives.replay.ring import bind_insert
+from pearl_devices.primitives.envs.native_envs import bind_step, environment_mark
+from pearl_devices.primitives.envs.native_envs import step as step_env
+from pearl_devices.primitives.math.nets import bind_sync, copy
+from pearl_devices.primitives.native import bound, fast, named, parts_only
+from pearl_devices.primitives.replay.ring import bind_insert, insert
 from pearl_devices.primitives.updates.stop_word import under_way
 
 
 class Repetition(NamedTuple):
-    """more: iterations beyond the first that one call runs, and beyond that in hand once it has
-    returned. stop: `stop_word`. rng, explore: those of inference. envs: environments.
-    vector_steps: of one iteration. env: which environment it is (`marked`)."""
+    """What a call of whole iterations reads and writes besides the arguments of its parts.
+
+    more: iterations beyond the first that the call has still to run, (1,), int64. stop: loop.stop
+    (`stop_word`). rng, explore: of inference. envs: number of environments. vector_steps: of one
+    iteration. env: which environment it is (`environment_mark`).
+    """
 
     more: Any
     stop: Any
@@ -38,30 +42,59 @@ class Repetition(NamedTuple):
 
 @fast
 def learns(loop):
-    """Whether the iteration about to start learns: explore[3] env steps only act."""
+    """Return whether the next iteration learns; the first explore[3] env steps only act."""
     return np.float64(loop.rng[1]) * loop.envs >= loop.explore[3]
 
 
 @fast
 def to_act(loop):
-    """Vector steps before the gradient steps; none in an iteration that has begun these."""
+    """Return the vector steps before the gradient steps; 0 if the gradient steps have begun."""
     return 0 if under_way(loop.stop) else loop.vector_steps
 
 
 @fast
 def goes_on(loop):
-    """After an iteration: whether the call runs another."""
+    """Return, after an iteration, whether the call runs another one."""
     if loop.more[0] == 0 or loop.stop[0] != 0:
         return False
     loop.more[0] -= 1
     return True
 
 
-def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: Any) -> Call:
-    """iteration.*: `loop.more` + 1 iterations of `iterate`.
+def repeating(name: str, infer: Any, learn: Any) -> Any:
+    """Compile `loop.more` + 1 iterations of an algorithm into one function.
 
-    inference, learn: the functions that bind these two parts; their arguments, and those of the
-    other parts, are what `iterate` passes on.
+    Args:
+        name: Name of the function in the cache, other than that of every other algorithm.
+        infer: Compiled function that acts.
+        learn: Compiled function that samples and takes the gradient steps of one iteration.
+
+    Returns:
+        A function of a `Repetition` and of one tuple of arguments for each part, in program order.
+    """
+
+    def iterate(loop, inference, env_step, insertion, learning, sync):
+        more = True
+        while more:
+            learning_now = learns(loop)
+            for _ in range(to_act(loop)):
+                infer(*inference)
+                step_env(loop.env, env_step)
+                insert(*insertion)
+            if learning_now:
+                learn(*learning)
+                if under_way(loop.stop):
+                    return
+                copy(*sync)
+            more = goes_on(loop)
+
+    return fast(named(name, iterate))
+
+
+def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: Any) -> Call:
+    """Bind iteration.*: whole iterations of `iterate` (`repeating`).
+
+    inference, learn: the functions that bind these two parts.
     """
     binders = {
         "inference": inference,
@@ -81,6 +114,6 @@ def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: 
         buffers["explore"],
         kernel.dim("envs"),
         kernel.dim("vector_steps"),
-        marked(str(kernel.program)),
+        environment_mark(str(kernel.program)),
     )
     return bound(iterate, loop, *(call.args for call in calls))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import parts
-from pearl_devices.primitives.envs.native_envs import bind_step, marked
+from pearl_devices.primitives.envs.native_envs import bind_step, environment_mark
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import bind_sync, copy_both
 from pearl_devices.primitives.native import bound, fast, parts_only
@@ -43,8 +43,8 @@ def act_and_step(policy, env, world, step, rollout):
 @fast
 def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
     """loop.more + 1 iterations: rollout, advantages, gradient steps, copies to the acting side."""
-    again = True
-    while again:
+    more = True
+    while more:
         if not under_way(loop.stop):
             act_and_step(policy, env, world, step, rollout)
             advantages(*gae)
@@ -52,7 +52,7 @@ def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
         if under_way(loop.stop):
             return
         copy_both(*networks)
-        again = goes_on(loop)
+        more = goes_on(loop)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
@@ -71,7 +71,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tup
             family = part.kind.partition(".")[0]
             call: Any = binders[family](part, buffers)
             found[family] = call.args
-    env = marked(str(kernel.program))
+    env = environment_mark(str(kernel.program))
     acting = (found["inference"], env, found["env_step"], *found["rollout_insert"])
     return found, acting
 

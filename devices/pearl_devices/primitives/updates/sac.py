@@ -20,11 +20,9 @@ import numpy.typing as npt
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import LOG_STD
-from pearl_devices.primitives.envs.native_envs import step as step_env
-from pearl_devices.primitives.math.nets import backward, copy, forward, scratch, total
+from pearl_devices.primitives.math.nets import backward, forward, scratch, total
 from pearl_devices.primitives.math.rng import normals, stream, uniform
 from pearl_devices.primitives.native import bound, fast, fast_apart
-from pearl_devices.primitives.replay.ring import insert
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -35,8 +33,7 @@ from pearl_devices.primitives.updates.critics import (
     sample_batch,
     update_priorities,
 )
-from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import ended
 
 LOWEST, HIGHEST = np.float32(LOG_STD[0]), np.float32(LOG_STD[1])
 LOG_2 = np.float32(math.log(2.0))
@@ -206,23 +203,7 @@ def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, 
             return
 
 
-@fast
-def iterate(loop, inference, env_step, insertion, learning, sync):
-    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    more = True
-    while more:
-        learning_now = learns(loop)
-        for _ in range(to_act(loop)):
-            infer(*inference)
-            step_env(loop.env, env_step)
-            insert(*insertion)
-        if learning_now:
-            source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own = learning
-            learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
-            if under_way(loop.stop):
-                return
-            copy(*sync)
-        more = goes_on(loop)
+iterate = iterations.repeating("iterate_sac", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
-"""The stop word (`loop.stop`): gradient steps look at it one by one, and what a call has not done
-the next one does.
+"""The stop word (`loop.stop`): each gradient step reads it, and the next call does the steps that a
+call has left.
 
-stop[0]: not 0 where the call is to return after the gradient step in hand; set from outside, amid
-the call. stop[1]: gradient steps of the firing that are done; 0 between two firings. A firing in
-several calls computes what it computes in one.
+stop[0]: not 0 if the call must return after the current gradient step; another thread sets it
+during the call. stop[1]: gradient steps of the firing that are done; 0 between two firings. A
+firing gives the same bits in several calls as in one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pearl_devices.primitives.native import fast
 
 @fast
 def ended(stop, done, steps):
-    """After `done` of the `steps` gradient steps of a firing: whether the call returns."""
+    """Return, after `done` of the `steps` gradient steps of a firing, whether the call ends."""
     stop[1] = done % steps
     return stop[1] == 0 or stop[0] != 0
 
 
 @fast
 def under_way(stop):
-    """Whether a firing is amid its gradient steps."""
+    """Return whether some gradient steps of a firing are done and others are not."""
     return stop[1] > 0

@@ -13,11 +13,9 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.native_envs import step as step_env
-from pearl_devices.primitives.math.nets import backward, copy, forward, total
+from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.rng import normals, stream
 from pearl_devices.primitives.native import bound, fast, fast_apart
-from pearl_devices.primitives.replay.ring import insert
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -29,8 +27,7 @@ from pearl_devices.primitives.updates.critics import (
     update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
-from pearl_devices.primitives.updates.iterations import goes_on, learns, to_act
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import ended
 
 
 class Td3Scratch(NamedTuple):
@@ -114,23 +111,7 @@ def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
             return
 
 
-@fast
-def iterate(loop, inference, env_step, insertion, learning, sync):
-    """`loop.more` + 1 whole iterations; the other arguments are those of the functions called."""
-    more = True
-    while more:
-        learning_now = learns(loop)
-        for _ in range(to_act(loop)):
-            infer(*inference)
-            step_env(loop.env, env_step)
-            insert(*insertion)
-        if learning_now:
-            source, batch, rules, smoothing, delay, actor, critic1, critic2, own = learning
-            learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own)
-            if under_way(loop.stop):
-                return
-            copy(*sync)
-        more = goes_on(loop)
+iterate = iterations.repeating("iterate_td3", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
