@@ -26,7 +26,7 @@ def current_threads() -> list[Thread]:
     return [(os.getpid(), n) for n in (threading.get_native_id(), *helpers)]
 
 
-def waits(lanes: Mapping[str, list[Thread]]) -> Waits:
+def read_waits(lanes: Mapping[str, list[Thread]]) -> Waits:
     """The seconds of every thread of every lane.
 
     Empty where the system does not count them, and where there are more threads than cores, which

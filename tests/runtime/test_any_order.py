@@ -266,7 +266,7 @@ def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tm
     run = trainer.train(steps=steps, progress=kill, out=tmp_path)
     assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills), run.message
     assert "(actor " in run.events[0]
-    assert "ended with signal 9; it was started again" in run.events[0]
+    assert "ended with signal 9; the lane was restarted" in run.events[0]
     arrays = trainer.session.arrays
     assert_bound_and_ratio(trainer, run, lag, steps)
     assert run.lost_transitions <= kills

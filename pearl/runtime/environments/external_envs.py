@@ -28,7 +28,7 @@ Environments = Mapping[str, "EnvStep"]
 """Name of a task, of its group too where it has several → its environments."""
 
 
-class Asked(Protocol):
+class SteppedEnvs(Protocol):
     """Environments that are asked for steps.
 
     name: of their kind.
@@ -68,14 +68,14 @@ class FailureLog:
 
 def external_envs_of(job: Job, call: Call) -> EnvStep | None:
     """The external environments behind a bound call; None where there are none."""
-    if not job.outside:
+    if not job.steps_external_envs:
         return None
     from pearl_devices.primitives.envs.gym_envs import stepping
 
     return stepping(call)
 
 
-def hearing(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
+def failure_listener(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
     """A listener for failures of environments: text, transitions lost.
 
     The environment starts anew either way, so that the iteration can be completed. Unless `restart`
@@ -95,7 +95,7 @@ _awake = {"looked_s": 0.0, "since_s": 0.0}
 process was not stopped."""
 
 
-def describe_overdue_env(environments: Mapping[str, Asked], limit_s: float) -> str | None:
+def describe_overdue_env(environments: Mapping[str, SteppedEnvs], limit_s: float) -> str | None:
     """The environment that has not answered for `limit_s`, in words; None where all have.
 
     To be called several times in `limit_s`. Where it was not, the process had been stopped (Ctrl-Z,
@@ -113,7 +113,9 @@ def describe_overdue_env(environments: Mapping[str, Asked], limit_s: float) -> s
 
 
 @contextmanager
-def interrupting_overdue_envs(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+def interrupting_overdue_envs(
+    environments: Mapping[str, SteppedEnvs], limit_s: float
+) -> Iterator[None]:
     """Meanwhile an environment of this thread that does not answer within `limit_s` is interrupted
     by a TimeoutError raised inside it.
 

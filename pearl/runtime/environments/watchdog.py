@@ -20,14 +20,14 @@ import numpy.typing as npt
 from numba import types
 
 from pearl.runtime.environments.external_envs import (
-    Asked,
+    SteppedEnvs,
     describe_overdue_env,
     interrupting_overdue_envs,
 )
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import load
 
-TIMES = 4
+HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
 
 STATUS = 1
@@ -56,14 +56,14 @@ def _watch(beats: int, over: int, looks: int, look_us: int, text: int, size: int
 
 
 @contextmanager
-def exiting_on_hang(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
+def exiting_on_hang(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterator[None]:
     """Meanwhile this process ends, with a line on standard error and `STATUS`, once one of its
     environments has not answered for `TIMES` × `limit_s`. Who holds the interpreter's lock so long
     is taken to be one of them."""
     if not environments:
         yield
         return
-    end_s, over = TIMES * limit_s, threading.Event()
+    end_s, over = HARD_LIMIT_FACTOR * limit_s, threading.Event()
     known = " or ".join(f"environment {env.name!r} of {task}" for task, env in environments.items())
     text: npt.NDArray[np.uint8] = np.frombuffer(
         _said(f"{known} has held the interpreter's lock for {end_s:g} s"), np.uint8
@@ -98,7 +98,7 @@ def exiting_on_hang(environments: Mapping[str, Asked], limit_s: float) -> Iterat
 
 @contextmanager
 def env_time_limit(
-    here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float
+    here: Mapping[str, SteppedEnvs], all_: Mapping[str, SteppedEnvs], limit_s: float
 ) -> Iterator[None]:
     """Meanwhile environments that do not answer are interrupted, or else this process ends.
 

@@ -36,7 +36,7 @@ def is_sent(name: str, protocol: ExecutionSchedule, sender: str) -> bool:
     return name in protocol.sent[sender]
 
 
-def further(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> Layout:
+def extra_arrays(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> Layout:
     """The arrays that a run of this plan has in addition to those of one lane."""
     found: Layout = []
     for sender, count in protocol.slots.items():
@@ -55,12 +55,12 @@ def further(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> L
             if matches(name, kind.per_group):
                 groups = range(1, protocol.groups.get(task.name, 1))
                 found += [(f"{source}@{k}", array.shape, array.dtype.name) for k in groups]
-        if task.copies and not protocol.alone:
-            found.append((version(task.name), (protocol.slots[task.name],), "int64"))
+        if task.copies and not protocol.is_single_lane:
+            found.append((version_array_name(task.name), (protocol.slots[task.name],), "int64"))
     return list(dict.fromkeys(found))
 
 
-def version(task: str) -> str:
+def version_array_name(task: str) -> str:
     """Array with the version that each slot of a copying task holds: the number of the firing that
     wrote it, from 1; 0 for the parameters at the start."""
     return f"version.{task}"
@@ -74,7 +74,7 @@ def array_name(protocol: ExecutionSchedule, task: str, name: str) -> str:
     return f"{name}#{of.part.replica}" if of.part and mine else name
 
 
-def view(
+def task_view(
     protocol: ExecutionSchedule,
     arrays: Buffers,
     kernel: Kernel,
@@ -134,7 +134,7 @@ def layout_of(arrays: Buffers) -> Layout:
     return [(name, array.shape, array.dtype.name) for name, array in arrays.items()]
 
 
-def moved(arrays: Buffers) -> SharedArrays:
+def copy_to_shared_memory(arrays: Buffers) -> SharedArrays:
     """The same arrays in shared memory, with their values."""
     memory = SharedArrays(layout_of(arrays))
     for name, array in arrays.items():
@@ -142,7 +142,7 @@ def moved(arrays: Buffers) -> SharedArrays:
     return memory
 
 
-def current(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
+def latest_parameters_name(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
     """Name of the slot that holds the latest parameters after `iteration` iterations."""
     for sender, count in protocol.slots.items():
         if is_sent(name, protocol, sender) and count > 1:

@@ -70,13 +70,13 @@ class Firing:
     waits: tuple[Wait, ...]
     done: Mapping[str, int]
     slots: Mapping[str, Slots]
-    due: Mapping[str, Slots]
+    versions_due: Mapping[str, Slots]
     group: Slots
-    late: bool
+    asynchronous: bool
     delay: int
     per_round: int
 
-    def works(self, number: int) -> int:
+    def work_iteration(self, number: int) -> int:
         """The iteration whose work the call of round `number` does."""
         return (
             ((number + self.offset) * self.per_round) + self.index - self.delay
@@ -117,9 +117,9 @@ class ExecutionSchedule:
         self.lane_of = {t.task: t.lane for t in self.plan.tasks}
         self.delay = _delays(self.graph)
         self.groups = _groups(self.graph)
-        self.late = {t.task for t in self.plan.tasks if t.occupancy_s < (1 - 1e-9) * t.seconds} - {
-            t for p in self.plan.tasks if p.fused_with for t in (p.task, *p.fused_with)
-        }
+        self.asynchronous = {
+            t.task for t in self.plan.tasks if t.occupancy_s < (1 - 1e-9) * t.seconds
+        } - {t for p in self.plan.tasks if p.fused_with for t in (p.task, *p.fused_with)}
         self.unit = {
             t.task: tuple(n.name for n in self.graph.tasks if n.name in (t.task, *t.fused_with))
             for t in self.plan.tasks
@@ -133,11 +133,11 @@ class ExecutionSchedule:
         self.home = updating[0] if updating else 0
 
     @property
-    def alone(self) -> bool:
+    def is_single_lane(self) -> bool:
         """Whether one lane does everything at once: no waits, no slots, no delays."""
         return (
             len(self.lanes) == 1
-            and not self.late
+            and not self.asynchronous
             and not any(self.delay.values())
             and all(n == 1 for n in (*self.slots.values(), *self.groups.values()))
         )
@@ -181,7 +181,7 @@ class ExecutionSchedule:
         """Slots of what a task sends: one, and one more for each that may be under way."""
         one = len([k for k in self.plan.lanes if k.width > 0]) == 1
         if one and not (
-            self.late
+            self.asynchronous
             or any(e.slack for e in self.graph.edges)
             or any(g > 1 for g in self.groups.values())
         ):
@@ -260,7 +260,7 @@ class ExecutionSchedule:
             slots,
             due,
             Slots(self.groups.get(first, 1), at_first, q[first]),
-            first in self.late,
+            first in self.asynchronous,
             max(delays),
             1 if index is None else q[first],
         )
@@ -283,7 +283,7 @@ class ExecutionSchedule:
 
     def _apart(self, task: str, lane: str) -> bool:
         """Whether a lane must look at a task's count before it relies on its firings."""
-        return self.lane_of[task] != lane or task in self.late
+        return self.lane_of[task] != lane or task in self.asynchronous
 
     def _due(self, task: str, n: int) -> dict[str, Slots]:
         """The versions of parameters that firing n in round 0 would read without slack."""

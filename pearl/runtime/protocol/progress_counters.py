@@ -23,7 +23,7 @@ _compiled = compiled(nogil=True, error_model="numpy")
 
 
 @_compiled
-def reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> bool:
+def counts_reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> bool:
     """Whether every count `which` is at least base + number · step."""
     for i in range(which.size):
         if load(address + CELL * which[i]) < base[i] + number * step[i]:
@@ -32,7 +32,9 @@ def reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> b
 
 
 @_compiled
-def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int) -> bool:
+def spin_until_reached(
+    address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int
+) -> bool:
     """`reached`, tried again after each of `yields` calls of sched_yield."""
     for i in range(which.size):
         need = base[i] + number * step[i]
@@ -45,7 +47,7 @@ def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields:
 
 
 @_compiled
-def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
+def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
     """Whether a count `which` is another than the one seen, tried again after each of `yields`
     calls of sched_yield."""
     while True:
@@ -72,14 +74,14 @@ def publish(address: int, which: int, value: int, sleepers: int, first: int, las
 
 
 @_compiled
-def put(address: int, value: int) -> None:
+def store_cell(address: int, value: int) -> None:
     """Sets one cell."""
     store(address, value)
     fence()
 
 
 @_compiled
-def get(address: int) -> int:
+def load_cell(address: int) -> int:
     """Reads one cell."""
     return int(load(address))
 
@@ -92,10 +94,10 @@ class WakeEvent:
         self._poll = select.poll()
         self._poll.register(self.handle, select.POLLIN)
 
-    def ring(self) -> None:
+    def set(self) -> None:
         os.eventfd_write(self.handle, 1)
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         """Until it rings, at most so long."""
         if self._poll.poll(seconds * 1000):
             try:

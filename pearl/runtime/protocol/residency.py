@@ -23,7 +23,7 @@ Place = tuple[str, int] | None
 """Kind and number of a device with memory of its own; None: the host's memory."""
 
 
-def same(task: str, name: str) -> str:
+def unsplit_array_name(task: str, name: str) -> str:
     """The name among the arrays of a run of what a task calls `name`, where no task is split."""
     return name
 
@@ -37,14 +37,17 @@ class Residency:
     """
 
     def __init__(
-        self, jobs: Mapping[str, Job], arrays: Buffers, own: Callable[[str, str], str] = same
+        self,
+        jobs: Mapping[str, Job],
+        arrays: Buffers,
+        own: Callable[[str, str], str] = unsplit_array_name,
     ) -> None:
         self._jobs, self._arrays, self._own = jobs, arrays, own
         self._memories: dict[tuple[str, int], DeviceMemory] = {}
-        self._twins: dict[tuple[Place, str], Any] = {}
+        self._mirrors: dict[tuple[Place, str], Any] = {}
         self._calls: list[Call] = []
 
-    def bound(
+    def bind_call(
         self, job: Job, seen: Buffers, *, kernel: Kernel | None = None, lane: str = ""
     ) -> Call:
         """The call of a job over `seen`: arrays of the run, or parts of them.
@@ -62,7 +65,7 @@ class Residency:
         pairs: dict[str, Pair] = {}
         for name in names:
             if memory.holds(kernel, job.variant, name):
-                given[name] = self._twin(memory, place, seen[name])
+                given[name] = self._mirror(memory, place, seen[name])
                 pairs[name] = seen[name], given[name]
         written = kind.written(names)
         crosses = {n: self._own(job.tasks[0], n) for n in pairs}
@@ -83,21 +86,21 @@ class Residency:
         """What calls have to say of how they ran, in sentences."""
         return list(dict.fromkeys(n for c in self._calls if (n := getattr(c, "note", ""))))
 
-    def load(self) -> None:
+    def upload_all(self) -> None:
         """Copy all arrays of devices from the host."""
         for place, memory in self._memories.items():
             memory.load(tuple(self._pairs(place)))
 
-    def settle(self) -> None:
+    def download_all(self) -> None:
         """Copy to the host all that devices alone have written. No call is under way."""
-        self.fetch("")
+        self.download("")
 
-    def fetch(self, *beginnings: str) -> None:
+    def download(self, *beginnings: str) -> None:
         """The same of the arrays whose names begin so, whatever is under way."""
         for place, memory in self._memories.items():
-            names = [n for at, n in self._twins if at == place and n.startswith(beginnings)]
+            names = [n for at, n in self._mirrors if at == place and n.startswith(beginnings)]
             mine = [n for n in names if self._alone(place, n)]
-            memory.store(tuple((self._arrays[n], self._twins[place, n]) for n in mine))
+            memory.store(tuple((self._arrays[n], self._mirrors[place, n]) for n in mine))
 
     def _alone(self, place: Place, name: str) -> bool:
         """Whether a device writes an array that nobody else touches: no firing copies it back."""
@@ -105,7 +108,9 @@ class Residency:
         return self._touching[own] == {place} and bool(self._writers[own])
 
     def _pairs(self, place: Place) -> list[Pair]:
-        return [(self._arrays[n], twin) for (at, n), twin in self._twins.items() if at == place]
+        return [
+            (self._arrays[n], mirror) for (at, n), mirror in self._mirrors.items() if at == place
+        ]
 
     def _memory(self, job: Job) -> DeviceMemory | None:
         """The memory of a job's device; None where that is the host's."""
@@ -117,7 +122,7 @@ class Residency:
             self._memories[key] = kind.memory(job.number)
         return self._memories[key]
 
-    def _twin(self, memory: DeviceMemory, place: Place, array: Any) -> Any:
+    def _mirror(self, memory: DeviceMemory, place: Place, array: Any) -> Any:
         """The twin of an array of the run or of a part of one, made when it is first asked for."""
         begin, size = array.ctypes.data, max(array.nbytes, 1)
         name, offset = next(
@@ -126,12 +131,12 @@ class Residency:
             if whole is array or 0 <= begin - whole.ctypes.data <= whole.nbytes - size
         )
         whole = self._arrays[name]
-        if (place, name) not in self._twins:
-            self._twins[place, name] = memory.twin(whole)
-        twin = self._twins[place, name]
+        if (place, name) not in self._mirrors:
+            self._mirrors[place, name] = memory.twin(whole)
+        mirror = self._mirrors[place, name]
         if array.shape == whole.shape:
-            return twin
-        return memory.part(twin, offset // whole.itemsize, array.shape)
+            return mirror
+        return memory.part(mirror, offset // whole.itemsize, array.shape)
 
     @cached_property
     def _uses(self) -> list[tuple[str, Place, bool]]:

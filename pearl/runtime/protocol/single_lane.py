@@ -54,7 +54,7 @@ class Job:
         return hasattr(backend(self.device_kind), "memory")
 
     @property
-    def outside(self) -> bool:
+    def steps_external_envs(self) -> bool:
         """Whether it steps environments that live outside the arrays."""
         steps = kind_of(self.kernel).structure == "environment"
         return steps and self.variant != "native" and not self.own_memory
@@ -72,16 +72,16 @@ class BoundCall:
     learns: bool
 
     @property
-    def pauses(self) -> bool:
+    def interruptible(self) -> bool:
         """Whether the stop word may cut the call short."""
-        return pauses(self.job.kernel)
+        return is_interruptible(self.job.kernel)
 
 
 STOP, PART = "loop.stop", "part"
 """Name of the stop word's array; key of `SingleLaneRunner.under_way`."""
 
 
-def pauses(kernel: Kernel) -> bool:
+def is_interruptible(kernel: Kernel) -> bool:
     """Whether the stop word may cut a call short, so that the next one goes on with its firing."""
     return STOP in kind_of(kernel).arrays(kernel)
 
@@ -93,12 +93,14 @@ class StopWord:
         self.words = memoryview(arrays.get(STOP, np.zeros(2, np.int64)))
 
     @property
-    def done(self) -> int:
+    def completed_steps(self) -> int:
         """Gradient steps that are done of the firing amid them; 0: of none."""
         return int(self.words[1])
 
 
-def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> dict[str, Job]:
+def jobs_of_plan(
+    plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool
+) -> dict[str, Job]:
     """Task → the job that runs it. Members of a fused mode share one.
 
     emulate: the host computes what the plan gives to devices that are not here, in the plan's
@@ -174,7 +176,7 @@ def bind(
         if len(job.tasks) > 1 and job in calls:
             continue
         if job not in calls:
-            calls[job] = residency.bound(job, arrays)
+            calls[job] = residency.bind_call(job, arrays)
         steps.append(BoundCall(job, calls[job], job.tasks[0] in learns))
     return tuple(steps)
 
@@ -188,8 +190,8 @@ class SingleLaneRunner:
     fetch: brings arrays from devices, by the beginnings of their names.
     """
 
-    alone = True
-    pauses = True
+    is_single_lane = True
+    interruptible = True
 
     def __init__(
         self,
@@ -206,11 +208,11 @@ class SingleLaneRunner:
         self.lags: dict[str, dict[int, int]] = {}
         self.traffic: list[dict[str, Any]] = []
         self._warm, self._pace_s = warm, pace_s
-        self._residency, self.fetch = residency, residency.fetch
-        residency.load()
+        self._residency, self.fetch = residency, residency.download
+        residency.upload_all()
         self._stop, self._more = StopWord(arrays), arrays.get("loop.more")
-        self._acting = parts([s for s in steps if not s.learns])
-        self._steps = parts(steps)
+        self._acting = split_at_stop_points([s for s in steps if not s.learns])
+        self._steps = split_at_stop_points(steps)
         self._part, self._spent_ns = (under_way or {}).get(PART, 0), None if under_way else 0
         if self._part >= len(self._steps):
             raise LaneError(f"the checkpoint is amid part {self._part} of {len(self._steps)}")
@@ -219,7 +221,7 @@ class SingleLaneRunner:
         """Iterations up to `end`, or until the stop word cuts one short; timed: with a clock around
         the calls of the last."""
         self._stop.words[0] = 0
-        if self._stop.done or self._part:
+        if self._stop.completed_steps or self._part:
             self._timed_round()
         released = time.perf_counter()
         while not self._stop.words[0] and self.iteration < end - timed:
@@ -230,7 +232,7 @@ class SingleLaneRunner:
         if timed and not self._stop.words[0] and self.iteration < end:
             self._timed_round()
         if self.iteration == stop:
-            self._residency.settle()
+            self._residency.download_all()
         return self.iteration
 
     def _rounds(self, rounds: int) -> None:
@@ -252,15 +254,15 @@ class SingleLaneRunner:
                     for call in part:
                         call()
                     if words[0]:
-                        self._cut_short(number, len(calls))
+                        self._on_stop_word(number, len(calls))
                         return
                 self.iteration += 1
         if words[1]:
             self._spent_ns = None
 
-    def _cut_short(self, number: int, count: int) -> None:
+    def _on_stop_word(self, number: int, count: int) -> None:
         """The stop word was set amid part `number` of `count`, or after it."""
-        if self._stop.done:
+        if self._stop.completed_steps:
             self._part, self._spent_ns = number, None
         elif number + 1 < count:
             self._part = number + 1
@@ -272,12 +274,12 @@ class SingleLaneRunner:
         """One iteration, or the rest of that under way, with a clock around every call."""
         found = self._acting if self.iteration < self._warm else self._steps
         for number in range(self._part, len(found)):
-            for step in found[number][-1:] if self._stop.done else found[number]:
+            for step in found[number][-1:] if self._stop.completed_steps else found[number]:
                 begin = perf_counter_ns()
                 step.call()
                 finish(step.call)
                 spent_ns, before_ns = perf_counter_ns() - begin, self._spent_ns
-                if self._stop.done:
+                if self._stop.completed_steps:
                     self._part = number
                     self._spent_ns = None if before_ns is None else before_ns + spent_ns
                     return
@@ -285,18 +287,18 @@ class SingleLaneRunner:
                     record_time(self.times_ns, step.job.name, before_ns + spent_ns)
                 self._spent_ns = 0
             if self._stop.words[0]:
-                self._cut_short(number, len(found))
+                self._on_stop_word(number, len(found))
                 return
         self._part = 0
         self.iteration += 1
 
     def halt(self) -> int:
-        self._residency.settle()
+        self._residency.download_all()
         return self.iteration
 
     def under_way(self) -> dict[str, int]:
         """The iteration that the stop word has cut short: the number of the part in hand."""
-        return {PART: self._part} if self._stop.done or self._part else {}
+        return {PART: self._part} if self._stop.completed_steps or self._part else {}
 
     def cpu_s(self) -> float:
         return time.process_time()
@@ -305,12 +307,12 @@ class SingleLaneRunner:
         return {"": cpu_wait.current_threads()}
 
 
-def parts(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
+def split_at_stop_points(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
     """Calls of an iteration, parted after each that the stop word may cut short."""
     found: list[list[BoundCall]] = [[]]
     for step in steps:
         found[-1].append(step)
-        if step.pauses:
+        if step.interruptible:
             found.append([])
     return [part for part in found if part]
 

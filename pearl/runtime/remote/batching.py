@@ -17,18 +17,18 @@ from typing import Any
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup
 
-MOST = 64
+MAX_ITERATIONS_PER_MESSAGE = 64
 """Iterations that a message brings at most (assumed: looks at losses and signals come as often)."""
 
-MANY = 6
+MAX_ENUMERATED_FLOWS = 6
 """Flows of which every way to bundle them is tried, 203 (assumed: of 9 there are 21,147)."""
 
-ROUNDS = 3
+CHECK_ROUNDS = 3
 """Messages beyond all tokens after which firings that still go on are taken to go on for ever."""
 
 
 @dataclass(frozen=True)
-class Flow:
+class MessageFlow:
     """The messages of some tasks to an island or from it.
 
     tasks: whose counts and arrays they bring.
@@ -58,72 +58,77 @@ class Flow:
         return -(-(end - begin) * max(self.per_iteration) // self.every)
 
 
-def flow_of(given: Sequence[Any]) -> Flow:
+def flow_from_json(given: Sequence[Any]) -> MessageFlow:
     """A flow by the values of its fields, as JSON has them."""
     tasks, per_iteration, every = given
-    return Flow(tuple(tasks), tuple(per_iteration), every)
+    return MessageFlow(tuple(tasks), tuple(per_iteration), every)
 
 
 @dataclass(frozen=True)
-class Flows:
+class GroupFlows:
     """Those of one island. into: to the island. out: from it."""
 
-    into: tuple[Flow, ...]
-    out: tuple[Flow, ...]
+    inbound: tuple[MessageFlow, ...]
+    outbound: tuple[MessageFlow, ...]
 
     @property
     def iterations(self) -> int:
-        return max((f.iterations for f in (*self.into, *self.out)), default=0)
+        return max((f.iterations for f in (*self.inbound, *self.outbound)), default=0)
 
 
-def flows(protocol: ExecutionSchedule, islands: Sequence[LaneGroup]) -> tuple[Flows, ...]:
+def plan_flows(
+    protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup]
+) -> tuple[GroupFlows, ...]:
     """The flows of every island."""
     found = [
-        Flows(_apart(protocol, i.elsewhere(protocol)), _apart(protocol, i.heard(protocol)))
-        for i in islands
+        GroupFlows(
+            _apart(protocol, i.inbound_tasks(protocol)),
+            _apart(protocol, i.outbound_tasks(protocol)),
+        )
+        for i in lane_groups
     ]
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, f in enumerate(found):
-        alike.setdefault((_named(f.into), _named(f.out)), []).append(place)
+        alike.setdefault((_named(f.inbound), _named(f.outbound)), []).append(place)
     for places in alike.values():
-        for side in ("into", "out"):
-            found = _coarsest(protocol, islands, found, places, side)
-    return tuple(Flows(_halved(f.into), _halved(f.out)) for f in found)
+        for side in ("inbound", "outbound"):
+            found = _coarsest(protocol, lane_groups, found, places, side)
+    return tuple(GroupFlows(_halved(f.inbound), _halved(f.outbound)) for f in found)
 
 
 def _coarsest(
     protocol: ExecutionSchedule,
-    islands: Sequence[LaneGroup],
-    found: list[Flows],
+    lane_groups: Sequence[LaneGroup],
+    found: list[GroupFlows],
     places: Sequence[int],
     side: str,
-) -> list[Flows]:
+) -> list[GroupFlows]:
     """The flows where islands that are alike have the fewest messages on one side."""
     best, least = found, math.inf
-    apart: tuple[Flow, ...] = getattr(found[places[0]], side)
+    apart: tuple[MessageFlow, ...] = getattr(found[places[0]], side)
     for parts in _partitions(_together(protocol, apart)):
         groups = [[i for several in part for i in several] for part in parts]
         bundled = tuple(_bundle([apart[i] for i in group]) for group in groups)
         while True:
             tried = list(found)
             for place in places:
-                own: tuple[Flow, ...] = getattr(found[place], side)
+                own: tuple[MessageFlow, ...] = getattr(found[place], side)
                 tried[place] = replace(tried[place], **{side: _as(bundled, own)})
-            if not live(protocol, islands, tried):
+            if not is_deadlock_free(protocol, lane_groups, tried):
                 break
             messages = sum(max(f.per_iteration) / f.every for f in bundled)
             if messages < least:
                 best, least = tried, messages
-            if not bundled or max(f.iterations for f in bundled) >= MOST:
+            if not bundled or max(f.iterations for f in bundled) >= MAX_ITERATIONS_PER_MESSAGE:
                 break
             bundled = tuple(replace(f, every=2 * f.every) for f in bundled)
     return best
 
 
-def _together(protocol: ExecutionSchedule, apart: Sequence[Flow]) -> list[list[int]]:
+def _together(protocol: ExecutionSchedule, apart: Sequence[MessageFlow]) -> list[list[int]]:
     """Places of the flows that have messages in common in every way that is tried: each by itself;
     where there are many, those of one kind of kernel, as of many learners, that fire as often."""
-    if len(apart) <= MANY:
+    if len(apart) <= MAX_ENUMERATED_FLOWS:
         return [[i] for i in range(len(apart))]
     found: dict[object, list[int]] = {}
     for i, f in enumerate(apart):
@@ -132,17 +137,17 @@ def _together(protocol: ExecutionSchedule, apart: Sequence[Flow]) -> list[list[i
     return list(found.values())
 
 
-def _bundle(flows: Sequence[Flow]) -> Flow:
-    return Flow(
+def _bundle(flows: Sequence[MessageFlow]) -> MessageFlow:
+    return MessageFlow(
         tuple(t for f in flows for t in f.tasks), tuple(q for f in flows for q in f.per_iteration)
     )
 
 
-def _apart(protocol: ExecutionSchedule, tasks: Sequence[str]) -> tuple[Flow, ...]:
-    return tuple(Flow((t,), (protocol.graph.repetition[t],)) for t in tasks)
+def _apart(protocol: ExecutionSchedule, tasks: Sequence[str]) -> tuple[MessageFlow, ...]:
+    return tuple(MessageFlow((t,), (protocol.graph.repetition[t],)) for t in tasks)
 
 
-def _named(side: Sequence[Flow]) -> tuple[object, ...]:
+def _named(side: Sequence[MessageFlow]) -> tuple[object, ...]:
     """The tasks of a side but for the numbers of copies."""
     return tuple(sorted((f.tasks[0].partition("#")[0], f.per_iteration[0]) for f in side))
 
@@ -159,7 +164,7 @@ def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
             yield [*found[:i], [first, *group], *found[i + 1 :]]
 
 
-def _as(trial: Sequence[Flow], own: Sequence[Flow]) -> tuple[Flow, ...]:
+def _as(trial: Sequence[MessageFlow], own: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
     """A bundling of one island's flows for those of another that is like it."""
     names = sorted(own, key=lambda f: (f.tasks[0].partition("#")[0], f.per_iteration[0]))
     first = [t for f in trial for t in f.tasks]
@@ -168,21 +173,23 @@ def _as(trial: Sequence[Flow], own: Sequence[Flow]) -> tuple[Flow, ...]:
     return tuple(replace(f, tasks=tuple(mine[t] for t in f.tasks)) for f in trial)
 
 
-def _halved(side: Sequence[Flow]) -> tuple[Flow, ...]:
+def _halved(side: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
     return tuple(replace(f, every=max(1, f.every // 2)) for f in side)
 
 
-def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Sequence[Flows]) -> bool:
+def is_deadlock_free(
+    protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup], found: Sequence[GroupFlows]
+) -> bool:
     """Whether the lanes go on for ever when counts cross only with these messages."""
     q = protocol.graph.repetition
-    place = {n: i.number for i in islands for n in i.lanes}
+    place = {n: i.number for i in lane_groups for n in i.lanes}
     longest = max((f.iterations for f in found), default=1)
     tokens = max(e.tokens // (e.consumption * q[e.dst]) for e in protocol.graph.edges)
     ahead = max(f.offset for k in protocol.lanes for f in k.firings)
     most = ahead + longest
-    end = ROUNDS * longest + tokens + 2 * most + 2
+    end = CHECK_ROUNDS * longest + tokens + 2 * most + 2
     seen: dict[int | None, dict[str, int]] = {
-        side: dict.fromkeys(q, 0) for side in (None, *(i.number for i in islands))
+        side: dict.fromkeys(q, 0) for side in (None, *(i.number for i in lane_groups))
     }
     turn = [-max(f.offset for f in k.firings) for k in protocol.lanes]
     entry = [0 for _ in protocol.lanes]
@@ -203,7 +210,7 @@ def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Seque
                 entry[lane] = (entry[lane] + 1) % len(k.firings)
                 turn[lane] += entry[lane] == 0
         for (i, out, n), message in sent.items():
-            flow = (found[i].out if out else found[i].into)[n]
+            flow = (found[i].outbound if out else found[i].inbound)[n]
             there, here = (i, None) if out else (None, i)
             target = flow.boundary(message, 0, 2**62)
             if all(seen[there][t] >= c for t, c in zip(flow.tasks, target, strict=True)):
@@ -213,13 +220,13 @@ def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Seque
     return min(turn) >= end - most
 
 
-def _numbered(f: Flows) -> list[tuple[bool, int]]:
-    return [(False, n) for n in range(len(f.into))] + [(True, n) for n in range(len(f.out))]
+def _numbered(f: GroupFlows) -> list[tuple[bool, int]]:
+    return [(False, n) for n in range(len(f.inbound))] + [(True, n) for n in range(len(f.outbound))]
 
 
-def planned(found: Flows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
+def message_count(found: GroupFlows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
     """Messages of the segments, given by their first iteration and that after their last."""
     return {
         side: sum(f.messages(*s) for f in getattr(found, side) for s in segments)
-        for side in ("into", "out")
+        for side in ("inbound", "outbound")
     }

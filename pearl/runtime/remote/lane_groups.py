@@ -21,7 +21,7 @@ from pearl_devices.kernels.record import matches
 
 
 @dataclass(frozen=True)
-class Part:
+class MessageArray:
     """An array that crosses with the firings of a task.
 
     name: among the arrays of the run, slot and group aside.
@@ -54,8 +54,8 @@ class TaskMessages:
             for name in _written(protocol, task)
             if any(_crosses(protocol, task, name, reader) for reader in others)
         )
-        copies = protocol.graph.task(task).copies and not protocol.alone
-        self._version = channels.version(task) if copies else None
+        copies = protocol.graph.task(task).copies and not protocol.is_single_lane
+        self._version = channels.version_array_name(task) if copies else None
 
     def _firing(self, number: int) -> tuple[Firing, int] | None:
         """Entry and round of firing `number`; None amid a fused unit, which has one entry."""
@@ -82,7 +82,7 @@ class TaskMessages:
                 found.append(array[part.rows] if part.rows else array)
         return found
 
-    def needed(self, number: int) -> dict[str, int]:
+    def required_counts(self, number: int) -> dict[str, int]:
         """The counts that the lane of the task waited for before firing `number`."""
         at = self._firing(number)
         if at is None:
@@ -90,7 +90,9 @@ class TaskMessages:
         firing, turn = at
         return {w.task: w.base + turn * w.step for w in firing.waits}
 
-    def mark(self, arrays: Buffers, first: int, end: int, span: WorkRange, warm: bool) -> None:
+    def stamp_versions(
+        self, arrays: Buffers, first: int, end: int, span: WorkRange, warm: bool
+    ) -> None:
         """Note the versions of the parameters that firings `first` … `end` − 1 have brought."""
         if self._version is None or self._version not in arrays:
             return
@@ -99,7 +101,9 @@ class TaskMessages:
             if at is None:
                 continue
             firing, turn = at
-            if firing.works(turn) >= max(span.warm if warm else 0, span.drained):
+            if firing.work_iteration(turn) >= max(
+                span.learning_starts if warm else 0, span.drained_until
+            ):
                 slot = firing.slots[self.task].at(turn) if self.task in firing.slots else 0
                 arrays[self._version][slot] = number + 1
 
@@ -116,17 +120,19 @@ def _written(protocol: ExecutionSchedule, task: str) -> list[str]:
     return [n for n in names if n in kind.written(names)]
 
 
-def _part(protocol: ExecutionSchedule, task: str, name: str, readers: Iterable[str]) -> Part:
+def _part(
+    protocol: ExecutionSchedule, task: str, name: str, readers: Iterable[str]
+) -> MessageArray:
     of = protocol.graph.task(task)
     slotted = channels.is_sent(name, protocol, task) if task in protocol.sent else False
     grouped = matches(name, kind_of(of.kernel).per_group)
     own, rows = channels.array_name(protocol, task, name), _rows(protocol, task, name)
     if rows is not None:
-        return Part(own, slotted, grouped, (slice(*rows),))
-    return Part(own, slotted, grouped, _wanted(protocol, task, name, readers))
+        return MessageArray(own, slotted, grouped, (slice(*rows),))
+    return MessageArray(own, slotted, grouped, _rows_read(protocol, task, name, readers))
 
 
-def _wanted(
+def _rows_read(
     protocol: ExecutionSchedule, writer: str, name: str, readers: Iterable[str]
 ) -> tuple[slice, ...] | None:
     """The rows of an array of a writer that some tasks read (`KernelKind.rows`), from the first to
@@ -180,7 +186,7 @@ def _crosses(protocol: ExecutionSchedule, writer: str, name: str, reader: str) -
     )
 
 
-def _tells(protocol: ExecutionSchedule, writer: str, reader: str) -> bool:
+def _sends_to(protocol: ExecutionSchedule, writer: str, reader: str) -> bool:
     """Whether a task gets anything from another."""
     return any(_crosses(protocol, writer, name, reader) for name in _written(protocol, writer))
 
@@ -200,7 +206,7 @@ class LaneGroup:
     lanes: tuple[int, ...]
     tasks: tuple[str, ...]
 
-    def elsewhere(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
+    def inbound_tasks(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
         """The tasks of other lanes whose firings matter on the island."""
         mine = set(self.tasks)
         firings = [f for n in self.lanes for f in protocol.lanes[n].firings]
@@ -208,16 +214,18 @@ class LaneGroup:
         waited |= {
             t.name
             for t in protocol.graph.tasks
-            if t.name not in mine and any(_tells(protocol, t.name, m) for m in mine)
+            if t.name not in mine and any(_sends_to(protocol, t.name, m) for m in mine)
         }
         return tuple(t.name for t in protocol.graph.tasks if t.name in waited)
 
-    def heard(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
+    def outbound_tasks(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
         """The tasks of the island whose firings matter elsewhere."""
         mine = set(self.tasks)
         others = [k for n, k in enumerate(protocol.lanes) if n not in self.lanes]
         waited = {w.task for k in others for f in k.firings for w in f.waits} & mine
-        waited |= {t for t in mine if any(_tells(protocol, t, o) for k in others for o in k.tasks)}
+        waited |= {
+            t for t in mine if any(_sends_to(protocol, t, o) for k in others for o in k.tasks)
+        }
         return tuple(t for t in self.tasks if t in waited)
 
     def arrays(self, protocol: ExecutionSchedule, arrays: Buffers) -> list[str]:
@@ -226,14 +234,14 @@ class LaneGroup:
             channels.array_name(protocol, t, n) for t in self.tasks for n in _arrays(protocol, t)
         }
         kept = {t: protocol.graph.task(t).copies for t in protocol.graph.repetition}
-        versions = {channels.version(t) for t, copies in kept.items() if copies}
+        versions = {channels.version_array_name(t) for t, copies in kept.items() if copies}
         return [n for n in arrays if n.partition("@")[0] in touched or n in versions]
 
     def state(self, protocol: ExecutionSchedule, arrays: Buffers) -> list[Any]:
         """What the island's tasks write, of arrays shared with other copies their rows."""
         rows: dict[str, set[tuple[int, int] | None]] = {}
         for task in self.tasks:
-            rows.setdefault(channels.version(task), set()).add(None)
+            rows.setdefault(channels.version_array_name(task), set()).add(None)
             for name in _written(protocol, task):
                 own = channels.array_name(protocol, task, name)
                 rows.setdefault(own, set()).add(_rows(protocol, task, name))
@@ -281,7 +289,7 @@ def _share(protocol: ExecutionSchedule, a: int, b: int) -> bool:
     """Whether two lanes share an array that no edge carries from one to the other."""
     carried = {(e.src, e.dst) for e in protocol.graph.edges if e.bytes}
     return any(
-        _tells(protocol, writer, reader) and (writer, reader) not in carried
+        _sends_to(protocol, writer, reader) and (writer, reader) not in carried
         for one, other in ((a, b), (b, a))
         for writer in protocol.lanes[one].tasks
         for reader in protocol.lanes[other].tasks

@@ -23,7 +23,7 @@ WORDS = 8
 """Words of a head: the kind and what its writer says besides."""
 
 
-def packed(
+def pack(
     words: Sequence[int], views: Sequence[Any] = (), text: Mapping[str, Any] | None = None
 ) -> Message:
     """A message. words: of its head, kind first. views: arrays, in their order."""
@@ -40,7 +40,7 @@ def packed(
     return message
 
 
-def words(message: Message) -> list[int]:
+def header_words(message: Message) -> list[int]:
     """The words of a message's head."""
     return [int(word) for word in message[: 8 * WORDS].view(np.int64)]
 

@@ -25,7 +25,7 @@ from pearl.errors import SpecError
 from pearl.runtime.lanes.workers import READY_S, error_text
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.lane_server import LaneServer, LostError
+from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
 from pearl.runtime.remote.messages import Message
 
 ANSWER_S = 30.0
@@ -43,41 +43,43 @@ NOTHING: Message = np.empty(0, np.uint8)
 class _RayLaneServer(LaneServer):
     """An outpost whose orders are JSON. After `join` its messages go by a wire."""
 
-    _wire: Transport | None = None
+    _transport: Transport | None = None
 
     def bind_as(self, about: str, arrays: Message) -> Message:
         return self.bind(json.loads(about), arrays)
 
     def join(self, at: Rendezvous) -> None:
-        self._wire = join(at)
+        self._transport = join(at)
 
     def start(self, arrays: Message) -> None:
         super().start(arrays)
-        if self._wire is not None:
+        if self._transport is not None:
             for loop in (self._take_on, self._give_on):
-                threading.Thread(target=loop, args=(self._wire,), daemon=True).start()
+                threading.Thread(target=loop, args=(self._transport,), daemon=True).start()
 
-    def _take_on(self, wire: Transport) -> None:
+    def _take_on(self, transport: Transport) -> None:
         """Take messages for as long as the other end is there: without it this actor ends too."""
         with suppress(RuntimeError):
             while True:
-                messages = wire.receive(SENT_S)
+                messages = transport.receive(SENT_S)
                 try:
                     self.push(messages)
                 except Exception as error:  # told by the host that trains
-                    self._say(lane=", ".join(r.name for r in self.runners), error=error_text(error))
+                    self._send_status(
+                        lane=", ".join(r.name for r in self.runners), error=error_text(error)
+                    )
                     return
 
-    def _give_on(self, wire: Transport) -> None:
+    def _give_on(self, transport: Transport) -> None:
         with suppress(RuntimeError):
             while True:
-                wire.send(self.pull(HEARTBEAT_S))
+                transport.send(self.pull(HEARTBEAT_S))
 
-    def take(self, sizes: Sequence[int], *parts: Message) -> None:
+    def push_batch(self, sizes: Sequence[int], *parts: Message) -> None:
         """`push` of messages of these sizes, joined and cut."""
         self.push(split_by_sizes(join_chunks(parts), sizes))
 
-    def give(self, timeout_s: float, most: int) -> Any:
+    def pull_batch(self, timeout_s: float, most: int) -> Any:
         """`pull`: the sizes of its messages with the first piece of them joined, and `most` − 1
         further ones, of which some may be empty."""
         found = self.pull(timeout_s)
@@ -96,26 +98,26 @@ class RayLaneClient:
         SpecError: no cluster, or no node of the host's name.
     """
 
-    _wire: Transport | None = None
+    _transport: Transport | None = None
 
-    def __init__(self, island: LaneGroup, *, losses: int = 0) -> None:
+    def __init__(self, lane_group: LaneGroup, *, losses: int = 0) -> None:
         self._ray = connect()
         found = {node.name: node for node in nodes()}
         mine = self._ray.get_runtime_context().get_node_id()
         self._home = next(n.address for n in found.values() if n.id == mine)
-        node = found.get(island.host)
+        node = found.get(lane_group.host)
         others = [n for n in found.values() if n is not node]
         if others and (losses > 1 or (losses and node is None)):
             node = max(others, key=lambda n: n.cores)
         if node is None:
             raise SpecError(
-                f"host {island.host}: no node of the Ray cluster has this name; there are "
+                f"host {lane_group.host}: no node of the Ray cluster has this name; there are "
                 f"{', '.join(found) or 'none'}; start it there with `ray start --address=… "
-                f"--node-name={island.host}`, or plan with the hosts that there are"
+                f"--node-name={lane_group.host}`, or plan with the hosts that there are"
             )
         self.where, self._address = node.name, node.address
         kind = self._ray.remote(concurrency_groups={"into": 1, "out": 1})(_RayLaneServer)
-        options = {"num_cpus": len(island.lanes), "max_restarts": 0, **on_node(node)}
+        options = {"num_cpus": len(lane_group.lanes), "max_restarts": 0, **on_node(node)}
         self._actor = kind.options(**options).remote()
         self._pushed: deque[Any] = deque()
         self._pulls: deque[Any] = deque()
@@ -137,7 +139,7 @@ class RayLaneClient:
         door = TransportListener(self._home)
         joined = self._actor.join.remote(door.at)
         try:
-            self._wire = door.open()
+            self._transport = door.open()
         except RuntimeError as error:
             self._get(joined, READY_S)
             raise LaneError(
@@ -153,10 +155,10 @@ class RayLaneClient:
     def push(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
-        if self._wire is not None:
-            self._by_wire(self._wire.send, messages)
+        if self._transport is not None:
+            self._by_transport(self._transport.send, messages)
             return
-        into = self._actor.take.options(concurrency_group="into")
+        into = self._actor.push_batch.options(concurrency_group="into")
         self._pushed.append(
             into.remote([m.size for m in messages], *split_message(join_chunks(messages)))
         )
@@ -166,13 +168,13 @@ class RayLaneClient:
             self._get(self._pushed.popleft(), ANSWER_S)
 
     def pull(self, timeout_s: float) -> Sequence[Message]:
-        if self._wire is not None:
-            if self._wire.quiet:
-                self._by_wire(self._wire.send, [])
-            found: Sequence[Message] = self._by_wire(self._wire.receive, ANSWER_S)
+        if self._transport is not None:
+            if self._transport.quiet:
+                self._by_transport(self._transport.send, [])
+            found: Sequence[Message] = self._by_transport(self._transport.receive, ANSWER_S)
             return found
         while len(self._pulls) < PULLS:  # as many pieces as the last messages took
-            out = self._actor.give.options(concurrency_group="out", num_returns=self._pieces)
+            out = self._actor.pull_batch.options(concurrency_group="out", num_returns=self._pieces)
             self._pulls.append(out.remote(timeout_s, self._pieces))
         got = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
         (sizes, first), *more = got if isinstance(got, list) else [got]
@@ -185,16 +187,18 @@ class RayLaneClient:
         return found
 
     def kill(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
+        if self._transport is not None:
+            self._transport.close()
         with suppress(Exception):  # whatever it is, the actor is given up
             self._ray.kill(self._actor, no_restart=True)
 
-    def _by_wire(self, call: Any, given: Any) -> Any:
+    def _by_transport(self, call: Any, given: Any) -> Any:
         try:
             return call(given)
         except RuntimeError as error:
-            raise LostError(f"its actor on node {self.where} is gone ({_short(error)})") from None
+            raise RemoteLostError(
+                f"its actor on node {self.where} is gone ({_short(error)})"
+            ) from None
 
     def _get(self, reference: Any, timeout_s: float) -> Any:
         """The result of a call.
@@ -207,11 +211,15 @@ class RayLaneClient:
         try:
             return self._ray.get(reference, timeout=timeout_s)
         except errors.GetTimeoutError:
-            raise LostError(f"node {self.where} has not answered for {timeout_s:.0f} s") from None
+            raise RemoteLostError(
+                f"node {self.where} has not answered for {timeout_s:.0f} s"
+            ) from None
         except errors.RayTaskError as error:
             raise LaneError(f"on node {self.where}: {error_text(error.cause)}") from error
         except (errors.RayActorError, errors.RaySystemError, errors.ObjectLostError) as error:
-            raise LostError(f"its actor on node {self.where} is gone ({_short(error)})") from None
+            raise RemoteLostError(
+                f"its actor on node {self.where} is gone ({_short(error)})"
+            ) from None
 
 
 def _short(error: BaseException) -> str:
