@@ -285,12 +285,10 @@ class Session:
         from pearl.runtime.remote.batching import GroupFlows, plan_flows
         from pearl.runtime.remote.remote_worker import RemoteGroup
 
-        if c.any_order:
-            return [
-                RemoteGroup(i, GroupFlows((), ()), ray_lane_client.RayLaneClient) for i in c.islands
-            ]
-        found = zip(c.islands, plan_flows(c.protocol, c.islands), strict=True)
-        return [RemoteGroup(island, mine, ray_lane_client.RayLaneClient) for island, mine in found]
+        no_flows = [GroupFlows((), ()) for _ in c.islands]
+        flows = no_flows if c.any_order else plan_flows(c.protocol, c.islands)
+        make_client = ray_lane_client.RayLaneClient
+        return [RemoteGroup(i, f, make_client) for i, f in zip(c.islands, flows, strict=True)]
 
     def _in_any_order(self, work: RunContext) -> Engine:
         """The lanes of an any-order plan."""

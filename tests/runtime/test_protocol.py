@@ -11,7 +11,7 @@ import pytest
 
 from pearl import load
 from pearl.errors import SpecError
-from pearl.runtime.lanes import run_context
+from pearl.runtime.protocol import run_context
 from pearl.training.trainer import Trainer
 from tests.lanes import SECONDS, cut, differing, planned, replay_spec, spread, told, trained
 from tests.processes import workers

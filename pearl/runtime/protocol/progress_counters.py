@@ -1,6 +1,6 @@
-"""Progress counters that lanes share, and waiting for them.
+"""Progress counters that lanes share, and how lanes wait for them.
 
-Every task has one counter, written by its lane alone: the number of its complete firings. A lane
+Every task has one counter, which only its lane writes: the number of its complete firings. A lane
 that waits spins with `sched_yield`, then blocks on an eventfd. Stores release and loads acquire, so
 a lane that has seen a count sees everything that the firing wrote.
 """
@@ -35,7 +35,7 @@ def counts_reached(address: int, which: Ints, base: Ints, step: Ints, number: in
 def spin_until_reached(
     address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int
 ) -> bool:
-    """`reached`, tried again after each of `yields` calls of sched_yield."""
+    """Check `counts_reached` until it holds, with at most `yields` calls of sched_yield in between."""
     for i in range(which.size):
         need = base[i] + number * step[i]
         while load(address + CELL * which[i]) < need:
@@ -48,8 +48,8 @@ def spin_until_reached(
 
 @_compiled
 def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
-    """Whether a count `which` is another than the one seen, tried again after each of `yields`
-    calls of sched_yield."""
+    """Check until a count `which` differs from `seen`, with at most `yields` calls of sched_yield
+    in between. Whether one differs."""
     while True:
         for i in range(which.size):
             if load(address + CELL * which[i]) != seen[i]:
@@ -62,8 +62,10 @@ def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bo
 
 @_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
-    """Set a counter; returns whether one of the lanes first … last sleeps (cells of 1 from
-    `sleepers`).
+    """Set a counter. Whether one of the lanes first … last − 1 sleeps, by its cell from `sleepers`.
+
+    The fence keeps the load of the sleep cells behind the store of the counter. A lane that goes to
+    sleep sets its cell, fences and then loads the counter: one of the two sees the other.
     """
     store(address + CELL * which, value)
     fence()
@@ -75,19 +77,19 @@ def publish(address: int, which: int, value: int, sleepers: int, first: int, las
 
 @_compiled
 def store_cell(address: int, value: int) -> None:
-    """Sets one cell."""
+    """Store one cell (release), then fence."""
     store(address, value)
     fence()
 
 
 @_compiled
 def load_cell(address: int) -> int:
-    """Reads one cell."""
+    """Load one cell (acquire)."""
     return int(load(address))
 
 
 class WakeEvent:
-    """An eventfd on which one lane sleeps. It outlives a missed ring: every sleep is bounded."""
+    """An eventfd on which one lane sleeps. Every sleep is bounded, so a missed event only delays."""
 
     def __init__(self, handle: int | None = None) -> None:
         self.handle = os.eventfd(0, os.EFD_NONBLOCK) if handle is None else handle
@@ -95,10 +97,11 @@ class WakeEvent:
         self._poll.register(self.handle, select.POLLIN)
 
     def set(self) -> None:
+        """Wake the lane; if it is awake, its next `wait` returns at once."""
         os.eventfd_write(self.handle, 1)
 
     def wait(self, seconds: float) -> None:
-        """Until it rings, at most so long."""
+        """Sleep until the event is set, at most `seconds`; clear it."""
         if self._poll.poll(seconds * 1000):
             try:
                 os.eventfd_read(self.handle)

@@ -1,10 +1,10 @@
-"""How many firings a message brings: as many as tokens allow.
+"""Batching: how many firings a message between hosts brings.
 
-Tasks whose counts go to one island are in groups, and each group has messages of its own: one for
-every so many firings of its fastest task, with the counts of the others that belong to as many
-iterations. Messages cost more than what is in them, so the fewest are chosen with which the lanes
-still never wait for each other in a circle, as a run of their firings shows; then half as many
-firings a message, where there are several, so that both sides work at once.
+Tasks whose counts go to one remote lane group are bundled into flows. A flow sends one message for
+every so many firings of its fastest task; the message also brings the counts of the flow's other
+tasks for as many iterations. A message costs more than its content, so this module chooses the
+fewest messages with which the lanes never deadlock; a simulation of their firings shows that. Then
+it halves the firings of a message, if there are several, so that both hosts work at the same time.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup
 
 MAX_ITERATIONS_PER_MESSAGE = 64
-"""Iterations that a message brings at most (assumed: looks at losses and signals come as often)."""
+"""Most iterations that a message brings (assumed: losses and signals are checked as often)."""
 
 MAX_ENUMERATED_FLOWS = 6
-"""Flows of which every way to bundle them is tried, 203 (assumed: of 9 there are 21,147)."""
+"""Most flows of which every bundling is tried: 6 have 203, 9 would have 21,147 (assumed)."""
 
 CHECK_ROUNDS = 3
-"""Messages beyond all tokens after which firings that still go on are taken to go on for ever."""
+"""Messages beyond all tokens after which the simulation assumes that firings never stop."""
 
 
 @dataclass(frozen=True)
 class MessageFlow:
-    """The messages of some tasks to an island or from it.
+    """The messages of some tasks to a remote lane group, or from the group.
 
-    tasks: whose counts and arrays they bring.
-    per_iteration: firings of each in an iteration.
-    every: firings of the fastest that a message brings.
+    tasks: tasks whose counts and arrays the messages bring.
+    per_iteration: firings of each task in an iteration.
+    every: firings of the fastest task that a message brings.
     """
 
     tasks: tuple[str, ...]
@@ -42,11 +42,11 @@ class MessageFlow:
 
     @property
     def iterations(self) -> int:
-        """Iterations that a message brings, in whole ones."""
+        """Iterations that a message brings, rounded up."""
         return -(-self.every // max(self.per_iteration))
 
     def boundary(self, message: int, begin: int, end: int) -> list[int]:
-        """Counts that message number `message`, from 0, of the segment begin … end − 1 brings."""
+        """Return the counts that message `message`, from 0, of segment begin … end − 1 brings."""
         fastest = max(self.per_iteration)
         return [
             min(begin * q + (message + 1) * self.every * q // fastest, end * q)
@@ -54,19 +54,19 @@ class MessageFlow:
         ]
 
     def messages(self, begin: int, end: int) -> int:
-        """Messages of a segment."""
+        """Return the number of messages of a segment."""
         return -(-(end - begin) * max(self.per_iteration) // self.every)
 
 
 def flow_from_json(given: Sequence[Any]) -> MessageFlow:
-    """A flow by the values of its fields, as JSON has them."""
+    """Make a flow from the values of its fields."""
     tasks, per_iteration, every = given
     return MessageFlow(tuple(tasks), tuple(per_iteration), every)
 
 
 @dataclass(frozen=True)
 class GroupFlows:
-    """Those of one island. into: to the island. out: from it."""
+    """The flows of one remote lane group. inbound: to the group. outbound: from the group."""
 
     inbound: tuple[MessageFlow, ...]
     outbound: tuple[MessageFlow, ...]
@@ -79,7 +79,7 @@ class GroupFlows:
 def plan_flows(
     protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup]
 ) -> tuple[GroupFlows, ...]:
-    """The flows of every island."""
+    """Plan the flows of every remote lane group."""
     found = [
         GroupFlows(
             _apart(protocol, i.inbound_tasks(protocol)),
@@ -103,7 +103,7 @@ def _coarsest(
     places: Sequence[int],
     side: str,
 ) -> list[GroupFlows]:
-    """The flows where islands that are alike have the fewest messages on one side."""
+    """Return the flows with the fewest messages in one direction of groups that are alike."""
     best, least = found, math.inf
     apart: tuple[MessageFlow, ...] = getattr(found[places[0]], side)
     for parts in _partitions(_together(protocol, apart)):
@@ -126,8 +126,8 @@ def _coarsest(
 
 
 def _together(protocol: ExecutionSchedule, apart: Sequence[MessageFlow]) -> list[list[int]]:
-    """Places of the flows that have messages in common in every way that is tried: each by itself;
-    where there are many, those of one kind of kernel, as of many learners, that fire as often."""
+    """Return the flows (by index) that stay together in every bundling that is tried. Each is alone,
+    unless there are many: then flows of one kernel kind and rate are together."""
     if len(apart) <= MAX_ENUMERATED_FLOWS:
         return [[i] for i in range(len(apart))]
     found: dict[object, list[int]] = {}
@@ -148,12 +148,12 @@ def _apart(protocol: ExecutionSchedule, tasks: Sequence[str]) -> tuple[MessageFl
 
 
 def _named(side: Sequence[MessageFlow]) -> tuple[object, ...]:
-    """The tasks of a side but for the numbers of copies."""
+    """Return the tasks of a direction without the numbers of replicas."""
     return tuple(sorted((f.tasks[0].partition("#")[0], f.per_iteration[0]) for f in side))
 
 
 def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
-    """Every way to put items into groups."""
+    """Yield every partition of the items."""
     if not items:
         yield []
         return
@@ -165,7 +165,7 @@ def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
 
 
 def _as(trial: Sequence[MessageFlow], own: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
-    """A bundling of one island's flows for those of another that is like it."""
+    """Apply the bundling of one group's flows to the flows of another group that is like it."""
     names = sorted(own, key=lambda f: (f.tasks[0].partition("#")[0], f.per_iteration[0]))
     first = [t for f in trial for t in f.tasks]
     order = sorted(first, key=lambda t: t.partition("#")[0])
@@ -180,7 +180,7 @@ def _halved(side: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
 def is_deadlock_free(
     protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup], found: Sequence[GroupFlows]
 ) -> bool:
-    """Whether the lanes go on for ever when counts cross only with these messages."""
+    """Whether the lanes never deadlock if counts are sent only with these messages."""
     q = protocol.graph.repetition
     place = {n: i.number for i in lane_groups for n in i.lanes}
     longest = max((f.iterations for f in found), default=1)
@@ -225,7 +225,7 @@ def _numbered(f: GroupFlows) -> list[tuple[bool, int]]:
 
 
 def message_count(found: GroupFlows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-    """Messages of the segments, given by their first iteration and that after their last."""
+    """Count the messages of segments, each given by its first iteration and its end."""
     return {
         side: sum(f.messages(*s) for f in getattr(found, side) for s in segments)
         for side in ("inbound", "outbound")
