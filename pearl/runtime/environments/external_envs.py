@@ -116,8 +116,8 @@ def describe_overdue_env(environments: Mapping[str, SteppedEnvs], limit_s: float
 def interrupting_overdue_envs(
     environments: Mapping[str, SteppedEnvs], limit_s: float
 ) -> Iterator[None]:
-    """Within this context, interrupt a step of this thread's environments after `limit_s`: a signal
-    handler raises TimeoutError inside it.
+    """Within this context, interrupt a step of this thread's environments after `limit_s`: a
+    signal handler raises TimeoutError inside the step.
 
     Python runs signal handlers in the main thread only, so in other threads this does nothing. Code
     that never returns to Python cannot be interrupted: see `watchdog`.
@@ -154,7 +154,8 @@ def restore(environments: Environments, snapshots: Mapping[str, Any]) -> None:
     for name, env in environments.items():
         if name not in snapshots:
             raise ValueError(
-                f"environments {env.name!r} of {name} are not in the checkpoint; it cannot be resumed"
+                f"environments {env.name!r} of {name} are not in the checkpoint, so it cannot "
+                "be resumed"
             )
         try:
             env.restore(snapshots[name])

@@ -38,14 +38,14 @@ def add_lags(totals: Lags, lags: Mapping[str, Mapping[Any, int]]) -> None:
 class BoundFiring:
     """A call of the round, as the loop needs it.
 
-    which, base, step: cells of the counts it waits for, and the least counts in round 0 and their
-        growth a round; None for none.
-    calls: by round modulo their number.
-    first, last: rounds in which it works.
+    which, base, step: int64 of one shape: cells of the counts that the call waits for, the least
+        counts in round 0, and their growth a round. `which` is None if the call waits for none.
+    calls: round n runs call n modulo their number.
+    first, last: the call works in rounds first … last − 1.
     published: (cell, count after round 0, growth a round).
-    late: it may return before it is complete.
-    pauses: the stop word may cut it short.
-    lag: takes the round and notes the lag, when it is timed.
+    asynchronous: whether the call may return before the firing is complete.
+    interruptible: whether the stop word may interrupt the call.
+    lag: takes the round and records the lag of a timed call.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Binder:
         self._homes: dict[tuple[Job, int], tuple[Buffers, Call]] = {}
 
     def bind_firing(self, f: Firing) -> BoundFiring:
-        """A firing of the round with its calls."""
+        """Bind the calls of a firing, one for each combination of slots and group that it meets."""
         protocol, control, span = self.protocol, self.control, self.context.span
         task, job = f.tasks[0], self.context.jobs[f.tasks[0]]
         periods = [s.count // gcd(s.count, s.step) for s in (f.group, *f.slots.values())]
@@ -108,9 +108,11 @@ class Binder:
         )
 
     def _lag(self, f: Firing) -> Callable[[int], None] | None:
-        """A function that notes, right after a firing, the age of its input; None where there is
-        nothing to note. Of acting that is the lag of its parameters, in copies; of a draw the
-        staleness of the priorities, in draws."""
+        """Return a function that records, right after a firing, the age of its input, or None.
+
+        For acting, that age is the lag of the parameters, in copies of them; for a sample from a
+        prioritised replay, the staleness of the priorities, in samples.
+        """
         task, control = self.protocol.graph.task(f.tasks[0]), self.control
         structure = kind_of(task.kernel).structure
         if len(f.tasks) > 1:
@@ -156,8 +158,8 @@ class Binder:
         return self._bind_external_envs(job, task, seen, group)
 
     def _bind_external_envs(self, job: Job, task: str, seen: Buffers, group: int) -> Call:
-        """A call of environments that live outside the arrays. They exist once, with arrays of
-        their own for messages that have several slots, and copy from and to the slot of a call."""
+        """Bind a call of external environments. They exist once, with separate arrays for messages
+        that have several slots, and copy from and to the slot of each call."""
         protocol = self.protocol
         if (job, group) not in self._homes:
             own = channels.task_view(protocol, self.arrays, job.kernel, task, {}, group)
@@ -184,25 +186,25 @@ class Binder:
         return step
 
     def environments(self) -> dict[str, Any]:
-        """Those outside the arrays that were bound, by task and, of several, group."""
-        found: dict[str, Any] = {}
+        """Return the external environments that were bound, by task and (of several) group."""
+        environments: dict[str, Any] = {}
         for (job, group), (_, call) in self._homes.items():
             env = external_envs.external_envs_of(job, call)
             if env is not None:
                 part = self.protocol.graph.task(job.tasks[0]).part
                 env.first = group * env.envs + (sum(part.shares[: part.replica]) if part else 0)
-                found[f"{job.name}@{group}" if group else job.name] = env
-        return found
+                environments[f"{job.name}@{group}" if group else job.name] = env
+        return environments
 
     def _in_slots(self, kernel: Kernel) -> list[str]:
-        """The arrays of a kernel that are part of a message with several slots."""
+        """Return the arrays of a kernel that are part of a message with several slots."""
         senders = [t for t, count in self.protocol.slots.items() if count > 1]
         sent = {name for t in senders for name in self.protocol.sent[t]}
         return [name for name in kind_of(kernel).arrays(kernel) if name in sent]
 
 
 def _versioned(call: Call, control: ControlBlock, task: str, versions: Ints, slot: int) -> Call:
-    """A copying call that says which version it leaves in its slot."""
+    """Return a copying call that also writes the version that it leaves in its slot."""
     cell = control.count_cell(task)
 
     def copy() -> Pending | None:

@@ -35,7 +35,7 @@ def counts_reached(address: int, which: Ints, base: Ints, step: Ints, number: in
 def spin_until_reached(
     address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int
 ) -> bool:
-    """Check `counts_reached` until it holds, with at most `yields` calls of sched_yield in between."""
+    """Check `counts_reached` until it holds, with at most `yields` calls of sched_yield."""
     for i in range(which.size):
         need = base[i] + number * step[i]
         while load(address + CELL * which[i]) < need:
@@ -62,7 +62,7 @@ def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bo
 
 @_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
-    """Set a counter. Whether one of the lanes first … last − 1 sleeps, by its cell from `sleepers`.
+    """Set a counter. Whether a lane of first … last − 1 sleeps; `sleepers`: the first sleep cell.
 
     The fence keeps the load of the sleep cells behind the store of the counter. A lane that goes to
     sleep sets its cell, fences and then loads the counter: one of the two sees the other.
@@ -89,7 +89,7 @@ def load_cell(address: int) -> int:
 
 
 class WakeEvent:
-    """An eventfd on which one lane sleeps. Every sleep is bounded, so a missed event only delays."""
+    """An eventfd on which one lane sleeps. Sleeps are bounded, so a missed event only delays."""
 
     def __init__(self, handle: int | None = None) -> None:
         self.handle = os.eventfd(0, os.EFD_NONBLOCK) if handle is None else handle

@@ -1,10 +1,10 @@
 """Recovery after a lane's process dies: find the incomplete firing and decide whether it can be
 replayed.
 
-The counts say which firings of the lane are complete. The next one may be half done. It is done
-again where this gives the same result: tasks that send messages write the same slot, the replay's
-rows lie where the cursor was, and random streams go back to the number of their firing. A gradient
-step cannot be repeated: its parameters and moments would change twice.
+The counts say which firings of the lane are complete. The next firing may be half done. It is
+repeated if the result is the same: tasks that send messages write the same slot, the replay's rows
+lie where the cursor was, and random streams return to the number of their firing. A gradient step
+cannot be repeated: its parameters and moments would change twice.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.interface import OBSERVED, changes
 
 ATTEMPTS = 3
-"""Deaths of a lane at one firing after which the lane is not started again."""
+"""Deaths of a lane at one firing after which the lane is not restarted."""
 
 RESET = 2**63
-"""Added to a firing's number for the random stream from which its environments start anew."""
+"""Added to a firing's number for the random stream from which its environments restart."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class StartCounts:
     """Counts when the lanes began.
 
     fired: task → its firings.
-    counted: name of an array → its counts.
+    counted: name of a random stream or cursor → its values.
     """
 
     fired: Mapping[str, int]
@@ -50,7 +50,7 @@ class StartCounts:
 
 
 def restart_obstacle(protocol: ExecutionSchedule, number: int) -> str | None:
-    """Why a lane cannot go on in another process after its own has died; None where it can."""
+    """Say why a lane cannot be restarted in another process; None if it can."""
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
         for task in firing.tasks:
@@ -77,7 +77,7 @@ def restart_obstacle(protocol: ExecutionSchedule, number: int) -> str | None:
 
 
 def _passed(protocol: ExecutionSchedule) -> str:
-    """The task of the user's own that changes observations before a network reads them."""
+    """Return the user-defined task that changes observations before a network reads them, or ""."""
     return next((t.name for t in protocol.graph.tasks if OBSERVED in changes(t.kernel)), "")
 
 
@@ -121,9 +121,9 @@ def rebuild_counts(
 def _works(
     protocol: ExecutionSchedule, task: str, before: int, count: int, span: WorkRange, learns: bool
 ) -> range:
-    """The firings before … count − 1 of a task that did work, by number.
+    """Return the firings of `before` … `count` − 1 of a task that did work.
 
-    Not for a task that copies, which counts nothing in the arrays.
+    This does not hold for a task that copies; such a task advances no stream and no cursor.
     """
     q, delay = protocol.graph.repetition[task], protocol.delay[task]
     begins = max(before, max(span.learning_starts if learns else 0, span.drained_until) * q + delay)
@@ -133,23 +133,23 @@ def _works(
 def next_firing(
     protocol: ExecutionSchedule, number: int, control: ControlBlock
 ) -> tuple[int, Firing]:
-    """The first incomplete firing of a lane by its counts, with its round: (round, firing)."""
-    q, found = protocol.graph.repetition, []
+    """Return the first incomplete firing of a lane by its counts: (round, firing)."""
+    q, rounds_left = protocol.graph.repetition, []
     for place, firing in enumerate(protocol.lanes[number].firings):
         rounds = min(
             (control.read(control.count_cell(t)) - base) // q[t] + 1
             for t, base in firing.done.items()
         )
-        found.append((rounds, place))
-    at, place = min(found)
+        rounds_left.append((rounds, place))
+    at, place = min(rounds_left)
     return at, protocol.lanes[number].firings[place]
 
 
 def waits_in_env_step(protocol: ExecutionSchedule, number: int, control: ControlBlock) -> bool:
     """Whether the next firing of a lane is an env_step that has all its tokens."""
     at, firing = next_firing(protocol, number, control)
-    found = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
-    return found == ["environment"] and all(
+    kinds = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
+    return kinds == ["environment"] and all(
         control.read(control.count_cell(w.task)) >= w.base + at * w.step for w in firing.waits
     )
 

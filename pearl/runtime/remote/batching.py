@@ -103,7 +103,7 @@ def _coarsest(
     places: Sequence[int],
     side: str,
 ) -> list[GroupFlows]:
-    """Return the flows with the fewest messages in one direction of groups that are alike."""
+    """Return the flows with the fewest messages in a direction, for groups that are alike."""
     best, least = found, math.inf
     apart: tuple[MessageFlow, ...] = getattr(found[places[0]], side)
     for parts in _partitions(_together(protocol, apart)):
@@ -126,8 +126,8 @@ def _coarsest(
 
 
 def _together(protocol: ExecutionSchedule, apart: Sequence[MessageFlow]) -> list[list[int]]:
-    """Return the flows (by index) that stay together in every bundling that is tried. Each is alone,
-    unless there are many: then flows of one kernel kind and rate are together."""
+    """Return the flows (by index) that stay together in every bundling that is tried. Each is
+    alone, unless there are many: then flows of one kernel kind and rate are together."""
     if len(apart) <= MAX_ENUMERATED_FLOWS:
         return [[i] for i in range(len(apart))]
     found: dict[object, list[int]] = {}

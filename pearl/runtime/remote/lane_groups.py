@@ -238,8 +238,8 @@ class LaneGroup:
         return [n for n in arrays if n.partition("@")[0] in touched or n in versions]
 
     def state(self, protocol: ExecutionSchedule, arrays: Buffers) -> list[Any]:
-        """Return the arrays that the group's tasks write; of arrays shared with other replicas, their
-        rows."""
+        """Return the arrays that the group's tasks write: only their rows, if replicas share the
+        array."""
         rows: dict[str, set[tuple[int, int] | None]] = {}
         for task in self.tasks:
             rows.setdefault(channels.version_array_name(task), set()).add(None)

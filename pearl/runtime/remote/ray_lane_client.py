@@ -1,9 +1,9 @@
-"""`RayLaneClient`: an outpost in an actor of Ray, on the node that has the host's name.
+"""`RayLaneClient`: a lane server in a Ray actor, on the node that has the name of the host.
 
-Messages are arrays of bytes. They go over a wire between this process and the actor, or by Ray,
-which hands them over as they are, in pieces that it carries in its calls: two calls for messages
-are always under way, so that one is there when the next message is. The actor ends with this
-process.
+Messages are arrays of bytes. They go over a transport between this process and the actor, or as
+arguments and results of Ray calls, in chunks of a size that Ray handles well. Two calls for
+messages are always under way, so that one is waiting when the next message is ready. The actor ends
+with this process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
 from pearl.runtime.remote.messages import Message
 
 ANSWER_S = 30.0
-"""Seconds within which an actor answers a call that waits for nothing (assumed)."""
+"""Seconds within which the Ray actor answers a call that waits for nothing (assumed)."""
 
 PUSHED = 16
-"""Calls with messages under way to an actor at once (assumed)."""
+"""Most calls with messages that are under way to the Ray actor (assumed)."""
 
 PULLS = 2
-"""Calls for messages under way at once."""
+"""Calls for messages that are under way at the same time."""
 
 NOTHING: Message = np.empty(0, np.uint8)
 
 
 class _RayLaneServer(LaneServer):
-    """An outpost whose orders are JSON. After `join` its messages go by a wire."""
+    """A lane server in a Ray actor. After `join`, its messages use a transport."""
 
     _transport: Transport | None = None
 
@@ -58,13 +58,13 @@ class _RayLaneServer(LaneServer):
                 threading.Thread(target=loop, args=(self._transport,), daemon=True).start()
 
     def _take_on(self, transport: Transport) -> None:
-        """Take messages for as long as the other end is there: without it this actor ends too."""
+        """Receive messages until the other end closes; then this actor ends too."""
         with suppress(RuntimeError):
             while True:
                 messages = transport.receive(SENT_S)
                 try:
                     self.push(messages)
-                except Exception as error:  # told by the host that trains
+                except Exception as error:  # the local host reports it
                     self._send_status(
                         lane=", ".join(r.name for r in self.runners), error=error_text(error)
                     )
@@ -76,12 +76,12 @@ class _RayLaneServer(LaneServer):
                 transport.send(self.pull(HEARTBEAT_S))
 
     def push_batch(self, sizes: Sequence[int], *parts: Message) -> None:
-        """`push` of messages of these sizes, joined and cut."""
+        """Call `push` with messages of these sizes, which come joined and split into chunks."""
         self.push(split_by_sizes(join_chunks(parts), sizes))
 
     def pull_batch(self, timeout_s: float, most: int) -> Any:
-        """`pull`: the sizes of its messages with the first piece of them joined, and `most` − 1
-        further ones, of which some may be empty."""
+        """Call `pull`. Returns the sizes of the messages with their first chunk, and `most` − 1
+        further chunks, of which some may be empty."""
         found = self.pull(timeout_s)
         parts = split_message(join_chunks(found), most) if found else [NOTHING]
         first = [m.size for m in found], parts[0]
@@ -89,13 +89,13 @@ class _RayLaneServer(LaneServer):
 
 
 class RayLaneClient:
-    """An outpost on another node.
+    """A lane server on another node.
 
-    losses: how often the island was lost; from the second time on it goes to another node, and
-        where its own is gone.
+    losses: how often the lane group was lost. After the second loss, or if its node is gone, the
+        group moves to another node.
 
     Raises:
-        SpecError: no cluster, or no node of the host's name.
+        SpecError: there is no cluster, or no node has the name of the host.
     """
 
     _transport: Transport | None = None
@@ -143,8 +143,8 @@ class RayLaneClient:
         except RuntimeError as error:
             self._get(joined, READY_S)
             raise LaneError(
-                f"node {self.where} ({self._address}) and this one ({self._home}) do not find each "
-                f"other by TCP: {error_text(error)}; let their TCP ports be open to each other, or "
+                f"node {self.where} ({self._address}) and this one ({self._home}) cannot connect by "
+                f"TCP: {error_text(error)}; let their TCP ports be open to each other, or "
                 "set train.carrier to ray"
             ) from error
         self._get(joined, READY_S)
@@ -189,7 +189,7 @@ class RayLaneClient:
     def kill(self) -> None:
         if self._transport is not None:
             self._transport.close()
-        with suppress(Exception):  # whatever it is, the actor is given up
+        with suppress(Exception):  # the actor may have died already
             self._ray.kill(self._actor, no_restart=True)
 
     def _by_transport(self, call: Any, given: Any) -> Any:
@@ -201,7 +201,7 @@ class RayLaneClient:
             ) from None
 
     def _get(self, reference: Any, timeout_s: float) -> Any:
-        """The result of a call.
+        """Wait for the result of a call.
 
         Raises:
             LostError: the actor or its node is gone, or does not answer in time.
@@ -223,5 +223,5 @@ class RayLaneClient:
 
 
 def _short(error: BaseException) -> str:
-    """The first line of what Ray says, which may be many."""
+    """Return the first line of an error of Ray."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason")
