@@ -143,8 +143,8 @@ class RayLaneClient:
         except RuntimeError as error:
             self._get(joined, READY_S)
             raise LaneError(
-                f"node {self.where} ({self._address}) and this one ({self._home}) cannot connect by "
-                f"TCP: {error_text(error)}; let their TCP ports be open to each other, or "
+                f"node {self.where} ({self._address}) and this one ({self._home}) cannot connect "
+                f"by TCP: {error_text(error)}; let their TCP ports be open to each other, or "
                 "set train.carrier to ray"
             ) from error
         self._get(joined, READY_S)
