@@ -116,11 +116,14 @@ def messages(said: str, over: Any) -> list[Bar]:
 
     run, c, bars = over.run, over.session.compiled, []
     turns = run.env_steps // c.graph.env_steps
-    for island, flows in zip(c.islands, batching.flows(c.protocol, c.islands), strict=True):
+    for island, flows in zip(c.islands, batching.plan_flows(c.protocol, c.islands), strict=True):
         (told,) = [t for t in run.traffic if t["tasks"] == list(island.tasks)]
-        for way, side, out in (("to", "into", False), ("from", "out", True)):
+        for way, side, out in (("to", "inbound", False), ("from", "outbound", True)):
             seen = told[f"messages_{way}"], told[f"payload_bytes_{way}"]
-            asked = batching.planned(flows, [(0, turns)])[side], crossing(over, island, out) * turns
+            asked = (
+                batching.message_count(flows, [(0, turns)])[side],
+                crossing(over, island, out) * turns,
+            )
             what = f"{said}: messages and bytes {way} {island.host}"
             counts = f"{asked[0]}, {asked[1]:.0f}"
             bars.append(Bar(what, f"{seen[0]}, {seen[1]}", counts, seen == asked))

@@ -68,12 +68,14 @@ def handled(cluster: Any, *, quick: bool) -> Part:
     with ExitStack() as stack:
         for kind, name in (
             (Transport, "send"),
-            (RemoteWorker, "_post_due"),
-            (RemoteWorker, "_take"),
+            (RemoteWorker, "_send_ready"),
+            (RemoteWorker, "_handle_message"),
         ):
             stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
         trained(system, plan, None)
-    carrying, posting, taking = (median(spent[n]) for n in ("send", "_post_due", "_take"))
+    carrying, posting, taking = (
+        median(spent[n]) for n in ("send", "_send_ready", "_handle_message")
+    )
     packing = posting - carrying
     rows = [[n, si(s, "s")] for n, s in (("packing", packing), ("taking", taking))]
     seen = packing + taking

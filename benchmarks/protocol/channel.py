@@ -31,7 +31,9 @@ class Shared:
     def wait(self, which: int, number: int) -> None:
         """Until count `which` is at least `number`, as a lane spins."""
         at = np.array([which], np.int64)
-        while not progress_counters.spin(self.address, at, self._zero, self._one, number, 200):
+        while not progress_counters.spin_until_reached(
+            self.address, at, self._zero, self._one, number, 200
+        ):
             continue
 
     def publish(self, which: int, number: int) -> None:

@@ -1,8 +1,8 @@
-"""Child processes: programs of this package that take orders and answer in lines of JSON.
+"""Child processes: programs of this package that get requests and reply in lines of JSON.
 
-A child reads its orders from its standard input and answers to a pipe of its own, for whatever
-code of the user's own prints goes to standard error. It hears no signal that ends a run, for its
-parent decides when the run ends, and dies with its parent.
+A child reads requests from its standard input and replies on a separate pipe, because the output of
+user code goes to standard error. It ignores the signals that end a run: its parent decides when the
+run ends, and the child dies with its parent.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pearl.runtime.fork_server import ForkedProcess
 from pearl_devices.primitives.code_cache import sources
 
 ANSWER_S = 10.0
-"""Seconds within which a child ends, or answers, once it was told to (assumed)."""
+"""Seconds within which a child ends or replies after a request (assumed)."""
 
 Answer = dict[str, Any]
 
 
 class ChildProcess:
-    """A child, as its parent sees it. What all of its users wait by is `heard`.
+    """A child, as its parent sees it.
 
-    hear: is called with each answer, in a thread of its own, while `heard` is held.
+    reply_condition: notified after each reply, and when no further reply can come.
     """
 
     def __init__(
@@ -40,55 +40,65 @@ class ChildProcess:
         first_request: Mapping[str, Any],
         on_reply: Callable[[Answer], None],
     ) -> None:
-        """program: `module:function` that runs. handles: file descriptors that the child gets, see
-        `ParentConnection.handle`. about: its first orders."""
-        self._hear, self._cpu_s = on_reply, 0.0
-        hears, says = os.pipe()
-        reads, orders = os.pipe()
-        self._lines, self._orders = os.fdopen(hears), os.fdopen(orders, "wb")
+        """
+        program: `module:function` that the child runs.
+        handles: file descriptors that the child gets (see `ParentConnection.handle`).
+        first_request: what `serve` passes to the program.
+        on_reply: called with each reply in a listening thread that holds `reply_condition`.
+        """
+        self._on_reply, self._cpu_s = on_reply, 0.0
+        reply_end, child_reply_end = os.pipe()
+        child_request_end, request_end = os.pipe()
+        self._lines, self._requests = os.fdopen(reply_end), os.fdopen(request_end, "wb")
         try:
-            # What an environment prints is not an answer: standard output is standard error.
+            # Output of an environment is no reply: standard output goes to standard error.
             self._child = ForkedProcess(
-                program, [], stdin=reads, output=2, handles=[says, *handles]
+                program, [], stdin=child_request_end, output=2, handles=[child_reply_end, *handles]
             )
         finally:
-            os.close(says)
-            os.close(reads)
-        self.heard = threading.Condition()
+            os.close(child_reply_end)
+            os.close(child_request_end)
+        self.reply_condition = threading.Condition()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self.tell({**first_request, "sources": sources().digest})
+        self.send({**first_request, "sources": sources().digest})
 
     @property
     def pid(self) -> int:
+        """Number of the process."""
         return self._child.pid
 
     @property
-    def silent(self) -> bool:
-        """Whether no further answer can come."""
+    def is_closed(self) -> bool:
+        """Whether no further reply can come."""
         return not self._listener.is_alive() or self._child.poll() is not None
 
-    def tell(self, what: Mapping[str, Any]) -> None:
-        """Send orders. Those to a child that is gone are lost."""
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request. Requests to a child that has ended are lost."""
         with suppress(BrokenPipeError):
-            self._orders.write(json.dumps(what).encode() + b"\n")
-            self._orders.flush()
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
+
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float) -> bool:
+        """Wait until `condition()`, checked after each reply. Whether it came true in time."""
+        with self.reply_condition:
+            return bool(self.reply_condition.wait_for(condition, timeout=timeout_s))
 
     def _listen(self) -> None:
         for line in self._lines:
             try:
                 answer = json.loads(line)
-            except ValueError:  # cut off
+            except ValueError:  # the child died while it wrote the line
                 continue
             if isinstance(answer, dict):
-                with self.heard:
-                    self._hear(answer)
-                    self.heard.notify_all()
-        with self.heard:
-            self.heard.notify_all()
+                with self.reply_condition:
+                    self._on_reply(answer)
+                    self.reply_condition.notify_all()
+        with self.reply_condition:
+            self.reply_condition.notify_all()
 
-    def ended(self) -> str | None:
-        """How the child has ended, its last answer heard; None while it runs."""
+    def exit_reason(self) -> str | None:
+        """Say how the child has ended, after its last reply was handled; None while it runs."""
         code = self._child.poll()
         if code is None:
             return None
@@ -97,7 +107,7 @@ class ChildProcess:
         return f"its process {self.pid} ended with {cause}"
 
     def cpu_s(self) -> float:
-        """CPU seconds of the child so far."""
+        """Return the CPU-seconds of the child so far."""
         if self._child.returncode is not None:
             return self._child.cpu_s
         with suppress(OSError):
@@ -111,9 +121,9 @@ class ChildProcess:
         self._child.wait()
 
     def end(self) -> None:
-        """Let the child end, by the end of its orders, and hear its last answers."""
+        """Close the requests, so that the child ends, and handle its last replies."""
         with suppress(OSError):
-            self._orders.close()
+            self._requests.close()
         try:
             self._child.wait(timeout=ANSWER_S)
         except subprocess.TimeoutExpired:
@@ -128,47 +138,47 @@ class ParentConnection:
     def __init__(self) -> None:
         pairs = [pair.split("=") for pair in sys.argv[1:]]
         self._handles = {int(old): int(new) for old, new in pairs}
-        self._answers = os.fdopen(next(iter(self._handles.values())), "w")
-        self._saying = threading.Lock()
+        self._replies = os.fdopen(next(iter(self._handles.values())), "w")
+        self._lock = threading.Lock()
 
     def handle(self, number: int) -> int:
-        """The file descriptor here that has this number in the parent."""
+        """Return the file descriptor here that has this number in the parent."""
         return self._handles[number]
 
-    def say(self, **what: Any) -> None:
-        """Answer."""
-        with self._saying:
-            self._answers.write(json.dumps(what) + "\n")
-            self._answers.flush()
+    def reply(self, **values: Any) -> None:
+        """Send a reply."""
+        with self._lock:
+            self._replies.write(json.dumps(values) + "\n")
+            self._replies.flush()
 
-    def orders(self) -> Answer | None:
-        """The next orders; None once there are no more. Waits as long as the parent lives."""
+    def next_request(self) -> Answer | None:
+        """Wait for the next request; None if the parent sends no more or has ended."""
         line = sys.stdin.readline()
-        found: Answer | None = json.loads(line) if line else None
-        return found
+        return dict(json.loads(line)) if line else None
 
 
 def serve(
     program: Callable[[ParentConnection, Answer], None], describe: Callable[[BaseException], str]
 ) -> int:
-    """Run a child's program, given its parent and its first orders, and return the exit status.
+    """Run the program of a child and return the exit status. The parent gets its exception.
 
-    describe: makes a line of an exception, for the parent.
+    program: called with the parent and the first request.
+    describe: turns an exception into one line of text.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = ParentConnection()
     try:
-        if (about := parent.orders()) is None:
+        if (request := parent.next_request()) is None:
             return 1
-        if about["sources"] != sources().digest:
+        if request["sources"] != sources().digest:
             raise RuntimeError(
                 "the sources of the kernels have changed since the run began, and a process with "
-                "other ones would not compute the same; end the run and go on from its checkpoint "
-                "with --resume"
+                "other sources would not compute the same; end the run and resume it from its "
+                "checkpoint with --resume"
             )
-        program(parent, about)
-    except Exception as error:  # whatever it is, the parent says it
-        parent.say(error=describe(error))
+        program(parent, request)
+    except Exception as error:  # the parent reports it
+        parent.reply(error=describe(error))
         return 1
     return 0

@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 
 class Clock(Protocol):
-    """Seconds spent on iterations.
+    """Measures the seconds of iterations.
 
-    simulated: the seconds are those of a model.
+    simulated: whether the seconds come from a model.
     """
 
     simulated: bool
 
     def start(self) -> None:
-        """Iterations are about to run."""
+        """Note that iterations are about to run."""
 
     def stop(self, iteration: int) -> float:
-        """They have run, up to `iteration` of the whole run; returns the seconds they took."""
+        """Return the seconds of the iterations since `start`; `iteration` of the run is reached."""
 
 
 class RealClock:
@@ -42,7 +42,8 @@ class RealClock:
 class VirtualClock:
     """The time that self-timed execution of the plan takes by its estimates.
 
-    completions_s: end of every iteration, from `pearl.graph.period.simulate`, shape (iterations,).
+    completions_s: end of every iteration, from `pearl.graph.period.simulate`, float64, shape
+        (iterations,).
     """
 
     simulated = True

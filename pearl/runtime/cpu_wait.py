@@ -1,7 +1,7 @@
-"""Seconds in which a lane was ready to run and had no core, as Linux counts for every thread.
+"""Seconds in which a lane was ready to run and had no core, which Linux counts for every thread.
 
-A lane that sleeps because it waits for tokens is not ready, so its sleep is not counted. Time that
-the host of a virtual machine takes is not seen.
+A lane that sleeps because it waits for tokens is not ready, so its sleep does not count. Time that
+the host of a virtual machine takes does not count either.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from pearl_devices.primitives import HELPER
 
 Thread = tuple[int, int]
-"""Process and thread, by their numbers."""
+"""Numbers of a process and of its thread."""
 
 Waits = Mapping[tuple[str, Thread], float]
 """Lane and one of its threads → seconds so far in which the thread was ready and had no core."""
 
 
 def current_threads() -> list[Thread]:
-    """This thread, and its helpers that compute half of each gradient step."""
+    """Return this thread and its helpers, which compute half of each gradient step."""
     helpers = [t.native_id for t in threading.enumerate() if t.name == HELPER and t.native_id]
     return [(os.getpid(), n) for n in (threading.get_native_id(), *helpers)]
 
 
-def waits(lanes: Mapping[str, list[Thread]]) -> Waits:
-    """The seconds of every thread of every lane.
+def read_waits(lanes: Mapping[str, list[Thread]]) -> Waits:
+    """Return the seconds of every thread of every lane so far.
 
-    Empty where the system does not count them, and where there are more threads than cores, which
-    then wait for each other.
+    The result is empty if the system does not count them, and if there are more threads than cores,
+    because these threads wait for each other.
     """
     threads = [(lane, thread) for lane, own in lanes.items() for thread in own]
     if len(threads) > len(os.sched_getaffinity(0)):
@@ -47,10 +47,10 @@ def _waited_s(process: int, thread: int) -> float:
 
 
 def lane_wait_s(before: Waits, after: Waits, lane: str) -> float | None:
-    """Seconds that `lane` waited: those of its thread that waited longest.
+    """Return the seconds that `lane` waited, by its thread that waited longest.
 
-    Where no lane has that name, those of the lane that waited longest; None where none are known.
+    If no lane has that name, the lane that waited longest counts. None if no seconds are known.
     """
-    found = {key: after[key] - before[key] for key in after if key in before}
-    own = [seconds for (name, _), seconds in found.items() if name == lane]
-    return max(own or found.values(), default=None)
+    waited_s = {key: after[key] - before[key] for key in after if key in before}
+    own = [seconds for (name, _), seconds in waited_s.items() if name == lane]
+    return max(own or waited_s.values(), default=None)

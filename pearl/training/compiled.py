@@ -132,9 +132,9 @@ def compile_plan(
     if check:
         _check(whole, torn, system)
     protocol = ExecutionSchedule(whole, torn, split)
-    jobs = single_lane.jobs(whole, torn, system.platform, emulate=emulate)
+    jobs = single_lane.jobs_of_plan(whole, torn, system.platform, emulate=emulate)
     order: tuple[str, ...] = ()
-    if protocol.alone:
+    if protocol.is_single_lane:
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
     found = CompiledPlan(system, graph, plan, torn, protocol, jobs, order, emulate)
     found.alone_with_torch()
@@ -163,7 +163,7 @@ def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
     """SpecError where a plan is not sound, or has modes that its devices do not offer."""
     check_plan(whole, Problem(torn, costs_from_plan(whole, torn, system.platform)))
     problems = []
-    for job in set(single_lane.jobs(whole, torn, system.platform, emulate=False).values()):
+    for job in set(single_lane.jobs_of_plan(whole, torn, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)
         try:
             offered = offers(job.kernel, device)

@@ -61,7 +61,7 @@ def iterate(loop: LoopContext, state: RunState) -> Status | Literal["off"]:
         while state.iteration < marks.total:
             at, stop = state.iteration, loop.ending(state)
             mark = marks.next_look(at)
-            cpu, waits = loop.lanes.cpu_s(), cpu_wait.waits(loop.lanes.threads())
+            cpu, waits = loop.lanes.cpu_s(), cpu_wait.read_waits(loop.lanes.threads())
             stolen_s = free_cores.stolen_s()
             begin_s = time.perf_counter()
             loop.clock.start()
@@ -75,7 +75,7 @@ def iterate(loop: LoopContext, state: RunState) -> Status | Literal["off"]:
             wall_s, cpu_s = loop.clock.stop(end), loop.lanes.cpu_s() - cpu
             if end > at:
                 rounds = 1 if end == marks.warm else stretch(rounds, end - at, begin_s)
-            later = cpu_wait.waits(loop.lanes.threads())
+            later = cpu_wait.read_waits(loop.lanes.threads())
             waited_s = cpu_wait.lane_wait_s(waits, later, loop.plan.bottleneck.name)
             stolen_s = free_cores.stolen_s() - stolen_s
             state.iteration, state.under_way = end, loop.lanes.under_way()
@@ -139,7 +139,7 @@ def stopping_at_intervals(loop: LoopContext) -> Iterator[None]:
     where that is longer: a thread sets the stop word.
     """
     word = loop.arrays.get(single_lane.STOP)
-    if word is None or not loop.lanes.pauses:
+    if word is None or not loop.lanes.interruptible:
         yield
         return
     over = threading.Event()
@@ -274,7 +274,7 @@ def event(
     per = loop.graph.env_steps
 
     def policies(which: Which) -> Policy:
-        if which == "last" and moment == "on_progress" and not loop.lanes.alone:
+        if which == "last" and moment == "on_progress" and not loop.lanes.is_single_lane:
             raise ValueError(
                 "event.policy_last in on_progress: the plan has several lanes, which train on "
                 "meanwhile; take it in on_evaluation, on_checkpoint or on_end, or take event.policy"

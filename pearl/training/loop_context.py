@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class Lanes(Protocol):
     """Interface between the loop and the lanes of a plan.
 
-    alone: there is one lane, so nothing happens between two calls of `run`.
-    pauses: the stop word (`loop.stop`) may be set, by which `run` returns amid an iteration.
+    is_single_lane: there is one lane, so nothing happens between two calls of `run`.
+    interruptible: the stop word (`loop.stop`) may be set, by which `run` returns amid an iteration.
     """
 
     @property
-    def alone(self) -> bool: ...
+    def is_single_lane(self) -> bool: ...
 
     @property
-    def pauses(self) -> bool: ...
+    def interruptible(self) -> bool: ...
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Run iterations up to `end` or beyond, `stop` at the latest; returns the iteration

@@ -163,10 +163,10 @@ def carry(
     for name, array in new.items():
         base = name.partition("@")[0]
         if base.startswith("policy."):
-            array[...] = old[channels.current(before, base, reached)]
+            array[...] = old[channels.latest_parameters_name(before, base, reached)]
         elif name in old and old[name].shape == array.shape:
             array[...] = old[name]
     for task in after.graph.tasks:
-        versions = new.get(channels.version(task.name))
+        versions = new.get(channels.version_array_name(task.name))
         if versions is not None:
             versions[...] = iteration * after.graph.repetition[task.name]

@@ -191,7 +191,7 @@ class TrainingRun:
 
     def _policy(self, lanes: single_lane.SingleLaneRunner | Engine, which: Which) -> Policy:
         """A copy of a policy, for a callback."""
-        if lanes.alone:
+        if lanes.is_single_lane:
             lanes.halt()
         return self.session.policy(which).copy()
 

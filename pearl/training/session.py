@@ -38,7 +38,7 @@ from pearl_devices.kernels.data_parallel import spread
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
-    from pearl.runtime.lanes.run_context import RunContext
+    from pearl.runtime.protocol.run_context import RunContext
     from pearl.runtime.remote.remote_worker import RemoteGroup
 
 BEST = "best."
@@ -96,12 +96,12 @@ class Session:
         arrays: Buffers = {}
         with memory.fitting(kernels.values(), memory.rows(c.system)):
             buffers.allocate(kernels.values(), arrays)
-            for name, shape, dtype in channels.further(c.protocol, c.graph, arrays):
+            for name, shape, dtype in channels.extra_arrays(c.protocol, c.graph, arrays):
                 arrays[name] = np.zeros(shape, dtype)
             if c.any_order:
                 arrays["any_order.acted"] = np.zeros(len(c.protocol.split.shares), np.int64)
             if c.hosting in ("processes", "ray"):
-                self._memory = channels.moved(arrays)
+                self._memory = channels.copy_to_shared_memory(arrays)
                 arrays = dict(self._memory.arrays)
         return arrays
 
@@ -145,7 +145,7 @@ class Session:
 
     def newest(self, name: str) -> str:
         """The array that holds the newest version of `name`."""
-        return channels.current(self.compiled.protocol, name, self.at)
+        return channels.latest_parameters_name(self.compiled.protocol, name, self.at)
 
     def keep(self) -> None:
         """Make the current policy the best one."""
@@ -215,13 +215,13 @@ class Session:
         before = resumed.environments if resumed else None
         residency = Residency(c.jobs, self.arrays, partial(channels.array_name, c.protocol))
         self.notes = residency.notes
-        if c.protocol.alone:
+        if c.protocol.is_single_lane:
             with reporting_user_errors(c.system, "binding the kernels"), _binding_errors():
                 steps = single_lane.bind(c.order, c.jobs, learning, self.arrays, residency)
                 found = {s.job.name: external_envs.external_envs_of(s.job, s.call) for s in steps}
                 environments = {name: env for name, env in found.items() if env is not None}
                 for env in environments.values():
-                    env.on_failure = external_envs.hearing(state.log, restart=restart)
+                    env.on_failure = external_envs.failure_listener(state.log, restart=restart)
                 if before is not None:
                     external_envs.restore(environments, before)
             self.again(resumed)
@@ -238,8 +238,8 @@ class Session:
                 )
             return
         from pearl.runtime.lanes.engine import Engine
-        from pearl.runtime.lanes.run_context import RunContext
         from pearl.runtime.protocol.control_block import WorkRange
+        from pearl.runtime.protocol.run_context import RunContext
 
         work = RunContext(
             protocol=c.protocol,
@@ -248,7 +248,7 @@ class Session:
             residency=residency,
             learning=learning,
             span=WorkRange(milestones.warm, milestones.total, state.drained),
-            about={
+            worker_config={
                 "spec": plain(c.system.raw),
                 "platform": platform_json.to_json(c.system.platform),
                 "plan": c.plan.to_json(),
@@ -256,19 +256,19 @@ class Session:
                 "any_order": c.any_order,
             },
             pace_s=pace_s,
-            restored=before or {},
+            env_snapshots=before or {},
             env_time_limit_s=limit_s,
             restart_envs=restart,
             log=state.log,
             memory=self._memory,
-            islands=self._elsewhere(),
+            remote_groups=self._elsewhere(),
         )
         engine = self._in_any_order(work) if c.any_order else Engine(work, c.hosting)
         with reporting_user_errors(c.system, "binding the kernels"), _binding_errors():
             engine.__enter__()
         with (
             closing(engine),
-            env_time_limit(engine.environments_here, engine.environments_in_process, limit_s),
+            env_time_limit(engine.thread_environments, engine.process_environments, limit_s),
         ):
             self.again(resumed)
             self.environments = engine.environments
@@ -282,13 +282,13 @@ class Session:
         if c.hosting != "ray" or not c.islands:
             return []
         from pearl.runtime.remote import ray_lane_client
-        from pearl.runtime.remote.batching import Flows, flows
+        from pearl.runtime.remote.batching import GroupFlows, plan_flows
         from pearl.runtime.remote.remote_worker import RemoteGroup
 
-        if c.any_order:
-            return [RemoteGroup(i, Flows((), ()), ray_lane_client.RayLaneClient) for i in c.islands]
-        found = zip(c.islands, flows(c.protocol, c.islands), strict=True)
-        return [RemoteGroup(island, mine, ray_lane_client.RayLaneClient) for island, mine in found]
+        no_flows = [GroupFlows((), ()) for _ in c.islands]
+        flows = no_flows if c.any_order else plan_flows(c.protocol, c.islands)
+        make_client = ray_lane_client.RayLaneClient
+        return [RemoteGroup(i, f, make_client) for i, f in zip(c.islands, flows, strict=True)]
 
     def _in_any_order(self, work: RunContext) -> Engine:
         """The lanes of an any-order plan."""

@@ -11,7 +11,7 @@ import pytest
 from pearl import load
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.runtime.lanes.async_learner import AsyncLearner, rooms
+from pearl.runtime.lanes.async_learner import AsyncLearner, store_budgets
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
@@ -147,7 +147,7 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
 
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
     order = ("replay_insert", "replay_insert", "update", "param_sync", "update", "param_sync")
-    assert rooms(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
+    assert store_budgets(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
 
 
 def lanes_here():
@@ -266,7 +266,7 @@ def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tm
     run = trainer.train(steps=steps, progress=kill, out=tmp_path)
     assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills), run.message
     assert "(actor " in run.events[0]
-    assert "ended with signal 9; it was started again" in run.events[0]
+    assert "ended with signal 9; the lane was restarted" in run.events[0]
     arrays = trainer.session.arrays
     assert_bound_and_ratio(trainer, run, lag, steps)
     assert run.lost_transitions <= kills

@@ -28,8 +28,8 @@ def ints(*values):
 
 
 def test_a_cell_is_a_cache_line_of_its_own(cells):
-    progress_counters.put(cells.ctypes.data + 2 * CELL, 7)
-    assert progress_counters.get(cells.ctypes.data + 2 * CELL) == 7
+    progress_counters.store_cell(cells.ctypes.data + 2 * CELL, 7)
+    assert progress_counters.load_cell(cells.ctypes.data + 2 * CELL) == 7
     assert cells[::WORDS].tolist() == [10, 20, 7, 40, 50, 60]
     assert (np.delete(cells.reshape(6, WORDS), 0, 1) == -1).all()
 
@@ -50,15 +50,15 @@ def test_counts_are_reached_where_each_is_at_least_what_the_round_needs(
     cells, base, step, number, there
 ):
     given = cells.ctypes.data, ints(1, 3), ints(*base), ints(*step), number
-    assert progress_counters.reached(*given) is there
+    assert progress_counters.counts_reached(*given) is there
     for yields in (0, 3):
-        assert progress_counters.spin(*given, yields) is there
+        assert progress_counters.spin_until_reached(*given, yields) is there
 
 
 def later(seconds, address, value):
     def write():
         time.sleep(seconds)
-        progress_counters.put(address, value)
+        progress_counters.store_cell(address, value)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -68,19 +68,21 @@ def later(seconds, address, value):
 def test_who_spins_sees_what_another_thread_writes(cells):
     address = cells.ctypes.data
     thread = later(0.05, address + CELL, 25)
-    assert progress_counters.spin(address, ints(0, 1), ints(0, 1), ints(1, 8), 3, 10**9)
+    assert progress_counters.spin_until_reached(
+        address, ints(0, 1), ints(0, 1), ints(1, 8), 3, 10**9
+    )
     thread.join()
     thread = later(0.05, address + CELL, 30)
-    assert progress_counters.changed(address, ints(0, 1), ints(10, 25), 10**9)
+    assert progress_counters.spin_until_changed(address, ints(0, 1), ints(10, 25), 10**9)
     thread.join()
 
 
 def test_what_has_changed_is_another_number_than_was_seen(cells):
     address = cells.ctypes.data
     for yields in (0, 2):
-        assert not progress_counters.changed(address, ints(1, 3), ints(20, 40), yields)
+        assert not progress_counters.spin_until_changed(address, ints(1, 3), ints(20, 40), yields)
         for seen in ((20, 41), (20, 39), (19, 40)):
-            assert progress_counters.changed(address, ints(1, 3), ints(*seen), yields)
+            assert progress_counters.spin_until_changed(address, ints(1, 3), ints(*seen), yields)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +110,14 @@ ORDER = {
     # Dekker: who publishes then looks for sleepers, who sleeps says so and then looks at the
     # counts. Without the fences both may see what was there before, and a wake-up is lost.
     progress_counters.publish: ((INT,) * 6, r"^store release,fence seq_cst(,load acquire)+$"),
-    progress_counters.put: ((INT,) * 2, r"^store release,fence seq_cst$"),
-    progress_counters.get: ((INT,), r"^load acquire$"),
-    progress_counters.reached: ((INT, INTS, INTS, INTS, INT), r"^(load acquire,?)+$"),
-    progress_counters.spin: ((INT, INTS, INTS, INTS, INT, INT), r"^(load acquire,?)+$"),
-    progress_counters.changed: ((INT, INTS, INTS, INT), r"^(load acquire,?)+$"),
+    progress_counters.store_cell: ((INT,) * 2, r"^store release,fence seq_cst$"),
+    progress_counters.load_cell: ((INT,), r"^load acquire$"),
+    progress_counters.counts_reached: ((INT, INTS, INTS, INTS, INT), r"^(load acquire,?)+$"),
+    progress_counters.spin_until_reached: (
+        (INT, INTS, INTS, INTS, INT, INT),
+        r"^(load acquire,?)+$",
+    ),
+    progress_counters.spin_until_changed: ((INT, INTS, INTS, INT), r"^(load acquire,?)+$"),
 }
 
 
@@ -129,18 +134,18 @@ def test_memory_is_read_and_written_in_order(function):
 def test_a_bell_ends_a_sleep_and_rings_once():
     def slept_s(seconds):
         begin = time.monotonic()
-        bell.sleep(seconds)
+        event.wait(seconds)
         return time.monotonic() - begin
 
-    bell = WakeEvent()
+    event = WakeEvent()
     assert slept_s(0.05) >= 0.04
-    bell.ring()
-    bell.ring()
+    event.set()
+    event.set()
     assert slept_s(HANG_S) < HANG_S
     assert slept_s(0.05) >= 0.04  # both were heard
-    other = WakeEvent(bell.handle)
-    other.ring()
+    other = WakeEvent(event.handle)
+    other.set()
     assert slept_s(HANG_S) < HANG_S
-    bell.close()
+    event.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        other.ring()
+        other.set()

@@ -93,7 +93,7 @@ def test_killed_workers_are_started_again_and_no_row_is_torn(monkeypatch, tmp_pa
     assert (run.status, len(kill.killed), run.restarts) == ("done", kills, kills)
     assert (run.env_steps, run.updates) == (1600, (1600 - 64) // 4)
     assert run.lost_transitions <= ENVS * kills
-    assert "ended with signal 9; it was started again" in run.events[0]
+    assert "ended with signal 9; the lane was restarted" in run.events[0]
     anew = assert_transitions_happened(trainer.session.arrays)
     assert anew == run.lost_transitions
     arrays = trainer.session.arrays
@@ -113,7 +113,7 @@ def test_a_lane_that_cannot_be_repeated_ends_the_run_by_name(monkeypatch, tmp_pa
     run = trained(*found, "processes", steps=40_000, progress=killing(20), out=tmp_path).run
     assert run.status == "failed"
     assert "lane cpu" in run.message
-    assert "signal 9; it is not started again: the running mean" in run.message
+    assert "signal 9; the lane cannot be restarted: the running mean" in run.message
     assert load_run(tmp_path).message == run.message
     assert not workers()
 

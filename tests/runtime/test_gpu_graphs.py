@@ -42,11 +42,11 @@ def fired(of: Any, variant: str, firings: int, **changes: Any) -> tuple[Any, lis
         arrays[f"hyper.{name}"][:] = value
     job = Job(("update",), of, STAND_IN, variant)
     residency = Residency({"update": job}, arrays)
-    call = residency.bound(job, arrays)
-    residency.load()
+    call = residency.bind_call(job, arrays)
+    residency.upload_all()
     for _ in range(firings):
         call()
-    residency.settle()
+    residency.download_all()
     return arrays, residency.notes()
 
 

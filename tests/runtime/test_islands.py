@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pearl.runtime.remote import batching
-from pearl.runtime.remote.lane_server import LaneServer, LostError
+from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
@@ -61,12 +61,12 @@ class Here(LaneServer):
 
     def push(self, messages):
         if self.gone:
-            raise LostError("it is gone")
+            raise RemoteLostError("it is gone")
         super().push([m.copy() for m in messages])
 
     def pull(self, timeout_s):
         if self.gone:
-            raise LostError("it is gone")
+            raise RemoteLostError("it is gone")
         return super().pull(min(timeout_s, 0.05))
 
     def kill(self):
@@ -143,7 +143,7 @@ def test_lost_islands_do_their_firings_again_and_nothing_is_lost(often, tmp_path
     often = told(system, checkpoint_every=504)
     trainer = trained(often, plan, "ray", progress=lose, out=tmp_path)
     assert (trainer.run.status, len(lose.lost), trainer.run.restarts) == ("done", 6, 6)
-    assert "firings since the last pause were done again" in trainer.run.events[0]
+    assert "firings since the last pause were repeated" in trainer.run.events[0]
     assert trainer.run.lost_transitions == 0
     assert differing(alone(case), trainer) == []
 
@@ -157,7 +157,7 @@ def test_a_failure_of_a_firing_that_is_done_again_counts_once(often, tmp_path):
         if faulty_envs.BORN[0] == 5 and not killed:  # it has failed, and another is in its place
             armed.touch()
             faulty_envs.BORN[0] = 0
-            killed.append(next(p for p in Here.made if "env_step" in p.island.tasks))
+            killed.append(next(p for p in Here.made if "env_step" in p.lane_group.tasks))
             killed[0].gone = True
 
     run = trained(*apart(system, plan), "ray", steps=800, progress=kill).run
@@ -228,10 +228,12 @@ def test_messages_and_bytes_are_those_of_the_plan(planned):
     assert differing(trained(system, plan, "one", steps=400), trainer) == []
     c = trainer.session.compiled
     iterations = trainer.run.env_steps // c.graph.env_steps
-    found = zip(c.islands, batching.flows(c.protocol, c.islands), trainer.run.traffic, strict=True)
+    found = zip(
+        c.islands, batching.plan_flows(c.protocol, c.islands), trainer.run.traffic, strict=True
+    )
     for island, flows, traffic in found:
-        messages = batching.planned(flows, [(0, iterations)])
-        for way, side, inside in (("to", "into", False), ("from", "out", True)):
+        messages = batching.message_count(flows, [(0, iterations)])
+        for way, side, inside in (("to", "inbound", False), ("from", "outbound", True)):
             payload = crossing(c.graph, island.tasks, inside) * iterations
             assert traffic[f"messages_{way}"] == messages[side]
             assert traffic[f"payload_bytes_{way}"] == payload

@@ -87,7 +87,7 @@ def test_a_process_that_was_stopped_for_longer_goes_on(tmp_path):
         try:
             until((tmp_path / "going").exists, "the eighth step")
             process.send_signal(signal.SIGSTOP)
-            time.sleep(watchdog.TIMES * 0.3 + 0.5)
+            time.sleep(watchdog.HARD_LIMIT_FACTOR * 0.3 + 0.5)
             process.send_signal(signal.SIGCONT)
             told, _ = process.communicate(timeout=HANG_S)
         finally:

@@ -1,5 +1,6 @@
 """What is set right after a lane has died is what its complete firings have left."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -41,12 +42,11 @@ def of_lane(protocol, number):
 
 def mended(engine, number, found):
     """What a lane has counted, once all of it was lost and mended."""
-    w, arrays = engine.work, {n: a.copy() for n, a in engine.work.arrays.items()}
+    arrays = {n: a.copy() for n, a in engine.context.arrays.items()}
     for name in found:
         arrays[name][-1] += 12345
-    recovery.rebuild_counts(
-        w.protocol, number, w.jobs, arrays, engine.board, engine.lookout.begun, w.span, w.learning
-    )
+    context = dataclasses.replace(engine.context, arrays=arrays)
+    recovery.rebuild_counts(context, number, engine.control, engine.monitor.start_counts)
     return arrays
 
 
@@ -56,14 +56,14 @@ def test_mending_a_lane_sets_what_its_complete_firings_have_counted(case, monkey
 
     def checked(engine, end, stop, *, timed=False):
         at = run(engine, end, stop, timed=timed)
-        protocol = engine.work.protocol
+        protocol = engine.context.protocol
         for number in range(len(protocol.lanes)):
             found = set(of_lane(protocol, number))
             arrays = mended(engine, number, found)
             for name in found:
-                now = engine.work.arrays[name]
+                now = engine.context.arrays[name]
                 np.testing.assert_array_equal(arrays[name], now, err_msg=name)
-            seen.append((min(engine.lookout.begun.fired.values()), found))
+            seen.append((min(engine.monitor.start_counts.fired.values()), found))
         return at
 
     monkeypatch.setattr(Engine, "run", checked)

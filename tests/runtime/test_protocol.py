@@ -11,7 +11,7 @@ import pytest
 
 from pearl import load
 from pearl.errors import SpecError
-from pearl.runtime.lanes import run_context
+from pearl.runtime.protocol import run_context
 from pearl.training.trainer import Trainer
 from tests.lanes import SECONDS, cut, differing, planned, replay_spec, spread, told, trained
 from tests.processes import workers
@@ -72,7 +72,7 @@ def sequential(case):
     spec["limits"]["max_lanes"] = 1
     system, plan = planned(spec)
     trainer = trained(system, plan, "one")
-    assert trainer.protocol.alone
+    assert trainer.protocol.is_single_lane
     return system, plan, trainer
 
 
@@ -118,7 +118,7 @@ def test_algorithms_without_a_replay_compute_the_same_on_several_lanes(name):
     for lanes in (2, len(tasks)):
         where = {t: i % lanes for i, t in enumerate(random.Random(3).sample(tasks, len(tasks)))}
         several = trained(system, spread(plan, where), "threads")
-        assert not several.protocol.alone
+        assert not several.protocol.is_single_lane
         assert differing(single, several) == []
 
 
@@ -337,7 +337,7 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
         occupied={"inference": 1e-6},
     )
     assert plan.task("inference").occupancy_s < plan.task("inference").seconds
-    assert "inference" in Trainer(system, plan).protocol.late
+    assert "inference" in Trainer(system, plan).protocol.asynchronous
     at_once = trained(system, plan, "one", steps=600)
     issued, others = [], []
 

@@ -110,11 +110,11 @@ def test_nothing_is_said_where_threads_wait_for_each_other_or_nothing_is_counted
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        assert cpu_wait.waits({"a": [HERE], "b": [HERE]}) == {}
-        assert len(cpu_wait.waits({"a": [HERE]})) == COUNTED
+        assert cpu_wait.read_waits({"a": [HERE], "b": [HERE]}) == {}
+        assert len(cpu_wait.read_waits({"a": [HERE]})) == COUNTED
     finally:
         os.sched_setaffinity(0, before)
-    assert cpu_wait.waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
+    assert cpu_wait.read_waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
     assert cpu_wait.lane_wait_s({}, {}, "a") is None
 
 
@@ -135,7 +135,7 @@ def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.Monke
     assert len(names) == 2
     assert plan.bottleneck.name in names
     seen: list[Mapping[str, Any]] = []
-    plain = cpu_wait.waits
+    plain = cpu_wait.read_waits
     monkeypatch.setattr(cpu_wait, "waits", lambda given: (seen.append(given), plain(given))[1])
     run = trained(system, plan, lanes, steps=1000).run
     assert set(seen[-1]) == names

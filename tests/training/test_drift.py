@@ -83,7 +83,7 @@ class Machine:
             return _Clock(self.takes_s(own.plan), at)
 
         patch.setattr(single_lane, "record_time", note)
-        patch.setattr(lane_runner, "keep", note)
+        patch.setattr(lane_runner, "record_time", note)
         patch.setattr(plan_change, "build_problem", lambda system: self.problem)
         patch.setattr(planner, "lane_overhead", lambda system: {})
         patch.setattr(CompiledPlan, "clock", clock)

@@ -93,7 +93,7 @@ def test_a_whole_loop_on_the_gpu_takes_as_many_steps_and_learns(through: Any) ->
     alone, run = through["all"], through["all"].run
     assert {t.device for t in alone.plan.tasks} == {"gpu"}
     arrays, beside = alone.session.arrays, through["cuda"].session.arrays
-    assert alone.protocol.alone
+    assert alone.protocol.is_single_lane
     assert run.env_steps == STEPS
     for name in ("learner.step", "replay.cursor", "rng.env_step", "rng.inference"):
         assert (arrays[name] == beside[name]).all(), name

@@ -1,7 +1,7 @@
-"""External environments: those whose state is not in the arrays of a run.
+"""External environments: environments whose state is not in the arrays of a run.
 
-Here are the log of their failures, their time limit, their snapshots and their restoration. Native
-environments live in the arrays and need none of this.
+This module has the log of their failures, their time limit, their snapshots and their restoration.
+Native environments live in the arrays and need none of these.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pearl_devices.primitives.envs.gym_steps import EnvStep
 
 TIME_LIMIT_S = 60.0
-"""Seconds that a step of an environment may take, where the spec does not say (assumed)."""
+"""Seconds that a step of an environment may take, by default (assumed)."""
 
 Environments = Mapping[str, "EnvStep"]
-"""Name of a task, of its group too where it has several → its environments."""
+"""Name of a task (with `@` and the number of the group if it has several) → its environments."""
 
 
-class Asked(Protocol):
-    """Environments that are asked for steps.
+class SteppedEnvs(Protocol):
+    """Environments of one kind that a lane steps.
 
-    name: of their kind.
-    since_s: monotonic time at which the one was asked that has not answered; None: none was.
+    name: of the kind.
+    since_s: monotonic time at which the step began that has not returned; None if none is running.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Asked(Protocol):
 
 
 EVENTS = 100
-"""Failures that are told in words at most; all are counted."""
+"""Most failures whose texts are stored; all failures are counted."""
 
 
 @dataclass
 class FailureLog:
     """Failures of lanes and environments in a run.
 
-    restarts: of lanes and environments.
-    lost_transitions: steps that were done, in part at least, and not stored.
-    events: failures and notes in words, EVENTS at most.
-    failure: why the run is to stop; None: it goes on.
+    restarts: number of restarts of lanes and environments.
+    lost_transitions: number of steps that were begun and not stored.
+    events: texts of failures and notes, at most EVENTS.
+    failure: why the run must stop; None while it may go on.
     """
 
     restarts: int = 0
@@ -59,7 +59,7 @@ class FailureLog:
     failure: str | None = None
 
     def note(self, text: str, *, lost: int = 0, restarts: int = 1) -> None:
-        """Add an event. lost: transitions. restarts: 0 for a mere note."""
+        """Add an event. lost: transitions lost. restarts: 0 if nothing was restarted."""
         self.restarts += restarts
         self.lost_transitions += lost
         if len(self.events) < EVENTS:
@@ -67,44 +67,44 @@ class FailureLog:
 
 
 def external_envs_of(job: Job, call: Call) -> EnvStep | None:
-    """The external environments behind a bound call; None where there are none."""
-    if not job.outside:
+    """Return the external environments behind a bound call; None if it steps none."""
+    if not job.steps_external_envs:
         return None
     from pearl_devices.primitives.envs.gym_envs import stepping
 
     return stepping(call)
 
 
-def hearing(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
-    """A listener for failures of environments: text, transitions lost.
+def failure_listener(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
+    """Return a listener for failures of environments: text, transitions lost.
 
-    The environment starts anew either way, so that the iteration can be completed. Unless `restart`
+    The environment restarts in any case, so that the iteration can be completed. Unless `restart`,
     the run then stops.
     """
 
-    def hear(text: str, lost: int) -> None:
+    def listen(text: str, lost: int) -> None:
         log.note(text, lost=lost)
         if not restart and log.failure is None:
             log.failure = text
 
-    return hear
+    return listen
 
 
-_awake = {"looked_s": 0.0, "since_s": 0.0}
-"""Monotonic times: of the last call of `describe_overdue_env`, and since which this
-process was not stopped."""
+_awake = {"checked_s": 0.0, "since_s": 0.0}
+"""Monotonic times: of the last call of `describe_overdue_env`; and since when this process has run
+without being stopped."""
 
 
-def describe_overdue_env(environments: Mapping[str, Asked], limit_s: float) -> str | None:
-    """The environment that has not answered for `limit_s`, in words; None where all have.
+def describe_overdue_env(environments: Mapping[str, SteppedEnvs], limit_s: float) -> str | None:
+    """Name an environment whose step has taken longer than `limit_s`; None if there is none.
 
-    To be called several times in `limit_s`. Where it was not, the process had been stopped (Ctrl-Z,
-    say), and the time begins anew.
+    Call this several times within `limit_s`. A longer gap between two calls means that the process
+    was stopped (with Ctrl-Z, for example); then the time limit starts again.
     """
     now_s = monotonic()
-    if now_s - _awake["looked_s"] > limit_s:
+    if now_s - _awake["checked_s"] > limit_s:
         _awake["since_s"] = now_s
-    _awake["looked_s"] = now_s
+    _awake["checked_s"] = now_s
     for name, env in environments.items():
         since_s = env.since_s
         if since_s is not None and now_s - max(since_s, _awake["since_s"]) > limit_s:
@@ -113,12 +113,14 @@ def describe_overdue_env(environments: Mapping[str, Asked], limit_s: float) -> s
 
 
 @contextmanager
-def interrupting_overdue_envs(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
-    """Meanwhile an environment of this thread that does not answer within `limit_s` is interrupted
-    by a TimeoutError raised inside it.
+def interrupting_overdue_envs(
+    environments: Mapping[str, SteppedEnvs], limit_s: float
+) -> Iterator[None]:
+    """Within this context, interrupt a step of this thread's environments after `limit_s`: a
+    signal handler raises TimeoutError inside the step.
 
-    Only the main thread of a process can be interrupted so; in other threads nothing happens here.
-    Code that never returns to Python is not reached: see `watchdog`.
+    Python runs signal handlers in the main thread only, so in other threads this does nothing. Code
+    that never returns to Python cannot be interrupted: see `watchdog`.
     """
     if not environments or threading.current_thread() is not threading.main_thread():
         yield
@@ -132,34 +134,35 @@ def interrupting_overdue_envs(environments: Mapping[str, Asked], limit_s: float)
     timer = signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
     try:
         yield
-    finally:  # of lanes whose environments are watched, amid an evaluation
+    finally:  # an evaluation within a run restores the timer of the run's environments
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
-    """Name of a task → the JSON from which `restore` brings its environments back."""
+    """Map each task to the JSON from which `restore` restores its environments."""
     return {name: env.snapshot() for name, env in environments.items()}
 
 
-def restore(environments: Environments, kept: Mapping[str, Any]) -> None:
-    """Bring environments back as they were.
+def restore(environments: Environments, snapshots: Mapping[str, Any]) -> None:
+    """Restore environments from the result of `snapshot`.
 
     Raises:
-        ValueError: one is missing in `kept`, or does not come back the same.
+        ValueError: a snapshot is missing, or its environments do not come back the same.
     """
     for name, env in environments.items():
-        if name not in kept:
+        if name not in snapshots:
             raise ValueError(
-                f"environments {env.name!r} of {name} are not in the checkpoint; it cannot go on"
+                f"environments {env.name!r} of {name} are not in the checkpoint, so it cannot "
+                "be resumed"
             )
         try:
-            env.restore(kept[name])
+            env.restore(snapshots[name])
         except ValueError:
             raise
-        except Exception as error:  # a damaged entry, or whatever a program of others raises
+        except Exception as error:  # a damaged entry, or an error of user code
             raise ValueError(
-                f"environments {env.name!r} of {name} cannot come back by what the checkpoint "
-                f"says of them: {type(error).__name__}: {error}"
+                f"environments {env.name!r} of {name} cannot be restored from the checkpoint: "
+                f"{type(error).__name__}: {error}"
             ) from error

@@ -1,10 +1,10 @@
 """Watchdog: ends the process if an environment step neither returns nor can be interrupted.
 
-An environment that returns to Python now and then is interrupted (`external_envs.watched`). The
-lane that learns notices an environment in another thread that does not answer. Neither reaches code
-in the main thread that never returns to Python, nor code that holds the interpreter's lock: then
-nothing can be mended or saved, and the process says so and ends. Worker processes need no watchdog:
-their parent ends them, and they end with their parent.
+A step that returns to Python now and then is interrupted
+(`external_envs.interrupting_overdue_envs`). The lane that learns detects a hung environment in
+another thread. But nothing interrupts code in the main thread that never returns to Python, or code
+that holds the interpreter's lock. Then no state can be saved, so the process reports the
+environment and ends. Worker processes need no watchdog: their parent ends them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import numpy.typing as npt
 from numba import types
 
 from pearl.runtime.environments.external_envs import (
-    Asked,
+    SteppedEnvs,
     describe_overdue_env,
     interrupting_overdue_envs,
 )
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import load
 
-TIMES = 4
+HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
 
 STATUS = 1
-"""Exit status of the process: that of a failed run."""
+"""Exit status of the process: the status of a failed run."""
 
-LOOK_S = 0.02
+CHECK_S = 0.02
+"""Longest time between two checks of the thread without the interpreter's lock, in seconds."""
 
 _usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
 _write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int64, types.int64))
@@ -41,49 +42,54 @@ _exit: Any = types.ExternalFunction("_exit", types.void(types.int32))
 
 
 @compiled(nogil=True, error_model="numpy")
-def _watch(beats: int, over: int, looks: int, look_us: int, text: int, size: int) -> None:
-    """Without the interpreter's lock: ends the process, `text` on standard error, once the cell
-    `beats` has been the same for so many looks; returns once the cell `over` is not 0."""
-    seen, same = load(beats), 0
+def _watch(beats: int, over: int, checks: int, check_us: int, text: int, size: int) -> None:
+    """End the process, with `text` on standard error, once the cell `beats` is the same in so many
+    checks; return once the cell `over` is non-zero.
+
+    This is compiled and runs without the interpreter's lock, since the lock may never be free.
+    """
+    last, same = load(beats), 0
     while load(over) == 0:
-        _usleep(look_us)
+        _usleep(check_us)
         now = load(beats)
-        same = same + 1 if now == seen else 0
-        seen = now
-        if same >= looks:
+        same = same + 1 if now == last else 0
+        last = now
+        if same >= checks:
             _write(2, text, size)
             _exit(STATUS)
 
 
 @contextmanager
-def exiting_on_hang(environments: Mapping[str, Asked], limit_s: float) -> Iterator[None]:
-    """Meanwhile this process ends, with a line on standard error and `STATUS`, once one of its
-    environments has not answered for `TIMES` × `limit_s`. Who holds the interpreter's lock so long
-    is taken to be one of them."""
+def exiting_on_hang(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterator[None]:
+    """Within this context, end the process once a step of an environment takes longer than
+    `HARD_LIMIT_FACTOR` × `limit_s`, with a line on standard error and exit status `STATUS`.
+
+    Code that holds the interpreter's lock so long is taken to be an environment.
+    """
     if not environments:
         yield
         return
-    end_s, over = TIMES * limit_s, threading.Event()
-    known = " or ".join(f"environment {env.name!r} of {task}" for task, env in environments.items())
+    end_s, over = HARD_LIMIT_FACTOR * limit_s, threading.Event()
+    names = " or ".join(f"environment {env.name!r} of {task}" for task, env in environments.items())
     text: npt.NDArray[np.uint8] = np.frombuffer(
-        _said(f"{known} has held the interpreter's lock for {end_s:g} s"), np.uint8
+        _last_words(f"{names} has held the interpreter's lock for {end_s:g} s"), np.uint8
     )
     cells = np.zeros(2, np.int64)
-    beats, look_s = int(cells.ctypes.data), min(LOOK_S, limit_s / 64)
+    beats, check_s = int(cells.ctypes.data), min(CHECK_S, limit_s / 64)
 
     def beat() -> None:
         while not over.wait(limit_s / 4):
             cells[0] += 1
-            why = describe_overdue_env(environments, end_s)
-            if why is not None and not over.is_set():
-                os.write(2, _said(why))
+            reason = describe_overdue_env(environments, end_s)
+            if reason is not None and not over.is_set():
+                os.write(2, _last_words(reason))
                 os._exit(STATUS)
 
-    looks, look_us = int(end_s / look_s), max(1, int(look_s * 1e6))
-    given = (beats, beats + 8, looks, look_us, int(text.ctypes.data), text.size)
+    checks, check_us = int(end_s / check_s), max(1, int(check_s * 1e6))
+    arguments = (beats, beats + 8, checks, check_us, int(text.ctypes.data), text.size)
     threads = [
-        threading.Thread(target=beat, daemon=True, name="environments asked"),
-        threading.Thread(target=_watch, args=given, daemon=True, name="interpreter asked"),
+        threading.Thread(target=beat, daemon=True, name="environment watchdog"),
+        threading.Thread(target=_watch, args=arguments, daemon=True, name="interpreter watchdog"),
     ]
     for thread in threads:
         thread.start()
@@ -98,21 +104,23 @@ def exiting_on_hang(environments: Mapping[str, Asked], limit_s: float) -> Iterat
 
 @contextmanager
 def env_time_limit(
-    here: Mapping[str, Asked], all_: Mapping[str, Asked], limit_s: float
+    thread_envs: Mapping[str, SteppedEnvs], process_envs: Mapping[str, SteppedEnvs], limit_s: float
 ) -> Iterator[None]:
-    """Meanwhile environments that do not answer are interrupted, or else this process ends.
+    """Within this context, interrupt steps of environments that exceed `limit_s`; if that is not
+    possible, end this process.
 
-    here: the environments of this thread, which can be interrupted. all_: those of this process.
+    thread_envs: environments of this thread, which can be interrupted.
+    process_envs: environments of all threads of this process.
     """
-    if not all_:
+    if not process_envs:
         yield
         return
-    with exiting_on_hang(all_, limit_s), interrupting_overdue_envs(here, limit_s):
+    with exiting_on_hang(process_envs, limit_s), interrupting_overdue_envs(thread_envs, limit_s):
         yield
 
 
-def _said(why: str) -> bytes:
+def _last_words(reason: str) -> bytes:
     return (
-        f"pearl: {why} and cannot be interrupted; the process ends here, and the last checkpoint "
-        "in the run's folder, if there is one, stands\n"
+        f"pearl: {reason} and cannot be interrupted; the process ends now. A checkpoint in the "
+        "run's folder stays valid\n"
     ).encode()

@@ -1,14 +1,14 @@
-"""Asynchronous actor: one copy of the acting tasks, in a thread or a process of its own.
+"""Asynchronous actor: one replica of the acting tasks, in a thread or a process.
 
-The lane that learns (`async_learner`) alone writes two words for each copy: the steps granted so
-far, and the version of the parameters for the last of them. The copy alone writes the counts of its
-inference and its env_step. A copy has one place for its next transitions: no step is granted before
-the transitions of the step before are stored.
+Only the learner (`async_learner`) writes two counters of each actor: the steps granted so far, and
+the version of the parameters for the last granted step. Only the actor writes the counts of its
+inference and its env_step. An actor holds the transitions of one step: the learner grants the next
+step after it has stored them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from time import perf_counter_ns
 
 import numpy as np
@@ -19,125 +19,126 @@ from pearl.runtime.lanes.lane_runner import SLEEP_S, SPINS
 from pearl.runtime.protocol import channels, progress_counters, recovery
 from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.protocol.progress_counters import WakeEvent
-from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import Job, record_time
-from pearl_devices import Buffers, Call
+from pearl.runtime.protocol.run_context import RunContext
+from pearl.runtime.protocol.single_lane import record_time
+from pearl_devices import Call
 from pearl_devices.base import finish
 
 STEPS, ALL = 1, 2
-"""Values of the learning lane's sleep cell: it sleeps until a copy has stepped, or until a copy has
-done anything."""
+"""Values of the learner's sleep cell: the learner sleeps until an actor has stepped, or until an
+actor has done anything."""
 
-SAMPLED = 64
-"""Steps of a copy of which one is timed."""
+TIMING_INTERVAL = 64
+"""An actor times one of so many steps."""
 
 ONE = np.ones(1, np.int64)
 
 
-def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
-    """The counts that the lanes of an any-order plan share: of the tasks, and the words above."""
-    copies = range(len(protocol.split.shares))
-    return (
-        *(t.name for t in protocol.graph.tasks),
-        *(w for i in copies for w in (granted(i), version(i))),
-    )
+def grant_counters(protocol: ExecutionSchedule) -> tuple[str, ...]:
+    """Names of the counters that only the learner of an any-order plan writes."""
+    replicas = range(len(protocol.split.shares))
+    return tuple(name for i in replicas for name in (granted_counter(i), version_counter(i)))
 
 
-def granted(copy: int) -> str:
+def granted_counter(copy: int) -> str:
+    """Return the counter of the steps granted to an actor."""
     return f"granted#{copy}"
 
 
-def version(copy: int) -> str:
+def version_counter(copy: int) -> str:
+    """Return the counter of the parameter version of an actor's last granted step."""
     return f"version#{copy}"
 
 
 def copy_of(protocol: ExecutionSchedule, number: int) -> int | None:
-    """The copy whose tasks a lane has; None for the lane that learns."""
+    """Return the actor whose tasks a lane has; None for the learner."""
     parts = [protocol.graph.task(t).part for t in protocol.lanes[number].tasks]
     return parts[0].replica if parts[0] else None
 
 
-def called(protocol: ExecutionSchedule, number: int) -> str:
-    """A lane by name."""
+def lane_name(protocol: ExecutionSchedule, number: int) -> str:
+    """Return the name of a lane."""
     copy, name = copy_of(protocol, number), protocol.lanes[number].name
     return name if copy is None else f"{name} (actor {copy})"
 
 
 class AsyncActor:
-    """A copy with its calls bound, in the place of a `LaneRunner`.
+    """An actor with its calls bound. It has the interface of `LaneRunner` that workers use.
 
-    look: called after every sleep; may raise Stopped.
-    settled, environments, anew: as in `LaneRunner`.
+    poll: called after every sleep; may raise StopRequested.
+    on_segment_end, environments, restarted_envs: as in `LaneRunner`.
     """
 
     def __init__(
         self,
-        protocol: ExecutionSchedule,
+        context: RunContext,
         number: int,
-        jobs: Mapping[str, Job],
-        arrays: Buffers,
-        board: ControlBlock,
-        bells: Sequence[WakeEvent],
-        residency: Residency,
-        look: Callable[[], None],
+        control: ControlBlock,
+        poll: Callable[[], None],
         *,
         spins: int = SPINS,
-        anew: bool = False,
+        restarted_envs: bool = False,
     ) -> None:
+        protocol, jobs = context.protocol, context.jobs
         copy = copy_of(protocol, number)
         assert copy is not None
-        self.number, self.board, self.bells, self.look = number, board, bells, look
-        self.name, self.spins, self._home = called(protocol, number), spins, protocol.home
+        self.number, self.control, self.poll = number, control, poll
+        self.wake_events, self.spins, self._home = context.wake_events, spins, protocol.home
+        self.name = lane_name(protocol, number)
         self.times_ns: dict[str, list[int]] = {}
         self.lags: dict[str, dict[int, int]] = {}
-        self.settled: Callable[[int], None] | None = None
+        self.on_segment_end: Callable[[int], None] | None = None
         self._tasks = f"inference#{copy}", f"env_step#{copy}"
-        self._counts = tuple(board.count(t) for t in self._tasks)
-        self._granted = np.array([board.count(granted(copy))], np.int64)
-        self._version = board.count(version(copy))
+        self._counts = tuple(control.count_cell(t) for t in self._tasks)
+        self._granted = np.array([control.count_cell(granted_counter(copy))], np.int64)
+        self._version = control.count_cell(version_counter(copy))
         self._acting = [
-            call(protocol, jobs, arrays, residency, self._tasks[0], slot)
+            bind_to_slot(context, self._tasks[0], slot)
             for slot in range(protocol.slots["param_sync"])
         ]
-        self._stepping = call(protocol, jobs, arrays, residency, self._tasks[1])
+        self._stepping = bind_to_slot(context, self._tasks[1])
         job, part = jobs[self._tasks[1]], protocol.graph.task(self._tasks[1]).part
-        found = external_envs.external_envs_of(job, self._stepping)
+        env = external_envs.external_envs_of(job, self._stepping)
         self.environments: Environments = {}
-        if found is not None and part:
-            found.first = sum(part.shares[:copy])
-            self.environments = {job.name: found}
-        if anew:
+        if env is not None and part:
+            env.first = sum(part.shares[:copy])
+            self.environments = {job.name: env}
+        if restarted_envs:
             firing = next(f for f in protocol.lanes[number].firings if f.tasks == self._tasks[1:])
-            (self._stepping,) = recovery.marked(protocol, firing, jobs, arrays, [self._stepping])
+            (self._stepping,) = recovery.with_episode_restart(context, firing, [self._stepping])
 
-    def follow(self) -> None:
-        """Do the steps that are granted, until told to stop. Between segments all are done."""
-        board, mine = self.board, self.board.sleeps(self.number)
-        number, flushed = board.read(self._counts[1]), board.read(board.flushed(self.number))
-        while not board.read(board.stop):
-            flush = board.read(board.flush)  # before what is granted: no grant follows it
-            if progress_counters.spin(board.address, self._granted, ONE, ONE, number, self.spins):
+    def serve(self) -> None:
+        """Do the granted steps until the run stops. At the end of a segment all are done."""
+        control, mine = self.control, self.control.sleep_cell(self.number)
+        number = control.read(self._counts[1])
+        flushed = control.read(control.flushed_cell(self.number))
+        while not control.read(control.stop_cell):
+            flush = control.read(control.flush_cell)  # read before the grants: none follows
+            if progress_counters.spin_until_reached(
+                control.address, self._granted, ONE, ONE, number, self.spins
+            ):
                 self._step(number)
                 number += 1
             elif flush > flushed:
-                if self.settled is not None:
-                    self.settled(flush)
-                self._publish(board.flushed(self.number), flush)
+                if self.on_segment_end is not None:
+                    self.on_segment_end(flush)
+                self._publish(control.flushed_cell(self.number), flush)
                 flushed = flush
             else:
-                board.write(mine, 1)
-                granted = progress_counters.reached(board.address, self._granted, ONE, ONE, number)
-                if not granted and board.read(board.flush) == flush:
-                    self.bells[self.number].sleep(SLEEP_S)
-                board.write(mine, 0)
-                self.look()
+                control.write(mine, 1)
+                granted = progress_counters.counts_reached(
+                    control.address, self._granted, ONE, ONE, number
+                )
+                if not granted and control.read(control.flush_cell) == flush:
+                    self.wake_events[self.number].wait(SLEEP_S)
+                control.write(mine, 0)
+                self.poll()
 
     def _step(self, number: int) -> None:
-        """Do step `number`. Its actions may be there, from a process that has died since."""
-        timed, begin = number % SAMPLED == 0, perf_counter_ns()
-        if self.board.read(self._counts[0]) <= number:
-            acting = self._acting[slot_of(self.board.read(self._version), len(self._acting))]
+        """Do step `number`. A process that has died may have chosen its actions."""
+        timed, begin = number % TIMING_INTERVAL == 0, perf_counter_ns()
+        if self.control.read(self._counts[0]) <= number:
+            acting = self._acting[slot_of(self.control.read(self._version), len(self._acting))]
             acting()
             if timed:
                 finish(acting)
@@ -151,27 +152,20 @@ class AsyncActor:
         self._publish(self._counts[1], number + 1)
 
     def _publish(self, cell: int, value: int, until: int = STEPS) -> None:
-        """Set a count, and wake the learning lane if it sleeps until `until` or less."""
-        board, home = self.board, self._home
-        board.write(cell, value)
-        if board.read(board.sleeps(home)) >= until:
-            self.bells[home].ring()
+        """Set a count, and wake the learner if its sleep cell is at least `until`."""
+        control, home = self.control, self._home
+        control.write(cell, value)
+        if control.read(control.sleep_cell(home)) >= until:
+            self.wake_events[home].set()
 
 
 def slot_of(version: int, slots: int) -> int:
-    """The slot of a version of the parameters, that of param_sync number `version` − 1 (from 0)."""
+    """Return the slot that holds a version of the parameters (versions count from 1)."""
     return (version - 1) % slots
 
 
-def call(
-    protocol: ExecutionSchedule,
-    jobs: Mapping[str, Job],
-    arrays: Buffers,
-    residency: Residency,
-    task: str,
-    slot: int = 0,
-) -> Call:
-    """A task's call on the parameters in `slot`."""
-    job = jobs[task]
-    seen = channels.view(protocol, arrays, job.kernel, task, {"param_sync": slot})
-    return residency.bound(job, seen, lane=protocol.lane_of[task])
+def bind_to_slot(context: RunContext, task: str, slot: int = 0) -> Call:
+    """Bind the call of a task to the parameters in `slot`."""
+    protocol, job = context.protocol, context.jobs[task]
+    views = channels.task_view(protocol, context.arrays, job.kernel, task, {"param_sync": slot})
+    return context.residency.bind_call(job, views, lane=protocol.lane_of[task])

@@ -1,15 +1,15 @@
 """Asynchronous learner: the learning lane stores the transitions of whichever actor is ready.
 
-Every copy of the acting tasks has a thread or a process of its own (`async_actor`) and one place
-for its next transitions. It acts with the parameters that were the newest when its last transitions
-were stored, steps, and waits. An iteration stores as many rows and takes as many gradient steps as
-in a fixed order, so the replay ratio is exact. Whose rows are stored depends on timing, so a run is
-not reproducible.
+Every actor, a replica of the acting tasks, has its thread or process (`async_actor`) and holds the
+transitions of one step. It acts with the parameters that were the newest when the learner granted
+the step, steps, and waits. An iteration stores as many rows and takes as many gradient steps as in
+a fixed order, so the replay ratio is exact. Which actor's rows come first depends on timing, so a
+run is not reproducible.
 
-No row is stored whose parameters are more than `policy_lag` param_syncs old. Each row has a
-deadline: the last store before the param_sync that would make the row too old. Where as many rows
-have their deadline within the next k stores, those rows are stored next. A copy begins no step for
-which no store would be left.
+No stored row has parameters that are more than `policy_lag` param_syncs old. Each row has a
+deadline: the last store before the param_sync that would make the row too old. If the deadlines of
+k rows lie within the next k stores, the learner stores these rows first. It grants a step only if a
+store is left for its rows.
 """
 
 from __future__ import annotations
@@ -29,166 +29,159 @@ from pearl.runtime.environments.external_envs import Environments
 from pearl.runtime.lanes.async_actor import (
     ALL,
     STEPS,
-    AsyncActor,
-    call,
-    called,
-    granted,
+    bind_to_slot,
+    granted_counter,
+    lane_name,
     slot_of,
-    version,
-    words,
+    version_counter,
 )
 from pearl.runtime.lanes.engine import Engine, Hosting
 from pearl.runtime.lanes.lane_runner import SLEEP_S
-from pearl.runtime.lanes.run_context import RunContext
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.protocol.progress_counters import WakeEvent
+from pearl.runtime.protocol.control_block import ControlBlock, wake_all
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError, record_time
 from pearl_devices import Buffers, Call
 from pearl_devices.base import finish
 
 ACTED = "any_order.acted"
-"""Array of shape (copies,): 0 where no transitions of the copy wait to be stored, else 1 + the
-version of the parameters that they were acted with. Part of a checkpoint."""
+"""Name of an int64 array of shape (actors,) in a checkpoint: 0 if the actor holds no transitions,
+else 1 + the version of the parameters with which it chose the actions."""
 
 
 class AsyncEngine(Engine):
-    """The lanes of an any-order plan. graph: the algorithm's, nothing split."""
+    """The lanes of an any-order plan. graph: of the algorithm, before tasks were split."""
 
-    pauses = False
+    interruptible = False
 
-    def __init__(self, work: RunContext, hosting: Hosting, graph: TaskGraph) -> None:
-        self._whole, self._warm = graph, work.span.warm
-        work.span = replace(work.span, total=sys.maxsize)  # a fast copy does more than its share
-        super().__init__(work, hosting)
-
-    @staticmethod
-    def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
-        return words(protocol)
+    def __init__(self, context: RunContext, hosting: Hosting, graph: TaskGraph) -> None:
+        self._whole = graph
+        # A fast actor does more steps than its share: none of them may be empty.
+        context.span = replace(context.span, end=sys.maxsize)
+        super().__init__(context, hosting)
 
     def lane_name(self, number: int) -> str:
-        return called(self.work.protocol, number)
+        return lane_name(self.context.protocol, number)
 
-    def bind(self, number: int, look: Callable[[], None]) -> Any:
-        w = self.work
-        if number == w.protocol.home:
-            return AsyncLearner(w, self._whole, self._warm, self.board, w.bells, look, self.spins)
-        given = (w.protocol, number, w.jobs, w.arrays, self.board, w.bells, w.residency, look)
-        return AsyncActor(*given, spins=self.spins)
+    def bind(self, number: int, poll: Callable[[], None]) -> Any:
+        if number == self.context.protocol.home:
+            return AsyncLearner(self.context, self._whole, self.control, poll, self.spins)
+        return super().bind(number, poll)
 
     def waits_in_env_step(self, number: int) -> bool:
         acted, stepped = self.counts_of(number)
         return acted > stepped
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end`; at `stop` no copy is amid a step."""
-        self.lookout.reset_stall_detector()
-        self.lookout.poll()
+        """Run iterations up to `end`; at `stop` no actor is in the middle of a step."""
+        self.monitor.reset_stall_detector()
+        self.monitor.poll()
         learner: AsyncLearner = self.own
-        if any(w.full for w in self.lookout.workers.values()):
+        if any(worker.needs_pause for worker in self.monitor.workers.values()):
             self.halt()
         while learner.iteration < end:
             learner.iterate(timed=timed and learner.iteration == end - 1)
         return self.halt() if end == stop else end
 
     def halt(self) -> int:
-        """Let every copy end its present step and begin no other."""
+        """Let every actor end its present step, and grant no other. Returns the iteration."""
         learner: AsyncLearner = self.own
         learner.halt()
-        board, at = self.board, learner.iteration
-        board.write(board.flushed(self.work.protocol.home), at)
-        board.write(board.flush, at)
-        self._ring()
-        learner.until(lambda: all(board.read(board.flushed(n)) >= at for n in range(board.lanes)))
-        for worker in self.lookout.workers.values():
-            worker.settled()
-        self.work.residency.settle()
+        control, at = self.control, learner.iteration
+        control.write(control.flushed_cell(self.context.protocol.home), at)
+        control.write(control.flush_cell, at)
+        wake_all(self.context.wake_events)
+        flushed = [control.flushed_cell(n) for n in range(control.lanes)]
+        learner.wait_until(lambda: all(control.read(cell) >= at for cell in flushed))
+        for worker in self.monitor.workers.values():
+            worker.on_pause()
+        self.context.residency.download_all()
         return at
 
 
 class AsyncLearner:
-    """The lane that learns, in the place of a `LaneRunner`.
+    """The learning lane. It has the interface of `LaneRunner` that the engine uses.
 
-    cut: no call of it is ever cut short.
-    iteration: iterations done.
-    lags: age, in param_syncs, of the parameters behind the rows that were stored.
+    interrupted: always False; the stop word interrupts no call.
+    iteration: number of complete iterations.
+    lags: histogram of the age, in param_syncs, of the parameters behind the stored rows.
     """
 
     def __init__(
         self,
-        work: RunContext,
+        context: RunContext,
         graph: TaskGraph,
-        warm: int,
-        board: ControlBlock,
-        bells: Sequence[WakeEvent],
-        look: Callable[[], None],
+        control: ControlBlock,
+        poll: Callable[[], None],
         spins: int,
     ) -> None:
-        p = self.protocol = work.protocol
-        self.arrays, self.board, self.bells, self.look = work.arrays, board, bells, look
-        self.name, self.iteration, self.cut = called(p, p.home), 0, False
+        p = self.protocol = context.protocol
+        self.arrays, self.wake_events = context.arrays, context.wake_events
+        self.control, self.poll, self._spins = control, poll, spins
+        self.name, self.iteration, self.interrupted = lane_name(p, p.home), 0, False
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {"policy_lag": {}}
         self.environments: Environments = {}
-        self._warm, self._learning, self._spins = warm, set(work.learning), spins
+        self._warm, self._learning = context.span.learning_starts, set(context.learning)
         self._copies = range(len(p.split.shares))
         self._order = tuple(t for t in program_order(graph) if t not in ("inference", "env_step"))
         self._bound = max(
             c.slack for c in p.plan.edges if (c.src, c.dst) == ("param_sync", "inference#0")
         )
-        self._rooms = rooms(self._order, len(self._copies), self._bound)
+        self._budgets = store_budgets(self._order, len(self._copies), self._bound)
         self._granted, self._stored, self._version = ([0 for _ in self._copies] for _ in range(3))
         self._newest, self._looked = 0, time.monotonic()
-        self._acted = [board.count(f"inference#{i}") for i in self._copies]
-        self._stepped = [board.count(f"env_step#{i}") for i in self._copies]
-        flushed = [board.flushed(n) for n in range(board.lanes)]
-        self._watched = np.array([*self._acted, *self._stepped, *flushed], np.int64)
+        self._acted = [control.count_cell(f"inference#{i}") for i in self._copies]
+        self._stepped = [control.count_cell(f"env_step#{i}") for i in self._copies]
+        flushed = [control.flushed_cell(n) for n in range(control.lanes)]
+        self._watched_cells = np.array([*self._acted, *self._stepped, *flushed], np.int64)
         self._lane_of = {
             i: n for n, k in enumerate(p.lanes) for i in self._copies if f"env_step#{i}" in k.tasks
         }
-        self._storing = [_store(work, graph, i) for i in self._copies]
+        self._storing = [_bind_store(context, graph, i) for i in self._copies]
         slots = range(p.slots["param_sync"])
-        given = p, work.jobs, work.arrays, work.residency
-        self._copying = [call(*given, "param_sync", slot) for slot in slots]
-        self._others = {
-            t: call(*given, t) for t in self._order if t not in ("replay_insert", "param_sync")
-        }
+        self._copying = [bind_to_slot(context, "param_sync", slot) for slot in slots]
+        others = [t for t in self._order if t not in ("replay_insert", "param_sync")]
+        self._others = {task: bind_to_slot(context, task) for task in others}
 
-    def segment(self, at: int) -> None:
-        """Go on from iteration `at` with the transitions that wait by the arrays."""
+    def begin_segment(self, at: int) -> None:
+        """Continue from iteration `at` with the transitions that actors hold.
+
+        Raises:
+            LaneError: the checkpoint says that actors hold transitions of too old parameters.
+        """
         q = self.protocol.graph.repetition
         self.iteration, self._newest = at, max(at, self._warm) * q["param_sync"]
         for i in self._copies:
             acted, done = int(self.arrays[ACTED][i]), at * q[f"env_step#{i}"]
             if acted and not 0 <= self._newest - (acted - 1) <= self._bound:
                 raise LaneError(
-                    f"{ACTED} of copy {i} is {acted}: its transitions were acted with version "
-                    f"{acted - 1} of the parameters, where the newest is {self._newest} and "
-                    f"{self._bound} older at most may be"
+                    f"{ACTED} of actor {i} is {acted}: it chose its actions with version "
+                    f"{acted - 1} of the parameters; the newest version is {self._newest}, and "
+                    f"actors may use one that is at most {self._bound} older"
                 )
             self._granted[i], self._stored[i] = done, done - (acted > 0)
             self._version[i] = acted - 1
-            self.board.write(self.board.count(granted(i)), done)
+            self.control.write(self.control.count_cell(granted_counter(i)), done)
 
     def waits_for(self) -> list[str]:
-        board, copies = self.board, self._copies
-        return [f"env_step#{i}" for i in copies if board.read(self._stepped[i]) < self._granted[i]]
+        read, copies = self.control.read, self._copies
+        return [f"env_step#{i}" for i in copies if read(self._stepped[i]) < self._granted[i]]
 
     def iterate(self, *, timed: bool) -> None:
-        """One iteration; timed: with a clock around its calls."""
-        takes = 0
+        """Run one iteration. timed: time its calls."""
+        stores = 0
         for task in self._order:
             begin = time.perf_counter_ns()
             if task == "replay_insert":
                 for _ in self._copies:
-                    self._take(self._rooms[takes])
-                    takes += 1
+                    self._store_rows(self._budgets[stores])
+                    stores += 1
             elif self.iteration < self._warm and task in self._learning:
                 continue
             elif task == "param_sync":
-                self._copy()
+                self._publish_parameters()
             else:
                 self._others[task]()
                 if timed:
@@ -199,52 +192,62 @@ class AsyncLearner:
         now = time.monotonic()
         if now - self._looked > SLEEP_S:
             self._looked = now
-            self.look()
+            self.poll()
 
     def halt(self) -> None:
-        board, copies = self.board, self._copies
-        self.until(lambda: all(board.read(self._stepped[i]) == self._granted[i] for i in copies))
+        """Wait until all granted steps are done, and note the transitions that actors hold."""
+        read, copies = self.control.read, self._copies
+        self.wait_until(lambda: all(read(self._stepped[i]) == self._granted[i] for i in copies))
         for i in copies:
             self.arrays[ACTED][i] = self._version[i] + 1 if self._under_way(i) else 0
 
-    def _take(self, room: Sequence[int]) -> None:
-        """Store the rows of one copy.
+    def _store_rows(self, budget: Sequence[int]) -> None:
+        """Store the rows of one actor.
 
-        room: at index k − 1 the stores before the k-th param_sync from now on, this one included.
+        budget: index k − 1 → number of stores before the k-th param_sync from now on, this store
+            included.
         """
-        self._grant(room[self._bound])
-        self.until(lambda: self._choice(room) is not None)
-        copy = self._choice(room)
+        self._grant(budget[self._bound])
+        self.wait_until(lambda: self._choose_actor(budget) is not None)
+        copy = self._choose_actor(budget)
         assert copy is not None
         self._storing[copy]()
-        age, seen = self._newest - self._version[copy], self.lags["policy_lag"]
-        seen[age] = seen.get(age, 0) + 1
+        age, ages = self._newest - self._version[copy], self.lags["policy_lag"]
+        ages[age] = ages.get(age, 0) + 1
         self._stored[copy] += 1
-        self._grant(room[self._bound] - 1)
+        self._grant(budget[self._bound] - 1)
 
     def _under_way(self, copy: int) -> bool:
         return self._granted[copy] > self._stored[copy]
 
-    def _grant(self, room: int) -> None:
-        """Let copies begin a step with the newest parameters, as long as `room` stores suffice for
-        all steps under way."""
-        board, busy = self.board, sum(map(self._under_way, self._copies))
+    def _grant(self, budget: int) -> None:
+        """Let actors begin a step with the newest parameters, while `budget` stores suffice for all
+        steps under way.
+
+        The version is written before the grant: an actor that sees the grant sees its version.
+        """
+        control, busy = self.control, sum(map(self._under_way, self._copies))
         for i in self._copies:
-            if busy < room and not self._under_way(i):
+            if busy < budget and not self._under_way(i):
                 busy += 1
                 self._version[i], self._granted[i] = self._newest, self._granted[i] + 1
-                board.write(board.count(version(i)), self._newest)
-                lane, cell = self._lane_of[i], board.count(granted(i))
-                sleeping = board.address + progress_counters.CELL * board.sleeps(0)
+                control.write(control.count_cell(version_counter(i)), self._newest)
+                lane, cell = self._lane_of[i], control.count_cell(granted_counter(i))
+                sleeping = control.address + progress_counters.CELL * control.sleep_cell(0)
                 value = self._granted[i]
-                if progress_counters.publish(board.address, cell, value, sleeping, lane, lane + 1):
-                    self.bells[lane].ring()
+                if progress_counters.publish(
+                    control.address, cell, value, sleeping, lane, lane + 1
+                ):
+                    self.wake_events[lane].set()
 
-    def _choice(self, room: Sequence[int]) -> int | None:
-        """Actor whose transitions to store next: first come, first served, unless the staleness
-        deadline of another would be missed (earliest deadline first)."""
+    def _choose_actor(self, budget: Sequence[int]) -> int | None:
+        """Choose the actor whose transitions to store next; None if the learner must wait.
+
+        The oldest parameters go first, among actors that are ready. If `place` rows have their
+        deadline within `place` stores, only these rows may be stored (earliest deadline first).
+        """
         due = sorted(
-            (room[self._version[i] + self._bound - self._newest], i)
+            (budget[self._version[i] + self._bound - self._newest], i)
             for i in self._copies
             if self._under_way(i)
         )
@@ -252,70 +255,69 @@ class AsyncLearner:
         ready = [
             (self._version[i], i)
             for end, i in due
-            if end <= tight and self.board.read(self._stepped[i]) > self._stored[i]
+            if end <= tight and self.control.read(self._stepped[i]) > self._stored[i]
         ]
         return min(ready)[1] if ready else None
 
-    def _copy(self) -> None:
+    def _publish_parameters(self) -> None:
         """Copy the new parameters into a slot that no actor reads."""
         slots = len(self._copying)
         slot = slot_of(self._newest + 1, slots)
 
-        def read(copy: int) -> bool:
-            reading = self.board.read(self._acted[copy]) < self._granted[copy]
+        def reads_slot(copy: int) -> bool:
+            reading = self.control.read(self._acted[copy]) < self._granted[copy]
             return reading and slot_of(self._version[copy], slots) == slot
 
-        self.until(lambda: not any(map(read, self._copies)), ALL)
+        self.wait_until(lambda: not any(map(reads_slot, self._copies)), ALL)
         self._copying[slot]()
         self._newest += 1
 
-    def until(self, true: Callable[[], bool], what: int = STEPS) -> None:
-        """Wait until `true()`: spin, then sleep until `what` (STEPS or ALL).
-
-        After every sleep look whether an actor has failed.
-        """
-        board, watched, mine = self.board, self._watched, self.board.sleeps(self.protocol.home)
+    def wait_until(self, true: Callable[[], bool], event: int = STEPS) -> None:
+        """Wait until `true()`: spin, then sleep until `event` (STEPS or ALL). After every sleep,
+        check whether an actor has failed."""
+        control, watched = self.control, self._watched_cells
+        home = self.protocol.home
+        mine = control.sleep_cell(home)
         while not true():
-            seen = board.cells[
-                watched * (progress_counters.CELL // 8)
-            ]  # one that is old is one changed
+            # A count that changes between this read and `true()` differs from `seen` below.
+            seen = control.cells[watched * (progress_counters.CELL // 8)]
             if true():
                 return
-            if progress_counters.changed(board.address, watched, seen, self._spins):
+            if progress_counters.spin_until_changed(control.address, watched, seen, self._spins):
                 continue
-            board.write(mine, what)
-            if not progress_counters.changed(board.address, watched, seen, 0):
-                self.bells[self.protocol.home].sleep(SLEEP_S)
-            board.write(mine, 0)
-            self.look()
+            control.write(mine, event)
+            if not progress_counters.spin_until_changed(control.address, watched, seen, 0):
+                self.wake_events[home].wait(SLEEP_S)
+            control.write(mine, 0)
+            self.poll()
 
 
-def rooms(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
-    """For every store of an iteration: the stores before each of the next `bound` + 1 param_syncs,
-    that store included."""
+def store_budgets(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
+    """Return, for every store of an iteration, the number of stores before each of the next
+    `bound` + 1 param_syncs, that store included."""
     events = [t for t in order for _ in range(copies if t == "replay_insert" else 1)]
     events = [t for t in events if t in ("replay_insert", "param_sync")]
-    found = []
+    budgets = []
     for first in (n for n, t in enumerate(events) if t == "replay_insert"):
-        room, stores, at = list[int](), 0, first
-        while len(room) <= bound:
+        budget, stores, at = list[int](), 0, first
+        while len(budget) <= bound:
             if events[at % len(events)] == "param_sync":
-                room.append(stores)
+                budget.append(stores)
             else:
                 stores += 1
             at += 1
-        found.append(room)
-    return found
+        budgets.append(budget)
+    return budgets
 
 
-def _store(work: RunContext, graph: TaskGraph, copy: int) -> Call:
-    """The call of replay_insert on the rows of one copy."""
-    shares, job = work.protocol.split.shares, work.jobs["replay_insert"]
+def _bind_store(context: RunContext, graph: TaskGraph, copy: int) -> Call:
+    """Bind replay_insert to the rows of one actor."""
+    shares, job = context.protocol.split.shares, context.jobs["replay_insert"]
     kernel = resize_kernel(graph.task("replay_insert").kernel, shares[copy], sum(shares))
     first = sum(shares[:copy])
     rows: Buffers = {
         n: a[first : first + shares[copy]] if n.startswith("step.") else a
-        for n, a in work.arrays.items()
+        for n, a in context.arrays.items()
     }
-    lane = work.protocol.lane_of["replay_insert"]
-    return work.residency.bound(job, rows, kernel=kernel, lane=lane)
+    lane = context.protocol.lane_of["replay_insert"]
+    return context.residency.bind_call(job, rows, kernel=kernel, lane=lane)

@@ -1,28 +1,33 @@
 """Execution of a plan's lanes: serially in this thread, in threads, in processes, or on Ray.
 
-Each way the same firings happen in the same order on the same slots, so that results are equal bit
-for bit. The lane that updates runs in this thread; the other lanes are workers.
+Every hosting does the same firings in the same order on the same slots, so results are equal bit
+for bit. The lane that updates runs in this thread; workers run the other lanes.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Literal
 
 from pearl.runtime import cpu_wait
 from pearl.runtime.environments import external_envs
-from pearl.runtime.lanes.lane_runner import AHEAD, CROWDED, SPINS, LaneRunner
-from pearl.runtime.lanes.run_context import RunContext
+from pearl.runtime.lanes.async_actor import AsyncActor, grant_counters
+from pearl.runtime.lanes.lane_runner import (
+    MAX_ITERATIONS_AHEAD,
+    SPINS,
+    SPINS_OVERSUBSCRIBED,
+    LaneRunner,
+)
 from pearl.runtime.lanes.worker_monitor import WorkerMonitor
-from pearl.runtime.lanes.workers import ProcessWorker, Thread
+from pearl.runtime.lanes.workers import ProcessWorker, ThreadWorker
 from pearl.runtime.protocol import channels, recovery
-from pearl.runtime.protocol.binding import Lags
-from pearl.runtime.protocol.control_block import BEGIN, PARKED, ControlBlock
-from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.binding import Lags, add_lags
+from pearl.runtime.protocol.control_block import BEGIN, PARKED, ControlBlock, wake_all
 from pearl.runtime.protocol.progress_counters import WakeEvent
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError, StopWord
 
 Hosting = Literal["one", "threads", "processes", "ray"]
@@ -30,57 +35,80 @@ Hosting = Literal["one", "threads", "processes", "ray"]
 CELLS = "runtime.cells"
 
 
+def shared_counters(context: RunContext) -> tuple[str, ...]:
+    """Names of the counters that the lanes share, in the order of their cells."""
+    tasks = tuple(t.name for t in context.protocol.graph.tasks)
+    return tasks + grant_counters(context.protocol) if context.any_order else tasks
+
+
+def bind_lane(
+    context: RunContext,
+    number: int,
+    control: ControlBlock,
+    poll: Callable[[], None],
+    *,
+    spins: int,
+    restarted_envs: bool = False,
+) -> LaneRunner | AsyncActor:
+    """Bind the calls of a lane; of an any-order plan, the lane of an actor."""
+    kind = AsyncActor if context.any_order else LaneRunner
+    return kind(context, number, control, poll, spins=spins, restarted_envs=restarted_envs)
+
+
 class Engine:
-    """Lanes hosted in one of four ways. Use it as a context: leaving it ends all workers."""
+    """Lanes hosted in one of four ways. Use it as a context: leaving it ends all workers.
 
-    alone = False
-    pauses = True
-    """Whether it may be asked to stop amid a firing."""
+    interruptible: whether the stop word may end a firing before it is complete.
+    """
 
-    def __init__(self, work: RunContext, hosting: Hosting) -> None:
-        self.work, self.hosting = work, hosting
-        p = work.protocol
-        words = self.words(p)
-        sizes = len(words), len(p.lanes), len(work.islands)
-        self.cells = channels.SharedArrays([(CELLS, (ControlBlock.size(*sizes),), "int64")])
-        self.board = ControlBlock(words, len(p.lanes), self.cells.arrays[CELLS], len(work.islands))
-        work.bells = [WakeEvent() for _ in range(self.board.sleepers)]
-        self._away = {n for island in work.islands for n in island.lanes}
-        self._message = max((island.iterations for island in work.islands), default=0)
+    is_single_lane = False
+    interruptible = True
+
+    def __init__(self, context: RunContext, hosting: Hosting) -> None:
+        self.context, self.hosting = context, hosting
+        p, groups = context.protocol, context.remote_groups
+        counters = shared_counters(context)
+        size = ControlBlock.size(len(counters), len(p.lanes), len(groups))
+        self.cells = channels.SharedArrays([(CELLS, (size,), "int64")])
+        self.control = ControlBlock(counters, len(p.lanes), self.cells.arrays[CELLS], len(groups))
+        context.wake_events = [WakeEvent() for _ in range(self.control.sleepers)]
+        self._remote = {n for group in groups for n in group.lanes}
+        self._message_iterations = max((group.iterations for group in groups), default=0)
         crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
-        self.spins = CROWDED if crowded else SPINS
-        self._hear = external_envs.hearing(work.log, restart=work.restart_envs)
-        self.lookout = WorkerMonitor(self, self._hear)
-        self._workers = self.lookout.workers
+        self.spins = SPINS_OVERSUBSCRIBED if crowded else SPINS
+        self._on_failure = external_envs.failure_listener(context.log, restart=context.restart_envs)
+        self.monitor = WorkerMonitor(self, self._on_failure)
+        self._workers = self.monitor.workers
         self._all: list[LaneRunner] = []
         self._ahead = max(f.offset for k in p.lanes for f in k.firings)
         self._paced = self._reached = 0
-        self._word = StopWord(work.arrays)
+        self._stop_word = StopWord(context.arrays)
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {}
         self.traffic: list[dict[str, Any]] = []
 
     def __enter__(self) -> Engine:
-        p = self.work.protocol
+        p = self.context.protocol
         try:
             for number in range(len(p.lanes)):
-                if number == p.home or self.hosting == "one" or number in self._away:
+                if number == p.home or self.hosting == "one" or number in self._remote:
                     continue
                 if self.hosting == "threads" or self._on_device(number):
-                    self._workers[number] = Thread(self.board, partial(self.runner, number))
+                    self._workers[number] = ThreadWorker(self.control, partial(self.runner, number))
                 else:
                     self._workers[number] = self.process(number)
-            for island in self.work.islands:
-                self._workers[island.lanes[0]] = island.worker(self.work, self.board)
-            self.own = self.runner(p.home, self.lookout.poll)
+            for group in self.context.remote_groups:
+                self._workers[group.lanes[0]] = group.worker(self.context, self.control)
+            self.own = self.runner(p.home, self.monitor.poll)
             if self.hosting == "one":
                 self._all = [
-                    self.own if n == p.home else self.runner(n, self.lookout.poll)
+                    self.own if n == p.home else self.runner(n, self.monitor.poll)
                     for n in range(len(p.lanes))
                 ]
             for worker in self._workers.values():
-                worker.ready()
-            self.work.restored = {}  # who takes the place of a worker begins with new environments
+                worker.wait_ready()
+            # A worker that is restarted later begins with new environments, not with these.
+            self.context.env_snapshots = {}
         except BaseException:
             self.close()
             raise
@@ -89,269 +117,258 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    @staticmethod
-    def words(protocol: ExecutionSchedule) -> tuple[str, ...]:
-        """The counts that the lanes share."""
-        return tuple(t.name for t in protocol.graph.tasks)
-
     def lane_name(self, number: int) -> str:
-        """A lane by name."""
-        return self.work.protocol.lanes[number].name
+        """Return the name of a lane."""
+        return self.context.protocol.lanes[number].name
 
     def _on_device(self, number: int) -> bool:
-        """Whether a lane works on a device's memory: twins are of one process, and so are all such
-        lanes."""
-        w = self.work
-        return any(w.jobs[t].own_memory for t in w.protocol.lanes[number].tasks)
+        """Whether a lane works on a device's memory. Device mirrors belong to one process, so all
+        such lanes run in this process."""
+        context = self.context
+        return any(context.jobs[t].own_memory for t in context.protocol.lanes[number].tasks)
 
-    def bind(self, number: int, look: Callable[[], None]) -> Any:
-        """A lane of this process with its calls bound: a `LaneRunner` or an object like one."""
-        w = self.work
-        return LaneRunner(
-            w.protocol,
-            number,
-            w.jobs,
-            w.arrays,
-            self.board,
-            w.bells,
-            w.learning,
-            w.span,
-            w.residency,
-            look,
-            spins=self.spins,
-            jitter_s=w.jitter_s,
+    def bind(self, number: int, poll: Callable[[], None]) -> Any:
+        """Bind the calls of a lane of this process."""
+        return bind_lane(self.context, number, self.control, poll, spins=self.spins)
+
+    def process(self, number: int, *, restarted_envs: bool = False) -> ProcessWorker:
+        """Start a process for a lane.
+
+        restarted_envs: native environments of the lane were restarted in the middle of episodes.
+        """
+        cells, name = self.cells.handle, self.lane_name(number)
+        return ProcessWorker(
+            self.context, number, name, cells, self.spins, restarted_envs=restarted_envs
         )
 
-    def process(self, number: int, *, anew: bool = False) -> ProcessWorker:
-        """A process for a lane. anew: in the place of one that has died."""
-        cells, name = self.cells.handle, self.lane_name(number)
-        return ProcessWorker(self.work, number, name, cells, self.spins, anew=anew)
-
-    def runner(self, number: int, look: Callable[[], None]) -> Any:
-        """The same, its environments restored, and their failures heard by this engine."""
-        w, found = self.work, self.bind(number, look)
-        for env in found.environments.values():
-            env.on_failure = self._hear
-        if w.restored:
-            external_envs.restore(found.environments, w.restored)
-        return found
+    def runner(self, number: int, poll: Callable[[], None]) -> Any:
+        """Bind a lane of this process, restore its environments and listen to their failures."""
+        runner = self.bind(number, poll)
+        for env in runner.environments.values():
+            env.on_failure = self._on_failure
+        if self.context.env_snapshots:
+            external_envs.restore(runner.environments, self.context.env_snapshots)
+        return runner
 
     def start(self, at: int, under_way: Mapping[str, int] | None = None) -> None:
-        """Begin with iteration `at`: all tasks have fired for just the iterations before it.
+        """Begin with iteration `at`: all tasks have fired exactly for the iterations before it.
 
-        under_way: as other lanes left off (`under_way`); `at` is then how far this thread's came.
+        under_way: the counts of a run that stopped in the middle of an iteration, as `under_way`
+            returned them; `at` is then the iteration that this thread's lane had reached.
         """
-        p, board = self.work.protocol, self.board
-        self.work.residency.load()
+        p, control = self.context.protocol, self.control
+        self.context.residency.upload_all()
         begin = under_way[BEGIN] if under_way else at
         fired = {t: (under_way[t] if under_way else at * n) for t, n in p.graph.repetition.items()}
-        self.lookout.begun = recovery.Begun.of(self.work.arrays, fired)
-        cells = {board.count(task): firings for task, firings in fired.items()}
-        cells |= {board.flushed(n): begin for n in range(board.lanes)}
-        cells |= {board.limit: at, board.flush: begin, board.end: begin}
-        for cell, value in cells.items():
-            board.write(cell, value)
+        self.monitor.start_counts = recovery.StartCounts.from_arrays(self.context.arrays, fired)
+        control.reset(fired, begin, limit=at)
         self._paced = self._reached = at
         for runner in self._runners():
-            runner.resume(begin) if under_way else runner.segment(at)
+            runner.resume_segment(begin) if under_way else runner.begin_segment(at)
         for worker in self._workers.values():
             worker.begin()
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end`, at `stop` at the latest, or until the stop word cuts one short;
-        returns how far this thread's lane came.
+        """Run iterations up to `end`, at most to `stop`, or until the stop word interrupts one.
 
-        Only at `stop` is every task as far as every other; until then the other lanes may be ahead
-        of this one as far as tokens allow, by as many iterations as it is asked for here and
-        `AHEAD` at most, so that `halt` takes no longer than such a stretch.
+        Only at `stop` are all tasks at the same iteration. Before, the other lanes may be ahead of
+        this thread's lane as far as tokens allow, by as many iterations as this call runs and at
+        most `MAX_ITERATIONS_AHEAD`. So `halt` takes no longer than such a stretch.
+
+        Returns: the iteration that this thread's lane has reached.
         """
-        board, ahead = self.board, max(min(end - self._reached, AHEAD), self._ahead, 1)
-        ahead += self._message  # those of an island come with a message
-        board.write(board.end, stop)
+        control = self.control
+        ahead = max(min(end - self._reached, MAX_ITERATIONS_AHEAD), self._ahead, 1)
+        ahead += self._message_iterations  # a message brings so many iterations of a remote group
+        control.write(control.end_cell, stop)
         self._reached = end
-        self.own.cut, self._word.words[0] = False, 0
-        if any(w.full for w in self._workers.values()):
-            self._settle(board.read(board.limit), timed=timed)
-            return self._came(board.read(board.limit))
+        self.own.interrupted, self._stop_word.words[0] = False, 0
+        if any(worker.needs_pause for worker in self._workers.values()):
+            self._settle(control.read(control.limit_cell), timed=timed)
+            return self._iteration_reached(control.read(control.limit_cell))
         if end + self._ahead >= stop:
             self._settle(stop, timed=timed)
-            return self._came(stop)
-        board.write(board.limit, max(board.read(board.limit), min(stop, end + ahead)))
-        self._ring()
+            return self._iteration_reached(stop)
+        limit = max(control.read(control.limit_cell), min(stop, end + ahead))
+        control.write(control.limit_cell, limit)
+        wake_all(self.context.wake_events)
         self._advance(end, timed=timed)
+        self._report_failures()
+        return self._iteration_reached(end)
+
+    def _report_failures(self) -> None:
         for worker in self._workers.values():
             for text, lost in worker.failures():
-                self._hear(text, lost)
-        return self._came(end)
+                self._on_failure(text, lost)
 
-    def _came(self, end: int) -> int:
-        """The iteration that this thread's lane has reached, `end` unless it was cut short.
+    def _iteration_reached(self, end: int) -> int:
+        """Return the iteration that this thread's lane has reached: `end` unless interrupted.
 
-        Cut short at its very last call it is not at the end of the segment: others may not be.
+        A lane that was interrupted at its very last call is not at the end of the segment, because
+        other lanes may not be there.
         """
-        if self.own.cut:
-            came = int(self.own.round + self.own.ahead)
-            self._reached = end = min(came, self.board.read(self.board.limit) - 1)
+        if self.own.interrupted:
+            reached = int(self.own.round + self.own.ahead)
+            limit = self.control.read(self.control.limit_cell)
+            self._reached = end = min(reached, limit - 1)
         return end
 
     def _advance(self, end: int, *, timed: bool) -> None:
-        """This thread's lanes up to iteration `end`, with a pace one iteration at a time."""
-        pace_s, go = self.work.pace_s, self._serial if self.hosting == "one" else self.own.run
+        """Run this thread's lanes up to iteration `end`; with a pace, one iteration at a time."""
+        pace_s, run = self.context.pace_s, self._serial if self.hosting == "one" else self.own.run
         if pace_s is None:
-            go(end, timed=timed)
+            run(end, timed=timed)
             return
         released = time.perf_counter()
         for each in range(self._paced + 1, end + 1):
-            go(each, timed=timed and each == end)
-            if self.own.cut:
+            run(each, timed=timed and each == end)
+            if self.own.interrupted:
                 return
             self._paced = each
             released += pace_s
             time.sleep(max(0.0, released - time.perf_counter()))
 
     def _settle(self, end: int, *, timed: bool) -> None:
-        board = self.board
-        board.write(board.limit, end)
-        board.write(board.flush, end)
-        self._ring()
+        """End the segment at iteration `end`: all lanes come there, and arrays reach this host."""
+        control = self.control
+        # A worker that sees the flush must see a limit that lets it get there: the limit is first.
+        control.write(control.limit_cell, end)
+        control.write(control.flush_cell, end)
+        wake_all(self.context.wake_events)
         self._advance(end, timed=timed)
-        if self.own.cut:
+        if self.own.interrupted:
             return
         if self.hosting == "one":
             if min(r.round for r in self._all) < end:
-                raise LaneError("the plan's lanes wait for each other: " + self.stuck())
+                raise LaneError(
+                    f"the plan's lanes wait for each other: {self.describe_blocked_lanes()}"
+                )
             for runner in self._all:
-                runner.segment(end)
+                runner.begin_segment(end)
         else:
-            self.own.flush(end)
-            if self.own.cut:
+            self.own.finish_segment(end)
+            if self.own.interrupted:
                 return
-            while any(board.read(board.flushed(n)) < end for n in range(board.lanes)):
-                self.lookout.poll()
-                time.sleep(0)
+            self._wait_for_lanes(range(control.lanes), lambda flushed: flushed >= end)
         for worker in self._workers.values():
-            worker.settled()
-        self.work.residency.settle()
+            worker.on_pause()
+        self.context.residency.download_all()
+
+    def _wait_for_lanes(self, lanes: Collection[int], arrived: Callable[[int], bool]) -> None:
+        """Wait until the iteration that each lane has flushed to satisfies `arrived`."""
+        control = self.control
+        while not all(arrived(control.read(control.flushed_cell(n))) for n in lanes):
+            self.monitor.poll()
+            time.sleep(0)
 
     def halt(self) -> int:
-        """Bring all lanes to the limit that the others were last given, or, where a call has been
-        cut short, let all stay where they are; which iteration this thread's has reached."""
-        limit = self.board.read(self.board.limit)
-        if not self.own.cut and self.board.read(self.board.flush) < limit:
+        """Bring all lanes to the limit that the workers have; if a call was interrupted, park all
+        lanes where they are. Returns the iteration that this thread's lane has reached."""
+        control = self.control
+        limit = control.read(control.limit_cell)
+        if not self.own.interrupted and control.read(control.flush_cell) < limit:
             self._settle(limit, timed=False)
-        if not self.own.cut:
+        if not self.own.interrupted:
             return limit
-        self.board.write(self.board.park, 1)
-        self._ring()
-        others = {*self._workers, *self._away}
-        while any(self.board.read(self.board.flushed(n)) != PARKED for n in others):
-            self.lookout.poll()
-            time.sleep(0)
-        self.work.residency.settle()
-        return self._came(limit)
+        control.write(control.park_cell, 1)
+        wake_all(self.context.wake_events)
+        self._wait_for_lanes({*self._workers, *self._remote}, lambda flushed: flushed == PARKED)
+        self.context.residency.download_all()
+        return self._iteration_reached(limit)
 
     def under_way(self) -> dict[str, int]:
-        """Of an iteration cut short: all counts, and at which iteration they were last alike."""
-        counts = dict(zip(self.board.tasks, self.counts(), strict=True))
-        return {BEGIN: self.own.begin, **counts} if self.own.cut else {}
+        """Return all counts of an interrupted iteration, and the iteration at which all lanes were
+        last at the same one; empty if none is interrupted."""
+        counts = dict(zip(self.control.tasks, self.counts(), strict=True))
+        return {BEGIN: self.own.begin, **counts} if self.own.interrupted else {}
 
-    def fetch(self, *beginnings: str) -> None:
-        """Bring arrays from devices, by the beginnings of their names."""
-        self.work.residency.fetch(*beginnings)
+    def fetch(self, *prefixes: str) -> None:
+        """Copy arrays from devices to the host, by prefixes of their names."""
+        self.context.residency.download(*prefixes)
 
     def cpu_s(self) -> float:
-        """Seconds of this process and of the lanes in others, so far."""
-        others_s = sum(w.cpu_s() for w in self._workers.values())
-        return time.process_time() + self.lookout.ended_cpu_s + others_s
+        """Return the CPU-seconds of this process and of the workers so far."""
+        others_s = sum(worker.cpu_s() for worker in self._workers.values())
+        return time.process_time() + self.monitor.ended_cpu_s + others_s
 
     def threads(self) -> dict[str, list[cpu_wait.Thread]]:
-        """Lane → the threads that run it; where one runs all, it is this one's."""
+        """Map each lane to the threads that run it; this thread stands for lanes that it runs."""
         others = {self.lane_name(n): [w.thread] for n, w in self._workers.items() if w.thread}
-        return {self.lane_name(self.work.protocol.home): cpu_wait.current_threads(), **others}
-
-    def _ring(self) -> None:
-        for bell in self.work.bells:
-            bell.ring()
+        return {self.lane_name(self.context.protocol.home): cpu_wait.current_threads(), **others}
 
     def _serial(self, end: int, *, timed: bool = False) -> None:
-        """All lanes in this thread, each as far as it can go before the next."""
-        flush = self.board.read(self.board.flush) == end
-        limit = end if flush else self.board.read(self.board.limit)
+        """Run all lanes in this thread: each as far as it can go, then the next."""
+        flush = self.control.read(self.control.flush_cell) == end
+        limit = end if flush else self.control.read(self.control.limit_cell)
         target = end - (0 if flush else self.own.ahead)
         while sum(
             r.try_advance(limit, target if r is self.own else limit, timed and end, flush=flush)
             for r in self._all
         ):
-            if self.own.cut or (not flush and self.own.round >= target):
+            if self.own.interrupted or (not flush and self.own.round >= target):
                 return
 
-    def stuck(self) -> str:
-        """The lanes of this thread, and the tasks that they wait for."""
+    def describe_blocked_lanes(self) -> str:
+        """Name the lanes of this thread and the tasks that they wait for."""
         runners = self._runners()
         return "; ".join(f"{r.name} waits for {', '.join(r.waits_for())}" for r in runners)
 
     def counts(self) -> tuple[int, ...]:
-        """The counts of all tasks."""
-        return tuple(self.board.read(c) for c in range(len(self.board.tasks)))
+        """Return the counts of all tasks."""
+        return tuple(self.control.read(c) for c in range(len(self.control.tasks)))
 
     def counts_of(self, number: int) -> tuple[int, ...]:
-        """The counts of a lane's tasks."""
-        tasks = self.work.protocol.lanes[number].tasks
-        return tuple(self.board.read(self.board.count(t)) for t in tasks)
+        """Return the counts of a lane's tasks."""
+        tasks = self.context.protocol.lanes[number].tasks
+        return tuple(self.control.read(self.control.count_cell(t)) for t in tasks)
 
     def waits_in_env_step(self, number: int) -> bool:
-        """Whether a lane is at an env_step and has all that it needs."""
-        return recovery.waits_in_env_step(self.work.protocol, number, self.board)
+        """Whether the next firing of a lane is an env_step that has all its tokens."""
+        return recovery.waits_in_env_step(self.context.protocol, number, self.control)
 
     def environments(self) -> dict[str, Any]:
-        """Snapshots of the environments outside the arrays, between two segments."""
-        found = external_envs.snapshot(self.environments_here)
+        """Return snapshots of the external environments, between two segments."""
+        snapshots = external_envs.snapshot(self.thread_environments)
         for number, worker in self._workers.items():
-            found |= worker.environments(self.board.read(self.board.flushed(number)))
-        return found
+            at = self.control.read(self.control.flushed_cell(number))
+            snapshots |= worker.environments(at)
+        return snapshots
 
     @property
-    def environments_here(self) -> dict[str, Any]:
-        """The environments outside the arrays that this thread steps."""
+    def thread_environments(self) -> dict[str, Any]:
+        """The external environments that this thread steps."""
         return {name: env for r in self._runners() for name, env in r.environments.items()}
 
     @property
-    def environments_in_process(self) -> dict[str, Any]:
-        """Those too that other threads of this process step."""
-        threads = [w.runner for w in self._workers.values() if isinstance(w, Thread)]
+    def process_environments(self) -> dict[str, Any]:
+        """The external environments that the threads of this process step."""
+        threads = [w.runner for w in self._workers.values() if isinstance(w, ThreadWorker)]
         others = {name: env for r in threads for name, env in r.environments.items()}
-        return self.environments_here | others
+        return self.thread_environments | others
 
     def _runners(self) -> list[Any]:
         """The lanes of this thread."""
         return self._all or [self.own]
 
-    def take(
-        self, times_ns: Mapping[str, list[int]], lags: Mapping[str, Mapping[Any, int]]
-    ) -> None:
+    def add_measurements(self, times_ns: Mapping[str, list[int]], lags: Lags) -> None:
         """Add the times and lags that a lane has measured."""
         for name, values in times_ns.items():
             self.times_ns.setdefault(name, []).extend(values)
-        for name, seen in lags.items():
-            mine = self.lags.setdefault(name, {})
-            for lag, count in seen.items():
-                mine[int(lag)] = mine.get(int(lag), 0) + count
+        add_lags(self.lags, lags)
 
     def close(self) -> None:
-        """End all workers."""
-        self.board.write(self.board.stop, 1)
-        for bell in self.work.bells:
-            bell.ring()
+        """End all workers and collect their measurements."""
+        self.control.write(self.control.stop_cell, 1)
+        wake_all(self.context.wake_events)
         for worker in self._workers.values():
-            self.take(*worker.end())
+            self.add_measurements(*worker.join())
             self.traffic += worker.traffic()
-            for text, lost in worker.failures():
-                self._hear(text, lost)
+        self._report_failures()
         if hasattr(self, "own"):
             for runner in self._runners():
-                self.take(runner.times_ns, runner.lags)
+                self.add_measurements(runner.times_ns, runner.lags)
         self._workers.clear()
-        for bell in self.work.bells:
-            bell.close()
-        self.work.bells = []
+        for event in self.context.wake_events:
+            event.close()
+        self.context.wake_events = []
         self.cells.close()

@@ -5,167 +5,166 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from pearl.runtime.protocol import progress_counters, recovery
+from pearl.runtime.protocol import progress_counters as counters
+from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.binding import Binder, BoundFiring
-from pearl.runtime.protocol.control_block import PARKED, ControlBlock, WorkRange
-from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.protocol.progress_counters import WakeEvent
-from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import Job, StopWord
-from pearl.runtime.protocol.single_lane import record_time as keep
-from pearl_devices import Buffers, Call
+from pearl.runtime.protocol.control_block import PARKED, ControlBlock
+from pearl.runtime.protocol.run_context import RunContext
+from pearl.runtime.protocol.single_lane import StopWord, record_time
+from pearl_devices import Call
 from pearl_devices.base import Pending, finish
 
 SPINS = 500
-"""Calls of sched_yield before a lane sleeps: some 50 us on an idle core (EPYC, 2026)."""
+"""Calls of sched_yield before a lane sleeps: about 50 us on an idle core (EPYC, 2026)."""
 
-CROWDED = 5
-"""The same where lanes outnumber cores."""
+SPINS_OVERSUBSCRIBED = 5
+"""Calls of sched_yield before a lane sleeps, if lanes outnumber cores."""
 
 SLEEP_S = 0.05
-"""Longest sleep of a lane before it looks again whether to stop."""
+"""Longest sleep of a lane before it checks again whether to stop."""
 
-AHEAD = 64
-"""Iterations that a worker's lane may be ahead of the main thread's, where tokens allow more."""
+MAX_ITERATIONS_AHEAD = 64
+"""Iterations that a worker's lane may be ahead of the main thread's, if tokens allow more."""
 
 POLL_S = 5e-5
-"""The same while firings of its own are under way that nobody will ring for (assumed)."""
+"""Sleep of a lane that waits for asynchronous firings: they set no wake event (assumed)."""
 
 
 class StopRequested(Exception):
-    """The run ends, so a lane that waits must stop waiting."""
+    """The run ends, so a lane that waits must end."""
 
 
 class ParkRequested(Exception):
-    """The run ends amid an iteration, so a lane that waits stays where it is."""
+    """The run ends in the middle of an iteration, so a lane that waits stays where it is."""
 
 
 class LaneRunner:
     """A lane with its calls bound.
 
-    A segment is a stretch of iterations at whose two ends all lanes are at the same iteration:
-    entries that run ahead fire in rounds before the segment, and none beyond its end.
+    A segment is a stretch of iterations; at both of its ends all lanes are at the same iteration.
+    Calls that run ahead fire in rounds before the segment. No call fires beyond its end.
 
     begin: first iteration of the segment.
     round: the next round.
     entry: the next call in that round.
-    look: called while the lane waits; may raise Stopped.
-    jitter_s: longest random sleep before a call, to show that nothing depends on timing.
-    anew: native environments of the lane have been started anew amid their episodes.
-    settled: called at the end of a segment, with its iteration.
-    environments: those outside the arrays, by the name of their call.
-    word: the stop word.
-    cut: it has cut a call short, since this was last set to False.
+    ahead: iterations by which the furthest call of a round runs ahead.
+    poll: called while the lane waits; may raise StopRequested.
+    environments: the external environments, by the name of their call.
+    on_segment_end: called at the end of a segment with its iteration.
+    stop_word: see `StopWord`.
+    interrupted: whether the stop word has interrupted a call since this was last set to False.
+    times_ns: name of a call → its times.
     """
 
     def __init__(
         self,
-        protocol: ExecutionSchedule,
+        context: RunContext,
         number: int,
-        jobs: Mapping[str, Job],
-        arrays: Buffers,
-        board: ControlBlock,
-        bells: Sequence[WakeEvent],
-        learning: Sequence[str],
-        span: WorkRange,
-        residency: Residency,
+        control: ControlBlock,
         poll: Callable[[], None],
         *,
         spins: int = SPINS,
-        jitter_s: float = 0.0,
-        anew: bool = False,
+        restarted_envs: bool = False,
     ) -> None:
-        self.number, self.board, self.bells, self.look = number, board, bells, poll
-        self.name, self.spins = protocol.lanes[number].name, spins
+        """restarted_envs: native environments were restarted in the middle of episodes."""
+        protocol = context.protocol
+        self.number, self.control, self.poll, self.spins = number, control, poll, spins
+        self.name, self.wake_events = protocol.lanes[number].name, context.wake_events
         self.times_ns: dict[str, list[int]] = {}
-        binder = Binder(protocol, jobs, arrays, board, learning, span, residency, self.name)
+        binder = Binder(context, control, self.name)
         self.lags, self.environments = binder.lags, dict[str, Any]()
-        self.settled: Callable[[int], None] | None = None
-        self.steps = tuple(binder.step(f) for f in protocol.lanes[number].firings)
+        self.on_segment_end: Callable[[int], None] | None = None
+        self.steps = tuple(binder.bind_firing(f) for f in protocol.lanes[number].firings)
         self.environments.update(binder.environments())
         self._under_way: dict[str, deque[tuple[Pending | None, BoundFiring, int]]] = {
-            s.name: deque() for s in self.steps if s.late
+            s.name: deque() for s in self.steps if s.asynchronous
         }
         self.ahead = max(s.offset for s in self.steps)
         self.begin = self.round = self.entry = self.resumed = 0
-        self.stop_word, self.cut, self._spent_ns = StopWord(arrays), False, 0
-        if anew:
+        self.stop_word, self.interrupted, self._spent_ns = StopWord(context.arrays), False, 0
+        if restarted_envs:
             for step, f in zip(self.steps, protocol.lanes[number].firings, strict=True):
-                step.calls = recovery.marked(protocol, f, jobs, arrays, step.calls)
-        if jitter_s:
+                step.calls = recovery.with_episode_restart(context, f, step.calls)
+        if jitter_s := context.jitter_s:
             for step in self.steps:
-                step.calls = [_sleepy(c, jitter_s, random.Random(number)) for c in step.calls]
+                calls = step.calls
+                step.calls = [
+                    partial(_sleep_and_call, c, jitter_s, random.Random(number)) for c in calls
+                ]
 
-    def segment(self, begin: int) -> None:
-        """A new segment from iteration `begin` on."""
+    def begin_segment(self, begin: int) -> None:
+        """Begin a segment at iteration `begin`."""
         self.begin, self.round, self.entry = begin, begin - self.ahead, 0
 
-    def resume(self, begin: int) -> None:
-        """Go on in a segment from the lane's first incomplete firing by the counts.
+    def resume_segment(self, begin: int) -> None:
+        """Continue a segment from the lane's first incomplete firing by the counts.
 
-        At the end of a segment later ones may be complete: those that belong to it.
+        Calls that run ahead are complete in later rounds than others, up to round `resumed`: until
+        then the lane skips complete firings.
         """
-        self.segment(begin)
+        self.begin_segment(begin)
         published = [p for s in self.steps for p in s.published]
-        ready = [(self.board.read(c) - base) // growth + 1 for c, base, growth in published]
+        ready = [(self.control.read(c) - base) // growth + 1 for c, base, growth in published]
         self.round, self.resumed = min(ready), max(*ready, min(ready) + 1)
 
-    def follow(self) -> None:
-        """Run as a worker: iterations up to the limit on the board, until told to stop."""
-        self.resume(self.board.read(self.board.flushed(self.number)))
+    def serve(self) -> None:
+        """Run as a worker: iterations up to the limit in the control block, until the run stops."""
+        self.resume_segment(self.control.read(self.control.flushed_cell(self.number)))
         try:
-            self._follow()
+            self._serve_limit()
         except ParkRequested:
-            while not self._completed():
-                self.look()
+            while not self._publish_completed():
+                self.poll()
                 time.sleep(POLL_S)
-            self._tell(PARKED)
+            self._report_flushed(PARKED)
             while True:
-                self.bells[self.number].sleep(SLEEP_S)
-                self.look()
+                self.wake_events[self.number].wait(SLEEP_S)
+                self.poll()
 
-    def _follow(self) -> None:
-        board, mine = self.board, self.board.sleeps(self.number)
-        while not board.read(board.stop):
-            self._park()
-            limit, flush = board.read(board.limit), board.read(board.flush)
+    def _serve_limit(self) -> None:
+        control, mine = self.control, self.control.sleep_cell(self.number)
+        while not control.read(control.stop_cell):
+            self._raise_if_parked()
+            limit, flush = control.read(control.limit_cell), control.read(control.flush_cell)
             if self.round + self.ahead < limit:
-                self.run(min(limit, self.round + self.ahead + AHEAD), timed=True)
+                self.run(min(limit, self.round + self.ahead + MAX_ITERATIONS_AHEAD), timed=True)
             elif flush > self.begin:
-                self.flush(flush)
+                self.finish_segment(flush)
             else:
-                board.write(mine, 1)
-                if board.read(board.limit) == limit and board.read(board.flush) == flush:
-                    self.bells[self.number].sleep(SLEEP_S)
-                board.write(mine, 0)
-                self.look()
+                control.write(mine, 1)  # before the last check, so that no change is missed
+                limits = control.read(control.limit_cell), control.read(control.flush_cell)
+                if limits == (limit, flush):
+                    self.wake_events[self.number].wait(SLEEP_S)
+                control.write(mine, 0)
+                self.poll()
 
     def run(self, limit: int, *, timed: bool = False) -> None:
         """Run all rounds that have no entry of iteration `limit` or later.
 
-        timed: with a clock around the calls of the last round.
+        timed: time the calls of the last round.
         """
         end = limit - self.ahead
-        if timed and (self.stop_word.done or self.entry):
-            with self._clocked(self.round):
-                self._partly(self.round, self.begin, limit)
-        while self.round < min(max(self.begin, self.resumed), end) and not self.cut:
-            self._partly(self.round, self.begin, limit)
-        if self.round < end - timed and not self.cut:
-            self._wholly(end - timed)
-        if timed and self.begin <= self.round < end and not self.cut:
-            with self._clocked(end - 1):
-                self._wholly(end)
+        if timed and (self.stop_word.completed_steps or self.entry):
+            with self._timing_round(self.round):
+                self._run_partial_round(self.round, self.begin, limit)
+        while self.round < min(max(self.begin, self.resumed), end) and not self.interrupted:
+            self._run_partial_round(self.round, self.begin, limit)
+        if self.round < end - timed and not self.interrupted:
+            self._run_full_rounds(end - timed)
+        if timed and self.begin <= self.round < end and not self.interrupted:
+            with self._timing_round(end - 1):
+                self._run_full_rounds(end)
 
     @contextmanager
-    def _clocked(self, number: int) -> Iterator[None]:
-        """Meanwhile there is a clock around every call, which are those of round `number`."""
+    def _timing_round(self, number: int) -> Iterator[None]:
+        """Within this context, time every call. The calls are those of round `number`."""
         steps = self.steps
         try:
             self.steps = tuple(replace(s, calls=self._timers(s, number)) for s in steps)
@@ -173,101 +172,107 @@ class LaneRunner:
         finally:
             self.steps = steps
 
-    def flush(self, end: int) -> None:
-        """Run the rest of the segment, which ends before iteration `end`, where the next begins."""
+    def finish_segment(self, end: int) -> None:
+        """Run the rest of the segment, which ends before iteration `end`, and begin the next."""
         while self.round < end:
-            self._partly(self.round, self.begin, end)
-            if self.cut:
+            self._run_partial_round(self.round, self.begin, end)
+            if self.interrupted:
                 return
-        while not self._completed():
-            self.look()
+        while not self._publish_completed():
+            self.poll()
             time.sleep(POLL_S)
-        self.segment(end)
-        self._tell(end)
+        self.begin_segment(end)
+        self._report_flushed(end)
 
-    def _tell(self, settled: int) -> None:
-        """Say how far the lane has come, its environments first."""
-        if self.settled is not None:
-            self.settled(settled)
-        self.board.write(self.board.flushed(self.number), settled)
+    def _report_flushed(self, iteration: int) -> None:
+        """Publish how far the lane has come.
 
-    def _park(self) -> None:
-        if self.board.read(self.board.park):
+        The snapshots of its environments go first: whoever reads the cell then asks for them.
+        """
+        if self.on_segment_end is not None:
+            self.on_segment_end(iteration)
+        self.control.write(self.control.flushed_cell(self.number), iteration)
+
+    def _raise_if_parked(self) -> None:
+        if self.control.read(self.control.park_cell):
             raise ParkRequested
 
-    def _wholly(self, end: int) -> None:
-        address, spins, steps = self.board.address, self.spins, self.steps
-        sleeping = address + progress_counters.CELL * self.board.sleeps(0)
-        sleepers = self.board.sleepers
-        spin, publish = progress_counters.spin, progress_counters.publish
+    def _run_full_rounds(self, end: int) -> None:
+        """Run rounds up to `end`, of which every call fires. This is the hot loop, so `_fire` and
+        `_publish` are written out: a Python call takes as long as a small kernel."""
+        address, spins, steps = self.control.address, self.spins, self.steps
+        sleeping = address + counters.CELL * self.control.sleep_cell(0)
+        sleepers = self.control.sleepers
+        spin, publish = counters.spin_until_reached, counters.publish
         number, words = self.round, self.stop_word.words
         while number < end:
             for place, s in enumerate(steps):
-                if s.which is not None and not spin(
-                    address, s.which, s.base, s.step, number, spins
-                ):
+                which = s.which
+                if which is not None and not spin(address, which, s.base, s.step, number, spins):
                     self._sleep(s, number)
-                if s.late:
+                if s.asynchronous:
                     self._fire(s, number)
-                    if s.pauses and words[0]:
-                        self._cut_short(number, place + (words[1] == 0))
+                    if s.interruptible and words[0]:
+                        self._on_stop_word(number, place)
                         return
                     continue
                 if s.first <= number < s.last:
                     s.calls[number % len(s.calls)]()
-                    if s.pauses and words[0]:
+                    if s.interruptible and words[0]:
                         if words[1] == 0:
                             self._publish(s, number)
-                        self._cut_short(number, place + (words[1] == 0))
+                        self._on_stop_word(number, place)
                         return
                 for cell, base, growth in s.published:
                     if publish(address, cell, base + number * growth, sleeping, 0, sleepers):
                         self._wake()
                 if self._under_way:
-                    self._completed()
+                    self._publish_completed()
             number += 1
             self.round = number
 
-    def _partly(self, number: int, low: int, high: int) -> None:
-        """Run one round; only incomplete entries of iterations low … high − 1 fire."""
+    def _run_partial_round(self, number: int, low: int, high: int) -> None:
+        """Run one round, of which only incomplete entries of iterations low … high − 1 fire."""
         for s in self.steps[self.entry :]:
             if low <= number + s.offset < high and not self._complete(s, number):
                 if s.which is not None:
                     self._sleep(s, number)
                 self._fire(s, number)
-                if s.pauses and self.stop_word.words[0]:
-                    self._cut_short(number, self.entry + (self.stop_word.done == 0))
+                if s.interruptible and self.stop_word.words[0]:
+                    self._on_stop_word(number, self.entry)
                     return
             self.entry += 1
         self.round, self.entry = number + 1, 0
 
-    def _cut_short(self, number: int, entry: int) -> None:
-        """The stop word was set: the lane goes on with call `entry` of round `number`."""
-        self.cut, self.resumed = True, number + 1
+    def _on_stop_word(self, number: int, entry: int) -> None:
+        """The stop word was set during call `entry` of round `number`: note where to continue."""
+        self.interrupted, self.resumed = True, number + 1
+        entry += self.stop_word.completed_steps == 0  # else the call continues its firing
         ended = entry == len(self.steps)
         self.round, self.entry = (number + 1, 0) if ended else (number, entry)
 
     def _complete(self, s: BoundFiring, number: int) -> bool:
-        return all(self.board.read(c) >= base + number * growth for c, base, growth in s.published)
+        read = self.control.read
+        return all(read(c) >= base + number * growth for c, base, growth in s.published)
 
     def _fire(self, s: BoundFiring, number: int) -> None:
         working = s.first <= number < s.last
         pending = s.calls[number % len(s.calls)]() if working else None
-        if s.pauses and self.stop_word.done:  # cut short: the next call goes on with it
+        if s.interruptible and self.stop_word.completed_steps:  # the next call continues it
             return
-        if s.late:
+        if s.asynchronous:
             self._under_way[s.name].append((pending, s, number))
-            self._completed()
+            self._publish_completed()
         else:
             self._publish(s, number)
 
     def _publish(self, s: BoundFiring, number: int) -> None:
         for cell, base, growth in s.published:
-            self.board.write(cell, base + number * growth)
+            self.control.write(cell, base + number * growth)
         self._wake()
 
-    def _completed(self) -> bool:
-        """Counts the firings that have become complete, each task's in order; whether all are."""
+    def _publish_completed(self) -> bool:
+        """Publish asynchronous firings that are complete, each task's in order. Whether all are."""
         for waiting in self._under_way.values():
             while waiting:
                 pending, s, number = waiting[0]
@@ -278,11 +283,15 @@ class LaneRunner:
         return not any(self._under_way.values())
 
     def try_advance(self, limit: int, target: int, timed: int, *, flush: bool) -> bool:
-        """Goes on to round `target` until it must wait or reaches an entry of iteration `limit`,
-        which it passes over with `flush`; whether anything fired. timed: from the iteration before
-        this one on with a clock around calls, 0: without."""
-        board, fired = self.board, False
-        if self._under_way and not self._completed():
+        """Run up to round `target`, until a call must wait or is of iteration `limit`.
+
+        timed: time calls from the iteration before this one on; 0: time none.
+        flush: skip entries of iteration `limit` and later instead of stopping there.
+
+        Returns: whether anything fired.
+        """
+        control, fired = self.control, False
+        if self._under_way and not self._publish_completed():
             fired = True  # not yet stuck
             time.sleep(POLL_S)
         while self.round < target:
@@ -290,15 +299,15 @@ class LaneRunner:
             if self.round < self.resumed and self._complete(s, self.round):
                 pass
             elif self.begin <= self.round + s.offset < limit:
-                if s.which is not None and not progress_counters.reached(
-                    board.address, s.which, s.base, s.step, self.round
+                if s.which is not None and not counters.counts_reached(
+                    control.address, s.which, s.base, s.step, self.round
                 ):
                     return fired
                 if timed and self.round + self.ahead >= timed - 1:
                     s = replace(s, calls=self._timers(s, self.round))
                 self._fire(s, self.round)
-                if s.pauses and self.stop_word.words[0]:
-                    self._cut_short(self.round, self.entry + (self.stop_word.done == 0))
+                if s.interruptible and self.stop_word.words[0]:
+                    self._on_stop_word(self.round, self.entry)
                     return False
                 fired = True
             elif not flush and self.round + s.offset >= limit:
@@ -309,84 +318,82 @@ class LaneRunner:
         return fired
 
     def _timers(self, s: BoundFiring, number: int) -> list[Call]:
-        """The calls with a clock around them, in round `number`."""
+        """Return the calls of a firing, timed, for round `number`."""
+        return [partial(self._time_call, call, s, number) for call in s.calls]
 
-        def note(begin: int) -> None:
-            keep(self.times_ns, s.name, perf_counter_ns() - begin)
+    def _time_call(self, call: Call, s: BoundFiring, number: int) -> Pending | None:
+        """Time a call. If the stop word interrupts it, the call that completes it adds its time."""
+        begin = perf_counter_ns()
+        resumes = s.interruptible and self.stop_word.completed_steps > 0
+        before_ns = self._spent_ns if resumes else 0
+        self._spent_ns = 0
 
-        def timer(call: Call) -> Call:
-            def timed() -> Pending | None:
-                begin, begun = perf_counter_ns(), s.pauses and self.stop_word.done > 0
-                before_ns = self._spent_ns if begun else 0
-                self._spent_ns = 0
-                pending = call()
-                if pending is None:
-                    finish(call)
-                    known = not begun or before_ns > 0
-                    if s.pauses and self.stop_word.done:
-                        spent_ns = before_ns + perf_counter_ns() - begin
-                        self._spent_ns = spent_ns if known else 0
-                        return None
-                    if known:
-                        note(begin - before_ns)
-                if s.lag is not None:
-                    s.lag(number)
-                return pending and _TimedPending(pending, lambda: note(begin))
+        def record(begin: int) -> None:
+            record_time(self.times_ns, s.name, perf_counter_ns() - begin)
 
-            return timed
-
-        return [timer(call) for call in s.calls]
+        pending = call()
+        if pending is None:
+            finish(call)
+            timed_whole = not resumes or before_ns > 0
+            if s.interruptible and self.stop_word.completed_steps:
+                spent_ns = before_ns + perf_counter_ns() - begin
+                self._spent_ns = spent_ns if timed_whole else 0
+                return None
+            if timed_whole:
+                record(begin - before_ns)
+        if s.lag is not None:
+            s.lag(number)
+        return pending and _TimedPending(pending, lambda: record(begin))
 
     def waits_for(self) -> list[str]:
-        """The tasks that the next call waits for."""
-        s, board = self.steps[self.entry], self.board
+        """Return the tasks that the next call waits for."""
+        s, control = self.steps[self.entry], self.control
         if s.which is None:
             return []
         return [
-            board.tasks[w]
+            control.tasks[w]
             for w, base, step in zip(s.which, s.base, s.step, strict=True)
-            if board.read(int(w)) < base + self.round * step
+            if control.read(int(w)) < base + self.round * step
         ]
 
     def _sleep(self, s: BoundFiring, number: int) -> None:
-        board, mine = self.board, self.board.sleeps(self.number)
+        """Wait until the counts that a firing needs are reached. The sleep cell is set before the
+        counts are read: whoever publishes one later sees the cell and sets the wake event."""
+        control, mine = self.control, self.control.sleep_cell(self.number)
         assert s.which is not None
         while True:
-            board.write(mine, 1)
-            ready = progress_counters.reached(board.address, s.which, s.base, s.step, number)
-            if not ready and self._under_way and not self._completed():
+            control.write(mine, 1)
+            ready = counters.counts_reached(control.address, s.which, s.base, s.step, number)
+            if not ready and self._under_way and not self._publish_completed():
                 time.sleep(POLL_S)
             elif not ready:
-                self.bells[self.number].sleep(SLEEP_S)
-            board.write(mine, 0)
-            if ready or progress_counters.spin(
-                board.address, s.which, s.base, s.step, number, self.spins
+                self.wake_events[self.number].wait(SLEEP_S)
+            control.write(mine, 0)
+            if ready or counters.spin_until_reached(
+                control.address, s.which, s.base, s.step, number, self.spins
             ):
                 return
-            self.look()
-            self._park()
+            self.poll()
+            self._raise_if_parked()
 
     def _wake(self) -> None:
-        self.board.wake_sleepers(self.bells, but=self.number)
+        self.control.wake_sleepers(self.wake_events, but=self.number)
 
 
 @dataclass(slots=True)
 class _TimedPending:
-    """A pending firing whose time is noted once a look finds it done."""
+    """A pending firing that is timed when a check finds it done."""
 
     pending: Pending
-    note: Callable[[], None]
+    record: Callable[[], None]
 
     def done(self) -> bool:
         done = self.pending.done()
         if done:
-            self.note()
+            self.record()
         return done
 
 
-def _sleepy(call: Call, jitter_s: float, r: random.Random) -> Call:
-    def sleepy() -> Pending | None:
-        time.sleep(r.uniform(0, jitter_s))
-        return call()
-
-    return sleepy
+def _sleep_and_call(call: Call, jitter_s: float, r: random.Random) -> Pending | None:
+    time.sleep(r.uniform(0, jitter_s))
+    return call()

@@ -58,7 +58,7 @@ def _firing_s() -> float:
         begin = time.process_time()
         for number in range(ROUNDS):
             for which, base, step, call, published, first, last in steps:
-                progress_counters.spin(address, which, base, step, number, 1)
+                progress_counters.spin_until_reached(address, which, base, step, number, 1)
                 if first <= number < last:
                     call()
                 for cell, count, growth in published:
@@ -126,7 +126,7 @@ def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int
     for number in range(*numbers):
         if mine < its:
             progress_counters.publish(address, mine, number + 1, sleepers, 0, 0)
-        if not progress_counters.spin(address, which, step, step, number, yields):
+        if not progress_counters.spin_until_reached(address, which, step, step, number, yields):
             raise TimeoutError("the other lane did not answer")
         if mine > its:
             progress_counters.publish(address, mine, number + 1, sleepers, 0, 0)

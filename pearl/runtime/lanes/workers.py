@@ -1,4 +1,4 @@
-"""Workers: the threads or processes that run lanes beside the lane of this thread."""
+"""Workers: the threads or processes that run the lanes that this thread does not run."""
 
 from __future__ import annotations
 
@@ -11,63 +11,90 @@ from pearl.runtime import cpu_wait
 from pearl.runtime.child_process import ANSWER_S, Answer, ChildProcess
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.lane_runner import StopRequested
-from pearl.runtime.lanes.run_context import RunContext
 from pearl.runtime.protocol import recovery
+from pearl.runtime.protocol.binding import Lags
 from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError
 
 READY_S = 120.0
-"""A worker must be ready within this time: it imports, binds and perhaps compiles (assumed)."""
+"""Seconds within which a worker is ready: it imports, binds and may compile (assumed)."""
 
 GRACE_S = 1.0
-"""Seconds beyond its time limit after which an environment's worker is ended (assumed)."""
+"""Seconds beyond the time limit of environments after which their worker is ended (assumed)."""
 
-Measured = tuple[Mapping[str, list[int]], Mapping[str, Mapping[Any, int]]]
-"""Times in ns by call, and how often each lag was seen."""
+Measured = tuple[Mapping[str, list[int]], Lags]
+"""Name of a call → its times in ns; and the histograms of lags."""
 
 
-class LaneDied(LaneError):
-    """The process of a lane has ended, by a signal or by itself, without saying why."""
+def raise_when_stopped(control: ControlBlock) -> Callable[[], None]:
+    """Return a `poll` of a worker's lane: it raises StopRequested once the stop cell is set."""
+
+    def poll() -> None:
+        if control.read(control.stop_cell):
+            raise StopRequested
+
+    return poll
+
+
+class LaneDiedError(LaneError):
+    """The process of a lane has ended, by a signal or by itself, without an error message."""
 
 
 class Worker:
-    """Interface between the engine and a lane hosted in another thread or process, or the lanes of
-    another host.
+    """Interface between the engine and lanes in another thread, another process or on another host.
 
-    comes_back: it can be given up and begun `again`, and nothing is lost.
+    restartable: the worker can `restore_and_replay` after its lanes were lost.
+    steps_envs: whether its lanes step external environments.
     """
 
     restartable = False
+    steps_envs = False
 
-    def ready(self) -> None:
-        """Wait until the calls are bound. Raises LaneError where they cannot be."""
+    def wait_ready(self) -> None:
+        """Wait until the calls are bound.
+
+        Raises:
+            LaneError: the calls cannot be bound, or not in time.
+        """
 
     def begin(self) -> None:
         """Let the lane follow the iteration limit."""
 
-    def check(self) -> None:
-        """Raise LaneError if the lane has failed."""
+    def raise_if_failed(self) -> None:
+        """Check the lane.
+
+        Raises:
+            LaneError: the lane has failed.
+            LaneDiedError: the process or the host of the lane is lost.
+        """
 
     def environments(self, at: int) -> dict[str, Any]:
-        """Snapshots of the lane's environments outside the arrays, at iteration `at`."""
+        """Return snapshots of the lane's external environments at iteration `at`.
+
+        Raises:
+            LaneError: the worker has not sent them.
+        """
         return {}
 
     def failures(self) -> list[tuple[str, int]]:
-        """Failures of environments since the last call: text, and transitions lost."""
+        """Return the failures of environments since the last call: text, transitions lost."""
         return []
 
     def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
-        """Why the lane is to be given up: an environment keeps it for longer than `limit_s`.
+        """Say why the lane must be ended: a step of an environment exceeds `limit_s`; else None.
 
         stalled_s: seconds in which the lane completed nothing, though it had all it needed.
         """
-        return None
+        if not self.steps_envs or stalled_s < 1.5 * limit_s + GRACE_S:
+            return None
+        return f"an environment of this lane has not answered for {stalled_s:.1f} s"
 
     def kill(self) -> None:
-        """Give the lane up, whatever it does."""
+        """End the lane at once, whatever it does."""
 
     def cpu_s(self) -> float:
-        """CPU seconds that are not counted as this process's."""
+        """Return the CPU-seconds that are not counted for this process."""
         return 0.0
 
     @property
@@ -75,53 +102,54 @@ class Worker:
         """The thread that runs the lane; None before it has begun."""
         return None
 
-    def again(self) -> None:
-        """Begin anew with what was there at the last pause, and do the firings since again."""
+    def restore_and_replay(self) -> None:
+        """Restart with the arrays of the last pause, and repeat the firings since then.
+
+        Raises:
+            LaneError: the lanes cannot be restarted.
+        """
         raise NotImplementedError
 
-    def settled(self) -> None:
-        """All lanes are at the same iteration, and what they wrote is at hand."""
+    def on_pause(self) -> None:
+        """Take note that all lanes are at the same iteration and their arrays are on this host."""
 
     @property
-    def full(self) -> bool:
-        """Whether the lanes are to pause soon, so that a lane that is lost can be done again."""
+    def needs_pause(self) -> bool:
+        """Whether the lanes should pause soon, so that a lost lane has less to repeat."""
         return False
 
     def traffic(self) -> list[dict[str, Any]]:
-        """Messages and bytes to and from the lanes of another host, as `Run.traffic` has them."""
+        """Return messages and bytes to and from the lanes of another host (see `Run.traffic`)."""
         return []
 
-    def end(self) -> Measured:
-        """Wait for the end of the lane; returns what the lane has measured."""
+    def join(self) -> Measured:
+        """Wait until the lane has ended, and return its measurements."""
         raise NotImplementedError
 
 
-class Thread(Worker):
-    """A lane in a thread. runner: makes the lane, given what it calls while it waits."""
+class ThreadWorker(Worker):
+    """A lane in a thread. make_runner: makes the lane, given the `poll` that it calls."""
 
-    def __init__(self, board: ControlBlock, runner: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, control: ControlBlock, make_runner: Callable[[Callable[[], None]], Any]
+    ) -> None:
         self.error: BaseException | None = None
-        self._left = False
-        self._board = board
-        self.runner = runner(self._look)
+        self._abandoned = False
+        self.runner = make_runner(raise_when_stopped(control))
         self._thread = threading.Thread(target=self._run, daemon=True, name=self.runner.name)
-
-    def _look(self) -> None:
-        if self._board.read(self._board.stop):
-            raise StopRequested
 
     def _run(self) -> None:
         try:
-            self.runner.follow()
+            self.runner.serve()
         except StopRequested:
             return
-        except Exception as error:  # told by the thread that waits for this one
+        except Exception as error:  # `raise_if_failed` raises it in the main thread
             self.error = error
 
     def begin(self) -> None:
         self._thread.start()
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         if self.error:
             raise LaneError(
                 f"lane {self.runner.name} failed: {error_text(self.error)}"
@@ -136,14 +164,14 @@ class Thread(Worker):
         return (os.getpid(), native) if native else None
 
     def kill(self) -> None:
-        self._left = True  # a thread cannot be ended: it sleeps on, and the run goes without it
+        self._abandoned = True  # a thread cannot be ended: the run goes on without it
 
     def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
         return external_envs.describe_overdue_env(self.runner.environments, limit_s)
 
-    def end(self) -> Measured:
+    def join(self) -> Measured:
         if self._thread.is_alive():
-            self._thread.join(timeout=0.0 if self._left else ANSWER_S)
+            self._thread.join(timeout=0.0 if self._abandoned else ANSWER_S)
         return self.runner.times_ns, self.runner.lags
 
 
@@ -151,112 +179,110 @@ class ProcessWorker(Worker):
     """A lane in a child process over the same memory.
 
     number, name: of the lane.
-    cells: file descriptor of the memory in which the lanes count.
-    spins: how often the lane looks before it sleeps.
-    anew: the child takes the place of one that died.
+    cells: file descriptor of the memory of the control block.
+    spins: calls of sched_yield before the lane sleeps.
+    restarted_envs: native environments of the lane were restarted in the middle of episodes.
     """
 
     def __init__(
-        self, w: RunContext, number: int, name: str, cells: int, spins: int, *, anew: bool
+        self,
+        context: RunContext,
+        number: int,
+        name: str,
+        cells: int,
+        spins: int,
+        *,
+        restarted_envs: bool,
     ) -> None:
-        if w.memory is None:
+        if context.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
         self.name = name
-        self.outside = recovery.steps_outside(w.protocol, number, w.jobs)
-        about = {
-            **w.about,
+        self.steps_envs = recovery.steps_external_envs(context, number)
+        handles = [event.handle for event in context.wake_events]
+        config = {
+            **context.to_json(),
             "lane": number,
-            "layout": w.memory.layout,
-            "memory": w.memory.handle,
+            "layout": context.memory.layout,
+            "memory": context.memory.handle,
             "cells": cells,
-            "bells": [b.handle for b in w.bells],
-            "learning": list(w.learning),
-            "warm": w.span.warm,
-            "total": w.span.total,
-            "drained": w.span.drained,
+            "wake_events": handles,
             "spins": spins,
-            "jitter_s": w.jitter_s,
-            "anew": anew,
-            "restored": dict(w.restored),
-            "env_time_limit_s": w.env_time_limit_s,
-            "islands": len(w.islands),
+            "restarted_envs": restarted_envs,
+            "remote_groups": len(context.remote_groups),
         }
-        self._answers: list[Answer] = []
+        self._replies: list[Answer] = []
         self._failures: list[tuple[str, int]] = []
-        self._kept: Answer = {"at": -1, "environments": {}}
-        handles = [w.memory.handle, cells, *(b.handle for b in w.bells)]
-        program = "pearl.runtime.lanes.worker_process:main"
-        self._child = ChildProcess(program, handles, about, self._hear)
+        self._snapshots: Answer = {"at": -1, "environments": {}}
+        self._child = ChildProcess(
+            "pearl.runtime.lanes.worker_process:main",
+            [context.memory.handle, cells, *handles],
+            config,
+            self._on_reply,
+        )
 
-    def _hear(self, answer: Answer) -> None:
-        if "environments" in answer:
-            self._kept = answer  # of many the last counts
-        elif "failure" in answer:
-            self._failures.append((answer["failure"], answer["lost"]))
+    def _on_reply(self, reply: Answer) -> None:
+        if "environments" in reply:
+            self._snapshots = reply  # only the last snapshots count
+        elif "failure" in reply:
+            self._failures.append((reply["failure"], reply["lost"]))
         else:
-            self._answers.append(answer)
+            self._replies.append(reply)
 
     def cpu_s(self) -> float:
         return self._child.cpu_s()
 
     @property
     def pid(self) -> int:
+        """Number of the child process."""
         return self._child.pid
 
     @property
     def thread(self) -> cpu_wait.Thread | None:
         return self.pid, self.pid
 
-    def _says(self, key: str) -> Any:
-        return next((a[key] for a in self._answers if key in a), None)
+    def _reply(self, key: str) -> Any:
+        return next((reply[key] for reply in self._replies if key in reply), None)
 
-    def ready(self) -> None:
-        with self._child.heard:
-            self._child.heard.wait_for(lambda: self._answers or self._child.silent, timeout=READY_S)
-        self.check()
-        if not self._says("ready"):
+    def wait_ready(self) -> None:
+        self._child.wait_for(lambda: self._replies or self._child.is_closed, READY_S)
+        self.raise_if_failed()
+        if not self._reply("ready"):
             raise LaneError(f"lane {self.name} was not ready within {READY_S:.0f} s")
 
     def begin(self) -> None:
-        self._child.tell({"begin": True})
+        self._child.send({"begin": True})
 
     def environments(self, at: int) -> dict[str, Any]:
-        if not self.outside:
+        if not self.steps_envs:
             return {}
-        with self._child.heard:
-            self._child.heard.wait_for(lambda: self._kept["at"] == at, timeout=ANSWER_S)
-        if self._kept["at"] != at:
-            raise LaneError(f"lane {self.name} has not told how its environments are")
-        found: dict[str, Any] = self._kept["environments"]
-        return found
+        if not self._child.wait_for(lambda: self._snapshots["at"] == at, ANSWER_S):
+            raise LaneError(
+                f"lane {self.name} has sent no snapshots of its environments within "
+                f"{ANSWER_S:.0f} s"
+            )
+        return dict(self._snapshots["environments"])
 
     def failures(self) -> list[tuple[str, int]]:
-        with self._child.heard:
-            found, self._failures = self._failures, []
-        return found
+        with self._child.reply_condition:
+            failures, self._failures = self._failures, []
+        return failures
 
-    def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
-        if not self.outside or stalled_s < 1.5 * limit_s + GRACE_S:
-            return None
-        return f"an environment of its does not answer, and has not for {stalled_s:.1f} s"
-
-    def check(self) -> None:
-        ended = self._child.ended()
-        error = self._says("error")
-        if error:
+    def raise_if_failed(self) -> None:
+        exit_reason = self._child.exit_reason()
+        if error := self._reply("error"):
             raise LaneError(f"lane {self.name} failed: {error}")
-        if ended:
-            raise LaneDied(f"lane {self.name}: {ended}")
+        if exit_reason:
+            raise LaneDiedError(f"lane {self.name}: {exit_reason}")
 
     def kill(self) -> None:
         self._child.kill()
 
-    def end(self) -> Measured:
+    def join(self) -> Measured:
         self._child.end()
-        return self._says("times_ns") or {}, self._says("lags") or {}
+        return self._reply("times_ns") or {}, self._reply("lags") or {}
 
 
 def error_text(error: BaseException) -> str:
-    """An error in a line: its text, and its type where the text alone says too little."""
+    """Describe an error in one line: its text, with its type unless the text suffices."""
     text = " ".join(str(error).split())
     return text if isinstance(error, (ValueError, LaneError)) else f"{type(error).__name__}: {text}"

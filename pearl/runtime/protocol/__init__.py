@@ -8,5 +8,6 @@ __all__ = [
     "progress_counters",
     "recovery",
     "residency",
+    "run_context",
     "single_lane",
 ]

@@ -1,9 +1,9 @@
-"""The arrays of a run with several lanes: where they lie, which slot and which rows a call sees.
+"""The arrays of a run with several lanes: their memory, and the slots and rows that a call sees.
 
-A message (`KernelKind.sends`) has as many slots as firings may be under way: slot 0 bears the
-array's own name, slot k the name with `@k`. A copy of a split task sees its rows of an array with a
-row an environment, and has arrays of its own, `#i`, such as a random stream
-(`KernelKind.per_copy`). So has every group of environments, `@k` (`KernelKind.per_group`).
+A message (`KernelKind.sends`) has as many slots as firings may be under way: slot 0 has the name of
+the array, slot k the name with `@k`. A replica of a split task sees its rows of an array that has a
+row for each environment. It has some arrays of its own, `#i`, such as a random stream
+(`KernelKind.per_copy`); so has every group of environments, `@k` (`KernelKind.per_group`).
 `version.TASK` says which version of the parameters each slot holds.
 """
 
@@ -36,13 +36,13 @@ def is_sent(name: str, protocol: ExecutionSchedule, sender: str) -> bool:
     return name in protocol.sent[sender]
 
 
-def further(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> Layout:
-    """The arrays that a run of this plan has in addition to those of one lane."""
+def extra_arrays(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> Layout:
+    """Return the arrays that a run of this plan has in addition to the arrays of one lane."""
     found: Layout = []
     for sender, count in protocol.slots.items():
         origin = protocol.graph.origin(sender)
         if origin[1] > 0 and sender not in {t.name for t in whole.tasks}:
-            continue  # the first copy stands for all: they share slots, each its rows
+            continue  # the first replica stands for all: they share slots
         for name in protocol.sent[sender]:
             array = arrays[name]
             found += [(f"{name}@{k}", array.shape, array.dtype.name) for k in range(1, count)]
@@ -55,26 +55,25 @@ def further(protocol: ExecutionSchedule, whole: TaskGraph, arrays: Buffers) -> L
             if matches(name, kind.per_group):
                 groups = range(1, protocol.groups.get(task.name, 1))
                 found += [(f"{source}@{k}", array.shape, array.dtype.name) for k in groups]
-        if task.copies and not protocol.alone:
-            found.append((version(task.name), (protocol.slots[task.name],), "int64"))
+        if task.copies and not protocol.is_single_lane:
+            found.append((version_array_name(task.name), (protocol.slots[task.name],), "int64"))
     return list(dict.fromkeys(found))
 
 
-def version(task: str) -> str:
-    """Array with the version that each slot of a copying task holds: the number of the firing that
-    wrote it, from 1; 0 for the parameters at the start."""
+def version_array_name(task: str) -> str:
+    """Return the name of the int64 array with the version in each slot of a copying task: the
+    number of the firing that wrote the slot, from 1; 0 for the parameters at the start."""
     return f"version.{task}"
 
 
 def array_name(protocol: ExecutionSchedule, task: str, name: str) -> str:
-    """The name among the arrays of the run of what `task` calls `name`: a copy of a split task has
-    its own of some arrays."""
+    """Return the name, among the arrays of the run, of the array that `task` calls `name`."""
     of = protocol.graph.task(task)
-    mine = of.part is not None and matches(name, kind_of(of.kernel).per_copy)
-    return f"{name}#{of.part.replica}" if of.part and mine else name
+    own = of.part is not None and matches(name, kind_of(of.kernel).per_copy)
+    return f"{name}#{of.part.replica}" if of.part and own else name
 
 
-def view(
+def task_view(
     protocol: ExecutionSchedule,
     arrays: Buffers,
     kernel: Kernel,
@@ -82,14 +81,13 @@ def view(
     slots: Mapping[str, int],
     group: int = 0,
 ) -> Buffers:
-    """The arrays as one call sees them: a copy of a split task sees its rows of an array that has a
-    row an environment.
+    """Return the arrays as one call sees them.
 
     slots: sender → the slot of its message.
-    group: the group of environments that the call is about.
+    group: the group of environments that the call steps.
     """
     part, kind = protocol.graph.task(task).part, kind_of(kernel)
-    seen = dict(arrays)
+    views = dict(arrays)
     for name, (shape, _) in kind.arrays(kernel).items():
         source = array_name(protocol, task, name)
         for sender, slot in slots.items():
@@ -101,13 +99,18 @@ def view(
         if part and array.shape != shape:
             first = sum(part.shares[: part.replica])
             array = array[first : first + part.shares[part.replica]]
-        seen[name] = array
-    return seen
+        views[name] = array
+    return views
 
 
 class SharedArrays:
-    """Arrays in one piece of anonymous memory that other processes map by its handle: nothing is
-    left behind, however a process ends."""
+    """Arrays in anonymous memory that other processes map by its file descriptor. The kernel frees
+    the memory, however a process ends.
+
+    handle: the file descriptor.
+    layout: name, shape and dtype of the arrays.
+    arrays: name → array.
+    """
 
     def __init__(self, layout: Layout, handle: int | None = None) -> None:
         places, size = [], 0
@@ -134,16 +137,16 @@ def layout_of(arrays: Buffers) -> Layout:
     return [(name, array.shape, array.dtype.name) for name, array in arrays.items()]
 
 
-def moved(arrays: Buffers) -> SharedArrays:
-    """The same arrays in shared memory, with their values."""
+def copy_to_shared_memory(arrays: Buffers) -> SharedArrays:
+    """Copy arrays to shared memory."""
     memory = SharedArrays(layout_of(arrays))
     for name, array in arrays.items():
         memory.arrays[name][...] = array
     return memory
 
 
-def current(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
-    """Name of the slot that holds the latest parameters after `iteration` iterations."""
+def latest_parameters_name(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
+    """Return the array that holds the latest parameters after `iteration` iterations."""
     for sender, count in protocol.slots.items():
         if is_sent(name, protocol, sender) and count > 1:
             slot = (iteration * protocol.graph.repetition[sender] - 1) % count
@@ -152,7 +155,7 @@ def current(protocol: ExecutionSchedule, name: str, iteration: int) -> str:
 
 
 def episodes(arrays: Buffers) -> Iterable[tuple[Any, Any]]:
-    """(returns, count) of every ring of finished episodes."""
+    """Yield (returns, count) of every ring of finished episodes."""
     copies = [n for n in arrays if n.startswith("episode.count#")]
     for count in copies or ["episode.count"]:
         yield arrays[count.replace("count", "returns")], arrays[count]

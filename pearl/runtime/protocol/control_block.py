@@ -1,10 +1,10 @@
-"""Shared-memory control block: firing counters, sleep flags, iteration limit; and the range of
-iterations in which tasks do real work.
+"""Shared-memory control block: firing counters, sleep flags and the iteration limit of all lanes;
+and the range of iterations in which tasks do real work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,10 +12,10 @@ from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.progress_counters import Ints, WakeEvent
 
 BEGIN = "begin"
-"""Name, beside those of tasks, of the iteration at which all lanes were last at the same one."""
+"""Key, beside the names of tasks, of the iteration at which all lanes were last at the same one."""
 
 PARKED = -2
-"""What a lane says that it has flushed to once it is parked; -1 is said of a lane that is none."""
+"""Value of the flushed cell of a parked lane. A remote lane that has not paused yet has -1."""
 
 
 @dataclass(frozen=True)
@@ -23,89 +23,122 @@ class ControlBlock:
     """The cells that all lanes of a run read and write, by number.
 
     tasks: names of the tasks; cell i counts the firings of task i.
-    lanes: number of lanes. Each has a cell for the iteration that it has flushed to, and one that
-        says whether it sleeps.
-    cells: int64, one cache line a cell. The last five are `limit`, `flush`, `stop`, `park`, `end`.
-    islands: those whose messages wait for counts too; each has a cell that says whether it sleeps,
-        after those of the lanes.
+    lanes: number of lanes. Each has a cell for the iteration that it has flushed to, and a cell
+        that is non-zero while the lane sleeps.
+    cells: int64, one cache line a cell. The last five are limit, flush, stop, park and end.
+    groups: number of remote lane groups. Each has a sleep cell after those of the lanes, because
+        the thread that sends its messages waits for counts too.
     """
 
     tasks: tuple[str, ...]
     lanes: int
     cells: Ints
-    islands: int = 0
+    groups: int = 0
 
     @staticmethod
-    def size(tasks: int, lanes: int, islands: int = 0) -> int:
-        return (tasks + 2 * lanes + islands + 5) * progress_counters.CELL // 8
+    def size(tasks: int, lanes: int, groups: int = 0) -> int:
+        """Return the length of `cells`."""
+        return (tasks + 2 * lanes + groups + 5) * progress_counters.CELL // 8
 
     @property
     def sleepers(self) -> int:
-        """Lanes and islands."""
-        return self.lanes + self.islands
+        """Number of lanes and remote lane groups."""
+        return self.lanes + self.groups
 
-    def count(self, task: str) -> int:
+    def count_cell(self, task: str) -> int:
+        """Return the cell that counts the firings of a task."""
         return self.tasks.index(task)
 
-    def flushed(self, lane: int) -> int:
+    def flushed_cell(self, lane: int) -> int:
+        """Return the cell of the iteration up to which a lane has ended its segment."""
         return len(self.tasks) + lane
 
-    def sleeps(self, lane: int) -> int:
+    def sleep_cell(self, lane: int) -> int:
+        """Return the cell that is non-zero while a lane sleeps."""
         return len(self.tasks) + self.lanes + lane
 
     @property
-    def limit(self) -> int:
-        """Cell of the iteration up to which lanes may go."""
-        return len(self.tasks) + 2 * self.lanes + self.islands
+    def limit_cell(self) -> int:
+        """Cell of the iteration up to which lanes may run."""
+        return len(self.tasks) + 2 * self.lanes + self.groups
 
     @property
-    def flush(self) -> int:
-        """Cell of the iteration at which the segment ends, once that is known."""
-        return self.limit + 1
+    def flush_cell(self) -> int:
+        """Cell of the iteration at which the segment ends, once that iteration is decided."""
+        return self.limit_cell + 1
 
     @property
-    def stop(self) -> int:
-        """Cell that is not 0 once the lanes are to end."""
-        return self.limit + 2
+    def stop_cell(self) -> int:
+        """Cell that is non-zero when the lanes must end."""
+        return self.limit_cell + 2
 
     @property
-    def park(self) -> int:
-        """Cell that is not 0 once the lanes are to stay where they are: the run ends amid an
-        iteration. Each then says that it has flushed to `PARKED`."""
-        return self.limit + 3
+    def park_cell(self) -> int:
+        """Cell that is non-zero when lanes must park: the run is ending in the middle of an
+        iteration. Each lane then sets its flushed cell to `PARKED`."""
+        return self.limit_cell + 3
 
     @property
-    def end(self) -> int:
-        """Cell of the iteration at which the segment ends if nothing ends it before."""
-        return self.limit + 4
+    def end_cell(self) -> int:
+        """Cell of the iteration at which the segment ends at the latest."""
+        return self.limit_cell + 4
+
+    @property
+    def control_cells(self) -> list[int]:
+        """Cells that the local host sets for remote lanes, in the order of a control message."""
+        return [self.limit_cell, self.flush_cell, self.stop_cell, self.park_cell, self.end_cell]
 
     @cached_property
     def address(self) -> int:
+        """Address of the first cell."""
         return int(self.cells.ctypes.data)
 
     def read(self, cell: int) -> int:
-        return int(progress_counters.get(self.address + progress_counters.CELL * cell))
+        """Load a cell (acquire)."""
+        return int(progress_counters.load_cell(self.address + progress_counters.CELL * cell))
 
     def write(self, cell: int, value: int) -> None:
-        progress_counters.put(self.address + progress_counters.CELL * cell, value)
+        """Store a cell (release, then a full fence)."""
+        progress_counters.store_cell(self.address + progress_counters.CELL * cell, value)
 
-    def wake_sleepers(self, bells: Sequence[WakeEvent], but: int = -1) -> None:
-        """Ring for every lane and island that sleeps, `but` left out. Whoever sleeps says so before
-        it looks at the counts for the last time, so one written before this call is seen."""
-        for number, bell in enumerate(bells):
-            if number != but and self.read(self.sleeps(number)):
-                bell.ring()
+    def reset(self, fired: Mapping[str, int], begin: int, *, limit: int) -> None:
+        """Set the cells before lanes begin: counts of firings, the iteration at which the segment
+        began, and the iteration limit."""
+        for task, firings in fired.items():
+            self.write(self.count_cell(task), firings)
+        for lane in range(self.lanes):
+            self.write(self.flushed_cell(lane), begin)
+        self.write(self.limit_cell, limit)
+        self.write(self.flush_cell, begin)
+        self.write(self.end_cell, begin)
+
+    def wake_sleepers(self, wake_events: Sequence[WakeEvent], but: int = -1) -> None:
+        """Set the wake event of every lane and remote lane group that sleeps, except `but`.
+
+        A lane sets its sleep cell before it reads the counts for the last time. So either that read
+        sees a count written before this call, or this call sees the sleep cell.
+        """
+        for number, event in enumerate(wake_events):
+            if number != but and self.read(self.sleep_cell(number)):
+                event.set()
+
+
+def wake_all(wake_events: Iterable[WakeEvent]) -> None:
+    """Set all wake events, whoever sleeps."""
+    for event in wake_events:
+        event.set()
 
 
 @dataclass(frozen=True)
 class WorkRange:
     """The iterations in which tasks do real work.
 
-    warm: learning tasks work from here on.
-    total: no task works from here on, but those that copy, which go on while delayed work is done.
-    drained: all work of earlier iterations is done.
+    learning_starts: first iteration in which learning tasks work.
+    end: first iteration in which no task works, except tasks that copy: they copy on while delayed
+        work is done.
+    drained_until: all work of earlier iterations is done.
     """
 
-    warm: int
-    total: int
-    drained: int = 0
+    learning_starts: int
+    end: int
+    drained_until: int = 0

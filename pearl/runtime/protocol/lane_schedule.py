@@ -1,9 +1,9 @@
-"""Schedule of each lane of a plan: its firings in order, the counts that each waits for, and the
-slot of every message that it reads and writes.
+"""Schedule of each lane of a plan: its firings in order, the counts that each firing waits for, and
+the slots of the messages that it reads and writes.
 
-The counts and slots are those of `docs/protocol.md`. Firing n of a task is its n-th since the
-start, empty ones included; firing n does the work number n − delay, where the delay is the slack of
-the edges without initial tokens on its way (prefetch, deferred priorities, insertion lag): so many
+`docs/protocol.md` derives the counts and slots. Firing n of a task is its n-th since the
+start, empty ones included. Firing n does work number n − delay. The delay is the slack of the edges
+without initial tokens before the task (prefetch, deferred priorities, insertion lag). So many
 firings are empty at the start, and as many more follow at the end.
 """
 
@@ -26,8 +26,8 @@ from pearl_devices.kernels import kind_of
 class Wait:
     """A wait for a task's count.
 
-    task: whose count.
-    base, step: it must be at least base + round · step.
+    task: the task.
+    base, step: the count must be at least base + round · step.
     """
 
     task: str
@@ -51,16 +51,16 @@ class Slots:
 class Firing:
     """One call of a lane's round: a task's firing, or all firings of a fused unit.
 
-    tasks: the unit.
-    offset: iterations that it runs ahead.
+    tasks: the task, or the members of a fused unit.
+    offset: iterations that the call runs ahead.
     index: number of the firing in the iteration.
-    waits: on tasks of other lanes, and on late ones.
+    waits: waits for tasks of other lanes and for asynchronous tasks.
     done: task → count after the call in round 0; it grows by the task's firings an iteration.
-    slots: task that sends → slot that the call touches.
-    due: task that sends → version that the call would touch without slack.
+    slots: task that sends → slot that the call uses.
+    versions_due: task that sends → version that the call would use without slack.
     group: number of the group of environments.
-    late: the call returns before it is complete.
-    delay: firings by which its work lags.
+    asynchronous: whether the call returns before the firing is complete.
+    delay: firings by which the work of the call lags.
     per_round: firings of the task in an iteration.
     """
 
@@ -70,14 +70,14 @@ class Firing:
     waits: tuple[Wait, ...]
     done: Mapping[str, int]
     slots: Mapping[str, Slots]
-    due: Mapping[str, Slots]
+    versions_due: Mapping[str, Slots]
     group: Slots
-    late: bool
+    asynchronous: bool
     delay: int
     per_round: int
 
-    def works(self, number: int) -> int:
-        """The iteration whose work the call of round `number` does."""
+    def work_iteration(self, number: int) -> int:
+        """Return the iteration whose work the call of round `number` does."""
         return (
             ((number + self.offset) * self.per_round) + self.index - self.delay
         ) // self.per_round
@@ -103,11 +103,11 @@ class ExecutionSchedule:
     drain: iterations after the last in which delayed work is done.
 
     Raises:
-        SpecError: the plan cannot be run as it is.
+        SpecError: the plan has slack or fused calls that the lanes cannot run.
     """
 
     def __init__(self, plan: Plan, graph: TaskGraph, split: ReplicaSplit | None = None) -> None:
-        """split: of a plan and a graph that are unfolded already."""
+        """split: given if plan and graph are unfolded already."""
         self.plan, graph, self.split = (
             (plan, graph, split) if split else unfold_replicas(plan, graph)
         )
@@ -119,9 +119,9 @@ class ExecutionSchedule:
         self.lane_of = {t.task: t.lane for t in self.plan.tasks}
         self.delay = _delays(self.graph)
         self.groups = _groups(self.graph)
-        self.late = {t.task for t in self.plan.tasks if t.occupancy_s < (1 - 1e-9) * t.seconds} - {
-            t for p in self.plan.tasks if p.fused_with for t in (p.task, *p.fused_with)
-        }
+        self.asynchronous = {
+            t.task for t in self.plan.tasks if t.occupancy_s < (1 - 1e-9) * t.seconds
+        } - {t for p in self.plan.tasks if p.fused_with for t in (p.task, *p.fused_with)}
         self.unit = {
             t.task: tuple(n.name for n in self.graph.tasks if n.name in (t.task, *t.fused_with))
             for t in self.plan.tasks
@@ -135,11 +135,11 @@ class ExecutionSchedule:
         self.home = updating[0] if updating else 0
 
     @property
-    def alone(self) -> bool:
-        """Whether one lane does everything at once: no waits, no slots, no delays."""
+    def is_single_lane(self) -> bool:
+        """Whether one lane does everything in order: no waits, no slots, no delays."""
         return (
             len(self.lanes) == 1
-            and not self.late
+            and not self.asynchronous
             and not any(self.delay.values())
             and all(n == 1 for n in (*self.slots.values(), *self.groups.values()))
         )
@@ -169,9 +169,12 @@ class ExecutionSchedule:
         return e.production, e.consumption, tokens
 
     def _counts(self) -> dict[str, int]:
-        """Task that sends a message → slots of that message. Copies of a task write their rows of
-        the same arrays, and a task that is whole reads the rows of all of them at once. So copies
-        have equally many slots, whatever the capacities of their channels are."""
+        """Map each task that sends a message to the slots of that message.
+
+        Replicas of a task write rows of the same arrays, and a task that is not split reads the
+        rows of all replicas at once. So replicas have equally many slots, whatever the capacities
+        of their channels are.
+        """
         own = {t: self._count(t) for t in self._senders}
         most: dict[str, int] = {}
         for task, count in own.items():
@@ -180,10 +183,10 @@ class ExecutionSchedule:
         return {t: most[self.graph.origin(t)[0]] for t in own}
 
     def _count(self, sender: str) -> int:
-        """Slots of what a task sends: one, and one more for each that may be under way."""
+        """Return the slots of a message: one, and one for each message that may be under way."""
         one = len([k for k in self.plan.lanes if k.width > 0]) == 1
         if one and not (
-            self.late
+            self.asynchronous
             or any(e.slack for e in self.graph.edges)
             or any(g > 1 for g in self.groups.values())
         ):
@@ -262,13 +265,13 @@ class ExecutionSchedule:
             slots,
             due,
             Slots(self.groups.get(first, 1), at_first, q[first]),
-            first in self.late,
+            first in self.asynchronous,
             max(delays),
             1 if index is None else q[first],
         )
 
     def _needs(self, lane: str, unit: tuple[str, ...], task: str, n: int) -> Iterable[Wait]:
-        """What firing n of a task in round 0 waits for on other lanes."""
+        """Yield the waits of firing n of a task in round 0."""
         q = self.graph.repetition
         for e in self.graph.edges:
             if e.dst == task and e.src not in unit and self._apart(e.src, lane):
@@ -284,11 +287,11 @@ class ExecutionSchedule:
                 yield Wait(reader, read + self.delay[reader], q[reader])
 
     def _apart(self, task: str, lane: str) -> bool:
-        """Whether a lane must look at a task's count before it relies on its firings."""
-        return self.lane_of[task] != lane or task in self.late
+        """Whether a lane must read a task's count before it relies on the task's firings."""
+        return self.lane_of[task] != lane or task in self.asynchronous
 
     def _due(self, task: str, n: int) -> dict[str, Slots]:
-        """The versions of parameters that firing n in round 0 would read without slack."""
+        """Return the versions of parameters that firing n in round 0 would read without slack."""
         found: dict[str, Slots] = {}
         for e in self.graph.edges:
             if e.dst == task and self.graph.task(e.src).copies:
@@ -297,8 +300,8 @@ class ExecutionSchedule:
         return found
 
     def _touched(self, unit: tuple[str, ...], task: str, n: int) -> dict[str, Slots]:
-        """Slots that firing n of a task in round 0 uses, by who sends what is in them, where there
-        is more than one."""
+        """Map each sender, whose message has several slots, to the slot that firing n of a task
+        uses in round 0."""
         q = self.graph.repetition
         work = n - self.delay[task]
         found: dict[str, Slots] = {}
@@ -313,8 +316,8 @@ class ExecutionSchedule:
 
 
 def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
-    """The edges, of parallel ones the one with the fewest tokens: its destination then waits for
-    none of the others."""
+    """Return the edges; of parallel edges, only the edge with the fewest tokens. A task that waits
+    for this edge waits for the others too."""
     edges = numbered(graph.edges)
     least: dict[tuple[str, str], EdgeKey] = {}
     for key, e in edges.items():
@@ -325,8 +328,8 @@ def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
 
 
 def _groups(graph: TaskGraph) -> dict[str, int]:
-    """Acting task → groups that its environments are in: each firing is about the next of them, and
-    the sequential program has a token for each on the way from env_step back to inference."""
+    """Map each acting task to the number of groups of its environments. Each firing steps the next
+    group; the sequential program has one token a group on the edge from env_step to inference."""
     found: dict[str, int] = {}
     for e in graph.edges:
         ends = [kind_of(graph.task(n).kernel).structure for n in (e.src, e.dst)]
@@ -336,7 +339,7 @@ def _groups(graph: TaskGraph) -> dict[str, int]:
 
 
 def _delays(graph: TaskGraph) -> dict[str, int]:
-    """Firings by which the work of each task lags behind its firings."""
+    """Map each task to the firings by which its work lags behind its firings."""
     delay = dict.fromkeys((t.name for t in graph.tasks), 0)
     late = [e for e in graph.edges if e.slack and not e.tokens_seq]
     for e in late:
@@ -359,7 +362,7 @@ def _delays(graph: TaskGraph) -> dict[str, int]:
 
 
 def _reads(graph: TaskGraph, sender: str, reader: str) -> bool:
-    """Whether an edge leads from one task to another that reads what the first one sends."""
+    """Whether an edge leads from a task to a task that reads the message of the first."""
     if sender == reader or not any((e.src, e.dst) == (sender, reader) for e in graph.edges):
         return False
     src, dst = graph.task(sender).kernel, graph.task(reader).kernel

@@ -1,6 +1,6 @@
-"""Progress counters that lanes share, and waiting for them.
+"""Progress counters that lanes share, and how lanes wait for them.
 
-Every task has one counter, written by its lane alone: the number of its complete firings. A lane
+Every task has one counter, which only its lane writes: the number of its complete firings. A lane
 that waits spins with `sched_yield`, then blocks on an eventfd. Stores release and loads acquire, so
 a lane that has seen a count sees everything that the firing wrote.
 """
@@ -23,7 +23,7 @@ _compiled = compiled(nogil=True, error_model="numpy")
 
 
 @_compiled
-def reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> bool:
+def counts_reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> bool:
     """Whether every count `which` is at least base + number · step."""
     for i in range(which.size):
         if load(address + CELL * which[i]) < base[i] + number * step[i]:
@@ -32,8 +32,10 @@ def reached(address: int, which: Ints, base: Ints, step: Ints, number: int) -> b
 
 
 @_compiled
-def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int) -> bool:
-    """`reached`, tried again after each of `yields` calls of sched_yield."""
+def spin_until_reached(
+    address: int, which: Ints, base: Ints, step: Ints, number: int, yields: int
+) -> bool:
+    """Check `counts_reached` until it holds, with at most `yields` calls of sched_yield."""
     for i in range(which.size):
         need = base[i] + number * step[i]
         while load(address + CELL * which[i]) < need:
@@ -45,9 +47,9 @@ def spin(address: int, which: Ints, base: Ints, step: Ints, number: int, yields:
 
 
 @_compiled
-def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
-    """Whether a count `which` is another than the one seen, tried again after each of `yields`
-    calls of sched_yield."""
+def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
+    """Check until a count `which` differs from `seen`, with at most `yields` calls of sched_yield
+    in between. Whether one differs."""
     while True:
         for i in range(which.size):
             if load(address + CELL * which[i]) != seen[i]:
@@ -60,8 +62,10 @@ def changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
 
 @_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
-    """Set a counter; returns whether one of the lanes first … last sleeps (cells of 1 from
-    `sleepers`).
+    """Set a counter. Whether a lane of first … last − 1 sleeps; `sleepers`: the first sleep cell.
+
+    The fence keeps the load of the sleep cells behind the store of the counter. A lane that goes to
+    sleep sets its cell, fences and then loads the counter: one of the two sees the other.
     """
     store(address + CELL * which, value)
     fence()
@@ -72,31 +76,32 @@ def publish(address: int, which: int, value: int, sleepers: int, first: int, las
 
 
 @_compiled
-def put(address: int, value: int) -> None:
-    """Sets one cell."""
+def store_cell(address: int, value: int) -> None:
+    """Store one cell (release), then fence."""
     store(address, value)
     fence()
 
 
 @_compiled
-def get(address: int) -> int:
-    """Reads one cell."""
+def load_cell(address: int) -> int:
+    """Load one cell (acquire)."""
     return int(load(address))
 
 
 class WakeEvent:
-    """An eventfd on which one lane sleeps. It outlives a missed ring: every sleep is bounded."""
+    """An eventfd on which one lane sleeps. Sleeps are bounded, so a missed event only delays."""
 
     def __init__(self, handle: int | None = None) -> None:
         self.handle = os.eventfd(0, os.EFD_NONBLOCK) if handle is None else handle
         self._poll = select.poll()
         self._poll.register(self.handle, select.POLLIN)
 
-    def ring(self) -> None:
+    def set(self) -> None:
+        """Wake the lane; if it is awake, its next `wait` returns at once."""
         os.eventfd_write(self.handle, 1)
 
-    def sleep(self, seconds: float) -> None:
-        """Until it rings, at most so long."""
+    def wait(self, seconds: float) -> None:
+        """Sleep until the event is set, at most `seconds`; clear it."""
         if self._poll.poll(seconds * 1000):
             try:
                 os.eventfd_read(self.handle)

@@ -1,9 +1,10 @@
-"""Residency: which arrays of a run lie on a device with memory of its own, and what crosses.
+"""Residency: which arrays of a run lie on a device with memory of its own, and what is copied.
 
-A call on such a device works on twins of the host's arrays. Before it, those are copied to the
-device that a task elsewhere writes; after it, those to the host that it writes and a task elsewhere
-reads. Nothing else crosses, but for all twins at the start, at a pause (`settle`) the arrays that
-devices alone have written, and what the trainer looks at in between (`fetch`).
+A call on such a device works on device mirrors of the host's arrays. Before the call, arrays that a
+task elsewhere writes are copied to the device. After the call, arrays that it wrote and a task
+elsewhere uses are copied to the host. Otherwise PEARL copies all mirrors at the start, the arrays
+that only devices write at a pause (`download_all`), and what the trainer reads in between
+(`download`).
 """
 
 from __future__ import annotations
@@ -23,34 +24,38 @@ Place = tuple[str, int] | None
 """Kind and number of a device with memory of its own; None: the host's memory."""
 
 
-def same(task: str, name: str) -> str:
-    """The name among the arrays of a run of what a task calls `name`, where no task is split."""
+def unsplit_array_name(task: str, name: str) -> str:
+    """Return the name, among the arrays of a run, of an array of a task, if no task is split."""
     return name
 
 
 class Residency:
-    """The twins of a run's arrays.
+    """The device mirrors of a run's arrays.
 
-    jobs: task → the call that runs it.
-    arrays: of the run, in the host's memory.
-    own: (task, name) → the name among `arrays` of what a task calls `name`, slots aside.
+    jobs: task → the call that runs the task.
+    arrays: arrays of the run, in the host's memory.
+    own: (task, name) → the name among `arrays` of the array that the task calls `name`, without its
+        slot.
     """
 
     def __init__(
-        self, jobs: Mapping[str, Job], arrays: Buffers, own: Callable[[str, str], str] = same
+        self,
+        jobs: Mapping[str, Job],
+        arrays: Buffers,
+        own: Callable[[str, str], str] = unsplit_array_name,
     ) -> None:
         self._jobs, self._arrays, self._own = jobs, arrays, own
         self._memories: dict[tuple[str, int], DeviceMemory] = {}
-        self._twins: dict[tuple[Place, str], Any] = {}
+        self._mirrors: dict[tuple[Place, str], Any] = {}
         self._calls: list[Call] = []
 
-    def bound(
+    def bind_call(
         self, job: Job, seen: Buffers, *, kernel: Kernel | None = None, lane: str = ""
     ) -> Call:
-        """The call of a job over `seen`: arrays of the run, or parts of them.
+        """Bind a job to `seen`: arrays of the run, or parts of them.
 
-        kernel: of another size than the job's.
-        lane: that calls it.
+        kernel: kernel of another size than the job's.
+        lane: name of the lane that makes the call.
         """
         kernel, device = kernel or job.kernel, backend(job.device_kind)
         memory = self._memory(job)
@@ -62,7 +67,7 @@ class Residency:
         pairs: dict[str, Pair] = {}
         for name in names:
             if memory.holds(kernel, job.variant, name):
-                given[name] = self._twin(memory, place, seen[name])
+                given[name] = self._mirror(memory, place, seen[name])
                 pairs[name] = seen[name], given[name]
         written = kind.written(names)
         crosses = {n: self._own(job.tasks[0], n) for n in pairs}
@@ -80,35 +85,37 @@ class Residency:
         return memory.firing(call, kernel, loads, stores, lane)
 
     def notes(self) -> list[str]:
-        """What calls have to say of how they ran, in sentences."""
+        """Return the notes of calls on how they ran, in sentences."""
         return list(dict.fromkeys(n for c in self._calls if (n := getattr(c, "note", ""))))
 
-    def load(self) -> None:
-        """Copy all arrays of devices from the host."""
+    def upload_all(self) -> None:
+        """Copy all mirrors from the host to the devices."""
         for place, memory in self._memories.items():
             memory.load(tuple(self._pairs(place)))
 
-    def settle(self) -> None:
-        """Copy to the host all that devices alone have written. No call is under way."""
-        self.fetch("")
+    def download_all(self) -> None:
+        """Copy to the host all arrays that only devices write. No call is under way."""
+        self.download("")
 
-    def fetch(self, *beginnings: str) -> None:
-        """The same of the arrays whose names begin so, whatever is under way."""
+    def download(self, *prefixes: str) -> None:
+        """Copy to the host the arrays with these prefixes that only devices write."""
         for place, memory in self._memories.items():
-            names = [n for at, n in self._twins if at == place and n.startswith(beginnings)]
-            mine = [n for n in names if self._alone(place, n)]
-            memory.store(tuple((self._arrays[n], self._twins[place, n]) for n in mine))
+            names = [n for at, n in self._mirrors if at == place and n.startswith(prefixes)]
+            own = [n for n in names if self._alone(place, n)]
+            memory.store(tuple((self._arrays[n], self._mirrors[place, n]) for n in own))
 
     def _alone(self, place: Place, name: str) -> bool:
-        """Whether a device writes an array that nobody else touches: no firing copies it back."""
+        """Whether a device writes an array that no other task uses: no firing copies it back."""
         own = name.partition("@")[0]
         return self._touching[own] == {place} and bool(self._writers[own])
 
     def _pairs(self, place: Place) -> list[Pair]:
-        return [(self._arrays[n], twin) for (at, n), twin in self._twins.items() if at == place]
+        return [
+            (self._arrays[n], mirror) for (at, n), mirror in self._mirrors.items() if at == place
+        ]
 
     def _memory(self, job: Job) -> DeviceMemory | None:
-        """The memory of a job's device; None where that is the host's."""
+        """Return the memory of a job's device; None if the device works in the host's memory."""
         if not job.own_memory:
             return None
         key = job.device_kind, job.number
@@ -117,8 +124,8 @@ class Residency:
             self._memories[key] = kind.memory(job.number)
         return self._memories[key]
 
-    def _twin(self, memory: DeviceMemory, place: Place, array: Any) -> Any:
-        """The twin of an array of the run or of a part of one, made when it is first asked for."""
+    def _mirror(self, memory: DeviceMemory, place: Place, array: Any) -> Any:
+        """Return the mirror of an array of the run or of a part of one, made on first use."""
         begin, size = array.ctypes.data, max(array.nbytes, 1)
         name, offset = next(
             (name, 0 if whole is array else begin - whole.ctypes.data)
@@ -126,18 +133,18 @@ class Residency:
             if whole is array or 0 <= begin - whole.ctypes.data <= whole.nbytes - size
         )
         whole = self._arrays[name]
-        if (place, name) not in self._twins:
-            self._twins[place, name] = memory.twin(whole)
-        twin = self._twins[place, name]
+        if (place, name) not in self._mirrors:
+            self._mirrors[place, name] = memory.twin(whole)
+        mirror = self._mirrors[place, name]
         if array.shape == whole.shape:
-            return twin
-        return memory.part(twin, offset // whole.itemsize, array.shape)
+            return mirror
+        return memory.part(mirror, offset // whole.itemsize, array.shape)
 
     @cached_property
     def _uses(self) -> list[tuple[str, Place, bool]]:
-        """Every array that a task touches, slots aside: its name, the memory in which the task
-        has it, and whether the task writes it."""
-        found = []
+        """Every use of an array by a task: its name without slot, the memory in which the task has
+        the array, and whether the task writes it."""
+        uses = []
         for task, job in self._jobs.items():
             memory, kind = self._memory(job), kind_of(job.kernel)
             names = kind.arrays(job.kernel)
@@ -145,8 +152,8 @@ class Residency:
             for name in names:
                 held = memory is not None and memory.holds(job.kernel, job.variant, name)
                 place = (job.device_kind, job.number) if held else None
-                found.append((self._own(task, name), place, name in written))
-        return found
+                uses.append((self._own(task, name), place, name in written))
+        return uses
 
     @cached_property
     def _touching(self) -> dict[str, set[Place]]:

@@ -23,19 +23,22 @@ from pearl_devices.base import finish
 from pearl_devices.kernels import kind_of
 
 TIMES = 2048
-"""Most times that are kept of a call, so that a run of days needs no more memory."""
+"""Most times that are stored of a call, so that a run of days needs no more memory."""
 
 
 class LaneError(Exception):
-    """A lane cannot go on; the text names it and says why."""
+    """A lane cannot continue; the text names the lane and says why."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A kernel to bind.
 
-    tasks: those that the kernel covers: one, or all members of a fused mode.
-    number: of the device among those of its kind on the platform, from 0.
+    tasks: tasks that the kernel covers: one, or all members of a fused mode.
+    kernel: the kernel.
+    device_kind: kind of the device that runs the kernel.
+    variant: implementation of the kernel.
+    number: number of the device among the devices of its kind on the platform, from 0.
     """
 
     tasks: tuple[str, ...]
@@ -50,12 +53,12 @@ class Job:
 
     @property
     def own_memory(self) -> bool:
-        """Whether its device has memory of its own."""
+        """Whether the device of the job has memory of its own."""
         return hasattr(backend(self.device_kind), "memory")
 
     @property
-    def outside(self) -> bool:
-        """Whether it steps environments that live outside the arrays."""
+    def steps_external_envs(self) -> bool:
+        """Whether the job steps external environments."""
         steps = kind_of(self.kernel).structure == "environment"
         return steps and self.variant != "native" and not self.own_memory
 
@@ -64,7 +67,9 @@ class Job:
 class BoundCall:
     """One call of a lane's round.
 
-    learns: the call passes its tokens without work before learning begins.
+    job: what was bound.
+    call: runs the job once.
+    learns: whether the call passes its tokens without work before learning begins.
     """
 
     job: Job
@@ -72,41 +77,49 @@ class BoundCall:
     learns: bool
 
     @property
-    def pauses(self) -> bool:
-        """Whether the stop word may cut the call short."""
-        return pauses(self.job.kernel)
+    def interruptible(self) -> bool:
+        """Whether the stop word may interrupt the call."""
+        return is_interruptible(self.job.kernel)
 
 
 STOP, PART = "loop.stop", "part"
 """Name of the stop word's array; key of `SingleLaneRunner.under_way`."""
 
 
-def pauses(kernel: Kernel) -> bool:
-    """Whether the stop word may cut a call short, so that the next one goes on with its firing."""
+def is_interruptible(kernel: Kernel) -> bool:
+    """Whether the stop word may interrupt a call. The next call then continues its firing."""
     return STOP in kind_of(kernel).arrays(kernel)
 
 
 class StopWord:
-    """The stop word among the arrays of a run; never set where they have none."""
+    """The stop word among the arrays of a run; it is never set if no kernel of the run has one.
+
+    words: two int64: non-zero to stop; gradient steps done of the interrupted firing.
+    """
 
     def __init__(self, arrays: Buffers) -> None:
         self.words = memoryview(arrays.get(STOP, np.zeros(2, np.int64)))
 
     @property
-    def done(self) -> int:
-        """Gradient steps that are done of the firing amid them; 0: of none."""
+    def completed_steps(self) -> int:
+        """Gradient steps done of the interrupted firing; 0 if none is interrupted."""
         return int(self.words[1])
 
 
-def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> dict[str, Job]:
-    """Task → the job that runs it. Members of a fused mode share one.
+def jobs_of_plan(
+    plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool
+) -> dict[str, Job]:
+    """Map each task to the job that runs it. Members of a fused mode share a job.
 
-    emulate: the host computes what the plan gives to devices that are not here, in the plan's
-    variant where the host has it and in the host's first one elsewhere.
+    emulate: the host runs all jobs: in the variant of the plan if the host offers that variant,
+        else in the host's first variant.
+
+    Raises:
+        SpecError: the plan fuses tasks that the algorithm does not, or the host cannot emulate one.
     """
-    found: dict[str, Job] = {}
+    by_task: dict[str, Job] = {}
     for task in graph.tasks:
-        if task.name in found:
+        if task.name in by_task:
             continue
         placed = plan.task(task.name)
         members: tuple[str, ...] = (task.name,)
@@ -136,24 +149,30 @@ def jobs(plan: Plan, graph: TaskGraph, platform: Platform, *, emulate: bool) -> 
             kind, variant = host.kind, variant if variant in offered else offered[0]
             number = 0
         job = Job(members, kernel, kind, variant, number)
-        found.update(dict.fromkeys(members, job))
-    return found
+        by_task.update(dict.fromkeys(members, job))
+    return by_task
 
 
 def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
-    """The order of the plan's only lane, checked: each firing finds its tokens and each channel is
-    read before it is written again, since one lane keeps one slot a channel."""
+    """Return the order of the plan's only lane, after a check.
+
+    Each firing must find its tokens, and each channel must be read before it is written again,
+    because a single lane has one slot a channel.
+
+    Raises:
+        SpecError: the order fails the check.
+    """
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
     tokens = [e.tokens for e in graph.edges]
     for entry in order:
-        why = blocking_reason(graph, tokens, entry.task)
-        if why:
-            raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {why}")
+        reason = blocking_reason(graph, tokens, entry.task)
+        if reason:
+            raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {reason}")
         fire(graph, tokens, entry.task)
     counts = Counter(entry.task for entry in order)
     if dict(counts) != dict(graph.repetition):
         raise SpecError(
-            f"plan: firings a round are {dict(counts)}; the graph asks {dict(graph.repetition)}"
+            f"plan: firings a round are {dict(counts)}; the graph needs {dict(graph.repetition)}"
         )
     return tuple(entry.task for entry in order)
 
@@ -165,7 +184,7 @@ def bind(
     arrays: Buffers,
     residency: Residency | None = None,
 ) -> tuple[BoundCall, ...]:
-    """The calls of one round. A fused mode is called once, at its first member's place."""
+    """Bind the calls of one round. A fused mode is called once, in place of its first member."""
     learns, residency = set(learning), residency or Residency(by_task, arrays)
     calls: dict[Job, Call] = {}
     steps: list[BoundCall] = []
@@ -174,7 +193,7 @@ def bind(
         if len(job.tasks) > 1 and job in calls:
             continue
         if job not in calls:
-            calls[job] = residency.bound(job, arrays)
+            calls[job] = residency.bind_call(job, arrays)
         steps.append(BoundCall(job, calls[job], job.tasks[0] in learns))
     return tuple(steps)
 
@@ -182,14 +201,13 @@ def bind(
 class SingleLaneRunner:
     """A plan whose only lane does everything: no waits, one slot a channel.
 
-    iteration: iterations done.
-    pace_s: least seconds between the beginnings of two iterations.
-    under_way: as another lane left off (`SingleLaneRunner.under_way`).
-    fetch: brings arrays from devices, by the beginnings of their names.
+    iteration: number of complete iterations.
+    times_ns: name of a call → its times.
+    fetch: copies arrays from devices to the host, by prefixes of their names.
     """
 
-    alone = True
-    pauses = True
+    is_single_lane = True
+    interruptible = True
 
     def __init__(
         self,
@@ -206,20 +224,25 @@ class SingleLaneRunner:
         self.lags: dict[str, dict[int, int]] = {}
         self.traffic: list[dict[str, Any]] = []
         self._warm, self._pace_s = warm, pace_s
-        self._residency, self.fetch = residency, residency.fetch
-        residency.load()
+        self._residency, self.fetch = residency, residency.download
+        residency.upload_all()
         self._stop, self._more = StopWord(arrays), arrays.get("loop.more")
-        self._acting = parts([s for s in steps if not s.learns])
-        self._steps = parts(steps)
+        self._acting = split_at_stop_points([s for s in steps if not s.learns])
+        self._steps = split_at_stop_points(steps)
         self._part, self._spent_ns = (under_way or {}).get(PART, 0), None if under_way else 0
         if self._part >= len(self._steps):
-            raise LaneError(f"the checkpoint is amid part {self._part} of {len(self._steps)}")
+            raise LaneError(
+                f"the checkpoint is in part {self._part} of an iteration that has "
+                f"{len(self._steps)} parts"
+            )
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
-        """Iterations up to `end`, or until the stop word cuts one short; timed: with a clock around
-        the calls of the last."""
+        """Run iterations up to `end`, or until the stop word interrupts one. Returns the iteration.
+
+        timed: time the calls of the last iteration.
+        """
         self._stop.words[0] = 0
-        if self._stop.done or self._part:
+        if self._stop.completed_steps or self._part:
             self._timed_round()
         released = time.perf_counter()
         while not self._stop.words[0] and self.iteration < end - timed:
@@ -230,37 +253,35 @@ class SingleLaneRunner:
         if timed and not self._stop.words[0] and self.iteration < end:
             self._timed_round()
         if self.iteration == stop:
-            self._residency.settle()
+            self._residency.download_all()
         return self.iteration
 
     def _rounds(self, rounds: int) -> None:
-        """The hot loop: `rounds` iterations of all calls. Where one call is a whole iteration that
-        can repeat itself (`loop.more`), it is called once for all of them."""
-        found, words = (
-            self._acting if self.iteration < self._warm else self._steps,
-            self._stop.words,
-        )
-        if self._more is not None and len(found) == 1 and len(found[0]) == 1:
+        """Run `rounds` iterations of all calls: the hot loop. If one call is a whole iteration and
+        can repeat it (`loop.more`), one call does all iterations."""
+        words = self._stop.words
+        steps = self._acting if self.iteration < self._warm else self._steps
+        if self._more is not None and len(steps) == 1 and len(steps[0]) == 1:
             self._more[0] = rounds - 1
-            found[0][0].call()
+            steps[0][0].call()
             self.iteration += rounds - int(self._more[0]) - bool(words[1])
             self._more[0] = 0
         else:
-            calls = [[s.call for s in part] for part in found]
+            calls = [[s.call for s in part] for part in steps]
             for _ in range(rounds):
                 for number, part in enumerate(calls):
                     for call in part:
                         call()
                     if words[0]:
-                        self._cut_short(number, len(calls))
+                        self._on_stop_word(number, len(calls))
                         return
                 self.iteration += 1
         if words[1]:
             self._spent_ns = None
 
-    def _cut_short(self, number: int, count: int) -> None:
-        """The stop word was set amid part `number` of `count`, or after it."""
-        if self._stop.done:
+    def _on_stop_word(self, number: int, count: int) -> None:
+        """The stop word was set in part `number` of `count`, or after it: note where to go on."""
+        if self._stop.completed_steps:
             self._part, self._spent_ns = number, None
         elif number + 1 < count:
             self._part = number + 1
@@ -269,15 +290,15 @@ class SingleLaneRunner:
             self.iteration += 1
 
     def _timed_round(self) -> None:
-        """One iteration, or the rest of that under way, with a clock around every call."""
-        found = self._acting if self.iteration < self._warm else self._steps
-        for number in range(self._part, len(found)):
-            for step in found[number][-1:] if self._stop.done else found[number]:
+        """Run one iteration, or the rest of an interrupted one, and time every call."""
+        parts = self._acting if self.iteration < self._warm else self._steps
+        for number in range(self._part, len(parts)):
+            for step in parts[number][-1:] if self._stop.completed_steps else parts[number]:
                 begin = perf_counter_ns()
                 step.call()
                 finish(step.call)
                 spent_ns, before_ns = perf_counter_ns() - begin, self._spent_ns
-                if self._stop.done:
+                if self._stop.completed_steps:
                     self._part = number
                     self._spent_ns = None if before_ns is None else before_ns + spent_ns
                     return
@@ -285,18 +306,18 @@ class SingleLaneRunner:
                     record_time(self.times_ns, step.job.name, before_ns + spent_ns)
                 self._spent_ns = 0
             if self._stop.words[0]:
-                self._cut_short(number, len(found))
+                self._on_stop_word(number, len(parts))
                 return
         self._part = 0
         self.iteration += 1
 
     def halt(self) -> int:
-        self._residency.settle()
+        self._residency.download_all()
         return self.iteration
 
     def under_way(self) -> dict[str, int]:
-        """The iteration that the stop word has cut short: the number of the part in hand."""
-        return {PART: self._part} if self._stop.done or self._part else {}
+        """Return the part in which the stop word interrupted an iteration; empty if it did not."""
+        return {PART: self._part} if self._stop.completed_steps or self._part else {}
 
     def cpu_s(self) -> float:
         return time.process_time()
@@ -305,26 +326,26 @@ class SingleLaneRunner:
         return {"": cpu_wait.current_threads()}
 
 
-def parts(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
-    """Calls of an iteration, parted after each that the stop word may cut short."""
-    found: list[list[BoundCall]] = [[]]
+def split_at_stop_points(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
+    """Split the calls of an iteration after each call that the stop word may interrupt."""
+    parts: list[list[BoundCall]] = [[]]
     for step in steps:
-        found[-1].append(step)
-        if step.pauses:
-            found.append([])
-    return [part for part in found if part]
+        parts[-1].append(step)
+        if step.interruptible:
+            parts.append([])
+    return [part for part in parts if part]
 
 
 def record_time(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
-    """One more time of a call; of very many the older half is forgotten."""
-    kept = times_ns.setdefault(name, [])
-    kept.append(spent_ns)
-    if len(kept) >= TIMES:
-        del kept[: TIMES // 2]
+    """Add a time of a call; beyond `TIMES`, drop the older half."""
+    times = times_ns.setdefault(name, [])
+    times.append(spent_ns)
+    if len(times) >= TIMES:
+        del times[: TIMES // 2]
 
 
 def medians_s(times_ns: dict[str, list[int]]) -> dict[str, tuple[float, int]]:
-    """Job name → (median seconds a call, number of calls timed)."""
+    """Map each job name to (median seconds a call, number of timed calls)."""
     values: dict[str, npt.NDArray[np.int64]] = {k: np.asarray(v) for k, v in times_ns.items()}
     return {name: (float(np.median(v)) * 1e-9, v.size) for name, v in values.items()}
 
@@ -332,11 +353,10 @@ def medians_s(times_ns: dict[str, list[int]]) -> dict[str, tuple[float, int]]:
 def profile(
     graph: TaskGraph, fused: Job, arrays: Buffers, rounds: int
 ) -> dict[str, tuple[float, int]]:
-    """Median seconds a firing of each member of a fused call, run one by one for `rounds` rounds.
+    """Return median seconds and count of each member of a fused call, each run `rounds` times.
 
-    Works on copies of all arrays that are not storage of transitions, so that training results stay
-    as they are; the priorities in the tree are among the copies. Rows of the storage that a member
-    overwrites are put back.
+    Training results do not change: the members work on copies of all arrays, except the storage of
+    transitions, which is too large to copy. Overwritten rows of the storage are restored.
     """
     own = {
         name: array if _stored(name, array) else array.copy()
@@ -344,7 +364,7 @@ def profile(
         if not name.startswith("batch.")
     }
     if STOP in own:
-        own[STOP][:] = 0  # the run may have ended amid a call
+        own[STOP][:] = 0  # the run may have ended in the middle of a call
     lent = {name: array for name, array in own.items() if _stored(name, array)}
     written = np.arange(0)
     for task in fused.tasks:
@@ -354,12 +374,14 @@ def profile(
         rows = firings * graph.task(task).kernel.dim("envs")
         head, capacity = int(arrays["replay.cursor"][0]), len(arrays["replay.reward"])
         written = (head + np.arange(rows)) % capacity
-    kept = {name: array[written] for name, array in lent.items()}
+    overwritten = {name: array[written] for name, array in lent.items()}
     members, wide = {}, Device(fused.device_kind, fused.device_kind, width=2)
     for t in fused.tasks:
         kernel, variant = graph.task(t).kernel, fused.variant
         if variant not in dict(offers(kernel, wide)):
-            variant = variant.removesuffix("-pair")  # of a pair, what one of the two does alone
+            variant = variant.removesuffix(
+                "-pair"
+            )  # the variant that one core of a pair runs alone
         members[t] = Job((t,), kernel, fused.device_kind, variant, fused.number)
     buffers.allocate([job.kernel for job in members.values()], own)
     order = [t for t in program_order(graph) if t in members]
@@ -368,7 +390,7 @@ def profile(
     for n in range(rounds):
         lane.run(n + 2, 0, timed=True)
     for name, array in lent.items():
-        array[written] = kept[name]
+        array[written] = overwritten[name]
     return medians_s(lane.times_ns)
 
 

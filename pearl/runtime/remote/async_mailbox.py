@@ -1,7 +1,8 @@
-"""What crosses between the lane that learns and an actor of another host, in any order.
+"""Mailboxes between the asynchronous learner and an actor on another host.
 
-To the actor: steps granted, with the version of the parameters and, where it is a new one, the
-parameters. From it: the transitions of a step. `docs/protocol.md` says why these are enough.
+Messages to the actor bring granted steps, the version of the parameters and, if that version is
+new, the parameters. Messages from the actor bring the transitions of a step. `docs/protocol.md`
+explains why these are enough.
 """
 
 from __future__ import annotations
@@ -12,138 +13,143 @@ from typing import Any
 
 import numpy as np
 
-from pearl.runtime.lanes.async_actor import copy_of, granted, slot_of, version
+from pearl.runtime.lanes.async_actor import copy_of, granted_counter, slot_of, version_counter
 from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.remote.lane_groups import LaneGroup, TaskMessages
 from pearl.runtime.remote.mailbox import Traffic
-from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, packed, unpack
-from pearl_devices import Buffers
+from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, pack, unpack
 
 
 @dataclass
 class GrantMailbox:
-    """Steps granted to the copy of an island, as both sides see them. told: the last ones."""
+    """Steps granted to the actor of a lane group, as either host sees them.
 
-    protocol: ExecutionSchedule
-    island: LaneGroup
-    arrays: Buffers
-    board: ControlBlock
+    sent: the steps granted and the version of the parameters in the last message.
+    """
+
+    context: RunContext
+    lane_group: LaneGroup
+    control: ControlBlock
     traffic: Traffic = field(default_factory=Traffic)
-    told: tuple[int, int] = (0, 0)
+    sent: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        copy = copy_of(self.protocol, self.island.lanes[0])
+        copy = copy_of(self.context.protocol, self.lane_group.lanes[0])
         assert copy is not None
-        self._cells = self.board.count(granted(copy)), self.board.count(version(copy))
-        acting, self._stepped = self.protocol.lanes[self.island.lanes[0]].tasks
-        (self._copying,) = [t.name for t in self.protocol.graph.tasks if t.copies]
-        self._names = [p.name for p in TaskMessages(self.protocol, self._copying, [acting]).parts]
+        self._cells = (
+            self.control.count_cell(granted_counter(copy)),
+            self.control.count_cell(version_counter(copy)),
+        )
+        acting, self._stepped = self.context.protocol.lanes[self.lane_group.lanes[0]].tasks
+        (self._copying,) = [t.name for t in self.context.protocol.graph.tasks if t.copies]
+        self._names = [
+            p.name for p in TaskMessages(self.context.protocol, self._copying, [acting]).parts
+        ]
 
     def start(self, begin: int) -> None:
-        """The arrays of iteration `begin` are on both sides."""
-        self.told = self._now()
+        """Begin a segment: both hosts have the arrays of iteration `begin`."""
+        self.sent = self._now()
 
     def _now(self) -> tuple[int, int]:
-        steps, newest = (self.board.read(cell) for cell in self._cells)
+        steps, newest = (self.control.read(cell) for cell in self._cells)
         return steps, newest
 
     @property
     def ready(self) -> bool:
-        return self._now()[0] > self.told[0]
+        return self._now()[0] > self.sent[0]
 
     done = True
 
-    def due(self, *, rest: bool = False) -> Iterator[Message]:
-        """The message of a step that was granted since the last."""
+    def ready_messages(self, *, rest: bool = False) -> Iterator[Message]:
+        """Yield a message if a step was granted since the last one."""
         now = self._now()
-        if now[0] > self.told[0]:
-            views = self._parameters(now[1]) if now[1] != self.told[1] else []
-            yield packed([FIRINGS], [np.array([*now, bool(views)], np.int64), *views])
+        if now[0] > self.sent[0]:
+            views = self._parameters(now[1]) if now[1] != self.sent[1] else []
+            yield pack([FIRINGS], [np.array([*now, bool(views)], np.int64), *views])
             self.traffic.messages += 1
             self.traffic.payload_bytes += sum(v.nbytes for v in views)
-            self.told = now
+            self.sent = now
 
     def _parameters(self, number: int) -> list[Any]:
-        slot = slot_of(number, self.protocol.slots[self._copying])
-        return [self.arrays[f"{n}@{slot}" if slot else n] for n in self._names]
+        slot = slot_of(number, self.context.protocol.slots[self._copying])
+        return [self.context.arrays[f"{n}@{slot}" if slot else n] for n in self._names]
 
     def _head(self, message: Message) -> Any:
         head = np.zeros(3, np.int64)
         unpack(message[: 8 * WORDS + head.nbytes], [head])
         return head
 
-    def needed(self, message: Message) -> dict[str, int]:
-        """The step before is done."""
+    def required_counts(self, message: Message) -> dict[str, int]:
+        """Return the counts that free the place of a message: the step before is done."""
         return {self._stepped: int(self._head(message)[0]) - 1}
 
-    def take(self, message: Message) -> None:
-        """Write parameters, their version, and the grant."""
+    def receive(self, message: Message) -> None:
+        """Write the parameters, then their version, then the grant, so that an actor that sees the
+        grant finds the others."""
         steps, newest, new = self._head(message).tolist()
         head = np.zeros(3, np.int64)
         unpack(message, [head, *(self._parameters(newest) if new else [])])
-        self.board.write(self._cells[1], newest)
-        self.board.write(self._cells[0], steps)
+        self.control.write(self._cells[1], newest)
+        self.control.write(self._cells[0], steps)
 
 
 @dataclass
 class StepMailbox:
-    """Steps of the copy of an island with their transitions. told: how many."""
+    """Steps of the actor of a lane group with their transitions. sent: steps in all messages."""
 
-    protocol: ExecutionSchedule
-    island: LaneGroup
-    arrays: Buffers
-    board: ControlBlock
+    context: RunContext
+    lane_group: LaneGroup
+    control: ControlBlock
     traffic: Traffic = field(default_factory=Traffic)
-    told: int = 0
+    sent: int = 0
 
     def __post_init__(self) -> None:
-        tasks = self.protocol.lanes[self.island.lanes[0]].tasks
-        self._cells = [self.board.count(t) for t in tasks]
-        others = [t for t in self.protocol.graph.repetition if t not in tasks]
-        sender = TaskMessages(self.protocol, tasks[1], others)
+        tasks = self.context.protocol.lanes[self.lane_group.lanes[0]].tasks
+        self._cells = [self.control.count_cell(t) for t in tasks]
+        others = [t for t in self.context.protocol.graph.repetition if t not in tasks]
+        sender = TaskMessages(self.context.protocol, tasks[1], others)
         self._views = [
-            self.arrays[p.name][p.rows] if p.rows else self.arrays[p.name] for p in sender.parts
+            self.context.arrays[p.name][p.rows] if p.rows else self.context.arrays[p.name]
+            for p in sender.parts
         ]
 
     def start(self, begin: int) -> None:
-        """The arrays of iteration `begin` are on both sides."""
-        self.told = self.board.read(self._cells[1])
+        """Begin a segment: both hosts have the arrays of iteration `begin`."""
+        self.sent = self.control.read(self._cells[1])
 
     @property
     def ready(self) -> bool:
-        return self.board.read(self._cells[1]) > self.told
+        return self.control.read(self._cells[1]) > self.sent
 
     @property
     def done(self) -> bool:
-        """Whether all steps were told."""
+        """Whether all steps were sent."""
         return not self.ready
 
-    def due(self, *, rest: bool = False) -> Iterator[Message]:
-        """The message of a step done since the last."""
-        stepped = self.board.read(self._cells[1])
-        if stepped > self.told:
-            yield packed([FIRINGS], [np.array([stepped], np.int64), *self._views])
+    def ready_messages(self, *, rest: bool = False) -> Iterator[Message]:
+        """Yield a message if a step was done since the last one."""
+        stepped = self.control.read(self._cells[1])
+        if stepped > self.sent:
+            yield pack([FIRINGS], [np.array([stepped], np.int64), *self._views])
             self.traffic.messages += 1
             self.traffic.payload_bytes += sum(v.nbytes for v in self._views)
-            self.told = stepped
+            self.sent = stepped
 
-    def take(self, message: Message) -> None:
-        """Write transitions, and count the step. One that comes a second time is passed over."""
+    def receive(self, message: Message) -> None:
+        """Write the transitions, then count the step. A repeated message is ignored."""
         head = np.zeros(1, np.int64)
         unpack(message[: 8 * WORDS + head.nbytes], [head])
-        if head[0] > self.board.read(self._cells[1]):
+        if head[0] > self.control.read(self._cells[1]):
             unpack(message, [head, *self._views])
             for cell in self._cells:
-                self.board.write(cell, int(head[0]))
+                self.control.write(cell, int(head[0]))
         self.traffic.messages += 1
         self.traffic.payload_bytes += sum(v.nbytes for v in self._views)
 
 
-def mails(
-    protocol: ExecutionSchedule, island: LaneGroup, arrays: Buffers, board: ControlBlock
+def async_mailboxes(
+    context: RunContext, lane_group: LaneGroup, control: ControlBlock
 ) -> tuple[GrantMailbox, StepMailbox]:
-    """Both directions, as either side sees them."""
-    return GrantMailbox(protocol, island, arrays, board), StepMailbox(
-        protocol, island, arrays, board
-    )
+    """Make the mailboxes of an actor: to the actor, and from the actor."""
+    return GrantMailbox(context, lane_group, control), StepMailbox(context, lane_group, control)

@@ -1,10 +1,10 @@
-"""How many firings a message brings: as many as tokens allow.
+"""Batching: how many firings a message between hosts brings.
 
-Tasks whose counts go to one island are in groups, and each group has messages of its own: one for
-every so many firings of its fastest task, with the counts of the others that belong to as many
-iterations. Messages cost more than what is in them, so the fewest are chosen with which the lanes
-still never wait for each other in a circle, as a run of their firings shows; then half as many
-firings a message, where there are several, so that both sides work at once.
+Tasks whose counts go to one remote lane group are bundled into flows. A flow sends one message for
+every so many firings of its fastest task; the message also brings the counts of the flow's other
+tasks for as many iterations. A message costs more than its content, so this module chooses the
+fewest messages with which the lanes never deadlock; a simulation of their firings shows that. Then
+it halves the firings of a message, if there are several, so that both hosts work at the same time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup
 
-MOST = 64
-"""Iterations that a message brings at most (assumed: looks at losses and signals come as often)."""
+MAX_ITERATIONS_PER_MESSAGE = 64
+"""Most iterations that a message brings (assumed: losses and signals are checked as often)."""
 
-MANY = 6
-"""Flows of which every way to bundle them is tried, 203 (assumed: of 9 there are 21,147)."""
+MAX_ENUMERATED_FLOWS = 6
+"""Most flows of which every bundling is tried: 6 have 203, 9 would have 21,147 (assumed)."""
 
-ROUNDS = 3
-"""Messages beyond all tokens after which firings that still go on are taken to go on for ever."""
+CHECK_ROUNDS = 3
+"""Messages beyond all tokens after which the simulation assumes that firings never stop."""
 
 
 @dataclass(frozen=True)
-class Flow:
-    """The messages of some tasks to an island or from it.
+class MessageFlow:
+    """The messages of some tasks to a remote lane group, or from the group.
 
-    tasks: whose counts and arrays they bring.
-    per_iteration: firings of each in an iteration.
-    every: firings of the fastest that a message brings.
+    tasks: tasks whose counts and arrays the messages bring.
+    per_iteration: firings of each task in an iteration.
+    every: firings of the fastest task that a message brings.
     """
 
     tasks: tuple[str, ...]
@@ -42,11 +42,11 @@ class Flow:
 
     @property
     def iterations(self) -> int:
-        """Iterations that a message brings, in whole ones."""
+        """Iterations that a message brings, rounded up."""
         return -(-self.every // max(self.per_iteration))
 
     def boundary(self, message: int, begin: int, end: int) -> list[int]:
-        """Counts that message number `message`, from 0, of the segment begin … end − 1 brings."""
+        """Return the counts that message `message`, from 0, of segment begin … end − 1 brings."""
         fastest = max(self.per_iteration)
         return [
             min(begin * q + (message + 1) * self.every * q // fastest, end * q)
@@ -54,76 +54,81 @@ class Flow:
         ]
 
     def messages(self, begin: int, end: int) -> int:
-        """Messages of a segment."""
+        """Return the number of messages of a segment."""
         return -(-(end - begin) * max(self.per_iteration) // self.every)
 
 
-def flow_of(given: Sequence[Any]) -> Flow:
-    """A flow by the values of its fields, as JSON has them."""
+def flow_from_json(given: Sequence[Any]) -> MessageFlow:
+    """Make a flow from the values of its fields."""
     tasks, per_iteration, every = given
-    return Flow(tuple(tasks), tuple(per_iteration), every)
+    return MessageFlow(tuple(tasks), tuple(per_iteration), every)
 
 
 @dataclass(frozen=True)
-class Flows:
-    """Those of one island. into: to the island. out: from it."""
+class GroupFlows:
+    """The flows of one remote lane group. inbound: to the group. outbound: from the group."""
 
-    into: tuple[Flow, ...]
-    out: tuple[Flow, ...]
+    inbound: tuple[MessageFlow, ...]
+    outbound: tuple[MessageFlow, ...]
 
     @property
     def iterations(self) -> int:
-        return max((f.iterations for f in (*self.into, *self.out)), default=0)
+        return max((f.iterations for f in (*self.inbound, *self.outbound)), default=0)
 
 
-def flows(protocol: ExecutionSchedule, islands: Sequence[LaneGroup]) -> tuple[Flows, ...]:
-    """The flows of every island."""
+def plan_flows(
+    protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup]
+) -> tuple[GroupFlows, ...]:
+    """Plan the flows of every remote lane group."""
     found = [
-        Flows(_apart(protocol, i.elsewhere(protocol)), _apart(protocol, i.heard(protocol)))
-        for i in islands
+        GroupFlows(
+            _apart(protocol, i.inbound_tasks(protocol)),
+            _apart(protocol, i.outbound_tasks(protocol)),
+        )
+        for i in lane_groups
     ]
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, f in enumerate(found):
-        alike.setdefault((_named(f.into), _named(f.out)), []).append(place)
+        alike.setdefault((_named(f.inbound), _named(f.outbound)), []).append(place)
     for places in alike.values():
-        for side in ("into", "out"):
-            found = _coarsest(protocol, islands, found, places, side)
-    return tuple(Flows(_halved(f.into), _halved(f.out)) for f in found)
+        for side in ("inbound", "outbound"):
+            found = _coarsest(protocol, lane_groups, found, places, side)
+    return tuple(GroupFlows(_halved(f.inbound), _halved(f.outbound)) for f in found)
 
 
 def _coarsest(
     protocol: ExecutionSchedule,
-    islands: Sequence[LaneGroup],
-    found: list[Flows],
+    lane_groups: Sequence[LaneGroup],
+    found: list[GroupFlows],
     places: Sequence[int],
     side: str,
-) -> list[Flows]:
-    """The flows where islands that are alike have the fewest messages on one side."""
+) -> list[GroupFlows]:
+    """Return the flows with the fewest messages in a direction, for groups that are alike."""
     best, least = found, math.inf
-    apart: tuple[Flow, ...] = getattr(found[places[0]], side)
+    apart: tuple[MessageFlow, ...] = getattr(found[places[0]], side)
     for parts in _partitions(_together(protocol, apart)):
         groups = [[i for several in part for i in several] for part in parts]
         bundled = tuple(_bundle([apart[i] for i in group]) for group in groups)
         while True:
             tried = list(found)
             for place in places:
-                own: tuple[Flow, ...] = getattr(found[place], side)
+                own: tuple[MessageFlow, ...] = getattr(found[place], side)
                 tried[place] = replace(tried[place], **{side: _as(bundled, own)})
-            if not live(protocol, islands, tried):
+            if not is_deadlock_free(protocol, lane_groups, tried):
                 break
             messages = sum(max(f.per_iteration) / f.every for f in bundled)
             if messages < least:
                 best, least = tried, messages
-            if not bundled or max(f.iterations for f in bundled) >= MOST:
+            if not bundled or max(f.iterations for f in bundled) >= MAX_ITERATIONS_PER_MESSAGE:
                 break
             bundled = tuple(replace(f, every=2 * f.every) for f in bundled)
     return best
 
 
-def _together(protocol: ExecutionSchedule, apart: Sequence[Flow]) -> list[list[int]]:
-    """Places of the flows that have messages in common in every way that is tried: each by itself;
-    where there are many, those of one kind of kernel, as of many learners, that fire as often."""
-    if len(apart) <= MANY:
+def _together(protocol: ExecutionSchedule, apart: Sequence[MessageFlow]) -> list[list[int]]:
+    """Return the flows (by index) that stay together in every bundling that is tried. Each is
+    alone, unless there are many: then flows of one kernel kind and rate are together."""
+    if len(apart) <= MAX_ENUMERATED_FLOWS:
         return [[i] for i in range(len(apart))]
     found: dict[object, list[int]] = {}
     for i, f in enumerate(apart):
@@ -132,23 +137,23 @@ def _together(protocol: ExecutionSchedule, apart: Sequence[Flow]) -> list[list[i
     return list(found.values())
 
 
-def _bundle(flows: Sequence[Flow]) -> Flow:
-    return Flow(
+def _bundle(flows: Sequence[MessageFlow]) -> MessageFlow:
+    return MessageFlow(
         tuple(t for f in flows for t in f.tasks), tuple(q for f in flows for q in f.per_iteration)
     )
 
 
-def _apart(protocol: ExecutionSchedule, tasks: Sequence[str]) -> tuple[Flow, ...]:
-    return tuple(Flow((t,), (protocol.graph.repetition[t],)) for t in tasks)
+def _apart(protocol: ExecutionSchedule, tasks: Sequence[str]) -> tuple[MessageFlow, ...]:
+    return tuple(MessageFlow((t,), (protocol.graph.repetition[t],)) for t in tasks)
 
 
-def _named(side: Sequence[Flow]) -> tuple[object, ...]:
-    """The tasks of a side but for the numbers of copies."""
+def _named(side: Sequence[MessageFlow]) -> tuple[object, ...]:
+    """Return the tasks of a direction without the numbers of replicas."""
     return tuple(sorted((f.tasks[0].partition("#")[0], f.per_iteration[0]) for f in side))
 
 
 def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
-    """Every way to put items into groups."""
+    """Yield every partition of the items."""
     if not items:
         yield []
         return
@@ -159,8 +164,8 @@ def _partitions(items: list[list[int]]) -> Iterator[list[list[list[int]]]]:
             yield [*found[:i], [first, *group], *found[i + 1 :]]
 
 
-def _as(trial: Sequence[Flow], own: Sequence[Flow]) -> tuple[Flow, ...]:
-    """A bundling of one island's flows for those of another that is like it."""
+def _as(trial: Sequence[MessageFlow], own: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
+    """Apply the bundling of one group's flows to the flows of another group that is like it."""
     names = sorted(own, key=lambda f: (f.tasks[0].partition("#")[0], f.per_iteration[0]))
     first = [t for f in trial for t in f.tasks]
     order = sorted(first, key=lambda t: t.partition("#")[0])
@@ -168,21 +173,23 @@ def _as(trial: Sequence[Flow], own: Sequence[Flow]) -> tuple[Flow, ...]:
     return tuple(replace(f, tasks=tuple(mine[t] for t in f.tasks)) for f in trial)
 
 
-def _halved(side: Sequence[Flow]) -> tuple[Flow, ...]:
+def _halved(side: Sequence[MessageFlow]) -> tuple[MessageFlow, ...]:
     return tuple(replace(f, every=max(1, f.every // 2)) for f in side)
 
 
-def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Sequence[Flows]) -> bool:
-    """Whether the lanes go on for ever when counts cross only with these messages."""
+def is_deadlock_free(
+    protocol: ExecutionSchedule, lane_groups: Sequence[LaneGroup], found: Sequence[GroupFlows]
+) -> bool:
+    """Whether the lanes never deadlock if counts are sent only with these messages."""
     q = protocol.graph.repetition
-    place = {n: i.number for i in islands for n in i.lanes}
+    place = {n: i.number for i in lane_groups for n in i.lanes}
     longest = max((f.iterations for f in found), default=1)
     tokens = max(e.tokens // (e.consumption * q[e.dst]) for e in protocol.graph.edges)
     ahead = max(f.offset for k in protocol.lanes for f in k.firings)
     most = ahead + longest
-    end = ROUNDS * longest + tokens + 2 * most + 2
+    end = CHECK_ROUNDS * longest + tokens + 2 * most + 2
     seen: dict[int | None, dict[str, int]] = {
-        side: dict.fromkeys(q, 0) for side in (None, *(i.number for i in islands))
+        side: dict.fromkeys(q, 0) for side in (None, *(i.number for i in lane_groups))
     }
     turn = [-max(f.offset for f in k.firings) for k in protocol.lanes]
     entry = [0 for _ in protocol.lanes]
@@ -203,7 +210,7 @@ def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Seque
                 entry[lane] = (entry[lane] + 1) % len(k.firings)
                 turn[lane] += entry[lane] == 0
         for (i, out, n), message in sent.items():
-            flow = (found[i].out if out else found[i].into)[n]
+            flow = (found[i].outbound if out else found[i].inbound)[n]
             there, here = (i, None) if out else (None, i)
             target = flow.boundary(message, 0, 2**62)
             if all(seen[there][t] >= c for t, c in zip(flow.tasks, target, strict=True)):
@@ -213,13 +220,13 @@ def live(protocol: ExecutionSchedule, islands: Sequence[LaneGroup], found: Seque
     return min(turn) >= end - most
 
 
-def _numbered(f: Flows) -> list[tuple[bool, int]]:
-    return [(False, n) for n in range(len(f.into))] + [(True, n) for n in range(len(f.out))]
+def _numbered(f: GroupFlows) -> list[tuple[bool, int]]:
+    return [(False, n) for n in range(len(f.inbound))] + [(True, n) for n in range(len(f.outbound))]
 
 
-def planned(found: Flows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-    """Messages of the segments, given by their first iteration and that after their last."""
+def message_count(found: GroupFlows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
+    """Count the messages of segments, each given by its first iteration and its end."""
     return {
         side: sum(f.messages(*s) for f in getattr(found, side) for s in segments)
-        for side in ("into", "out")
+        for side in ("inbound", "outbound")
     }

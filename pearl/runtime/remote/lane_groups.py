@@ -1,9 +1,9 @@
-"""What crosses between the lanes of this host and those of others.
+"""Remote lane groups, and the arrays that must be sent between them and the local host.
 
-An island is a set of lanes of another host that share arrays. It has its own copies of the arrays
-that its tasks touch, and counts of all tasks. A message brings the counts of some tasks to the
-other side, and with each new firing the arrays that the firing wrote and a task there touches: of a
-message with several slots the slot of that firing, of a split task its rows.
+A remote lane group is a set of lanes of another host that share arrays. It has copies of the arrays
+that its tasks use, and counts of all tasks. A message brings the counts of some tasks to the other
+host. For each new firing, it brings the arrays that the firing wrote and a task on the other host
+uses. It brings only the slot of that firing and, for a split task, only the rows of the replica.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pearl_devices.kernels.record import matches
 
 
 @dataclass(frozen=True)
-class Part:
-    """An array that crosses with the firings of a task.
+class MessageArray:
+    """An array that is sent with the firings of a task.
 
-    name: among the arrays of the run, slot and group aside.
-    slotted: it has the slots of the sender's message.
-    grouped: every group of environments has one.
-    rows: those of it that cross, an index; None: all.
+    name: name among the arrays of the run, without slot and group.
+    slotted: whether the array has the slots of the task's message.
+    grouped: whether every group of environments has such an array.
+    rows: index of the part that is sent; None: the whole array.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Part:
 
 
 class TaskMessages:
-    """The firings of a task as they cross to the tasks `readers`.
+    """The firings of a task as they are sent to the tasks `readers`.
 
-    firings_per_iteration: of the task.
-    parts: arrays that cross with a firing.
+    firings_per_iteration: number of firings of the task in an iteration.
+    parts: arrays that are sent with a firing.
     """
 
     def __init__(self, protocol: ExecutionSchedule, task: str, readers: Iterable[str]) -> None:
@@ -54,11 +54,11 @@ class TaskMessages:
             for name in _written(protocol, task)
             if any(_crosses(protocol, task, name, reader) for reader in others)
         )
-        copies = protocol.graph.task(task).copies and not protocol.alone
-        self._version = channels.version(task) if copies else None
+        copies = protocol.graph.task(task).copies and not protocol.is_single_lane
+        self._version = channels.version_array_name(task) if copies else None
 
     def _firing(self, number: int) -> tuple[Firing, int] | None:
-        """Entry and round of firing `number`; None amid a fused unit, which has one entry."""
+        """Return entry and round of firing `number`; None unless it is the last of a fused call."""
         iteration, index = divmod(number, self.firings_per_iteration)
         f = self._firings[0]
         if len(f.tasks) > 1:
@@ -67,7 +67,7 @@ class TaskMessages:
         return f, iteration - f.offset
 
     def views(self, arrays: Buffers, first: int, end: int) -> list[Any]:
-        """The arrays that cross with firings `first` … `end` − 1, in their order."""
+        """Return the arrays that are sent with firings `first` … `end` − 1, in their order."""
         found = []
         for number in range(first, end):
             at = self._firing(number)
@@ -82,16 +82,18 @@ class TaskMessages:
                 found.append(array[part.rows] if part.rows else array)
         return found
 
-    def needed(self, number: int) -> dict[str, int]:
-        """The counts that the lane of the task waited for before firing `number`."""
+    def required_counts(self, number: int) -> dict[str, int]:
+        """Return the counts that the lane of the task waited for before firing `number`."""
         at = self._firing(number)
         if at is None:
             return {}
         firing, turn = at
         return {w.task: w.base + turn * w.step for w in firing.waits}
 
-    def mark(self, arrays: Buffers, first: int, end: int, span: WorkRange, warm: bool) -> None:
-        """Note the versions of the parameters that firings `first` … `end` − 1 have brought."""
+    def stamp_versions(
+        self, arrays: Buffers, first: int, end: int, span: WorkRange, warm: bool
+    ) -> None:
+        """Write the versions of the parameters that firings `first` … `end` − 1 have brought."""
         if self._version is None or self._version not in arrays:
             return
         for number in range(first, end):
@@ -99,7 +101,9 @@ class TaskMessages:
             if at is None:
                 continue
             firing, turn = at
-            if firing.works(turn) >= max(span.warm if warm else 0, span.drained):
+            if firing.work_iteration(turn) >= max(
+                span.learning_starts if warm else 0, span.drained_until
+            ):
                 slot = firing.slots[self.task].at(turn) if self.task in firing.slots else 0
                 arrays[self._version][slot] = number + 1
 
@@ -116,21 +120,23 @@ def _written(protocol: ExecutionSchedule, task: str) -> list[str]:
     return [n for n in names if n in kind.written(names)]
 
 
-def _part(protocol: ExecutionSchedule, task: str, name: str, readers: Iterable[str]) -> Part:
+def _part(
+    protocol: ExecutionSchedule, task: str, name: str, readers: Iterable[str]
+) -> MessageArray:
     of = protocol.graph.task(task)
     slotted = channels.is_sent(name, protocol, task) if task in protocol.sent else False
     grouped = matches(name, kind_of(of.kernel).per_group)
     own, rows = channels.array_name(protocol, task, name), _rows(protocol, task, name)
     if rows is not None:
-        return Part(own, slotted, grouped, (slice(*rows),))
-    return Part(own, slotted, grouped, _wanted(protocol, task, name, readers))
+        return MessageArray(own, slotted, grouped, (slice(*rows),))
+    return MessageArray(own, slotted, grouped, _rows_read(protocol, task, name, readers))
 
 
-def _wanted(
+def _rows_read(
     protocol: ExecutionSchedule, writer: str, name: str, readers: Iterable[str]
 ) -> tuple[slice, ...] | None:
-    """The rows of an array of a writer that some tasks read (`KernelKind.rows`), from the first to
-    the last of them; None: all."""
+    """Return an index that covers the rows of an array that some tasks read (`KernelKind.rows`);
+    None: all rows."""
     found: list[tuple[int, int, int]] = []
     for reader in readers:
         if _crosses(protocol, writer, name, reader):
@@ -147,7 +153,7 @@ def _wanted(
 
 
 def _rows(protocol: ExecutionSchedule, task: str, name: str) -> tuple[int, int] | None:
-    """First and end row of an array that a copy of a split task sees; None: all."""
+    """Return the first row and the end of the rows that a replica of a task sees; None: all."""
     of = protocol.graph.task(task)
     if of.part is None or channels.array_name(protocol, task, name) != name:
         return None
@@ -158,7 +164,7 @@ def _rows(protocol: ExecutionSchedule, task: str, name: str) -> tuple[int, int] 
 
 
 def _meets(protocol: ExecutionSchedule, writer: str, name: str, reader: str) -> bool:
-    """Whether a task touches what another writes to an array."""
+    """Whether a task uses rows of an array that another task writes."""
     own = channels.array_name(protocol, writer, name)
     for other in _arrays(protocol, reader):
         if channels.array_name(protocol, reader, other) == own:
@@ -168,8 +174,8 @@ def _meets(protocol: ExecutionSchedule, writer: str, name: str, reader: str) -> 
 
 
 def _crosses(protocol: ExecutionSchedule, writer: str, name: str, reader: str) -> bool:
-    """Whether a task gets an array from one that writes it: not where the array comes over an edge
-    from another, which writes it later."""
+    """Whether a task gets an array from a task that writes it. It does not if an edge brings the
+    array from another task, which writes it later."""
     if not _meets(protocol, writer, name, reader):
         return False
     carrying = {e.src for e in protocol.graph.edges if e.dst == reader and e.bytes}
@@ -180,8 +186,8 @@ def _crosses(protocol: ExecutionSchedule, writer: str, name: str, reader: str) -
     )
 
 
-def _tells(protocol: ExecutionSchedule, writer: str, reader: str) -> bool:
-    """Whether a task gets anything from another."""
+def _sends_to(protocol: ExecutionSchedule, writer: str, reader: str) -> bool:
+    """Whether a task gets any array from another task."""
     return any(_crosses(protocol, writer, name, reader) for name in _written(protocol, writer))
 
 
@@ -189,10 +195,10 @@ def _tells(protocol: ExecutionSchedule, writer: str, reader: str) -> bool:
 class LaneGroup:
     """Lanes of another host that share arrays.
 
-    number: of the island, from 0.
+    number: number of the group, from 0.
     host: name of the host.
-    lanes: their numbers in the protocol.
-    tasks: those of the lanes.
+    lanes: numbers of the lanes in the schedule.
+    tasks: tasks of the lanes.
     """
 
     number: int
@@ -200,40 +206,43 @@ class LaneGroup:
     lanes: tuple[int, ...]
     tasks: tuple[str, ...]
 
-    def elsewhere(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
-        """The tasks of other lanes whose firings matter on the island."""
+    def inbound_tasks(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
+        """Return the tasks of other lanes whose firings the group needs."""
         mine = set(self.tasks)
         firings = [f for n in self.lanes for f in protocol.lanes[n].firings]
         waited = {w.task for f in firings for w in f.waits} - mine
         waited |= {
             t.name
             for t in protocol.graph.tasks
-            if t.name not in mine and any(_tells(protocol, t.name, m) for m in mine)
+            if t.name not in mine and any(_sends_to(protocol, t.name, m) for m in mine)
         }
         return tuple(t.name for t in protocol.graph.tasks if t.name in waited)
 
-    def heard(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
-        """The tasks of the island whose firings matter elsewhere."""
+    def outbound_tasks(self, protocol: ExecutionSchedule) -> tuple[str, ...]:
+        """Return the tasks of the group whose firings other lanes need."""
         mine = set(self.tasks)
         others = [k for n, k in enumerate(protocol.lanes) if n not in self.lanes]
         waited = {w.task for k in others for f in k.firings for w in f.waits} & mine
-        waited |= {t for t in mine if any(_tells(protocol, t, o) for k in others for o in k.tasks)}
+        waited |= {
+            t for t in mine if any(_sends_to(protocol, t, o) for k in others for o in k.tasks)
+        }
         return tuple(t for t in self.tasks if t in waited)
 
     def arrays(self, protocol: ExecutionSchedule, arrays: Buffers) -> list[str]:
-        """Names of the arrays of the run that the island's tasks touch, slots and groups too."""
+        """Return the names of the arrays that the group's tasks use, with those of all slots."""
         touched = {
             channels.array_name(protocol, t, n) for t in self.tasks for n in _arrays(protocol, t)
         }
         kept = {t: protocol.graph.task(t).copies for t in protocol.graph.repetition}
-        versions = {channels.version(t) for t, copies in kept.items() if copies}
+        versions = {channels.version_array_name(t) for t, copies in kept.items() if copies}
         return [n for n in arrays if n.partition("@")[0] in touched or n in versions]
 
     def state(self, protocol: ExecutionSchedule, arrays: Buffers) -> list[Any]:
-        """What the island's tasks write, of arrays shared with other copies their rows."""
+        """Return the arrays that the group's tasks write: only their rows, if replicas share the
+        array."""
         rows: dict[str, set[tuple[int, int] | None]] = {}
         for task in self.tasks:
-            rows.setdefault(channels.version(task), set()).add(None)
+            rows.setdefault(channels.version_array_name(task), set()).add(None)
             for name in _written(protocol, task):
                 own = channels.array_name(protocol, task, name)
                 rows.setdefault(own, set()).add(_rows(protocol, task, name))
@@ -250,8 +259,8 @@ def _wholly(rows: set[tuple[int, int] | None]) -> list[tuple[int, int] | None]:
 
 
 def lane_groups(protocol: ExecutionSchedule, host_of: Mapping[str, str]) -> tuple[LaneGroup, ...]:
-    """The islands of a plan: lanes of one host are together where they share arrays that no message
-    carries.
+    """Return the remote lane groups of a plan. Lanes of one host are in one group if they share
+    arrays that no message carries.
 
     host_of: device → the name of its host.
     """
@@ -281,7 +290,7 @@ def _share(protocol: ExecutionSchedule, a: int, b: int) -> bool:
     """Whether two lanes share an array that no edge carries from one to the other."""
     carried = {(e.src, e.dst) for e in protocol.graph.edges if e.bytes}
     return any(
-        _tells(protocol, writer, reader) and (writer, reader) not in carried
+        _sends_to(protocol, writer, reader) and (writer, reader) not in carried
         for one, other in ((a, b), (b, a))
         for writer in protocol.lanes[one].tasks
         for reader in protocol.lanes[other].tasks

@@ -1,4 +1,4 @@
-"""One side's counts and arrays on their way to the other, and what has come from there."""
+"""Mailboxes: the counts and arrays that one host sends to another, as either host sees them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
-from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.remote.batching import Flow, Flows
+from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.run_context import RunContext
+from pearl.runtime.remote.batching import GroupFlows, MessageFlow
 from pearl.runtime.remote.lane_groups import LaneGroup, TaskMessages
-from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, packed, unpack, words
-from pearl_devices import Buffers
+from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, header_words, pack, unpack
 
 
 @dataclass
 class Traffic:
-    """What has crossed in one direction.
+    """Traffic in one direction.
 
-    messages: with firings. payload_bytes: of the arrays in them. state_bytes: of arrays at starts
-    and pauses. others: messages of control, state and text.
+    messages: number of messages with firings.
+    payload_bytes: bytes of the arrays in these messages.
+    state_bytes: bytes of the arrays that are sent at starts and pauses.
+    others: number of messages with control words, state or text.
     """
 
     messages: int = 0
@@ -31,62 +32,64 @@ class Traffic:
 
 
 def mailboxes(
-    protocol: ExecutionSchedule,
-    island: LaneGroup,
-    flows: Flows,
-    arrays: Buffers,
-    board: ControlBlock,
-    span: WorkRange,
-    learning: Sequence[str],
+    context: RunContext, lane_group: LaneGroup, flows: GroupFlows, control: ControlBlock
 ) -> tuple[Mailbox, Mailbox]:
-    """Both directions of an island, to it and from it, as either side sees them."""
-    others = [t for t in protocol.graph.repetition if t not in island.tasks]
-    into = {t: TaskMessages(protocol, t, island.tasks) for f in flows.into for t in f.tasks}
-    out = {t: TaskMessages(protocol, t, others) for f in flows.out for t in f.tasks}
-    given = arrays, board, span, learning
-    return Mailbox(protocol, flows.into, into, *given), Mailbox(protocol, flows.out, out, *given)
+    """Make the mailboxes of a lane group: to the group, and from the group."""
+    protocol = context.protocol
+    others = [t for t in protocol.graph.repetition if t not in lane_group.tasks]
+    into = {t: TaskMessages(protocol, t, lane_group.tasks) for f in flows.inbound for t in f.tasks}
+    out = {t: TaskMessages(protocol, t, others) for f in flows.outbound for t in f.tasks}
+    return Mailbox(context, flows.inbound, into, control), Mailbox(
+        context, flows.outbound, out, control
+    )
 
 
 @dataclass
 class Mailbox:
-    """The flows of one direction, as one side sees them.
+    """The flows of one direction, as one host sees them.
 
-    counts: of the side that sends, those that were sent; of the other, those that came.
+    context: the run, with the arrays of this host.
+    flows: the flows, in the order of their numbers in messages.
+    senders: task → its messages.
+    control: the control block of this host.
     begin: first iteration of the segment.
-    number: the next message of each flow in the segment.
+    counts: task → count that was sent, on the host that sends; that was received, on the other.
+    number: index of the next message of each flow in the segment.
     """
 
-    protocol: ExecutionSchedule
-    flows: Sequence[Flow]
+    context: RunContext
+    flows: Sequence[MessageFlow]
     senders: Mapping[str, TaskMessages]
-    arrays: Buffers
-    board: ControlBlock
-    span: WorkRange
-    learning: Sequence[str]
+    control: ControlBlock
     begin: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     number: list[int] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
 
     def start(self, begin: int) -> None:
-        """A segment from iteration `begin` on, by the counts on the board."""
+        """Begin a segment at iteration `begin`, with the counts in the control block."""
         self.begin, self.number = begin, [0 for _ in self.flows]
-        self.counts = {t: self.board.read(self.board.count(t)) for t in self.tasks}
+        self.counts = {t: self.control.read(self.control.count_cell(t)) for t in self.tasks}
 
     @property
     def tasks(self) -> list[str]:
+        """The tasks whose firings the messages bring."""
         return [t for f in self.flows for t in f.tasks]
 
     @property
     def end(self) -> int:
-        """The iteration before which the segment ends."""
-        flush = self.board.read(self.board.flush)
-        return flush if flush > self.begin else max(self.begin, self.board.read(self.board.end))
+        """The iteration before which the segment ends, as far as that is decided."""
+        flush = self.control.read(self.control.flush_cell)
+        return (
+            flush
+            if flush > self.begin
+            else max(self.begin, self.control.read(self.control.end_cell))
+        )
 
     @property
     def done(self) -> bool:
-        """Whether all firings of the segment were sent, and it is known to end there."""
-        end, q = self.board.read(self.board.flush), self.protocol.graph.repetition
+        """Whether the end of the segment is decided and all its firings were sent."""
+        end, q = self.control.read(self.control.flush_cell), self.context.protocol.graph.repetition
         return end > self.begin and all(n >= end * q[t] for t, n in self.counts.items())
 
     @property
@@ -94,17 +97,17 @@ class Mailbox:
         """Whether a message can be sent now."""
         return any(self._next(place) for place in range(len(self.flows)))
 
-    def due(self, *, rest: bool = False) -> Iterator[Message]:
-        """The messages that can be sent now. rest: with all complete firings, of parked lanes."""
+    def ready_messages(self, *, rest: bool = False) -> Iterator[Message]:
+        """Yield the messages that are ready. rest: send all complete firings of parked lanes."""
         for place in range(len(self.flows)):
             while to := self._next(place, rest=rest):
                 yield self._message(place, to)
                 self.number[place] += 1
 
     def _next(self, place: int, *, rest: bool = False) -> list[int]:
-        """The counts that the next message of a flow brings; none if it cannot be sent now."""
+        """Return the counts that the next message of a flow brings; empty if it must wait."""
         flow, end = self.flows[place], self.end
-        has = [self.board.read(self.board.count(t)) for t in flow.tasks]
+        has = [self.control.read(self.control.count_cell(t)) for t in flow.tasks]
         before = [self.counts[t] for t in flow.tasks]
         while True:
             to = has if rest else flow.boundary(self.number[place], self.begin, end)
@@ -122,50 +125,64 @@ class Mailbox:
         views = [
             view
             for task, first, end in zip(flow.tasks, before, to, strict=True)
-            for view in self.senders[task].views(self.arrays, first, end)
+            for view in self.senders[task].views(self.context.arrays, first, end)
         ]
-        message = packed([FIRINGS, place], [np.array([*before, *to], np.int64), *views])
+        message = pack([FIRINGS, place], [np.array([*before, *to], np.int64), *views])
         self.counts.update(zip(flow.tasks, to, strict=True))
         self.traffic.messages += 1
         self.traffic.payload_bytes += sum(v.nbytes for v in views)
         return message
 
-    def counted(self, message: Message) -> tuple[list[int], list[int]]:
-        """The counts of a message's tasks before and after its firings."""
-        tasks = len(self.flows[words(message)[1]].tasks)
+    def count_ranges(self, message: Message) -> tuple[list[int], list[int]]:
+        """Return the counts of a message's tasks before and after its firings."""
+        tasks = len(self.flows[header_words(message)[1]].tasks)
         counts = np.zeros(2 * tasks, np.int64)
         unpack(message[: 8 * WORDS + counts.nbytes], [counts])
         return counts[:tasks].tolist(), counts[tasks:].tolist()
 
-    def needed(self, message: Message) -> dict[str, int]:
-        """Counts of the side that takes a message that its sender had seen: the slots are free."""
-        flow, (before, to) = self.flows[words(message)[1]], self.counted(message)
-        found: dict[str, int] = {}
-        for task, first, end in zip(flow.tasks, before, to, strict=True):
-            for other, count in self.senders[task].needed(end - 1).items() if end > first else ():
-                if other not in self.senders:
-                    found[other] = max(count, found.get(other, 0))
-        return found
+    def required_counts(self, message: Message) -> dict[str, int]:
+        """Return the counts that the sender had seen before it wrote the arrays of a message.
 
-    def take(self, message: Message) -> None:
-        """Write the arrays of a message, then its counts. Firings that came before are passed over:
-        a lane that is started again does them again."""
-        flow, (before, to) = self.flows[words(message)[1]], self.counted(message)
+        Once the receiver has these counts, the slots that the message overwrites are free.
+        """
+        flow, (before, to) = self.flows[header_words(message)[1]], self.count_ranges(message)
+        required: dict[str, int] = {}
+        for task, first, end in zip(flow.tasks, before, to, strict=True):
+            for other, count in (
+                self.senders[task].required_counts(end - 1).items() if end > first else ()
+            ):
+                if other not in self.senders:
+                    required[other] = max(count, required.get(other, 0))
+        return required
+
+    def receive(self, message: Message) -> None:
+        """Write the arrays of a message, then its counts.
+
+        The counts are last: a lane that sees a count finds the arrays of that firing. Firings that
+        were received before are ignored: a restarted lane repeats them.
+        """
+        flow, (before, to) = self.flows[header_words(message)[1]], self.count_ranges(message)
         counts = np.zeros(2 * len(flow.tasks), np.int64)
         views: list[Any] = [counts]
         for task, first, end in zip(flow.tasks, before, to, strict=True):
-            have, sender = self.counts[task], self.senders[task]
-            old = sender.views(self.arrays, first, min(end, max(first, have)))
-            views += [np.empty_like(v) for v in old]
-            views += sender.views(self.arrays, max(first, have), end)
-            sender.mark(self.arrays, max(first, have), end, self.span, self._learns(task))
+            received, sender = self.counts[task], self.senders[task]
+            repeated = sender.views(self.context.arrays, first, min(end, max(first, received)))
+            views += [np.empty_like(v) for v in repeated]
+            views += sender.views(self.context.arrays, max(first, received), end)
+            sender.stamp_versions(
+                self.context.arrays,
+                max(first, received),
+                end,
+                self.context.span,
+                self._learns(task),
+            )
         unpack(message, views)
         for task, end in zip(flow.tasks, to, strict=True):
             if end > self.counts[task]:
                 self.counts[task] = end
-                self.board.write(self.board.count(task), end)
+                self.control.write(self.control.count_cell(task), end)
         self.traffic.messages += 1
         self.traffic.payload_bytes += sum(v.nbytes for v in views[1:])
 
     def _learns(self, task: str) -> bool:
-        return self.protocol.graph.origin(task)[0] in self.learning
+        return self.context.protocol.graph.origin(task)[0] in self.context.learning

@@ -1,9 +1,9 @@
-"""`RayLaneClient`: an outpost in an actor of Ray, on the node that has the host's name.
+"""`RayLaneClient`: a lane server in a Ray actor, on the node that has the name of the host.
 
-Messages are arrays of bytes. They go over a wire between this process and the actor, or by Ray,
-which hands them over as they are, in pieces that it carries in its calls: two calls for messages
-are always under way, so that one is there when the next message is. The actor ends with this
-process.
+Messages are arrays of bytes. They go over a transport between this process and the actor, or as
+arguments and results of Ray calls, in chunks of a size that Ray handles well. Two calls for
+messages are always under way, so that one is waiting when the next message is ready. The actor ends
+with this process.
 """
 
 from __future__ import annotations
@@ -25,61 +25,63 @@ from pearl.errors import SpecError
 from pearl.runtime.lanes.workers import READY_S, error_text
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.lane_server import LaneServer, LostError
+from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
 from pearl.runtime.remote.messages import Message
 
 ANSWER_S = 30.0
-"""Seconds within which an actor answers a call that waits for nothing (assumed)."""
+"""Seconds within which the Ray actor answers a call that waits for nothing (assumed)."""
 
 PUSHED = 16
-"""Calls with messages under way to an actor at once (assumed)."""
+"""Most calls with messages that are under way to the Ray actor (assumed)."""
 
 PULLS = 2
-"""Calls for messages under way at once."""
+"""Calls for messages that are under way at the same time."""
 
 NOTHING: Message = np.empty(0, np.uint8)
 
 
 class _RayLaneServer(LaneServer):
-    """An outpost whose orders are JSON. After `join` its messages go by a wire."""
+    """A lane server in a Ray actor. After `join`, its messages use a transport."""
 
-    _wire: Transport | None = None
+    _transport: Transport | None = None
 
     def bind_as(self, about: str, arrays: Message) -> Message:
         return self.bind(json.loads(about), arrays)
 
     def join(self, at: Rendezvous) -> None:
-        self._wire = join(at)
+        self._transport = join(at)
 
     def start(self, arrays: Message) -> None:
         super().start(arrays)
-        if self._wire is not None:
+        if self._transport is not None:
             for loop in (self._take_on, self._give_on):
-                threading.Thread(target=loop, args=(self._wire,), daemon=True).start()
+                threading.Thread(target=loop, args=(self._transport,), daemon=True).start()
 
-    def _take_on(self, wire: Transport) -> None:
-        """Take messages for as long as the other end is there: without it this actor ends too."""
+    def _take_on(self, transport: Transport) -> None:
+        """Receive messages until the other end closes; then this actor ends too."""
         with suppress(RuntimeError):
             while True:
-                messages = wire.receive(SENT_S)
+                messages = transport.receive(SENT_S)
                 try:
                     self.push(messages)
-                except Exception as error:  # told by the host that trains
-                    self._say(lane=", ".join(r.name for r in self.runners), error=error_text(error))
+                except Exception as error:  # the local host reports it
+                    self._send_status(
+                        lane=", ".join(r.name for r in self.runners), error=error_text(error)
+                    )
                     return
 
-    def _give_on(self, wire: Transport) -> None:
+    def _give_on(self, transport: Transport) -> None:
         with suppress(RuntimeError):
             while True:
-                wire.send(self.pull(HEARTBEAT_S))
+                transport.send(self.pull(HEARTBEAT_S))
 
-    def take(self, sizes: Sequence[int], *parts: Message) -> None:
-        """`push` of messages of these sizes, joined and cut."""
+    def push_batch(self, sizes: Sequence[int], *parts: Message) -> None:
+        """Call `push` with messages of these sizes, which come joined and split into chunks."""
         self.push(split_by_sizes(join_chunks(parts), sizes))
 
-    def give(self, timeout_s: float, most: int) -> Any:
-        """`pull`: the sizes of its messages with the first piece of them joined, and `most` − 1
-        further ones, of which some may be empty."""
+    def pull_batch(self, timeout_s: float, most: int) -> Any:
+        """Call `pull`. Returns the sizes of the messages with their first chunk, and `most` − 1
+        further chunks, of which some may be empty."""
         found = self.pull(timeout_s)
         parts = split_message(join_chunks(found), most) if found else [NOTHING]
         first = [m.size for m in found], parts[0]
@@ -87,35 +89,35 @@ class _RayLaneServer(LaneServer):
 
 
 class RayLaneClient:
-    """An outpost on another node.
+    """A lane server on another node.
 
-    losses: how often the island was lost; from the second time on it goes to another node, and
-        where its own is gone.
+    losses: how often the lane group was lost. After the second loss, or if its node is gone, the
+        group moves to another node.
 
     Raises:
-        SpecError: no cluster, or no node of the host's name.
+        SpecError: there is no cluster, or no node has the name of the host.
     """
 
-    _wire: Transport | None = None
+    _transport: Transport | None = None
 
-    def __init__(self, island: LaneGroup, *, losses: int = 0) -> None:
+    def __init__(self, lane_group: LaneGroup, *, losses: int = 0) -> None:
         self._ray = connect()
         found = {node.name: node for node in nodes()}
         mine = self._ray.get_runtime_context().get_node_id()
         self._home = next(n.address for n in found.values() if n.id == mine)
-        node = found.get(island.host)
+        node = found.get(lane_group.host)
         others = [n for n in found.values() if n is not node]
         if others and (losses > 1 or (losses and node is None)):
             node = max(others, key=lambda n: n.cores)
         if node is None:
             raise SpecError(
-                f"host {island.host}: no node of the Ray cluster has this name; there are "
+                f"host {lane_group.host}: no node of the Ray cluster has this name; there are "
                 f"{', '.join(found) or 'none'}; start it there with `ray start --address=… "
-                f"--node-name={island.host}`, or plan with the hosts that there are"
+                f"--node-name={lane_group.host}`, or plan with the hosts that there are"
             )
         self.where, self._address = node.name, node.address
         kind = self._ray.remote(concurrency_groups={"into": 1, "out": 1})(_RayLaneServer)
-        options = {"num_cpus": len(island.lanes), "max_restarts": 0, **on_node(node)}
+        options = {"num_cpus": len(lane_group.lanes), "max_restarts": 0, **on_node(node)}
         self._actor = kind.options(**options).remote()
         self._pushed: deque[Any] = deque()
         self._pulls: deque[Any] = deque()
@@ -137,12 +139,12 @@ class RayLaneClient:
         door = TransportListener(self._home)
         joined = self._actor.join.remote(door.at)
         try:
-            self._wire = door.open()
+            self._transport = door.open()
         except RuntimeError as error:
             self._get(joined, READY_S)
             raise LaneError(
-                f"node {self.where} ({self._address}) and this one ({self._home}) do not find each "
-                f"other by TCP: {error_text(error)}; let their TCP ports be open to each other, or "
+                f"node {self.where} ({self._address}) and this one ({self._home}) cannot connect "
+                f"by TCP: {error_text(error)}; let their TCP ports be open to each other, or "
                 "set train.carrier to ray"
             ) from error
         self._get(joined, READY_S)
@@ -153,10 +155,10 @@ class RayLaneClient:
     def push(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
-        if self._wire is not None:
-            self._by_wire(self._wire.send, messages)
+        if self._transport is not None:
+            self._by_transport(self._transport.send, messages)
             return
-        into = self._actor.take.options(concurrency_group="into")
+        into = self._actor.push_batch.options(concurrency_group="into")
         self._pushed.append(
             into.remote([m.size for m in messages], *split_message(join_chunks(messages)))
         )
@@ -166,13 +168,13 @@ class RayLaneClient:
             self._get(self._pushed.popleft(), ANSWER_S)
 
     def pull(self, timeout_s: float) -> Sequence[Message]:
-        if self._wire is not None:
-            if self._wire.quiet:
-                self._by_wire(self._wire.send, [])
-            found: Sequence[Message] = self._by_wire(self._wire.receive, ANSWER_S)
+        if self._transport is not None:
+            if self._transport.quiet:
+                self._by_transport(self._transport.send, [])
+            found: Sequence[Message] = self._by_transport(self._transport.receive, ANSWER_S)
             return found
         while len(self._pulls) < PULLS:  # as many pieces as the last messages took
-            out = self._actor.give.options(concurrency_group="out", num_returns=self._pieces)
+            out = self._actor.pull_batch.options(concurrency_group="out", num_returns=self._pieces)
             self._pulls.append(out.remote(timeout_s, self._pieces))
         got = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)
         (sizes, first), *more = got if isinstance(got, list) else [got]
@@ -185,19 +187,21 @@ class RayLaneClient:
         return found
 
     def kill(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-        with suppress(Exception):  # whatever it is, the actor is given up
+        if self._transport is not None:
+            self._transport.close()
+        with suppress(Exception):  # the actor may have died already
             self._ray.kill(self._actor, no_restart=True)
 
-    def _by_wire(self, call: Any, given: Any) -> Any:
+    def _by_transport(self, call: Any, given: Any) -> Any:
         try:
             return call(given)
         except RuntimeError as error:
-            raise LostError(f"its actor on node {self.where} is gone ({_short(error)})") from None
+            raise RemoteLostError(
+                f"its actor on node {self.where} is gone ({_short(error)})"
+            ) from None
 
     def _get(self, reference: Any, timeout_s: float) -> Any:
-        """The result of a call.
+        """Wait for the result of a call.
 
         Raises:
             LostError: the actor or its node is gone, or does not answer in time.
@@ -207,13 +211,17 @@ class RayLaneClient:
         try:
             return self._ray.get(reference, timeout=timeout_s)
         except errors.GetTimeoutError:
-            raise LostError(f"node {self.where} has not answered for {timeout_s:.0f} s") from None
+            raise RemoteLostError(
+                f"node {self.where} has not answered for {timeout_s:.0f} s"
+            ) from None
         except errors.RayTaskError as error:
             raise LaneError(f"on node {self.where}: {error_text(error.cause)}") from error
         except (errors.RayActorError, errors.RaySystemError, errors.ObjectLostError) as error:
-            raise LostError(f"its actor on node {self.where} is gone ({_short(error)})") from None
+            raise RemoteLostError(
+                f"its actor on node {self.where} is gone ({_short(error)})"
+            ) from None
 
 
 def _short(error: BaseException) -> str:
-    """The first line of what Ray says, which may be many."""
+    """Return the first line of an error of Ray."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason")

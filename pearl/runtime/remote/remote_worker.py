@@ -1,8 +1,8 @@
-"""`RemoteWorker`: an island's lanes as the host that trains sees them, one of the engine's workers.
+"""`RemoteWorker`: a remote lane group as the local host sees it, one of the engine's workers.
 
-What was sent to the island since the last pause is kept, and so are its arrays as they were then.
-An island that is lost is bound again, elsewhere where its host is gone, given both, and does its
-firings again; what comes a second time is passed over.
+The worker stores the arrays of the group at the last pause, and every message since. If the group
+is lost, the worker binds it again, on another node if its own is gone, sends both, and the lanes
+repeat their firings. Repeated messages are ignored.
 """
 
 from __future__ import annotations
@@ -19,195 +19,187 @@ from pearl.cluster import carrier
 from pearl.errors import SpecError
 from pearl.runtime.child_process import ANSWER_S
 from pearl.runtime.lanes.lane_runner import SLEEP_S
-from pearl.runtime.lanes.run_context import RunContext
-from pearl.runtime.lanes.workers import GRACE_S, LaneDied, Measured, Worker, error_text
+from pearl.runtime.lanes.workers import LaneDiedError, Measured, Worker, error_text
 from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError
-from pearl.runtime.remote import async_mailbox
-from pearl.runtime.remote.async_mailbox import GrantMailbox, StepMailbox
-from pearl.runtime.remote.batching import Flows
+from pearl.runtime.remote.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
+from pearl.runtime.remote.batching import GroupFlows
 from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.lane_server import LaneClient, LostError, controlled
+from pearl.runtime.remote.lane_server import LaneClient, RemoteLostError, control_words
 from pearl.runtime.remote.mailbox import Mailbox, mailboxes
-from pearl.runtime.remote.messages import CONTROL, FIRINGS, STATE, Message, packed, unpack, words
+from pearl.runtime.remote.messages import (
+    CONTROL,
+    FIRINGS,
+    STATE,
+    Message,
+    header_words,
+    pack,
+    unpack,
+)
 from pearl_devices.primitives.code_cache import sources
 
 PULL_S = 1.0
-"""Seconds that a call for messages waits at most."""
+"""Longest wait of a call for messages, in seconds."""
 
-LOG_BYTES = 256 * 2**20
-"""Bytes of messages kept for an island that is lost; with more the lanes pause (assumed)."""
+MAX_LOG_BYTES = 256 * 2**20
+"""Bytes of messages stored for a group that may be lost; beyond them the lanes pause (assumed)."""
 
 
 @dataclass(frozen=True)
 class RemoteGroup:
-    """An island with its messages, as `RunContext` has it.
+    """A remote lane group with its messages (see `RemoteLanes`).
 
-    post: makes what reaches it; `losses` says how often the island was lost.
+    lane_group: the lanes.
+    flows: the messages to and from the group.
+    make_client: called with `lane_group` and `losses`, how often the group was lost.
     """
 
-    island: LaneGroup
-    flows: Flows
-    post: Callable[..., LaneClient]
+    lane_group: LaneGroup
+    flows: GroupFlows
+    make_client: Callable[..., LaneClient]
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        return self.island.lanes
+        return self.lane_group.lanes
 
     @property
     def iterations(self) -> int:
         return self.flows.iterations
 
-    def worker(self, work: RunContext, board: ControlBlock) -> Worker:
-        return RemoteWorker(work, board, self.island, self.flows, self.post)
+    def worker(self, context: RunContext, control: ControlBlock) -> Worker:
+        return RemoteWorker(context, control, self)
 
 
 class RemoteWorker(Worker):
-    """An island.
-
-    full: the messages kept are `LOG_BYTES`; a pause makes room.
-    """
+    """A worker for a remote lane group. It needs a pause once it stores `MAX_LOG_BYTES`."""
 
     restartable = True
 
-    def __init__(
-        self,
-        w: RunContext,
-        board: ControlBlock,
-        island: LaneGroup,
-        flows: Flows,
-        post: Callable[..., LaneClient],
-    ) -> None:
-        self._work, self._board, self.island, self.flows = w, board, island, flows
-        mine = island.lanes[0] if w.about["any_order"] else board.lanes + island.number
-        self._making, self._bell, self._sleeps = post, w.bells[mine], board.sleeps(mine)
-        names = island.arrays(w.protocol, w.arrays)
-        self._arrays = {n: w.arrays[n] for n in names}
-        self._state = island.state(w.protocol, self._arrays)
-        self._into: Mailbox | GrantMailbox
-        self._out: Mailbox | StepMailbox
-        if w.about["any_order"]:
-            self._into, self._out = async_mailbox.mails(w.protocol, island, w.arrays, board)
+    def __init__(self, context: RunContext, control: ControlBlock, group: RemoteGroup) -> None:
+        self._context, self._control, self._group = context, control, group
+        lane_group = self.lane_group = group.lane_group
+        # The learner of an any-order plan wakes the lane of an actor, which runs elsewhere.
+        mine = lane_group.lanes[0] if context.any_order else control.lanes + lane_group.number
+        self._wake_event, self._sleep_cell = context.wake_events[mine], control.sleep_cell(mine)
+        names = lane_group.arrays(context.protocol, context.arrays)
+        self._arrays = {n: context.arrays[n] for n in names}
+        self._state = lane_group.state(context.protocol, self._arrays)
+        self._inbound: Mailbox | GrantMailbox
+        self._outbound: Mailbox | StepMailbox
+        if context.any_order:
+            self._inbound, self._outbound = async_mailboxes(context, lane_group, control)
         else:
-            given = w.arrays, board, w.span, w.learning
-            self._into, self._out = mailboxes(w.protocol, island, flows, *given)
+            self._inbound, self._outbound = mailboxes(context, lane_group, group.flows, control)
         self._environments: dict[str, Any] = {"at": -1, "environments": {}}
         self._failures: deque[tuple[str, int]] = deque()
-        self._heard: Counter[tuple[str, int]] = Counter()  # failures since the last pause
-        self._repeated: Counter[tuple[str, int]] = Counter()  # of them those of firings done again
-        self._outside = any(recovery.steps_outside(w.protocol, n, w.jobs) for n in island.lanes)
+        self._reported: Counter[tuple[str, int]] = Counter()  # failures since the last pause
+        self._repeated: Counter[tuple[str, int]] = Counter()  # failures that replay may repeat
+        self.steps_envs = any(recovery.steps_external_envs(context, n) for n in lane_group.lanes)
         self._lost, self._error, self._over, self._bound = "", "", False, False
         self._cpu_s = self._ended_cpu_s = 0.0
         self._log: list[Message] = []
         self._losses = 0
-        self._told: tuple[int, ...] = ()  # the last words of control
+        self._sent_words: tuple[int, ...] = ()  # of the last control message
         self._sending = threading.Lock()
         self._logged_bytes = 0
         self._threads: list[threading.Thread] = []
-        self._carrier = carrier(w.about["spec"]["train"].get("carrier"))
-        self._called = ", ".join(w.protocol.lanes[n].name for n in island.lanes)
-        self._post = self._making(self.island)
+        self._carrier = carrier(context.worker_config["spec"]["train"].get("carrier"))
+        self._lane_names = ", ".join(context.protocol.lanes[n].name for n in lane_group.lanes)
+        self._client = group.make_client(lane_group)
 
     def traffic(self) -> list[dict[str, Any]]:
-        found: dict[str, Any] = {"host": self.island.host, "tasks": list(self.island.tasks)}
-        found["carrier"] = self._carrier
-        for way, mail in (("to", self._into), ("from", self._out)):
-            found |= {f"{name}_{way}": n for name, n in asdict(mail.traffic).items()}
-        return [found]
+        group = self.lane_group
+        row: dict[str, Any] = {"host": group.host, "tasks": list(group.tasks)}
+        row["carrier"] = self._carrier
+        for way, mailbox in (("to", self._inbound), ("from", self._outbound)):
+            row |= {f"{name}_{way}": n for name, n in asdict(mailbox.traffic).items()}
+        return [row]
 
     @property
-    def full(self) -> bool:
-        return self._logged_bytes > LOG_BYTES
+    def needs_pause(self) -> bool:
+        return self._logged_bytes > MAX_LOG_BYTES
 
     # ------------------------------------------------------------------ binding and starting
 
-    def ready(self) -> None:
-        reply = self._bind(packed([STATE], list(self._arrays.values())), self._work.restored)
-        unpack(reply, self._state)
+    def wait_ready(self) -> None:
+        unpack(self._bind(), self._state)
 
-    def _bind(self, arrays: Message, restored: Any) -> Message:
-        w, island = self._work, self.island
-        about = {
-            **w.about,
+    def _bind(self) -> Message:
+        lane_group, flows = self.lane_group, self._group.flows
+        config = {
+            **self._context.to_json(),
             "path": [p for p in sys.path if p],
             "sources": sources().digest,
-            "number": island.number,
-            "host": island.host,
-            "lanes": island.lanes,
-            "tasks": island.tasks,
+            "number": lane_group.number,
+            "host": lane_group.host,
+            "lanes": lane_group.lanes,
+            "tasks": lane_group.tasks,
             "layout": [(n, a.shape, a.dtype.name) for n, a in self._arrays.items()],
-            "into": [(f.tasks, f.per_iteration, f.every) for f in self.flows.into],
-            "out": [(f.tasks, f.per_iteration, f.every) for f in self.flows.out],
-            "learning": list(w.learning),
-            "warm": w.span.warm,
-            "total": w.span.total,
-            "drained": w.span.drained,
+            "inbound": [(f.tasks, f.per_iteration, f.every) for f in flows.inbound],
+            "outbound": [(f.tasks, f.per_iteration, f.every) for f in flows.outbound],
             "carrier": self._carrier,
-            "jitter_s": w.jitter_s,
-            "restored": dict(restored),
         }
         try:
-            reply = self._post.bind(about, arrays)
-        except LostError as error:
-            raise LaneDied(self._named(error)) from error
+            reply = self._client.bind(config, pack([STATE], list(self._arrays.values())))
+        except RemoteLostError as error:
+            raise LaneDiedError(self._named(error)) from error
         self._bound = True
         return reply
 
-    def _named(self, why: object) -> str:
-        return f"lane {self._called} on host {self.island.host}: {why}"
+    def _named(self, reason: object) -> str:
+        return f"lane {self._lane_names} on host {self.lane_group.host}: {reason}"
 
     def begin(self) -> None:
-        self._keep(None)
+        self._save_snapshot(None)
         self._start()
 
-    def _keep(self, environments: Any) -> None:
-        """Keep the island's arrays as they are now, at a pause."""
-        board = self._board
-        fired = {word: board.read(board.count(word)) for word in board.tasks}
-        begin = board.read(board.flush)
-        text = {"fired": fired, "begin": begin, "environments": environments}
-        self._begun = packed([STATE], list(self._arrays.values()), text)
+    def _save_snapshot(self, environments: Any) -> None:
+        """Store the arrays of the group at a pause, and drop the messages before it."""
+        control = self._control
+        fired = {word: control.read(control.count_cell(word)) for word in control.tasks}
+        begin = control.read(control.flush_cell)
+        counts = {"fired": fired, "begin": begin, "environments": environments}
+        self._snapshot = pack([STATE], list(self._arrays.values()), counts)
         self._log, self._logged_bytes = [], 0
-        self._heard.clear()
+        self._reported.clear()
         self._repeated.clear()
-        for mail in (self._into, self._out):
-            mail.start(begin)
+        for mailbox in (self._inbound, self._outbound):
+            mailbox.start(begin)
 
     def _start(self) -> None:
-        """Give the island its arrays and all that was sent since, and go on."""
-        self._into.traffic.state_bytes += self._begun.nbytes
+        """Send the arrays of the last pause to the group, and start the threads of this worker."""
+        self._inbound.traffic.state_bytes += self._snapshot.nbytes
         try:
-            self._post.start(self._begun)
-        except LostError as error:
-            raise LaneDied(self._named(error)) from error
-        self._lost, self._over, self._told = "", False, ()
+            self._client.start(self._snapshot)
+        except RemoteLostError as error:
+            raise LaneDiedError(self._named(error)) from error
+        self._lost, self._over, self._sent_words = "", False, ()
         loops = self._send, self._receive
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
 
-    def settled(self) -> None:
-        """All lanes are at the same iteration: what was sent before is not needed any more."""
+    def on_pause(self) -> None:
         try:
-            self._post_due()
-        except LostError as error:
+            self._send_ready()
+        except RemoteLostError as error:
             self._lost = self._lost or str(error)
         with self._sending:
-            self._keep(self._environments["environments"])
+            self._save_snapshot(self._environments["environments"])
 
-    def again(self) -> None:
-        """Bind the island anew, after it was lost, and let it do its firings again."""
-        self._leave()
-        self._post.kill()
+    def restore_and_replay(self) -> None:
+        self._stop_threads()
+        self._client.kill()
         self._ended_cpu_s, self._cpu_s = self._ended_cpu_s + self._cpu_s, 0.0
         self._losses += 1
-        self._repeated = self._heard.copy()
+        self._repeated = self._reported.copy()
         try:
-            self._post = self._making(self.island, losses=self._losses)
+            self._client = self._group.make_client(self.lane_group, losses=self._losses)
         except SpecError as error:
             raise LaneError(self._named(error)) from error
-        self._bind(packed([STATE], list(self._arrays.values())), {})
+        self._bind()
         self._start()
 
     # ------------------------------------------------------------------ threads
@@ -215,116 +207,111 @@ class RemoteWorker(Worker):
     def _send(self) -> None:
         try:
             with self._sending:
-                if self._log:  # of an island that was lost
-                    self._post.push(list(self._log))
+                if self._log:  # the group was lost: replay
+                    self._client.push(list(self._log))
             while not self._over:
-                if self._post_due():
+                if self._send_ready():
                     continue
-                self._board.write(self._sleeps, 1)
-                if not self._into.ready and controlled(self._board) == self._told:
-                    self._bell.sleep(SLEEP_S)
-                self._board.write(self._sleeps, 0)
-        except LostError as error:
+                # The sleep cell is set before the last check: a later change sets the wake event.
+                self._control.write(self._sleep_cell, 1)
+                if not self._inbound.ready and control_words(self._control) == self._sent_words:
+                    self._wake_event.wait(SLEEP_S)
+                self._control.write(self._sleep_cell, 0)
+        except RemoteLostError as error:
             self._lost = self._lost or str(error)
-        except Exception as error:  # told by the thread that waits for this one
+        except Exception as error:  # `raise_if_failed` raises it in the main thread
             self._error = self._error or self._named(error_text(error))
 
-    def _post_due(self) -> bool:
-        """Send all that can be sent now; whether that was anything."""
+    def _send_ready(self) -> bool:
+        """Send all messages that are ready. Whether there were any."""
         with self._sending:
-            messages, now = list(self._into.due()), controlled(self._board)
-            if now != self._told:
-                self._told = now
-                messages.append(packed([CONTROL, *now]))
-                self._into.traffic.others += 1
+            messages, now = list(self._inbound.ready_messages()), control_words(self._control)
+            if now != self._sent_words:
+                self._sent_words = now
+                messages.append(pack([CONTROL, *now]))
+                self._inbound.traffic.others += 1
             if messages:
                 self._log += messages
                 self._logged_bytes += sum(m.nbytes for m in messages)
-                self._post.push(messages)
+                self._client.push(messages)
         return bool(messages)
 
     def _receive(self) -> None:
         try:
             while not self._over:
-                for message in self._post.pull(PULL_S):
-                    self._take(message)
-        except LostError as error:
+                for message in self._client.pull(PULL_S):
+                    self._handle_message(message)
+        except RemoteLostError as error:
             self._lost = self._lost or str(error)
-        except Exception as error:  # told by the thread that waits for this one
+        except Exception as error:  # `raise_if_failed` raises it in the main thread
             self._error = self._error or self._named(error_text(error))
 
-    def _take(self, message: Message) -> None:
-        board, (kind, *told) = self._board, words(message)
+    def _handle_message(self, message: Message) -> None:
+        control, (kind, *values) = self._control, header_words(message)
         if kind == FIRINGS:
-            self._out.take(message)
+            self._outbound.receive(message)
         elif kind == STATE:
             text = unpack(message, self._state)
-            self._cpu_s = told[1] / 1e6
-            self._out.traffic.state_bytes += message.nbytes
+            self._cpu_s = values[1] / 1e6
+            self._outbound.traffic.state_bytes += message.nbytes
             self._environments = text
-            for n in self.island.lanes:
-                board.write(board.flushed(n), text["at"])
+            for n in self.lane_group.lanes:
+                control.write(control.flushed_cell(n), text["at"])
         else:
             text = unpack(message, [])
             if "error" in text:
                 self._error = f"lane {text['lane']} failed: {text['error']}"
             else:
-                self._fails(text["failure"], text["lost"])
-            self._out.traffic.others += 1
-        board.wake_sleepers(self._work.bells)
+                self._record_env_failure(text["failure"], text["lost"])
+            self._outbound.traffic.others += 1
+        control.wake_sleepers(self._context.wake_events)
 
-    def _fails(self, text: str, lost: int) -> None:
-        """Note the failure of an environment, unless it is one of a firing that is done again."""
+    def _record_env_failure(self, text: str, lost: int) -> None:
+        """Note the failure of an environment, unless a repeated firing repeats it."""
         if self._repeated[text, lost] > 0:
             self._repeated[text, lost] -= 1
             return
-        self._heard[text, lost] += 1
+        self._reported[text, lost] += 1
         self._failures.append((text, lost))
 
-    def _leave(self) -> None:
+    def _stop_threads(self) -> None:
         """End the threads that send and receive."""
         self._over = True
-        self._bell.ring()
+        self._wake_event.set()
         for thread in self._threads:
             thread.join(timeout=ANSWER_S)
         self._threads = []
 
     # ------------------------------------------------------------------ as a worker
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         if self._error:
             raise LaneError(self._error)
         if self._lost:
-            raise LaneDied(self._named(self._lost))
+            raise LaneDiedError(self._named(self._lost))
 
     def environments(self, at: int) -> dict[str, Any]:
-        if not self._outside:
+        if not self.steps_envs:
             return {}
         if self._environments["at"] != at:
-            raise LaneError(self._named("it has not told how its environments are"))
-        found: dict[str, Any] = self._environments["environments"]
-        return found
+            raise LaneError(self._named("it has sent no snapshots of its environments"))
+        return dict(self._environments["environments"])
 
     def failures(self) -> list[tuple[str, int]]:
         return [self._failures.popleft() for _ in range(len(self._failures))]
 
-    def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
-        if not self._outside or stalled_s < 1.5 * limit_s + GRACE_S:
-            return None
-        return f"an environment of its does not answer, and has not for {stalled_s:.1f} s"
-
     def kill(self) -> None:
-        self._post.kill()
+        self._client.kill()
 
     def cpu_s(self) -> float:
         return self._ended_cpu_s + self._cpu_s
 
-    def end(self) -> Measured:
-        self._leave()
-        found: dict[str, Any] = {"times_ns": {}, "lags": {}, "cpu_s": self._cpu_s}
+    def join(self) -> Measured:
+        self._stop_threads()
+        measured: dict[str, Any] = {"times_ns": {}, "lags": {}, "cpu_s": self._cpu_s}
         if self._bound:
-            with suppress(LostError):
-                found = self._post.end()
-        self._cpu_s = found["cpu_s"]
-        self._post.kill()
-        return found["times_ns"], found["lags"]
+            with suppress(RemoteLostError):
+                measured = self._client.end()
+        self._cpu_s = measured["cpu_s"]
+        self._client.kill()
+        return measured["times_ns"], measured["lags"]

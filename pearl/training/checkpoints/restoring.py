@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
-from pearl.runtime.protocol.single_lane import STOP, pauses
+from pearl.runtime.protocol.single_lane import STOP, is_interruptible
 from pearl.spec.system import System
 from pearl.training.checkpoints.checkpoint import CheckpointFile
 from pearl_devices import Buffers, Kernel
@@ -147,7 +147,7 @@ def bounds(
         return 0, 0
     if base == STOP:  # gradient steps done of a firing amid them; a fused call has those of several
         calls = [*(t.kernel for t in graph.tasks), *(f.kernel for f in graph.fusions)]
-        return 0, max(k.dim("steps") for k in calls if pauses(k)) - 1
+        return 0, max(k.dim("steps") for k in calls if is_interruptible(k)) - 1
     if base.endswith(".terminated"):
         return 0, 1
     if base.endswith(".truncated"):

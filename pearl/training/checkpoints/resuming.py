@@ -10,7 +10,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version, plain
 from pearl.runtime.protocol.control_block import BEGIN
-from pearl.runtime.protocol.single_lane import PART, STOP, pauses
+from pearl.runtime.protocol.single_lane import PART, STOP, is_interruptible
 from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.checkpoints.state import RunState
 from pearl.training.compiled import recompile
@@ -141,9 +141,11 @@ def _check_under_way(session: Session, state: RunState, file: Path, *, own: bool
             f"{file}: was written amid an iteration, which its own plan alone can go on with: "
             "leave the other one out (--plan)"
         )
-    needed = {PART} if protocol.alone else {BEGIN, *(t.name for t in protocol.graph.tasks)}
+    needed = {PART} if protocol.is_single_lane else {BEGIN, *(t.name for t in protocol.graph.tasks)}
     done = int(session.arrays[STOP][1]) if STOP in session.arrays else 0
-    steps = max((job.kernel.dim("steps") for job in jobs if pauses(job.kernel)), default=1)
+    steps = max(
+        (job.kernel.dim("steps") for job in jobs if is_interruptible(job.kernel)), default=1
+    )
     if done >= steps:
         raise SpecError(
             f"{file}: {STOP} says that {done} gradient steps of a firing are done; one of this "

@@ -114,7 +114,9 @@ class Player:
 
 
 @contextmanager
-def limited(environments: Mapping[str, external_envs.Asked], limit_s: float) -> Iterator[None]:
+def limited(
+    environments: Mapping[str, external_envs.SteppedEnvs], limit_s: float
+) -> Iterator[None]:
     """Apply `train.env_time_limit` to environments that are asked in this thread."""
     if not environments:
         yield

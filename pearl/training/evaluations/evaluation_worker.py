@@ -68,7 +68,7 @@ class EvaluationWorker:
         self._orders = {"episodes": episodes, "seed": seed}
         if "error" not in (self._answer or {}):  # then it could not start
             self._answer = None
-        self._child.tell(self._orders)
+        self._child.send(self._orders)
 
     def result(self) -> tuple[Evaluation, float]:
         """Wait for the evaluation that was begun: its episodes, and the CPU seconds they took.
@@ -79,10 +79,7 @@ class EvaluationWorker:
         """
         died = 0
         while self._answer is None:
-            with self._child.heard:
-                self._child.heard.wait_for(
-                    lambda: self._answer is not None or self._child.silent, timeout=LOOK_S
-                )
+            self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, LOOK_S)
             if self._answer is None:
                 died += self._look(died)
         answer, self._answer, self._orders = self._answer, None, None
@@ -95,7 +92,7 @@ class EvaluationWorker:
 
     def _look(self, died: int) -> bool:
         """Whether the process had died and has a successor. died: times in this evaluation."""
-        ended = self._child.ended()
+        ended = self._child.exit_reason()
         if self._answer is not None:
             return False
         silent_s = monotonic() - self._heard_s
@@ -110,7 +107,7 @@ class EvaluationWorker:
         self._child.end()
         self._child = self._started()
         assert self._orders is not None
-        self._child.tell(self._orders)
+        self._child.send(self._orders)
         return True
 
     def close(self) -> None:

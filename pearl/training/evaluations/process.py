@@ -39,17 +39,17 @@ def _play(parent: ParentConnection, about: Answer) -> None:
     policy = Policy(system, acting, arrays["judged.policy"], states)
     player = Player(system, acting)
     with torch_threads.restoring_threads():
-        while (orders := parent.orders()) is not None:
+        while (orders := parent.next_request()) is not None:
             begin_cpu_s = time.process_time()
             try:
                 found = player.evaluate(policy, orders["episodes"], orders["seed"])
             except EnvironmentFailed as error:
-                parent.say(failure=str(error))
+                parent.reply(failure=str(error))
                 continue
             except UserCodeError as error:
-                parent.say(error=str(error))
+                parent.reply(error=str(error))
                 continue
-            parent.say(
+            parent.reply(
                 returns=found.returns,
                 cut=found.cut,
                 max_steps=found.max_steps,
@@ -60,5 +60,5 @@ def _play(parent: ParentConnection, about: Answer) -> None:
 
 def _live(parent: ParentConnection) -> None:
     while True:
-        parent.say(alive=True)
+        parent.reply(alive=True)
         time.sleep(ALIVE_S)
