@@ -17,7 +17,7 @@ from pearl.cluster.chunks import (
     split_by_sizes,
     split_message,
 )
-from pearl.runtime.remote.messages import TEXT, packed
+from pearl.runtime.remote.messages import TEXT, pack
 from pearl.runtime.remote.ray_lane_client import RayLaneClient, _RayLaneServer
 
 INLINE = 100 * 1024
@@ -89,7 +89,7 @@ def test_messages_cross_as_they_were_and_the_store_is_asked_once_at_most():
     post._pushed, post._pulls, post._pieces, post.where = deque(), deque(), 1, "n"
     r = np.random.default_rng(0)
     for sizes in ([10], [300_000, 1], [300_000, 5], [300_000, 7], [20, 30], [], [20, 30], [4]):
-        sent = [packed([TEXT], [r.integers(0, 255, n, np.uint8)]) for n in sizes]
+        sent = [pack([TEXT], [r.integers(0, 255, n, np.uint8)]) for n in sizes]
         stored = ray.stored
         post.push(sent)
         post._pulls.clear()  # one call at a time, so that what comes is what was sent

@@ -36,8 +36,8 @@ from pearl_estimators.host.linear_fit import (
     Fit,
     Point,
     family,
-    fit,
-    fitted,
+    fit_variant,
+    fit_variants,
     point,
     predict,
 )
@@ -79,7 +79,7 @@ def test_what_terms_cost_is_recovered_from_their_own_times():
             numbers = {f"call {name}": 1.0, "cycles": 10 ** rng.uniform(3, 7)}
             numbers["adam"] = 10 ** rng.uniform(2, 5)
             points.append(made(name, numbers, sum(costs[n] * x for n, x in numbers.items())))
-    a, b = fit(points)
+    a, b = fit_variant(points)
     assert {**a.costs, **b.costs} == pytest.approx(costs, rel=1e-6)
     assert a.costs["cycles"] == b.costs["cycles"]
     assert (a.band, b.band) == (BAND_FLOOR, BAND_FLOOR)
@@ -107,7 +107,7 @@ def test_a_call_on_two_cores_has_the_replay_of_one():
     points += [
         Point("inference.dqn", "native", {"leaf": n}, 1e6, 1e6, n * 1e-3) for n in range(1, 9)
     ]
-    found = {(f.family, f.variant): f for f in fitted(points)}
+    found = {(f.family, f.variant): f for f in fit_variants(points)}
     assert set(found) == {(p.family, p.variant) for p in points}
     costs = found["learn.dqn", "native-pair"].costs
     assert costs == pytest.approx({"leaf": 2e-7, "level": 3e-8}, rel=1e-3)
@@ -118,7 +118,7 @@ def test_a_family_learns_what_the_others_know():
     """All of b are alike; what a cycle costs is known from a."""
     large = [made("a", {"call a": 1.0, "cycles": n}, 1e-6 + 1e-9 * n) for n in np.geomspace(1, 1e6)]
     small = [made("b", {"call b": 1.0, "cycles": 10.0 + i}, 3e-6) for i in range(4)]
-    b = fit([*large, *small])[1]
+    b = fit_variant([*large, *small])[1]
     guess = predict(b, made("b", {"call b": 1.0, "cycles": 1e5}, 1.0))
     assert guess.seconds == pytest.approx(1.03e-4, rel=0.02)
 
@@ -130,7 +130,7 @@ def test_no_cost_is_negative_whatever_the_times():
             made("a", dict(zip("uvwx", 10 ** rng.uniform(0, 6, 4), strict=True)), seconds)
             for seconds in 10 ** rng.uniform(-6, -3, 6)
         ]
-        assert min(fit(points)[0].costs.values()) >= 0
+        assert min(fit_variant(points)[0].costs.values()) >= 0
 
 
 def test_the_band_holds_nine_tenths_of_new_kernels():
@@ -244,7 +244,7 @@ def test_times_that_cannot_be_are_refused(seconds):
 
 def test_too_few_points_are_refused():
     with pytest.raises(ValueError, match=r"3 points; it needs at least 4"):
-        fit([made("made", {"call": f}, 1e-6) for f in (1.0, 2.0, 3.0)])
+        fit_variant([made("made", {"call": f}, 1e-6) for f in (1.0, 2.0, 3.0)])
 
 
 # --- the points

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pearl.advice.hardware import of_catalogue
+from pearl.advice.hardware import catalogue_device
 from pearl.spec.catalogue import catalogue
 from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.gpu.driver import HostDriver, Launch
@@ -204,7 +204,7 @@ CARDS = [name for name, entry in catalogue().items() if entry["kind"] == "gpu"]
 def test_no_gradient_step_beats_the_peak_of_a_card_its_memory_or_its_shortest_kernel(
     name: str,
 ) -> None:
-    card = of_catalogue(name)
+    card = catalogue_device(name)
     for k in gradient_steps():
         products = kind_of(k).rounds(k) * len(kind_of(k).products(k))
         moved = 4 * sum(m * j + j * n + m * n for m, j, n in kind_of(k).products(k))

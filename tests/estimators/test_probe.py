@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 import pearl
-from pearl.advice.hardware import added, of_catalogue
-from pearl.advice.measuring import _started
+from pearl.advice.hardware import catalogue_device, platform_with
+from pearl.advice.measuring import _probe_hint
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu_datasheet import cpu_datasheet, seconds
 from pearl_estimators.gpu.calibration import calibrated_or_roofline
@@ -112,7 +112,7 @@ def test_it_is_the_rung_below_calibration_of_this_host_and_of_no_other(
 def test_eager_operators_of_a_gpu_are_started_by_the_cpu_of_its_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    card = of_catalogue("rtx_4090")
+    card = catalogue_device("rtx_4090")
     assert starts_of(card) == starts_of(replace(card, real=True)) == ASSUMED
     kept(monkeypatch, TWICE)
     assert starts_of(card) == ASSUMED
@@ -120,7 +120,7 @@ def test_eager_operators_of_a_gpu_are_started_by_the_cpu_of_its_host(
     of_mine = replace(card, real=True, figures={**card.figures, "gradient_s": 1e-6})
     assert starts_of(of_mine).gradient_s == 1e-6
     system = pearl.load("dqn_cartpole")
-    bought = added(system.platform, "rtx_4090")[0].device("rtx_4090")
+    bought = platform_with(system.platform, "rtx_4090")[0].device("rtx_4090")
     assert starts_of(bought).gradient_s == 2 * ASSUMED.gradient_s
     now, before = (calibrated_or_roofline(LEARNS, d, "eager", d.width) for d in (bought, card))
     more = launches(LEARNS, "eager") * ASSUMED.gradient_s
@@ -133,7 +133,7 @@ def test_advice_names_the_probe_where_starting_operators_is_in_doubt(
     def told(family: str, **host: object) -> str:
         platform = SimpleNamespace(host="cpu", device=lambda _: replace(CPU, **host))  # type: ignore[arg-type]
         problem = SimpleNamespace(costs=SimpleNamespace(platform=platform))
-        return _started(SimpleNamespace(problem=problem), family)  # type: ignore[arg-type]
+        return _probe_hint(SimpleNamespace(problem=problem), family)  # type: ignore[arg-type]
 
     eager = "update (eager) on gpu NVIDIA GeForce RTX 4090"
     assert "pearl calibrate --probe" in told(eager)

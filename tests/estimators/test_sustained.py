@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.advice.hardware import of_catalogue
+from pearl.advice.hardware import catalogue_device
 from pearl_devices import kernel
 from pearl_estimators import estimate
 
@@ -18,7 +18,7 @@ UPDATE = kernel(
 
 @pytest.mark.parametrize("name", ["t4", "l4"])
 def test_a_large_update_takes_as_much_longer_and_draws_all_the_same(name: str) -> None:
-    card = of_catalogue(name)
+    card = catalogue_device(name)
     share = card.figures["sustained_share"]
     whole = replace(card, figures={**card.figures, "sustained_share": 1.0})
     slow, fast = (estimate(UPDATE, d, variant="graph", width=d.width) for d in (card, whole))
@@ -30,5 +30,5 @@ def test_a_large_update_takes_as_much_longer_and_draws_all_the_same(name: str) -
 
 
 def test_a_card_without_the_figure_has_its_peak() -> None:
-    card = of_catalogue("rtx_4090")
+    card = catalogue_device("rtx_4090")
     assert card.sustained_flops_per_s == card.peak_flops_per_s

@@ -6,7 +6,7 @@ import pytest
 
 from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.explanation.what_if import faster
+from pearl.explanation.what_if import speed_up
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode, _carried_bytes, build_cost_table
@@ -71,7 +71,7 @@ def test_a_call_of_which_nothing_says_what_its_parts_cost_stays_one() -> None:
     plan = solve(graph, costs)
     assert [(t.task, t.firings * t.seconds) for t in plan.tasks] == [("a", 12.0), ("b", 0.0)]
     assert "for nothing says what each takes of it" in str(assignment(plan).notes)
-    assert faster(costs, graph, "b").of(*CALL) == costs.of(*CALL)
+    assert speed_up(costs, graph, "b").of(*CALL) == costs.of(*CALL)
 
 
 def test_a_task_that_no_device_runs_is_an_error_with_the_reason_of_every_device() -> None:

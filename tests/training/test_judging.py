@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pearl
-from pearl.planner import evaluations
+from pearl.planner import planner
 from pearl.planning.plans import EvaluationPlacement, Plan, load_plan
 from pearl.report.evaluation_text import evaluation_sentence
 from pearl.report.tables import assignment
@@ -208,15 +208,15 @@ def test_where_evaluations_are_played_follows_from_what_they_cost_and_what_is_fr
 
     def apart(period_s: float, **changes: Any) -> bool:
         given = replace(plan, period_s=period_s, **changes)
-        return evaluations.place_evaluation(given, graph, system).apart
+        return planner.place_evaluation(given, graph, system).apart
 
     seconds = plan.evaluation.seconds
-    border_s = seconds / 60 / evaluations.SHARE
+    border_s = seconds / 60 / planner.LANE_SHARE
     assert apart(border_s / 1.01)
     assert not apart(border_s * 1.01)
     assert not apart(border_s / 1.01, lanes=(*plan.lanes, replace(plan.lanes[0], lane="cpu.1")))
     never = replace(graph, evaluation=None)
-    assert evaluations.place_evaluation(plan, never, system) is None
+    assert planner.place_evaluation(plan, never, system) is None
     assert "evaluation" in {row[0] for row in assignment(plan).rows}
 
 
