@@ -36,6 +36,7 @@ ROOMS = [
     "algorithms",
     "spec",
     "planning",
+    "solvers.orders",
     "solvers.model",
     "solvers.period",
     "solvers.large",

@@ -23,11 +23,11 @@ from pearl.solvers.methods.first_schedule import start, start_in
 from pearl.solvers.methods.moves import accept, assigned, groups_of, moved, places_of
 from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, to_plan
 from pearl.solvers.model.dag_instance import DagInstance, iteration, scheduled, starts
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, without_numbers
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000

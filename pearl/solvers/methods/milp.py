@@ -23,10 +23,10 @@ from pearl.solvers.large.greedy_replicas import side_by_side
 from pearl.solvers.large.load_search import FIRST, LoadSearch, concerns
 from pearl.solvers.large.split_selection import few_splits
 from pearl.solvers.model.cost_floor import cost_floor
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.order_cuts import conflict_units, worth
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
