@@ -37,6 +37,7 @@ ROOMS = [
     "algorithms",
     "spec",
     "planning",
+    "solvers.orders",
     "solvers.model",
     "solvers.period",
     "solvers.large",

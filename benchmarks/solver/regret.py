@@ -30,9 +30,9 @@ from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.solvers.methods import enumeration
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import ROBUST
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.robust import DRAWS
 from pearl.testing.graphs import random_problem
 

@@ -8,7 +8,7 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
+from pearl.graph import policy_iteration
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.time_limit import drained, look, watched
 
 Arc = tuple[int, int, float, int]
 """src node, dst node, seconds, tokens."""
+
+COMPILED_ARCS, LOADING_ARCS = 400, 20_000
+"""Arcs from which policy iteration runs compiled: where numba is loaded already, and where it is
+not (assumed: loading it takes about a second)."""
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or those of a fused mode."""
@@ -161,50 +166,40 @@ def max_cycle_ratio(
 
 
 def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-    """`max_cycle_ratio` by policy iteration, without the check: a cycle of positive seconds whose
-    tokens sum to 0 or less gives (inf, cycle).
-
-    Multichain form of Howard's algorithm (Cochet-Terrasson, Cohen, Gaubert, McGettrick and Quadrat
-    1998): a policy picks an arc out of every node; each node gets the ratio of the cycle that its
-    policy leads to and its value relative to it; arcs to a higher ratio, then arcs of higher value,
-    replace the policy's until none is left.
-    """
-    out = _leading_to_cycles(n, arcs)
-    alive = [u for u in range(n) if out[u]]
-    if not alive:
+    """`max_cycle_ratio` by policy iteration (`policy_iteration`), without the check: a cycle of
+    positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
+    first, heads, seconds, tokens = [0], list[int](), list[float](), list[int]()
+    for out in _leading_to_cycles(n, arcs):
+        for d, w, m in out:
+            heads.append(d)
+            seconds.append(w)
+            tokens.append(m)
+        first.append(len(heads))
+    if not heads:
         return 0.0, []
-    policy: list[tuple[int, float, int]] = [(0, 0.0, 0)] * n
-    for u in watched(alive):
-        policy[u] = max(out[u], key=lambda a: a[1] / a[2] if a[2] > 0 else math.inf)
-    ratio, value = [0.0] * n, [0.0] * n
-    longest = max(abs(w) for arcs_out in out for _, w, _ in arcs_out)
-    top, rounds_left = -math.inf, n + 100
-    while True:
-        best, best_cycle = _evaluate(alive, policy, ratio, value)
-        if best == math.inf:
-            return best, best_cycle
-        if best > top:
-            top, rounds_left = best, n + 100
-        rounds_left -= 1  # only rounding can keep values moving for longer at one ratio
-        changed = False
-        for u in watched(alive):
-            reach = ratio[u] + 1e-14 * abs(ratio[u])
-            for arc in out[u]:
-                if ratio[arc[0]] > reach:
-                    policy[u], reach, changed = arc, ratio[arc[0]], True
-        if changed and rounds_left:
-            continue
-        small = 1e-14 * (longest + max(map(abs, value)))
-        for u in watched(alive):
-            here, mine = ratio[u], value[u] + small
-            floor = here - 1e-14 * abs(here)
-            for arc in out[u]:
-                there, seconds, tokens = arc
-                gain = seconds - here * tokens + value[there]
-                if gain > mine and ratio[there] >= floor and arc is not policy[u]:
-                    policy[u], mine, changed = arc, gain, True
-        if not changed or not rounds_left:
-            return best, best_cycle
+    look()
+    if len(heads) >= (COMPILED_ARCS if "numba" in sys.modules else LOADING_ARCS):
+        return _compiled_howard(first, heads, seconds, tokens)
+    policy, cycle = [-1] * n, [0] * n
+    policy_iteration.start_policy(first, seconds, tokens, policy)
+    best, length = policy_iteration.improve_policy(
+        first, heads, seconds, tokens, policy, [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle
+    )
+    return best, cycle[:length]
+
+
+def _compiled_howard(
+    first: list[int], heads: list[int], seconds: list[float], tokens: list[int]
+) -> tuple[float, list[int]]:
+    from pearl.graph import compiled_policy
+
+    n = len(first) - 1
+    at = np.array(first), np.array(heads), np.array(seconds), np.array(tokens)
+    policy, cycle = np.full(n, -1), np.zeros(n, np.int64)
+    compiled_policy.start_policy(at[0], at[2], at[3], policy)
+    scratch = np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    best, length = compiled_policy.improve_policy(*at, policy, *scratch, cycle)
+    return float(best), [int(u) for u in cycle[:length]]
 
 
 def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
@@ -225,44 +220,6 @@ def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, floa
         if degree[s] > 0 and degree[d] > 0:
             out[s].append((d, w, m))
     return out
-
-
-def _evaluate(
-    alive: list[int],
-    policy: list[tuple[int, float, int]],
-    ratio: list[float],
-    value: list[float],
-) -> tuple[float, list[int]]:
-    """Ratio and value of every node under a policy, in place; the best ratio and its cycle."""
-    best, best_cycle = -math.inf, []
-    done = [0] * len(policy)  # 0 new, 1 on the path, 2 settled
-    for start in watched(alive):
-        path, u = [], start
-        while done[u] == 0:
-            done[u] = 1
-            path.append(u)
-            u = policy[u][0]
-        if done[u] == 1:
-            cycle = path[path.index(u) :]
-            seconds = math.fsum(policy[x][1] for x in cycle)
-            tokens = sum(policy[x][2] for x in cycle)
-            if tokens <= 0:
-                if seconds > 0 or tokens < 0:
-                    return math.inf, cycle
-                ratio[u] = 0.0
-            else:
-                ratio[u] = seconds / tokens
-            if ratio[u] > best:
-                best, best_cycle = ratio[u], cycle
-            done[u] = 2
-        for x in watched(reversed(path)):
-            if done[x] == 2:
-                continue
-            there, w, m = policy[x]
-            ratio[x] = ratio[there]
-            value[x] = w - ratio[x] * m + value[there]
-            done[x] = 2
-    return best, best_cycle
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:

@@ -12,11 +12,11 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Orders
 from pearl.solvers.model.dag_instance import ends_s, start_times_s
-from pearl.solvers.model.lane_sequencing import OrderResult
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.orders.lane_sequencing import OrderResult
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.outcome_check import fault_of
 from pearl.time_limit import OutOfTimeError
 

@@ -9,9 +9,9 @@ from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.dag_instance import ends_s, start_times_s
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of, space_of
+from pearl.solvers.orders.list_orders import ring_period
 from pearl_devices.validation import shown
 
 TOLERANCE = 1e-6

@@ -35,11 +35,11 @@ from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
-from pearl.solvers.model.lane_sequencing import OrderResult, best_orders
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.orders.lane_sequencing import OrderResult, best_orders
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.time_limit import OutOfTimeError
 
 DRAWS = 40

@@ -26,10 +26,10 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.known_plan import from_start, translate_plan
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.robust import Rival, with_estimates, without_period
 from pearl.time_limit import OutOfTimeError
 

@@ -15,8 +15,8 @@ from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import ROBUST
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
 

@@ -24,8 +24,8 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.report.bands_text import bands_text
 from pearl.solvers.methods import enumeration
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.solver import solve_problem
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl_estimators import Estimate

@@ -18,7 +18,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
-from pearl.solvers.model.list_orders import listed_orders, ring_period
+from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.testing.graphs import devices, loop, mode, random_limited, star
 from pearl_devices import Kernel, Link, Platform
 from pearl_estimators import Estimate

@@ -21,8 +21,8 @@ from pearl.solvers import METHODS
 from pearl.solvers.large.lane_loads import LaneLoads
 from pearl.solvers.methods import heft, local_search, peft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices
 from pearl_devices import Link, Platform

@@ -15,7 +15,7 @@ from pearl.planning.plan_validation import plan_timing, unfold_replicas
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.timing import build_timed_graph
-from pearl.solvers.model.lane_sequencing import best_orders
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
 from pearl_devices import Platform
 

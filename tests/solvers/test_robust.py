@@ -24,10 +24,10 @@ from pearl.report.bands_text import regret_text
 from pearl.solvers import robust
 from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import assignments, every_space
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import ROBUST as KINDS
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Outcome
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.robust import DRAWS
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.time_limit import OutOfTimeError

@@ -22,8 +22,8 @@ from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, counting_bound, greedy, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.methods import milp
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError

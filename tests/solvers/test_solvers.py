@@ -18,8 +18,8 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods import enumeration, milp
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Platform

@@ -20,11 +20,16 @@ from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_gr
 from pearl.solvers.infeasible.iis import find_conflict, no_plan_error
 from pearl.solvers.methods.enumeration import PLANS, assignments, every_space
 from pearl.solvers.model.dag_instance import ends_s, list_by_keys, makespan_spaces
-from pearl.solvers.model.lane_sequencing import FAR, OrderResult, best_orders, token_distances
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.orders.lane_sequencing import (
+    FAR,
+    OrderResult,
+    best_orders,
+    token_distances,
+)
+from pearl.solvers.orders.list_orders import ring_period
 
 FIRINGS = 3
 """Firings of a lane at most for which every order is tried."""

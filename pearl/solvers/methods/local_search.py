@@ -28,11 +28,11 @@ from pearl.solvers.model.dag_instance import (
     order_by_times,
     start_times_s,
 )
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.list_schedule import Place, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, without_numbers
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000

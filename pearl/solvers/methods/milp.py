@@ -23,10 +23,10 @@ from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to
 from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.model.cost_floor import cost_floor
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError

@@ -20,11 +20,11 @@ from pearl.errors import SpecError
 from pearl.graph.period import simulate
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, delay_s
-from pearl.solvers.model.lane_sequencing import OrderResult
 from pearl.solvers.model.linear import Linear
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
+from pearl.solvers.orders.lane_sequencing import OrderResult
+from pearl.solvers.orders.list_orders import ring_period
 from pearl.time_limit import look, watched
 
 Arrival = tuple[int, float, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.lane_sequencing import OrderResult
+from pearl.solvers.orders.lane_sequencing import OrderResult
 
 SAME = 1e-8
 """Relative difference below which two costs count as equal."""

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.model.lane_sequencing import no_order_below
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.orders.lane_sequencing import no_order_below
 from pearl_devices import Device, Link, Platform
 
 FIRINGS = 100

@@ -24,10 +24,10 @@ from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
-from pearl.solvers.model.lane_sequencing import best_orders
-from pearl.solvers.model.list_orders import ring_period
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate
+from pearl.solvers.orders.lane_sequencing import best_orders
+from pearl.solvers.orders.list_orders import ring_period
 
 VECTORS = 1000
 """Slack vectors tried at most with the plan's orders (assumed: about a second)."""

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.model.lane_sequencing import best_orders
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
 from pearl.time_limit import OutOfTimeError
 

@@ -21,8 +21,12 @@ from numpy.typing import NDArray
 
 from pearl.graph.period import Arc, howard, start_times
 from pearl.planning.timing import Orders, TimedGraph
-from pearl.solvers.model.list_orders import in_turn, listed_orders, ring_period
+from pearl.solvers.orders.list_orders import in_turn, listed_orders, ring_period
 from pearl.time_limit import OutOfTimeError, drained, look, watched, within
+
+MANY = 30
+"""Nodes of a timed graph from which modulo schedules are tried: below, branch and bound finds the
+best orders without loading compiled code."""
 
 NODES = 400
 """Searched nodes of one assignment at most (assumed: a second or less for graphs of this size)."""
@@ -61,9 +65,14 @@ def best_orders(
     with suppress(OutOfTimeError), within(deadline):
         if period > bound * (1 + _SAME):
             orders, period = _pipelined(timing, orders, period)
+        many = len(timing.names) >= MANY
+        if many and period > bound * (1 + _SAME) and bound < below_s:
+            from pearl.solvers.orders.search import modulo_orders
+
+            orders, period = modulo_orders(timing, (orders, period))
         if period > bound * (1 + _SAME) and bound < below_s:
             orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
-            if period > bound * (1 + _SAME) and bound < below_s * (1 - _SAME):
+            if not many and period > bound * (1 + _SAME) and bound < below_s * (1 - _SAME):
                 orders, period = _improve(timing, orders, period, deadline)
     return OrderResult(orders, period, min(bound, period))
 

@@ -1,0 +1,11 @@
+"""The functions of `policy_iteration`, compiled. Importing this module loads numba."""
+
+from __future__ import annotations
+
+from pearl.graph import policy_iteration
+from pearl_devices.primitives.code_cache import compiled
+
+_native = compiled(nogil=True, error_model="numpy")
+
+start_policy = _native(policy_iteration.start_policy)
+improve_policy = _native(policy_iteration.improve_policy)

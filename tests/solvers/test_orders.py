@@ -1,0 +1,168 @@
+"""Lane orders of large timed graphs: policy iteration, modulo schedules and swaps."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pearl.errors import InfeasibleError
+from pearl.graph import period
+from pearl.graph.period import howard, token_free_cycle
+from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.costs import CostTable
+from pearl.planning.problem import Problem
+from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
+from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders import search, swaps
+from pearl.solvers.orders.lane_sequencing import best_orders
+from pearl.solvers.orders.list_orders import listed_orders, ring_period
+from pearl.solvers.orders.search import Rings, modulo_orders
+from pearl.testing.graphs import devices, mode, random_limited, star, tasks
+
+
+def timed(graph: TaskGraph, costs: CostTable) -> TimedGraph:
+    """The timed graph of the first mode of every task, each on the first lane of its device."""
+    space = search_spaces(Problem(graph, costs))[0]
+    modes = tuple(options[0] for options in space.options)
+    return build_timed_graph(Assignment(space.expansion, costs, modes, (0,) * len(modes)))
+
+
+def ring(size: int, lanes: int, tokens: int, seed: int) -> TimedGraph:
+    """A ring of tasks that stays on a device for some tasks and then goes to another one."""
+    dice = random.Random(seed)
+    names = [f"t{i}" for i in range(size)]
+    marked = {i * size // tokens for i in range(tokens)}
+    edges = tuple(
+        Edge(names[i], names[(i + 1) % size], tokens_seq=int(i in marked)) for i in range(size)
+    )
+    platform = star(devices(*(f"d{k}" for k in range(lanes)), lanes=1), latency_s=0.1)
+    modes, device = [], 0
+    for name in names:
+        device = dice.randrange(lanes) if dice.random() < 0.3 else device
+        modes.append(mode(name, f"d{device}", dice.uniform(0.5, 1.5)))
+    return timed(TaskGraph("ring", tasks(*names), edges), CostTable(platform, tuple(modes)))
+
+
+def random_arcs(dice: random.Random) -> tuple[int, list[tuple[int, int, float, int]]]:
+    n = dice.randint(2, 30)
+    arcs = []
+    for _ in range(dice.randint(n, 4 * n)):
+        s, d = dice.randrange(n), dice.randrange(n)
+        tokens = dice.randint(1, 3) if d <= s else dice.randint(0, 2)
+        arcs.append((s, d, dice.choice([0.0, dice.random(), 1.0]), tokens))
+    return n, arcs
+
+
+def test_policy_iteration_has_the_same_bits_compiled_and_in_python(monkeypatch: Any) -> None:
+    dice = random.Random(1)
+    for _ in range(300):
+        n, arcs = random_arcs(dice)
+        monkeypatch.setattr(period, "COMPILED_ARCS", math.inf)
+        monkeypatch.setattr(period, "LOADING_ARCS", math.inf)
+        expected = howard(n, arcs)
+        monkeypatch.setattr(period, "COMPILED_ARCS", 0)
+        assert howard(n, arcs) == expected
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 16])
+def test_orders_of_a_ring_are_exact_and_near_the_bound(tokens: int) -> None:
+    timing = ring(120, 8, tokens, seed=tokens)
+    listed, listed_s = listed_orders(timing, math.inf)
+    orders, period_s = modulo_orders(timing, (listed, listed_s))
+    assert ring_period(timing, orders) == period_s
+    nodes = sorted(i for entries in orders.values() for i, _ in entries)
+    assert nodes == list(range(len(timing.names)))
+    assert period_s <= 1.45 * timing.order_bound_s
+    assert period_s <= listed_s
+    if tokens == 4:
+        assert period_s < 0.95 * listed_s
+    assert modulo_orders(timing, (listed, listed_s)) == (orders, period_s)
+
+
+def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
+    timing = ring(60, 4, 4, seed=2)
+    found = best_orders(timing, nodes=0)
+    listed = listed_orders(timing, math.inf)[1]
+    assert timing.order_bound_s <= found.bound_s <= found.period_s < listed
+
+
+def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() -> None:
+    timing = ring(80, 6, 4, seed=5)
+    rings = Rings(timing)
+    target = 1.6 * timing.order_bound_s
+    start = rings.fit(target, 0.0)
+    assert start is not None
+    for s, d, seconds, tokens in timing.arcs:
+        assert start[d] >= start[s] + seconds - tokens * target - 1e-9 * target
+    for members in timing.lanes.values():
+        phases = sorted((start[i] % target, timing.occupancy_s[i]) for i in members)
+        ends = [p + s for p, s in phases]
+        following = [p for p, _ in phases[1:]] + [phases[0][0] + target]
+        assert all(e <= f + 1e-9 * target for e, f in zip(ends, following, strict=True))
+    assert rings.fit(0.9 * timing.order_bound_s, 0.0) is None
+
+
+def test_an_undone_swap_leaves_the_ring_as_it_was() -> None:
+    for size in (2, 3, 5):
+        dice = random.Random(size)
+        first = np.arange(size + 1)
+        heads = np.roll(np.arange(size), -1)
+        tokens = np.array([dice.randint(-1, 2) for _ in range(size)])
+        previous = np.roll(np.arange(size), 1)
+        for a in range(size):
+            before = heads.copy(), tokens.copy(), previous.copy()
+            b = int(heads[a])
+            swaps.swap(first, heads, tokens, previous, a)
+            assert tokens.sum() == before[1].sum()
+            assert (heads[previous] == np.arange(size)).all()
+            swaps.unswap(first, heads, tokens, previous, a, b)
+            after = heads, tokens, previous
+            assert all((x == y).all() for x, y in zip(before, after, strict=True))
+
+
+def test_firings_of_one_task_stay_in_their_order() -> None:
+    """The n-th entry of a task in a list is its firing n, also if lists run ahead."""
+    several = 0
+    for seed in range(40):
+        graph, costs, _ = random_limited(seed)
+        try:
+            timing = timed(graph, costs)
+        except InfeasibleError:  # a state holds tasks together that have no mode on one device
+            continue
+        listed = listed_orders(timing, math.inf)
+        orders, period_s = modulo_orders(timing, listed)
+        assert ring_period(timing, orders) == pytest.approx(period_s, rel=1e-12)
+        assert period_s <= listed[1]
+        for entries in orders.values():
+            seen: dict[str, int] = {}
+            for i, _ahead in entries:
+                task, firing = timing.names[i]
+                assert firing == seen.get(task, -1) + 1
+                seen[task] = firing
+                several += firing > 0
+    assert several > 20
+
+
+def test_nothing_known_is_replaced_by_something_worse() -> None:
+    timing = ring(40, 4, 4, seed=3)
+    best = modulo_orders(timing, listed_orders(timing, math.inf))
+    again = modulo_orders(timing, best, effort=0.01)
+    assert again[1] <= best[1]
+
+
+def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
+    """Its ratio is 0, which policy iteration alone would call the best of all."""
+    arcs = ((0, 1, 0.0, 0), (1, 0, 1.0, 1))
+    timing = TimedGraph(None, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)})  # type: ignore[arg-type]
+    rings = Rings(timing)
+    backwards = np.array([1, 0]), np.array([1, 0])  # b → a without a token
+    orders = rings.orders(backwards)
+    assert orders is not None
+    assert token_free_cycle(2, [*timing.arcs, *timing.ring(orders)])
+    found = search._Search(timing, ({}, math.inf), 1)
+    found._offer(backwards)
+    assert found.best == ({}, math.inf)
