@@ -1,3 +1,11 @@
 """Task graphs: tasks, edges and rates, limits on plans, and the exact period of a timed graph."""
 
-__all__ = ["insertion", "limits", "parallel_edges", "period", "sequential", "task_graph"]
+__all__ = [
+    "compiled_policy",
+    "insertion",
+    "limits",
+    "parallel_edges",
+    "period",
+    "sequential",
+    "task_graph",
+]

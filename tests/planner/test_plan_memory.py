@@ -94,7 +94,7 @@ def test_another_calibration_or_version_or_source_has_another_plan(folder, made,
     assert not known()
     (folder / "calibration-0.json").unlink()
     assert known()
-    for name, other in (("sources", lambda: "others"), ("versions", lambda: {"numba": "0"})):
+    for name, other in (("digest_sources", lambda: "others"), ("versions", lambda: {"numba": "0"})):
         with monkeypatch.context() as patch:
             patch.setattr(plan_cache, name, other)
             assert not known()
