@@ -1,11 +1,9 @@
-"""The problem as solvers see it: search space, linear programs, lane orders, results."""
+"""The problem as solvers see it: search space, linear programs, results."""
 
 __all__ = [
     "cost_floor",
     "dag_instance",
-    "lane_sequencing",
     "linear",
-    "list_orders",
     "list_schedule",
     "method",
     "result",
