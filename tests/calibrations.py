@@ -91,7 +91,7 @@ def keep() -> None:
 
 
 def time_briefly(task: str, seconds: float, *, timeout_s: float, request: Any) -> list[Seconds]:
-    """Replace `in_child` for user code: time it in this process, for a fiftieth of the time. A
+    """Replace `run_in_child` for user code: time it in this process, for a fiftieth of the time. A
     process of its own would spend a second on imports.
 
     Raises:

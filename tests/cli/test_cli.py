@@ -614,6 +614,6 @@ def test_a_plan_says_what_of_this_host_it_has_to_time_first(
 
     monkeypatch.setattr(calibrator, "missing_groups", lacking)
     said = [Ran("plan", "sac_pendulum").err for _ in range(2)]
-    assert "timing kernels of this host once (sac)" in said[0]
+    assert "timing this host's kernels once (sac)" in said[0]
     assert "timing" not in said[1]
     assert {"update.sac", "iteration.sac"} <= set(asked[0])

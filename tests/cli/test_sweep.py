@@ -26,7 +26,7 @@ def ran(*arguments):
         (("--over", "algorithm.learnin_rate=1"), "learning_rate"),
         (("--over", f"{RATE}="), "has no values"),
         (("--over", f"{RATE}=1e-4", "--over", f"{RATE}=1e-3"), "given twice"),
-        (("--over", RATE), "not key.path=value"),
+        (("--over", RATE), "the form must be key.path=value"),
         (("--over", f"{RATE}=1e-4,1e-3", "--asha", "eta=3"), "min_steps is missing"),
         (("--over", f"{RATE}=1e-4,1e-3", "--asha", "eta=3,min=1"), "write eta=N,min_steps=N"),
         (("--tournament", "rounds=2,members=2,board=1"), "nothing varies"),
@@ -35,7 +35,7 @@ def ran(*arguments):
                 *("--asha", "eta=2,min_steps=9"),
                 *("--tournament", "rounds=2,members=2,board=1"),
             ),
-            "searched in one way",
+            "both given; leave one of them out",
         ),
     ],
 )

@@ -85,4 +85,4 @@ def test_without_the_token_it_is_refused_in_a_sentence(two_nodes: Cluster, tmp_p
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("pearl.errors.SpecError: the cluster at 127.0.0.1:")
-    assert "asks for a token that this process does not have" in last
+    assert "requires a token that this process does not have" in last

@@ -46,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def kept(monkeypatch: pytest.MonkeyPatch, found: CpuProbe) -> None:
     """CpuProbe a host that is found to be so."""
-    said = "pearl_estimators.host.child_process.in_child"
+    said = "pearl_estimators.host.child_process.run_in_child"
     monkeypatch.setattr(said, lambda *_, **__: found.to_json())
     assert probe.probe() == found
 

@@ -64,7 +64,7 @@ def test_it_keeps_the_contract_by_being_in_the_table(tree: Path) -> None:
     words = ("-p", "no:cacheprovider", "-k", "RewardClip or sound_records")
     done = python_in(tree, "-m", "pytest", *words, "tests/devices/test_kernel_kinds.py")
     assert done.returncode == 0, done.stdout
-    assert "8 passed, 2 skipped" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 @pytest.mark.slow

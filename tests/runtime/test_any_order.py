@@ -163,7 +163,7 @@ def test_transitions_acted_with_parameters_that_cannot_be_are_refused(acted, tmp
     arrays = {name: stored.read(name) for name in stored.places}
     arrays["any_order.acted"][1] = acted
     checkpoint.save(tmp_path / CHECKPOINT, arrays, stored.about)
-    with pytest.raises(UnsupportedError, match=f"any_order.acted of copy 1 is {acted}: "):
+    with pytest.raises(UnsupportedError, match=f"any_order.acted of actor 1 is {acted}: "):
         trainer_of(system).train(steps=1600, out=tmp_path, resume=True)
     assert lanes_here() <= before
 

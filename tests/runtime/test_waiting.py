@@ -136,7 +136,7 @@ def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.Monke
     assert plan.bottleneck.name in names
     seen: list[Mapping[str, Any]] = []
     plain = cpu_wait.read_waits
-    monkeypatch.setattr(cpu_wait, "waits", lambda given: (seen.append(given), plain(given))[1])
+    monkeypatch.setattr(cpu_wait, "read_waits", lambda given: (seen.append(given), plain(given))[1])
     run = trained(system, plan, lanes, steps=1000).run
     assert set(seen[-1]) == names
     processes = {thread[0] for own in seen[-1].values() for thread in own}
