@@ -52,7 +52,7 @@ NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
             callable(given) or (isinstance(given, str) and CALLABLE.fullmatch(given) is not None)
         ),
         "a function (kernel, device, variant, width) that returns what a firing costs, or the name "
-        "of one as 'module:function', such as 'pearl_estimators.roofline:roofline'",
+        "of one as 'module:function', such as 'pearl_estimators.cpu_datasheet:cpu_datasheet'",
     ),
 }
 """Name that a device kind's file must define → whether a value fits, and the value it needs."""

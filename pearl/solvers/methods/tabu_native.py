@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from pearl.solvers.orders.modulo import random_below
 from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
-
-
-@_native
-def _random(state, below):
-    x = state[0] + np.uint64(0x9E3779B97F4A7C15)
-    state[0] = x
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    return np.int64(x % np.uint64(below))
 
 
 @_native
@@ -164,7 +155,7 @@ def search(
                 value[1] = 0.0
                 way[:], ahead[:], behind[:] = best_way, best_ahead, best_behind
                 tabu[:] = 0
-                shaken = 3 + _random(state, 10)
+                shaken = 3 + random_below(state, 10)
                 continue
         state[1] += np.uint64(1)
         now = np.int64(state[1])
@@ -177,7 +168,7 @@ def search(
         for v in range(n):
             if head[v] <= small and tail[v] >= makespan - small:
                 seen += 1
-                if _random(state, seen) == 0:
+                if random_below(state, seen) == 0:
                     here = v
         while here >= 0 and length < n:
             path[length] = here
@@ -192,7 +183,7 @@ def search(
                     t += fixed[d, c] + target_bytes[k] * per_byte[d, c]
                 if abs(t - head[s]) <= small and head[s] + tail[s] >= makespan - small:
                     seen += 1
-                    if _random(state, seen) == 0:
+                    if random_below(state, seen) == 0:
                         here = s
             b = behind[v]
             if (
@@ -201,14 +192,14 @@ def search(
                 and head[b] + tail[b] >= makespan - small
             ):
                 seen += 1
-                if _random(state, seen) == 0:
+                if random_below(state, seen) == 0:
                     here = b
         least = np.inf
         move_v, move_w, move_a, move_b, ties = -1, -1, -1, -1, 0
         old_v, old_w, old_a, old_b, old_ties = -1, -1, -1, -1, 0
         for i in range(length):
             v = path[i]
-            if shaken > 0 and _random(state, length) > 2:
+            if shaken > 0 and random_below(state, length) > 2:
                 continue
             mine, a0, b0 = way[v], ahead[v], behind[v]
             if first[v + 1] - first[v] == 1 and a0 < 0 and b0 < 0:
@@ -273,11 +264,11 @@ def search(
                                 least, ties = longest, 0
                             if longest <= least + small:
                                 ties += 1
-                                if _random(state, ties) == 0:
+                                if random_below(state, ties) == 0:
                                     move_v, move_w, move_a, move_b = v, w, a, b
                         else:
                             old_ties += 1
-                            if _random(state, old_ties) == 0:
+                            if random_below(state, old_ties) == 0:
                                 old_v, old_w, old_a, old_b = v, w, a, b
                     if b < 0:
                         break
@@ -296,7 +287,7 @@ def search(
             continue
         v = move_v
         ways = first[v + 1] - first[v]
-        tabu[v, lane[way[v]]] = now + length // 2 + ways + _random(state, 1 + length // 2)
+        tabu[v, lane[way[v]]] = now + length // 2 + ways + random_below(state, 1 + length // 2)
         _take_out(v, ahead, behind)
         way[v] = move_w
         _put_in(v, move_a, move_b, ahead, behind)
