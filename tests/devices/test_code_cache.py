@@ -183,7 +183,7 @@ DIGEST = "from pearl_devices.primitives.code_cache import sources; print(sources
     [
         ("gpu/memory.py", True),
         ("discover.py", True),
-        ("fpga.py", True),
+        ("fpga/learner.py", True),
         ("hosts.py", True),
         ("__init__.py", True),
         ("kernels/arrays.py", False),

@@ -1,21 +1,34 @@
-"""A simulated FPGA: an n×n systolic array or PEARL's released design, a K-ary sum tree for replay.
+"""A simulated FPGA: engines in Verilog that learn and keep a sum tree, or PEARL's released design.
 
-No board is driven. A bound kernel computes the same numbers with the native code of the host's CPU.
-Its time is a closed form on a virtual clock: of a design that nobody has built (`systolic`), or the
-one by which PEARL's authors chose devices (`released`: HeteroRL, Zenodo 10.5281/zenodo.10982989).
+No board is driven. The engines of the design `systolic` are in `rtl/`; `program` and `learner` have
+their programs and exact cycles, `simulation` and `bench` run the Verilog, and `primitives.fpga` is
+its twin: what a plan computes on this device is what the Verilog computes, bit for bit. The design
+`released` is the model by which PEARL's authors chose devices (HeteroRL, Zenodo
+10.5281/zenodo.10982989): nothing of it was built here, and it computes the host's numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from functools import cache
+from importlib import import_module
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
+from pearl_devices.fpga.learner import Learner
+from pearl_devices.fpga.program import Shape
+from pearl_devices.fpga.resources import (
+    TREE_WIDTH,
+    check_memories,
+    figure,
+    on_chip,
+    released_misfit,
+    released_tree_width,
+    tree_misfit,
+)
+from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.counting import F32, activations_bytes, parameters
-from pearl_devices.kernels.replay import prioritised, tree_depth
+from pearl_devices.kernels.replay import prioritised
 
 WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True
@@ -24,56 +37,15 @@ ESTIMATE = "pearl_estimators.fpga:closed_form"
 DESIGNS = ("systolic", "released")
 
 ARRAYS = (8, 16, 32, 64)
-DSP_PER_LEVEL = 2  # assumed: an adder and a comparator a level, as in PEARL's released model
+"""Sizes N of the array of N × N elements that plans choose from."""
 
-TREE_DSP = 40
+LANES = (4, 1)
+"""N divided by one of these is the number of Adam's lanes that plans choose from."""
+
+RELEASED_TREE_DSP = 40
 """DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
 
-
-@dataclass(frozen=True)
-class OnChip:
-    """The blocks of one kind of memory on a chip: how many, and bits and widest word of each."""
-
-    blocks: float
-    bits: float
-    word_bits: float
-
-
-def figure(device: Device, name: str) -> float:
-    """One of `device.figures`, above 0.
-
-    Raises:
-        FigureError: the figure is missing or 0; the text names those given and those needed.
-    """
-    found = device.figures.get(name, 0.0)
-    if not found > 0:
-        what = f"gives {name} as {found:g}" if name in device.figures else f"has no figure {name!r}"
-        raise FigureError(
-            f"device {device.name!r} of kind fpga {what}; it gives {sorted(device.figures)}; "
-            "needed, above 0, are clock_hz and the memory on chip: ram_blocks, ram_block_bits (of "
-            "one: 20480 of an Intel M20K, 36864 of an AMD block RAM) and ram_word_bits (its widest "
-            "word: 40 and 72), and where there is UltraRAM, the same of it: ultraram_blocks, "
-            "ultraram_block_bits, ultraram_word_bits"
-        )
-    return found
-
-
-def on_chip(device: Device) -> tuple[OnChip, ...]:
-    """The memories on chip by the figures of a device, the one of the smallest blocks first.
-
-    Raises:
-        FigureError: a figure is missing or 0.
-    """
-    kinds = ["ram"]
-    if any(name.startswith("ultraram_") for name in device.figures):
-        kinds.append("ultraram")
-    found = (
-        OnChip(
-            *(figure(device, f"{kind}_{name}") for name in ("blocks", "block_bits", "word_bits"))
-        )
-        for kind in kinds
-    )
-    return tuple(sorted(found, key=lambda ram: ram.bits))
+FRAMES = "no design stores stacked frames"
 
 
 def check(device: Device) -> None:
@@ -83,77 +55,72 @@ def check(device: Device) -> None:
         FigureError: a figure is missing or 0.
     """
     figure(device, "clock_hz")
-    on_chip(device)
-
-
-def tree_width(kernel: Kernel) -> int:
-    """DSP blocks of the replay engine: some per level of the tree, 1 where there is no tree."""
-    return DSP_PER_LEVEL * tree_depth(kernel) if prioritised(kernel) else 1
-
-
-def level_blocks(rows: int, fanout: int, ram: OnChip) -> int:
-    """Memory blocks of one level of the sum tree, which is a memory of its own: a row of `fanout`
-    float32 a node.
-
-    A sampler alone could leave out the last child of each row; this engine also updates, so it
-    keeps all.
-    """
-    return -int(-fanout * 32 // ram.word_bits) * -int(-rows // (ram.bits / ram.word_bits))
-
-
-def tree_rows(capacity: int, fanout: int) -> list[int]:
-    """Rows of each level of the sum tree, leaves first."""
-    rows, nodes = [], capacity
-    while nodes > 1:
-        nodes = -(-nodes // fanout)
-        rows.append(nodes)
-    return rows
-
-
-def network_bits(kernel: Kernel) -> float:
-    """Bits of the networks of `kernel`, what they learn with, and activations of a batch.
-
-    A network that learns keeps parameters, target, two moments and gradients, and the activations
-    of a batch forward and backward; one that acts keeps its parameters and one set of activations.
-    """
-    acting, bits = kind_of(kernel).structure == "network", 0.0
-    for widths in kernel.networks.values():
-        copies, rows = (1, kernel.dim("envs")) if acting else (5, 2 * kernel.dim("batch"))
-        bits += 8 * (F32 * copies * parameters(widths) + activations_bytes(widths, rows))
-    return bits
-
-
-def too_large(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
-    """What finds no room on chip, the sum tree or the networks; empty where both do.
-
-    Each level of the tree, the largest first, goes where it takes the least share of what is left;
-    networks take whole blocks of what then is.
-    """
-    left = [ram.blocks for ram in memories]
-    if "capacity" in kernel.dims and prioritised(kernel):
-        fanout = kernel.dim("fanout")
-        for rows in tree_rows(kernel.dim("capacity"), fanout):
-            takes = [level_blocks(rows, fanout, ram) for ram in memories]
-            part = [t / n if n else inf for t, n in zip(takes, left, strict=True)]
-            share, at = min((share, i) for i, share in enumerate(part))
-            if share > 1:
-                return (
-                    f"a level of the sum tree takes {takes[at]:,} memory blocks on chip, "
-                    f"{left[at]:,.0f} are free"
-                )
-            left[at] -= takes[at]
-    need, free = network_bits(kernel), sum(n * m.bits for n, m in zip(left, memories, strict=True))
-    if need <= free:
-        return ""
-    return f"its networks take {need / 8e6:,.3g} MB on chip, {free / 8e6:,.3g} MB are free"
-
-
-FRAMES = "no design stores stacked frames"
+    check_memories(device)
 
 
 def is_released(device: Device) -> bool:
     """Whether its design is the one that PEARL's authors released."""
     return device.design == DESIGNS[1]
+
+
+@cache
+def _learner(kernel: Kernel, shape: Shape) -> Learner | str:
+    """The learner of this shape for a kernel, or why there is none."""
+    functions = kind_of(kernel).fpga
+    assert functions is not None
+    module, _, name = functions[0].partition(":")
+    try:
+        found: Learner = getattr(import_module(module), name)(kernel, shape)
+    except ValueError as error:
+        return str(error)
+    return found
+
+
+def learner(kernel: Kernel, device: Device, variant: str, width: int) -> Learner:
+    """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
+    have room for.
+
+    Raises:
+        FigureError: there is none, or the device has no hard float32 block.
+    """
+    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, Learner)}
+    fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
+    if not fitting:
+        raise FigureError(
+            f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe computes "
+            f"it; there are {sorted(found)}"
+        )
+    return found[max(fitting)]
+
+
+def _learners(kernel: Kernel, device: Device) -> list[Learner | str]:
+    latency = int(figure(device, "float32_cycles"))
+    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in LANES]
+
+
+def _mode(found: Learner) -> tuple[str, int]:
+    return f"array{found.shape.array}", found.blocks()
+
+
+def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """The engines that compute a forward pass or gradient steps, in several sizes."""
+    on_chip(device)
+    if not device.figures.get("float32_cycles"):
+        return Refused(
+            "no hard float32 block (figure float32_cycles), on which the array is built: soft ones "
+            "take 8 to 11 cycles a sum"
+        )
+    reasons, fitting = [], []
+    for found in _learners(kernel, device):
+        if isinstance(found, str):
+            reasons.append(found)
+        elif found.blocks() > device.width:
+            reasons.append(f"{_mode(found)[0]} needs {found.blocks()} pe, has {device.width}")
+        elif why := _learner_misfit(found, device):
+            reasons.append(why)
+        else:
+            fitting.append(_mode(found))
+    return tuple(fitting) or Refused(reasons[0])
 
 
 def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
@@ -164,23 +131,32 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     samples and learns in one call.
     """
     structure = kind_of(kernel).structure
+    found: tuple[tuple[str, int], ...]
     if structure == "gradient":
-        if device.width > TREE_DSP:
-            return (("layered", device.width - TREE_DSP),)
-        return Refused(f"the released design needs more than {TREE_DSP} pe, has {device.width}")
-    if structure in ("insert", "sample", "prioritise") and prioritised(kernel):
+        if device.width <= RELEASED_TREE_DSP:
+            return Refused(
+                f"the released design needs more than {RELEASED_TREE_DSP} pe, has {device.width}"
+            )
+        found = (("layered", device.width - RELEASED_TREE_DSP),)
+    elif structure in ("insert", "sample", "prioritise") and prioritised(kernel):
         if kernel.dims.get("stack"):
             return Refused(FRAMES)
-        return (("tree", tree_width(kernel)),)
-    return Refused(
-        "the released design runs gradient steps, a prioritised replay and the copy of parameters"
-    )
+        found = (("tree", released_tree_width(kernel)),)
+    else:
+        return Refused(
+            "the released design runs gradient steps, a prioritised replay and the copy of parameters"
+        )
+    if large := released_misfit(kernel, on_chip(device)):
+        return Refused(large)
+    if found[0][1] > device.width:
+        return Refused(f"{found[0][0]} needs {found[0][1]} pe, has {device.width}")
+    return found
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """Designs that fit: `systolic` and `engine` in several widths, `tree`, `copy`.
+    """The engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
 
-    A design is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
+    An engine is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
     where one does float32) or the memory on chip. No design draws random numbers, stores frames,
     or computes duelling networks, torch modules or algorithms of the user's own.
     """
@@ -189,41 +165,48 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         return Refused("no design computes a duelling network")
     if kernel.modules:
         return Refused("no design computes torch modules")
-    if kind.stochastic:
-        return Refused("no design draws random numbers")
     if kind.structure == "copy":
         return (("copy", 1),)
+    if kind.structure in ("network", "gradient") and kind.fpga is None and not is_released(device):
+        return Refused(f"the engines compute DQN and DDPG; {kernel.kind} runs on CPUs and GPUs")
+    if kind.stochastic:
+        return Refused("no design draws random numbers")
     if is_released(device):
-        found = _released(kernel, device)
-    elif kind.structure in ("network", "gradient"):
-        found = tuple(("systolic", n * n) for n in ARRAYS)
-    elif kernel.dims.get("stack"):
+        return _released(kernel, device)
+    if kind.structure in ("network", "gradient"):
+        return _arrays(kernel, device)
+    if kernel.dims.get("stack"):
         return Refused(FRAMES)
-    elif kind.structure in ("insert", "sample", "prioritise"):
-        found = (("tree", tree_width(kernel)),)
-    elif kind.structure == "fused" and kind.side == "learns":
-        found = tuple(("engine", n * n + tree_width(kernel)) for n in ARRAYS)
-    else:
-        return Refused(f"no design computes a kernel of structure {kind.structure}")
-    if not found:
-        return found
-    if large := too_large(kernel, on_chip(device)):
-        return Refused(large)
-    least = min(found, key=lambda way: way[1])
-    fitting = tuple((variant, width) for variant, width in found if width <= device.width)
-    return fitting or Refused(f"{least[0]} needs {least[1]} pe, has {device.width}")
+    if kind.structure in ("insert", "sample", "prioritise"):
+        if not prioritised(kernel):
+            return (("ring", 1),)
+        if why := tree_misfit(kernel, on_chip(device)):
+            return Refused(why)
+        return (("integer-tree", TREE_WIDTH),)
+    if kind.structure == "fused":
+        return Refused("learner and replay are two engines; no design does both in one call")
+    return Refused(f"no design computes a kernel of structure {kind.structure}")
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Bind the native computation of the host: the device is simulated, the numbers are real.
+    """Bind the twin of an engine, which computes the engine's bits on the host; of `ring`, `copy`
+    and the released design, the host's own code.
 
     Raises:
-        UnsupportedError: no design of an FPGA has this name.
+        UnsupportedError: no engine of an FPGA has this name.
     """
-    if variant not in ("systolic", "layered", "tree", "engine", "copy"):
+    if variant.startswith("array") and (functions := kind_of(kernel).fpga):
+        module, _, name = functions[1].partition(":")
+        call: Call = getattr(import_module(module), name)(kernel, buffers, int(variant[5:]))
+        return call
+    if variant == "integer-tree":
+        from pearl_devices.primitives.fpga import tree
+
+        return tree.bind(kernel, buffers)
+    if variant not in ("layered", "tree", "ring", "copy"):
         raise UnsupportedError(
-            f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the designs "
-            "systolic, layered, tree, engine and copy"
+            f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the engines "
+            f"{', '.join(f'array{n}' for n in ARRAYS)}, integer-tree, ring, layered, tree and copy"
         )
     from pearl_devices import backend
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pearl_devices.fpga.program import Instruction, Matrix, Memory, Shape
+from pearl_devices.kernel import Kernel
+from pearl_devices.fpga.program import MOST_ROWS, PLACES, Instruction, Matrix, Memory, Shape
 
 HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
 """Where results of a product go: `where` of its instruction, a sum of these."""
@@ -26,10 +27,6 @@ class Net:
     inputs: tuple[Matrix, ...]
     out: Matrix
     deltas: tuple[Matrix, ...]
-
-    def last_row(self, layer: int, n: int) -> int:
-        """Rows in the last tiles of a layer's parameters."""
-        return self.widths[layer] % n + 1
 
 
 @dataclass(frozen=True)
@@ -152,9 +149,21 @@ def _deltas(net: Net, batch: int, b: Memory) -> Net:
     return replace(net, deltas=tuple(b.matrix(batch, width) for width in net.widths[1:]))
 
 
+def _check(outputs: int, batch: int, n: int) -> None:
+    """Raises ValueError where the outputs have no place in a row, or a counter no place for a sum."""
+    if outputs > n:
+        raise ValueError(
+            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; a larger "
+            "array computes them"
+        )
+    if batch > MOST_ROWS:
+        raise ValueError(f"a batch of {batch} rows: an engine counts to {MOST_ROWS}")
+
+
 def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> Learner:
     """The learner of DQN, plain or double (`primitives.updates.dqn`)."""
     n = shape.array
+    _check(widths[-1], batch, n)
     a, w = Memory(n), Memory(n)
     down = -(-batch // n)
     x = a.matrix(2 * down * n, widths[0])
@@ -179,13 +188,14 @@ def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> Lear
     ]  # fmt: skip
     return Learner(
         shape, {"q": net}, batch, double, tuple(program), a.blocks, b.blocks, w.blocks,
-        (2 if double else 1) * down * n, widths[0], 0,
+        2 * down * n, widths[0], 0,
     )  # fmt: skip
 
 
 def ddpg(actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape) -> Learner:
     """The learner of DDPG (`primitives.updates.ddpg`): the critic's step, then the actor's."""
     n, seen, act = shape.array, actor[0], actor[-1]
+    _check(act, batch, n)
     a, w = Memory(n), Memory(n)
     down = -(-batch // n)
     x, x_next = a.matrix(batch, critic[0]), a.matrix(batch, critic[0])
@@ -238,8 +248,6 @@ def ddpg(actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Sha
 
 def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
     """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or V."""
-    from pearl_devices.fpga.program import PLACES
-
     at, n = PLACES.index(place), learner.shape.array
     walks = [
         Instruction(op, where=at, dbase=w.base, rt=w.down, ct=w.across, rl=net.widths[layer] % n + 1)
@@ -247,3 +255,37 @@ def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
         for layer, w in enumerate(net.weights)
     ]
     return (*walks, Instruction("halt"))
+
+
+def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> Learner:
+    """A forward pass alone: observations in, outputs out. The host chooses the actions."""
+    n = shape.array
+    _check(widths[-1], rows, n)
+    a, w = Memory(n), Memory(n)
+    down = -(-rows // n)
+    x = a.matrix(rows, widths[0])
+    net = _net(widths, x, rows, rows, a, w)
+    program = (
+        _rows(0, rows, x.across, x.base, n),
+        *_forward(net, rows, n),
+        replace(_rows(PLACES.index("heads"), rows, 1, 0, n), op="store"),
+        Instruction("halt"),
+    )
+    return Learner(
+        shape, {"q": net}, rows, False, program, a.blocks, w.blocks, w.blocks, down * n, widths[0], 0
+    )
+
+
+def of_dqn(kernel: Kernel, shape: Shape) -> Learner:
+    """The learner of an update.dqn."""
+    return dqn(kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double")), shape)
+
+
+def of_ddpg(kernel: Kernel, shape: Shape) -> Learner:
+    """The learner of an update.ddpg."""
+    return ddpg(kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch"), shape)
+
+
+def of_acting(kernel: Kernel, shape: Shape) -> Learner:
+    """The engine of an inference."""
+    return acting(kernel.layers(), kernel.dim("envs"), shape)

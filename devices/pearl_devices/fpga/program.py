@@ -15,9 +15,10 @@ LATENCY = 4
 (683337), MultAcc: "block latency is 4 cycles"; AMD AM004 gives 4 for the DSPFP32 of Versal."""
 
 OPS = ("halt", "load", "store", "mul", "loss", "norm", "adam", "squash", "back")
-PLACES = ("A", "B", "T", "M", "V", "sample", "step", "bounds")
+PLACES = ("A", "B", "T", "M", "V", "sample", "step", "bounds", "heads")
 """Where a load writes: activations, parameters, targets, both moments, records of samples (reward,
-discount, weight, action), a step's constants (size, root, mode of the target), bounds of actions."""
+discount, weight, action), a step's constants (size, root, mode of the target), bounds of actions; a
+store may also read the outputs of a pass (heads)."""
 
 MOST_ROWS = 4095
 """Rows of a batch and terms of a sum at most: counters have 12 bits."""

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from math import tanh
 from pathlib import Path
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_devices.primitives.fpga.tanh import tanh_hex
 
 RTL = Path(__file__).parent / "rtl"
 SOURCES = {
@@ -33,30 +32,8 @@ SOURCES = {
 }  # fmt: skip
 """Top module → files that it is made of. Its functions for ctypes are in `TOP_bench.h`."""
 
-OPTIONS = ("-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-DNDEBUG")
+OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-DNDEBUG")
 """Without contraction, a product is rounded before it is added, as in the block."""
-
-INTERVALS = 512
-"""Intervals of the table of tanh, of 1/64 each; the last holds for all larger arguments."""
-
-
-def tanh_table() -> list[tuple[float, float, float]]:
-    """(start, slope, value) of each interval, float32: a line from end to end; 1 in the last."""
-
-    def single(x: float) -> float:
-        return float(struct.unpack("f", struct.pack("f", x))[0])
-
-    table = [
-        (i / 64, single(64 * (tanh((i + 1) / 64) - tanh(i / 64))), single(tanh(i / 64)))
-        for i in range(INTERVALS - 1)
-    ]
-    return [*table, ((INTERVALS - 1) / 64, 0.0, 1.0)]
-
-
-def tanh_hex() -> str:
-    """The table as `$readmemh` reads it."""
-    return "".join(struct.pack(">3f", *line).hex() + "\n" for line in tanh_table())
-
 
 def missing() -> str:
     """What is missing to simulate the register-transfer code, with the remedy; empty if nothing is."""

@@ -42,6 +42,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   // where: of a LOAD and a STORE one of these, of a MUL one or more
   wire to_a = where[0], to_b = where[1], to_g = where[2], to_h = where[3], to_ht = where[4];
   localparam AT_A = 0, AT_B = 1, AT_T = 2, AT_M = 3, AT_V = 4, AT_SAMPLE = 5, AT_STEP = 6, AT_BOUNDS = 7;
+  // (a STORE from 8 and on is of the outputs)
 
   // The walk over tiles: rows first; of LOAD, STORE and ADAM over the rows of each tile too.
   reg [11:0] tr, tc;
@@ -245,7 +246,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   rows #(.N(N), .DEPTH(BLOCKS_W * N), .A(16 + LN)) g_memory(.clk(clk), .we({N{emit2 & to_g}}),
       .waddr({block_b2, row2}), .wdata(result), .raddr({block, row}), .rdata(g_row));
   wire [15+LN:0] head = {block_a2, row2},
-      head_at = element ? {tr, sample[LN-1:0]} : {4'd0, sample},
+      head_at = element ? {tr, sample[LN-1:0]} : store ? {block, row} : {4'd0, sample},
       tail_at = element ? {e_tail + {8'd0, e_block}, sample[LN-1:0]} : {4'd0, sample};
   rows #(.N(N), .DEPTH(HEADS), .A(16 + LN)) h_memory(.clk(clk), .we({N{emit2 & to_h}}), .waddr(head),
       .wdata(result), .raddr(head_at), .rdata(h_row));
@@ -259,7 +260,8 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   wire store2;
   delay #(.W(1), .D(2)) d_store(.clk(clk), .in(store & !rst), .out(store2));
   assign out_valid = store2;
-  assign out_data = where == AT_B ? b_row : where == AT_T ? t_row : where == AT_M ? m_row : v_row;
+  assign out_data = where == AT_B ? b_row : where == AT_T ? t_row : where == AT_M ? m_row
+      : where == AT_V ? v_row : h_row;
   assign idle = state == IDLE;
 
   wire over = op == MUL ? emit2 & end2
