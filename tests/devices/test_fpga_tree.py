@@ -108,7 +108,9 @@ def replay() -> tuple[dict[str, Any], dict[str, Any]]:
     kernels = {
         "insert": kernel("replay_insert", sizes),
         "sample": kernel("replay_sample", {**sizes, **drawing}),
-        "set": kernel("replay_update", {"capacity": CAPACITY, "fanout": 4, "batch": BATCH, "steps": 2}),
+        "set": kernel(
+            "replay_update", {"capacity": CAPACITY, "fanout": 4, "batch": BATCH, "steps": 2}
+        ),
     }
     arrays = allocate(list(kernels.values()))
     arrays["replay.priority"][:] = 0.6, 0.01, 0.0
@@ -135,12 +137,16 @@ def test_the_twin_draws_by_exact_sums_and_any_other_replay_can_go_on():
     for _ in range(60):
         calls["insert"]()
         priorities = np.rint(leaves_of(arrays).astype(np.float64) * twin.UNIT).astype(np.int64)
-        wanted = [drawn(priorities, prefixes_of(arrays, firing + s, int(priorities.sum()))) for s in (0, 1)]
+        wanted = [
+            drawn(priorities, prefixes_of(arrays, firing + s, int(priorities.sum())))
+            for s in (0, 1)
+        ]
         calls["sample"]()
         firing += 2
         assert np.array_equal(arrays["batch.index"], wanted)
-        share = priorities[wanted] / np.min(priorities[wanted], axis=1, keepdims=True)
-        assert arrays["batch.weight"][0] == pytest.approx(share[0] ** -(0.4 + 0.6 * (firing - 2) / 100), rel=1e-5)
+        share = priorities[wanted[0]] / priorities[wanted[0]].min()
+        exponent = 0.4 + 0.6 * min((firing - 2) / 100, 1)
+        assert arrays["batch.weight"][0] == pytest.approx(share**-exponent, rel=1e-4)
         td = rng.normal(size=(2, BATCH)) * 10.0 ** rng.integers(-9, 5, (2, BATCH))
         arrays["batch.td"][:] = td
         calls["set"]()
@@ -152,7 +158,9 @@ def test_the_twin_draws_by_exact_sums_and_any_other_replay_can_go_on():
         for level, width in reversed(list(enumerate(levels[:-1]))):
             start = sum(levels[:level])
             sums = below.reshape(-1, 4).sum(axis=1)
-            assert np.array_equal(arrays["replay.tree"][start : start + sums.size], np.float32(sums))
+            assert np.array_equal(
+                arrays["replay.tree"][start : start + sums.size], np.float32(sums)
+            )
             below = np.pad(sums, (0, width - sums.size))
 
 

@@ -149,9 +149,7 @@ def test_the_released_design_runs_what_it_was_released_for():
     assert device_kind.offers(some("update.dqn"), replace(RELEASED, width=40)) == ()
 
 
-@pytest.mark.parametrize(
-    ("leaves", "fanout", "cycles"), [(64, 8, 6), (4096, 8, 12), (4096, 16, 9)]
-)
+@pytest.mark.parametrize(("leaves", "fanout", "cycles"), [(64, 8, 6), (4096, 8, 12), (4096, 16, 9)])
 def test_one_draw_or_set_takes_three_cycles_a_level(leaves, fanout, cycles):
     k = kernel("replay_update", batch=1, steps=1, capacity=leaves, fanout=fanout)
     from pearl_devices.kernels.replay import tree_depth
@@ -257,9 +255,7 @@ def test_what_no_engine_computes_is_refused_in_words():
         return repr(device_kind.offers(k, device))
 
     assert "learner and replay are two engines" in why(some("learn.dqn"))
-    td3 = kernel(
-        "inference.td3", envs=8, obs=3, act=1, actor=(3, 64, 64, 1)
-    )
+    td3 = kernel("inference.td3", envs=8, obs=3, act=1, actor=(3, 64, 64, 1))
     assert "the engines compute DQN and DDPG; inference.td3 runs on CPUs and GPUs" in why(td3)
     soft = replace(FPGA, figures={n: v for n, v in FPGA.figures.items() if n != "float32_cycles"})
     assert "no hard float32 block" in why(some("update.dqn"), soft)
@@ -344,7 +340,10 @@ def test_a_board_with_other_memory_is_offered_what_fits_in_it():
         ways = device_kind.offers(learning((4, 64, 64, 2)), sized)
         assert ("array8" in dict(ways)) == offered
     board = replace(FPGA, figures={**ram, "ram_blocks": 9999})
-    assert "array8 at 300 MHz" in estimate(some("inference.dqn"), board, variant="array8", width=100).source
+    assert (
+        "array8 at 300 MHz"
+        in estimate(some("inference.dqn"), board, variant="array8", width=100).source
+    )
 
 
 def test_ultraram_takes_what_finds_no_room_in_block_ram():
@@ -369,7 +368,9 @@ def test_the_band_is_that_of_the_clock():
 def test_too_few_units_for_the_released_tree_and_an_unknown_engine_are_errors():
     with pytest.raises(ValueError, match=r"tree needs at least 6 pe, given 1"):
         estimate(some("replay_sample"), RELEASED, width=1)
-    with pytest.raises(ValueError, match=r"no engine 'array8' of 99 pe computes it; there are \[\('arr"):
+    with pytest.raises(
+        ValueError, match=r"no engine 'array8' of 99 pe computes it; there are \[\('arr"
+    ):
         estimate(some("update.dqn"), FPGA, variant="array8", width=99)
 
 

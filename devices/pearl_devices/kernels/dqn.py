@@ -26,7 +26,9 @@ def _networks(
     return {"q": (obs, *hidden, outputs + duelling), **more, "double": int(rng.integers(2))}
 
 
-INFERENCE = off_policy.inference("dqn", stochastic=False, actions="discrete", networks=_networks, fpga=True)
+INFERENCE = off_policy.inference(
+    "dqn", stochastic=False, actions="discrete", networks=_networks, fpga=True
+)
 UPDATE = off_policy.update(
     "dqn",
     _passes,
