@@ -59,8 +59,8 @@ OPT_IN_VARIANTS = {
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
     "for replay_insert and replay_sample alike",
-    "integer-tree": "rounds priorities to whole numbers of 20 bits and draws other rows for it; of a "
-    "prioritised replay, on a simulated FPGA; name it for replay_insert, replay_sample and "
+    "integer-tree": "rounds priorities to whole numbers of 20 bits and draws other rows for it; of "
+    "a prioritised replay, on a simulated FPGA; name it for replay_insert, replay_sample and "
     "replay_update alike",
     "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
     "[envpool])",

@@ -1,12 +1,12 @@
 """Times of the simulated FPGA: cycles of engines in Verilog, and of PEARL's released design.
 
-The cycles of a learner are those of its program (`pearl_devices.fpga.learner`), and those of the sum
-tree a form; both equal the simulation of the register-transfer code without tolerance. What no
+The cycles of a learner are those of its program (`pearl_devices.fpga.learner`), and those of the
+sum tree a form; both equal the simulation of the register-transfer code without tolerance. What no
 simulation gives is assumed: the clock, the doorbell, and that the DDR memory gives rows at its
-bandwidth. The band is the clock's: published float32 designs reach 152 to 340 MHz (FAQ, a Q-learning
-accelerator after place and route, github.com/ce-uos/faq-qlearning-accelerator; arrays on Stratix 10
-"close to and above 300 MHz", highpermeshes.github.io, 2019), which is 0.8 to 1.5 times the time at
-250 MHz. The other design, `released`, is in `fpga_released`.
+bandwidth. The band is the clock's: published float32 designs reach 152 to 340 MHz (FAQ, a
+Q-learning accelerator after place and route, github.com/ce-uos/faq-qlearning-accelerator; arrays on
+Stratix 10 "close to and above 300 MHz", highpermeshes.github.io, 2019), which is 0.8 to 1.5 times
+the time at 250 MHz. The other design, `released`, is in `fpga_released`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def set_cycles(depth: int, sets: int) -> int:
 def _learner_times(
     kernel: Kernel, device: Device, variant: str, width: int
 ) -> tuple[float, float, float]:
-    """Rows of the batch stream into the engine one a cycle, or as fast as the DDR memory gives them;
-    nothing else of the step hides them."""
+    """Rows of the batch stream into the engine one a cycle, or as fast as the DDR memory gives
+    them; nothing else of the step hides them."""
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
     engine = learner(kernel, device, variant, width)
     steps = kernel.dims.get("steps", 1)
@@ -107,7 +107,7 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
 def _estimate(
     device: Device, compute: float, memory: float, fixed: float, variant: str
 ) -> Estimate:
-    start = device.overhead_s
+    start, mhz = device.overhead_s, figure(device, "clock_hz") / 1e6
     latency = start + fixed + max(compute, memory)
     bound: Bound = "compute" if compute >= memory else "memory"
     if start + fixed > max(compute, memory):
@@ -119,7 +119,7 @@ def _estimate(
         high_s=latency * (1 + ABOVE),
         rung="closed_form",
         bound_by=bound,
-        source=f"{_origin(device)}: {variant} at {figure(device, 'clock_hz') / 1e6:g} MHz, {_assumed(device)}",
+        source=f"{_origin(device)}: {variant} at {mhz:g} MHz, {_assumed(device)}",
     )
 
 

@@ -390,8 +390,8 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
 
 
 def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():
-    """R·C·max(k, 2N) + (k − max(k, 2N)) + 3(N − 1) + L + 2 are those of the array alone; memories are
-    read and written, and the rows of the last tile are counted, in 4 more."""
+    """R·C·max(k, 2N) + (k − max(k, 2N)) + 3(N − 1) + L + 2 are those of the array alone; memories
+    are read and written, and the rows of the last tile are counted, in 4 more."""
     for n in (2, 4, 8, 32):
         for k in (1, n, 2 * n, 5 * n):
             for tiles_ in (1, 6):

@@ -1,4 +1,5 @@
-"""The simulated FPGA's integer sum tree: register-transfer code, its twin, and the forms of its cycles."""
+"""The simulated FPGA's integer sum tree: register-transfer code, its twin, and the forms of its
+cycles."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def drawn(priorities: Any, prefixes: Any) -> Any:
 
 
 def differs(tree: Tree, rounds: int, rng: Any, priorities: Any, most: int = 64) -> bool:
-    """Whether rounds of sets and draws, repeated leaves among them, ever differ from the reference."""
+    """Whether rounds of sets and draws, repeated leaves among them, ever differ from the
+    reference."""
     for _ in range(rounds):
         count = int(rng.integers(1, most))
         leaves = rng.integers(0, len(priorities), count)

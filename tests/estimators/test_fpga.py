@@ -11,10 +11,10 @@ from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.buffers import allocate
-from pearl_estimators import Estimate, estimate
 from pearl_devices.fpga import resources
 from pearl_devices.fpga.learner import dqn
 from pearl_devices.fpga.program import Shape
+from pearl_estimators import Estimate, estimate
 from pearl_estimators.fpga import draw_cycles, set_cycles
 from pearl_estimators.fpga_released import learner_cycles, power_below
 from pearl_estimators.host.benchmark_kernels import fill

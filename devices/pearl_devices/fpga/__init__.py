@@ -87,15 +87,17 @@ def learner(kernel: Kernel, device: Device, variant: str, width: int) -> Learner
     fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
     if not fitting:
         raise FigureError(
-            f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe computes "
-            f"it; there are {sorted(found)}"
+            f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe "
+            f"computes it; there are {sorted(found)}"
         )
     return found[max(fitting)]
 
 
 def _learners(kernel: Kernel, device: Device) -> list[Learner | str]:
+    """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
     latency = int(figure(device, "float32_cycles"))
-    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in LANES]
+    parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
+    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
 
 
 def _mode(found: Learner) -> tuple[str, int]:
@@ -144,7 +146,8 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         found = (("tree", released_tree_width(kernel)),)
     else:
         return Refused(
-            "the released design runs gradient steps, a prioritised replay and the copy of parameters"
+            "the released design runs gradient steps, a prioritised replay and the copy of "
+            "parameters"
         )
     if large := released_misfit(kernel, on_chip(device)):
         return Refused(large)

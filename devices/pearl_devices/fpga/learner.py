@@ -1,7 +1,7 @@
 """Gradient steps of DQN and DDPG as programs of the simulated FPGA's learner.
 
-`dqn` and `ddpg` place the matrices and write the program of one gradient step; `transfer` writes the
-programs that load or store parameters. Orders are those of `primitives.updates`.
+`dqn` and `ddpg` place the matrices and write the program of one gradient step; `transfer` writes
+the programs that load or store parameters. Orders are those of `primitives.updates`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pearl_devices.kernel import Kernel
 from pearl_devices.fpga.program import MOST_ROWS, PLACES, Instruction, Matrix, Memory, Shape
+from pearl_devices.kernel import Kernel
 
 HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
 """Where results of a product go: `where` of its instruction, a sum of these."""
@@ -19,8 +19,9 @@ HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
 
 @dataclass(frozen=True)
 class Net:
-    """A dense network on the engine: widths, input first; the matrix of parameters of each layer, the
-    bias as last row; what each layer reads from memory A, input first; the gradient by the output."""
+    """A dense network on the engine: widths, input first; the matrix of parameters of each layer,
+    the bias as last row; what each layer reads from memory A, input first; the gradient by the
+    output."""
 
     widths: tuple[int, ...]
     weights: tuple[Matrix, ...]
@@ -33,8 +34,8 @@ class Net:
 class Learner:
     """A learner: its engine, networks by name, memories, and the program of one gradient step.
 
-    blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of the
-    outputs' memories. batch, double: as of the kernel. bounded: actions are squashed.
+    blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of
+    the outputs' memories. batch, double: as of the kernel.
     """
 
     shape: Shape
@@ -65,8 +66,8 @@ class Learner:
         return max(4, self.shape.array)
 
     def blocks(self) -> int:
-        """DSP blocks, one to a float32 multiply-add: the array, lanes of 11, a square to a column of
-        the gradient's norm and 2 more, the loss, and tanh and its gradient."""
+        """DSP blocks, one to a float32 multiply-add: the array, lanes of 11, a square to a column
+        of the gradient's norm and 2 more, the loss, and tanh and its gradient."""
         n = self.shape.array
         return n * n + 11 * self.shape.lanes + n + 2 + 4 + (6 if self.action else 0)
 
@@ -88,7 +89,8 @@ def _layer(net: Net, layer: int, rows: int, n: int, **more: int | bool) -> Instr
 
 
 def _forward(net: Net, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
-    """A forward pass. first: block of the input, if not its own first. last: `where` of the output."""
+    """A forward pass. first: block of the input, if not its own first. last: `where` of the
+    output."""
     found = [_layer(net, layer, rows, n) for layer in range(len(net.weights))]
     found[0] = replace(found[0], abase=found[0].abase + first)
     found[-1] = replace(found[-1], **last)  # type: ignore[arg-type]
@@ -159,7 +161,8 @@ def _deltas(net: Net, batch: int, b: Memory) -> Net:
 
 
 def _check(outputs: int, batch: int, n: int) -> None:
-    """Raises ValueError where the outputs have no place in a row, or a counter no place for a sum."""
+    """Raises ValueError where the outputs have no place in a row, or a counter no place for a
+    sum."""
     if outputs > n:
         raise ValueError(
             f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; a larger "
@@ -256,7 +259,8 @@ def ddpg(actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Sha
 
 
 def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
-    """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or V."""
+    """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or
+    V."""
     at, n = PLACES.index(place), learner.shape.array
     walks = [
         Instruction(

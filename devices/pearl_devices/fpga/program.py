@@ -130,7 +130,8 @@ class Instruction:
 
 def product_cycles(tiles: int, k: int, last_rows: int, shape: Shape) -> int:
     """Cycles of a product in the array: `tiles` tiles of N × N with sums of k terms, of which the
-    last has `last_rows` rows. A tile is fed for at least 2N cycles, in which the one before leaves."""
+    last has `last_rows` rows. A tile is fed for at least 2N cycles, in which the one before
+    leaves."""
     n = shape.array
     return (tiles - 1) * max(k, 2 * n) + k + n + shape.latency + 3 + 2 * (last_rows - 1)
 

