@@ -29,6 +29,7 @@ from pearl_devices.base import (
 )
 from pearl_devices.compile_target import held_to
 from pearl_devices.cores import Core, core_of
+from pearl_devices.torch_threads import has_torch
 
 ROOT = Path("/")
 
@@ -74,7 +75,8 @@ def cpu(root: Path = ROOT) -> Device:
     units = f"{core.name}: {core.units} multiply-add units of {core.vector_bits} bits"
     memory, memory_source = _memory(root)
     figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
-    figures["bfloat16"] = float(not held_to() and any(f in _flags(root) for f in BFLOAT16))
+    wide = not held_to() and any(f in _flags(root) for f in BFLOAT16)
+    figures["bfloat16"] = float(wide)
     sources = {
         "width": cores_source,
         "max_lanes": "one per core",
@@ -89,8 +91,10 @@ def cpu(root: Path = ROOT) -> Device:
         "active_power_w": "assumed: 20 W and 8 W a core",
         "clock_hz": clock_source,
         "flops_per_cycle": f"assumed of {units}",
-        "bfloat16": "1 where the CPU multiplies bfloat16, by its features",
+        "bfloat16": f"the CPU has {'' if wide else 'no '}instructions for bfloat16",
     }
+    if not has_torch():
+        figures["torch"], sources["torch"] = 0.0, "torch is not installed"
     cache_source = "/sys/devices/system/cpu/cpu*/cache"
     return Device(
         "cpu",
