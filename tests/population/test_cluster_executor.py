@@ -58,7 +58,9 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
     two_nodes.start("c", 1)
     out, hold = tmp_path / "sweep", tmp_path / "held"
     watcher = Killer(two_nodes, "c", out, hold)
-    done = pearl.sweep(held(hold, SPEC, 12_000, 4000), seeds=[3, 4, 5], out=out, on="ray", watch=watcher)
+    done = pearl.sweep(
+        held(hold, SPEC, 12_000, 4000), seeds=[3, 4, 5], out=out, on="ray", watch=watcher
+    )
     assert watcher.killed
     assert done.status == "done"
     assert watcher.lines[0].startswith("3 runs, 3 at once on 1 of 3 cores of 3 nodes each")

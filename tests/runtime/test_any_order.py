@@ -146,7 +146,7 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
     if held:
         assert max(ages) == lag
         assert len(gained) == 2
-        # Between two copies of the parameters, three copies make all rows: one of them two at least.
+        # Between two param_syncs three copies make all rows, so one of them makes two at least.
         assert min(gained) >= 2 or lag < 2
         # What evaluation reads is what param_sync copied last, whichever slot that was.
         read = trainer.session.arrays[trainer.session.newest("policy.q")]
