@@ -126,7 +126,16 @@ def _number(path: Path) -> float | None:
         return None
 
 
+def usable_cpu_count(root: Path = Path("/")) -> int:
+    """CPUs that this process may use: those of its affinity mask, cut to the quota of its control
+    groups, and 1 at least."""
+    quota = _quota(root)
+    cpus = len(_usable_cpus())
+    return cpus if quota is None else max(1, min(cpus, math.floor(quota)))
+
+
 def _usable_cpus() -> list[int]:
+    """The CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

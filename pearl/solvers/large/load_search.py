@@ -8,7 +8,6 @@ a count.
 from __future__ import annotations
 
 import math
-import os
 import time
 
 import networkx as nx
@@ -75,13 +74,18 @@ class LoadSearch:
     the period form is worth trying too."""
 
     def __init__(
-        self, space: SearchSpace, known: Assignment | None, known_s: float, seed: int
+        self,
+        space: SearchSpace,
+        known: Assignment | None,
+        known_s: float,
+        seed: int,
+        workers: int,
     ) -> None:
-        self.space, self.seed = space, seed
+        self.space, self.seed, self.workers = space, seed, workers
         self.balance: LoadProblem = to_load_problem(space)
         placed = self.balance.place_of(known) if known else None
         self._start: Ints | None = placed if placed is not None else greedy(self.balance)
-        self.loads = LoadProgram(space, known_s)
+        self.loads, self._known_s = LoadProgram(space, known_s), known_s
         host = space.costs.platform.host
         self._meshed = any(host not in (k.a, k.b) for k in space.costs.platform.links)
         edges, devices = len(space.expansion.graph.edges), len(space.costs.platform.devices)
@@ -97,11 +101,11 @@ class LoadSearch:
 
     def run(self, deadline: float, until: float) -> None:
         """Bound and search until `until`; annealing in the background goes on to `deadline`, both
-        in `time.monotonic()` seconds."""
-        if self._start is not None:
-            self._searches.append(Annealing(self.balance, self._start, self.seed, deadline))
-            self._searches[0].start()
-        now = time.monotonic()
+        in `time.monotonic()` seconds. One worker does the one after the other."""
+        now, alone = time.monotonic(), self.workers == 1
+        if self._start is not None and (self._whole or not alone):
+            moment = now + min(MOMENT_S, FIRST * (until - now))
+            self._anneal(moment if alone else deadline)
         if self._whole and self._searches:
             self._searches[0].join(min(MOMENT_S, FIRST * (until - now)))
             best = self._best()
@@ -112,16 +116,22 @@ class LoadSearch:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
             self.bound_s = max(self.bound_s, found_s)
         best = self._best()
-        if best is not None:
-            self.bound_s = max(self.bound_s, counting_bound(self.balance, best[0]))
-        if not self._whole and self._start is not None and (os.cpu_count() or 1) > 1:
-            self._searches.append(Annealing(self.balance, self._start, self.seed + 500, until))
-            self._searches[1].start()
+        known_s = self._known_s if best is None else min(best[0], self._known_s)
+        self.bound_s = max(self.bound_s, counting_bound(self.balance, known_s))
+        if not self._whole and self._start is not None:
+            self._anneal(until)
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
             best = self._best()
             if best is not None and best[0] <= self.bound_s * (1 + SAME):
                 break
             self._searches[0].join(0.05)
+
+    def _anneal(self, until: float) -> None:
+        """One more search in the background."""
+        assert self._start is not None
+        seed = self.seed + 500 * len(self._searches)
+        self._searches.append(Annealing(self.balance, self._start, seed, until))
+        self._searches[-1].start()
 
     def _exactly(self, until: float) -> None:
         """The load program in whole numbers: where devices have one lane and reach one another

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -85,7 +84,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
                 result, floor, finished = improve(
-                    it, problem, own, below, floor, until, search.seed
+                    it, problem, own, below, floor, until, search.seed, search.workers
                 )
                 timed_out |= not finished
                 best = min(best, result, key=lambda f: f.cost)
@@ -110,6 +109,7 @@ def improve(
     floor: float,
     deadline: float,
     seed: int,
+    workers: int,
 ) -> tuple[Candidate, float, bool]:
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
@@ -121,7 +121,7 @@ def improve(
     cold = bool(lanes) and not local_search.is_compiled()
     if lanes and not cold:
         best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
-    threads = min(WORKERS, len(os.sched_getaffinity(0)))
+    threads = min(WORKERS, workers)
     below = min(below, best.cost)
     best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
     if best.cost <= floor * (1 + SAME):

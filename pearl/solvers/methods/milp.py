@@ -79,7 +79,7 @@ class _Branches:
     def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
         self.spaces, self.problem = spaces, problem
         self.start = search.start
-        self.deadline, self.seed = search.deadline, search.seed
+        self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
         self.best: Candidate | None = None
         self.timed_out = False
         # number of a search space → no plan of it costs less
@@ -168,7 +168,7 @@ class _Branches:
             same = best is not None and best.assignment.expansion is space.expansion
             start = best.assignment if best and same else None
             start_s = best.period_s if best else space.serial_s
-            search = self._annealing[i] = LoadSearch(space, start, start_s, self.seed)
+            search = self._annealing[i] = LoadSearch(space, start, start_s, self.seed, self.workers)
             now = time.monotonic()
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))

@@ -30,8 +30,8 @@ _STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
 _PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qddqq")
 
 STEPS = 3_000
-"""Iterations of pdlp at most. The dual solution of 1,000 tasks on 16 devices is within 0.01 % of the
-optimum by then, the primal solution is not."""
+"""Iterations of pdlp at most. The dual solution of 1,000 tasks on 16 devices is within 0.01 % of
+the optimum by then, the primal solution is not."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,7 @@ class LpSolution:
     def to_bytes(self) -> bytes:
         none = np.empty(0)
         x, dual = (none if a is None else a for a in (self.x, self.dual))
-        header = _SOLVED.pack(
-            _STATUS.index(self.status), self.value, self.bound, len(x), len(dual)
-        )
+        header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound, len(x), len(dual))
         return header + x.tobytes() + dual.tobytes()
 
     @classmethod
@@ -125,9 +123,7 @@ class LpSolution:
         status, value, bound, columns, rows = _SOLVED.unpack_from(message)
         x = np.frombuffer(message, np.float64, columns, _SOLVED.size)
         dual = np.frombuffer(message, np.float64, rows, _SOLVED.size + 8 * columns)
-        return cls(
-            _STATUS[status], value, bound, x if columns else None, dual if rows else None
-        )
+        return cls(_STATUS[status], value, bound, x if columns else None, dual if rows else None)
 
 
 def solve(p: LinearProgram) -> LpSolution:

@@ -30,9 +30,9 @@ TOLERANCE = 1e-7
 """HiGHS' tolerance for optimality of a linear program, in the program's own units."""
 
 ENTRIES = 20_000
-"""Entries of a folded relaxation from which pdlp solves it: the multipliers that it holds at any time
-prove a bound, while an interior point that is not finished proves nothing (assumed: HiGHS' ipm takes
-less than a second up to here)."""
+"""Entries of a folded relaxation from which pdlp solves it: the multipliers that it holds at any
+time prove a bound, while an interior point that is not finished proves nothing (assumed: HiGHS'
+ipm takes less than a second up to here)."""
 
 LARGEST = 1e15
 """HiGHS takes no coefficient from here up (its option large_matrix_value)."""
@@ -92,8 +92,8 @@ class Linear:
         """A lower bound, with fractions allowed and one variable and one row for all that are alike
         (`folding`); 0 where nothing is proven.
 
-        It is that of the dual solution: to the tolerance of a simplex or interior point that finished,
-        and else what the multipliers prove (`safe_bound`).
+        It is that of the dual solution: to the tolerance of a simplex or interior point that
+        finished, and else what the multipliers prove (`safe_bound`).
         """
         until = time.monotonic() + seconds
         parts = self._parts(objective, math.inf)
@@ -101,7 +101,12 @@ class Linear:
         fold = fold_program(matrix, (cost, *box), rows)
         (lower, upper), used = box, fold.column
         cost = np.bincount(fold.of, cost, len(used)).astype(np.float64)
-        parts = fold.matrix, cost, (lower[used], upper[used]), (rows[0][fold.row], rows[1][fold.row])
+        parts = (
+            fold.matrix,
+            cost,
+            (lower[used], upper[used]),
+            (rows[0][fold.row], rows[1][fold.row]),
+        )
         method = "pdlp" if len(fold.matrix.data) > ENTRIES else method
         solution = _ask(parts, np.zeros(len(used), np.int32), until, method)
         if solution is None:
