@@ -64,12 +64,12 @@ def from_start(run: Solve, problem: Problem, search: Search) -> Outcome:
     except (InfeasibleError, OutOfTimeError) as error:
         if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise
-        return Outcome(start, 0.0, timed_out=True)
+        return Outcome(start, 0.0, True, "")
     if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Candidate):
         return outcome
     if start.cost >= outcome.best.cost * (1 - SAME):
         return outcome
-    return Outcome(start, min(outcome.bound, start.cost), outcome.timed_out)
+    return replace(outcome, best=start, bound=min(outcome.bound, start.cost))
 
 
 def or_spare(
@@ -94,4 +94,4 @@ def or_spare(
             plan = spare()
         if plan is None:
             raise
-        return Outcome(plan, 0.0, timed_out=True)
+        return Outcome(plan, 0.0, True, "")

@@ -24,10 +24,10 @@ from pearl.solvers import METHODS
 from pearl.solvers.first_plan import first_plan
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
-from pearl.solvers.methods.relaxation_bounds import bound as floor
+from pearl.solvers.methods.relaxation_bounds import cheap_bound
+from pearl.solvers.model.bounds import Bound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Outcome
-from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -200,10 +200,11 @@ def solve_problem(
         raise registered.fault_error(name, fault) from error
     if fault:
         raise registered.fault_error(name, fault)
-    best, bound = outcome.best, outcome.bound
+    best, bound = outcome.best, Bound(outcome.bound, outcome.bound_from)
+    if bound.cost <= 0:  # time ran out before there was any
+        with suppress(OutOfTimeError), extended(max(deadline, time.monotonic()) + grace_s):
+            bound = cheap_bound(problem, best)
     with suppress(OutOfTimeError), within(deadline + grace_s):
-        if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(search_spaces(problem), problem, best, began)
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
             exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, search, run, exact=exact)
@@ -212,9 +213,10 @@ def solve_problem(
         method=name,
         seed=seed,
         solve_s=time.monotonic() - began,
-        bound=bound,
-        period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
+        bound=bound.cost,
+        period_bound_s=bound.cost if objective == "throughput" else best.ordered.bound_s,
         timed_out=outcome.timed_out,
+        bound_from=bound.source,
     )
     plan = build_plan(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     if regret is not None:

@@ -24,6 +24,7 @@ from pearl.solvers.large.load_annealing import (
     to_load_problem,
 )
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.model.bounds import NOTHING, Bound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
 
@@ -70,7 +71,7 @@ def _acyclic(space: SearchSpace) -> bool:
 
 
 class LoadSearch:
-    """Annealing and bound of one search space. bound_s: no plan of it has a shorter period. small:
+    """Annealing and bound of one search space. bound: no plan of it has a shorter period. small:
     the period form is worth trying too."""
 
     def __init__(
@@ -95,7 +96,7 @@ class LoadSearch:
         self._whole = single and (fits or not self.loads.copying)
         loads_alone = self._whole and _acyclic(space) and self._start is not None
         self.small = self._start is None or (fits and not loads_alone)
-        self.bound_s = 0.0
+        self.bound = NOTHING
         self._searches: list[Annealing] = []
         self._placed: Ints | None = None
 
@@ -114,15 +115,15 @@ class LoadSearch:
             self._exactly(until)
         else:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
-            self.bound_s = max(self.bound_s, found_s)
+            self.bound = max(self.bound, Bound(found_s, "loads"))
         best = self._best()
         known_s = self._known_s if best is None else min(best[0], self._known_s)
-        self.bound_s = max(self.bound_s, counting_bound(self.balance, known_s))
+        self.bound = max(self.bound, Bound(counting_bound(self.balance, known_s), "count"))
         if not self._whole and self._start is not None:
             self._anneal(until)
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
             best = self._best()
-            if best is not None and best[0] <= self.bound_s * (1 + SAME):
+            if best is not None and best[0] <= self.bound.cost * (1 + SAME):
                 break
             self._searches[0].join(0.05)
 
@@ -145,7 +146,7 @@ class LoadSearch:
         if left <= 0:
             return
         dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
-        self.bound_s = max(self.bound_s, dual * (1 - 1e-9) / loads.per_s)
+        self.bound = max(self.bound, Bound(dual * (1 - 1e-9) / loads.per_s, "loads"))
         if x is None:
             return
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}

@@ -26,6 +26,7 @@ from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import initial_schedule, start_in
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.method import Search
+from pearl.solvers.model.bounds import ALL, Bound
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
@@ -74,11 +75,11 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if not candidates:
         raise no_plan_error(problem, search)
     best = min(candidates, key=lambda f: f.cost)
-    least, timed_out = math.inf, False
+    least, timed_out = ALL, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
-        floor = 0.0
+        floor, source = 0.0, "path"
         try:
-            floor = least_s(it, deadline)
+            floor = longest_s = least_s(it, deadline)
             if own and floor < best.cost * (1 - SAME):
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
@@ -87,11 +88,12 @@ def solve(problem: Problem, search: Search) -> Outcome:
                     it, problem, own, below, floor, until, search.seed, search.workers
                 )
                 timed_out |= not finished
+                source = "search" if floor > longest_s else source
                 best = min(best, result, key=lambda f: f.cost)
         except OutOfTimeError:
             timed_out = True
-        least = min(least, floor)
-    return Outcome(best, min(least, best.cost), timed_out)
+        least = min(least, Bound(floor, source if floor > 0 else ""))
+    return Outcome(best, min(least.cost, best.cost), timed_out, least.source)
 
 
 def _start(it: DagInstance, problem: Problem, search: Search) -> Candidate | None:
