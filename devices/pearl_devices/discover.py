@@ -66,7 +66,7 @@ def host(root: Path = ROOT) -> Platform:
 
 def cpu(root: Path = ROOT) -> Device:
     """The cores and the memory that this process may use, as one device."""
-    usable = _usable_cpus()
+    usable = usable_cpus()
     cores, cores_source = _cores(root, usable)
     clock_hz, clock_source = _clock(root)
     core = _core(root)
@@ -126,15 +126,8 @@ def _number(path: Path) -> float | None:
         return None
 
 
-def usable_cpu_count(root: Path = Path("/")) -> int:
-    """CPUs that this process may use: those of its affinity mask, cut to the quota of its control
-    groups, and 1 at least."""
-    quota = _quota(root)
-    cpus = len(_usable_cpus())
-    return cpus if quota is None else max(1, min(cpus, math.floor(quota)))
-
-
-def _usable_cpus() -> list[int]:
+def usable_cpus() -> list[int]:
+    """The CPUs of the affinity mask of this process."""
     """The CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -148,7 +141,7 @@ def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
         for i in usable
     }
     cores, source = len(siblings), "cores behind the affinity mask of this process"
-    quota = _quota(root)
+    quota = cpu_quota(root)
     if quota is not None and quota < cores:
         return max(1, math.floor(quota)), f"CPU quota of the control group: {quota:g} CPUs"
     return max(1, cores), source
@@ -168,7 +161,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield top
 
 
-def _quota(root: Path) -> float | None:
+def cpu_quota(root: Path) -> float | None:
     """CPUs' worth of time that the control groups allow, or None."""
     limits = []
     for group in _groups(root, "cpu"):

@@ -168,15 +168,15 @@ class Bottleneck:
 BOUND_SOURCES = {
     "": "nothing is proved",
     "cycles": "cycles in the quickest modes",
-    "work": "work shared by lanes",
-    "links": "messages that must cross a link",
-    "modes": "the most frugal modes and idle power",
-    "loads": "loads and copies, a linear program",
+    "work": "the work that lanes share",
+    "links": "the messages that must cross a link",
+    "modes": "the energy of the most frugal modes and of idling",
+    "loads": "fractional loads of lanes and links",
     "count": "the largest tasks, which must find room",
-    "chains": "chains and rings of tasks with prices",
-    "relaxation": "the relaxed program",
-    "path": "the longest way through the graph and the work shared by lanes",
-    "search": "a search of assignments and orders",
+    "chains": "the chains and rings of tasks",
+    "relaxation": "fractional assignments",
+    "path": "the longest path of the graph and the work that lanes share",
+    "search": "all assignments that the search left open",
 }
 """Source of a plan's bound → what the bound counts, as reports say it."""
 

@@ -25,13 +25,13 @@ from pearl.solvers.first_plan import first_plan
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound
-from pearl.solvers.model.bounds import Bound
+from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Outcome
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
-from pearl_devices.discover import usable_cpu_count
+from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.user_imports import reason
 from pearl_devices.validation import is_whole, shown
 
@@ -200,7 +200,7 @@ def solve_problem(
         raise registered.fault_error(name, fault) from error
     if fault:
         raise registered.fault_error(name, fault)
-    best, bound = outcome.best, Bound(outcome.bound, outcome.bound_from)
+    best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
     if bound.cost <= 0:  # time ran out before there was any
         with suppress(OutOfTimeError), extended(max(deadline, time.monotonic()) + grace_s):
             bound = cheap_bound(problem, best)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 
 import networkx as nx
 import numpy as np
@@ -24,9 +25,10 @@ from pearl.solvers.large.load_annealing import (
     to_load_problem,
 )
 from pearl.solvers.large.load_bound import LoadProgram
-from pearl.solvers.model.bounds import NOTHING, Bound
+from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.time_limit import OutOfTimeError
 
 MANY, FEW = 40, 16
 """Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
@@ -70,6 +72,18 @@ def _acyclic(space: SearchSpace) -> bool:
     return bool(nx.is_directed_acyclic_graph(flow))
 
 
+def chained(space: SearchSpace) -> CostBound:
+    """The bound of chains and rings of a search space; nothing where no cycle joins two tasks,
+    where classes are few, or where time runs out."""
+    if len(space.classes) < MANY or _acyclic(space):
+        return NOTHING
+    from pearl.solvers.large.chain_bound import chain_bound
+
+    with suppress(OutOfTimeError):
+        return CostBound(chain_bound(space).bound_s, "chains")
+    return NOTHING
+
+
 class LoadSearch:
     """Annealing and bound of one search space. bound: no plan of it has a shorter period. small:
     the period form is worth trying too."""
@@ -101,7 +115,7 @@ class LoadSearch:
         self._placed: Ints | None = None
 
     def run(self, deadline: float, until: float) -> None:
-        """Bound and search until `until`; annealing in the background goes on to `deadline`, both
+        """CostBound and search until `until`; annealing in the background goes on to `deadline`, both
         in `time.monotonic()` seconds. One worker does the one after the other."""
         now, alone = time.monotonic(), self.workers == 1
         if self._start is not None and (self._whole or not alone):
@@ -115,10 +129,11 @@ class LoadSearch:
             self._exactly(until)
         else:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
-            self.bound = max(self.bound, Bound(found_s, "loads"))
+            self.bound = max(self.bound, CostBound(found_s, "loads"))
+        self.bound = max(self.bound, chained(self.space))
         best = self._best()
         known_s = self._known_s if best is None else min(best[0], self._known_s)
-        self.bound = max(self.bound, Bound(counting_bound(self.balance, known_s), "count"))
+        self.bound = max(self.bound, CostBound(counting_bound(self.balance, known_s), "count"))
         if not self._whole and self._start is not None:
             self._anneal(until)
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
@@ -146,7 +161,7 @@ class LoadSearch:
         if left <= 0:
             return
         dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
-        self.bound = max(self.bound, Bound(dual * (1 - 1e-9) / loads.per_s, "loads"))
+        self.bound = max(self.bound, CostBound(dual * (1 - 1e-9) / loads.per_s, "loads"))
         if x is None:
             return
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}

@@ -24,9 +24,9 @@ from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import initial_schedule, start_in
+from pearl.solvers.model.bounds import ALL, CostBound
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.bounds import ALL, Bound
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
@@ -92,7 +92,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
                 best = min(best, result, key=lambda f: f.cost)
         except OutOfTimeError:
             timed_out = True
-        least = min(least, Bound(floor, source if floor > 0 else ""))
+        least = min(least, CostBound(floor, source if floor > 0 else ""))
     return Outcome(best, min(least.cost, best.cost), timed_out, least.source)
 
 

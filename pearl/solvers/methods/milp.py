@@ -22,7 +22,7 @@ from pearl.solvers.infeasible.iis import find_conflict
 from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to
 from pearl.solvers.large.split_selection import select_splits
-from pearl.solvers.model.bounds import ALL, NOTHING, Bound
+from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -91,11 +91,11 @@ class _Branches:
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""
-        self._loose, self.timed_out = Bound(bound, "work"), True
+        self._loose, self.timed_out = CostBound(bound, "work"), True
         self._open = dict.fromkeys(self._open, self._loose)
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> CostBound:
         """No plan costs less that is not `best`."""
         return min(self._loose, *self._open.values(), ALL)
 
@@ -132,7 +132,7 @@ class _Branches:
             self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
         model, seconds = self._models[i], max(0.0, self.deadline - time.monotonic())
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
-        self._open[i] = max(self._open[i], Bound(dual, "search"))
+        self._open[i] = max(self._open[i], CostBound(dual, "search"))
         if assignment is None:
             bound = self._open.pop(i)
             if not finished:
@@ -142,7 +142,7 @@ class _Branches:
         timed = build_timed_graph(assignment)
         least, _ = cost_of(problem, assignment, timed.order_bound_s)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
-            self._open[i] = max(self._open[i], Bound(least, "search"))
+            self._open[i] = max(self._open[i], CostBound(least, "search"))
         to_blame = None
         if self._worth(least):
             best = self.best
@@ -151,7 +151,7 @@ class _Branches:
             cost, paced = cost_of(problem, assignment, ordered.period_s)
             proven, _ = cost_of(problem, assignment, ordered.bound_s)
             if proven < cost:
-                self._loose = min(self._loose, Bound(proven, "search"))
+                self._loose = min(self._loose, CostBound(proven, "search"))
             if cost < (best.cost if best else math.inf):
                 best = self.best = Candidate(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.model.bounds import ALL, NOTHING, Bound
+from pearl.solvers.large.load_search import chained
+from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
@@ -97,7 +98,7 @@ def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) ->
 
 def bound(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
-) -> Bound:
+) -> CostBound:
     """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
 
     At most the cost of `best`; nothing where time runs out.
@@ -108,16 +109,16 @@ def bound(
         return NOTHING
 
 
-def cheap_bound(problem: Problem, best: Candidate) -> Bound:
+def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
     """`bound` by what takes no linear program but that of the work.
 
     Raises:
         OutOfTimeError: the time limit passed.
     """
-    floors = [Bound(best.cost, "search")]
+    floors = [CostBound(best.cost, "search")]
     for space in open_spaces(problem):
         if problem.objective == "makespan":
-            floors.append(Bound(least_s(build_instance(space)), "path"))
+            floors.append(CostBound(least_s(build_instance(space)), "path"))
         else:
             floors.append(cost_floor(space, problem.objective))
     return min(floors)
@@ -125,13 +126,13 @@ def cheap_bound(problem: Problem, best: Candidate) -> Bound:
 
 def _least(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
-) -> Bound:
+) -> CostBound:
     least = ALL
     for space in spaces:
         if least.cost <= 0:
             break
         if problem.objective == "makespan":
-            floor = Bound(least_s(build_instance(space), deadline), "path")
+            floor = CostBound(least_s(build_instance(space), deadline), "path")
         else:
             floor = cost_floor(space, problem.objective)
             x = space.expansion
@@ -144,6 +145,8 @@ def _least(
                 seconds = max(0.1, deadline - time.monotonic())
                 with suppress(OutOfTimeError):
                     relaxed = PeriodForm(space, problem, best).relaxation(seconds)
-                    floor = max(floor, Bound(relaxed, "relaxation"))
+                    floor = max(floor, CostBound(relaxed, "relaxation"))
+            if problem.objective == "throughput":
+                floor = max(floor, chained(space))
         least = min(least, floor)
-    return min(max(NOTHING, least), Bound(best.cost, least.source))
+    return min(max(NOTHING, least), CostBound(best.cost, least.source))

@@ -1,11 +1,11 @@
-"""`Bound`: a cost that no plan undercuts, and where the proof comes from."""
+"""`CostBound`: a cost that no plan undercuts, and where the proof comes from."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Bound(NamedTuple):
+class CostBound(NamedTuple):
     """A proven bound; of two the larger one is `max`.
 
     cost: seconds or joules of an iteration, or seconds of a makespan.
@@ -16,5 +16,5 @@ class Bound(NamedTuple):
     source: str
 
 
-NOTHING, ALL = Bound(0.0, ""), Bound(float("inf"), "search")
+NOTHING, ALL = CostBound(0.0, ""), CostBound(float("inf"), "search")
 """Where nothing is proven, and where there is no other plan."""

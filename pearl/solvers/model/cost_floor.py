@@ -6,7 +6,7 @@ import math
 
 from pearl.graph.period import howard
 from pearl.planning.timing import delay_s
-from pearl.solvers.model.bounds import NOTHING, Bound
+from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.dag_instance import fastest, shared_s
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import watched
@@ -15,15 +15,15 @@ Quick = list[dict[str, tuple[float, float]]]
 """Unit → device → least latency and least occupancy of its modes there, in seconds."""
 
 
-def period_floor(space: SearchSpace) -> Bound:
+def period_floor(space: SearchSpace) -> CostBound:
     """No plan has a shorter period: cycles in the fastest modes, the loads of lanes, shared evenly
     and of each class alone, and the messages that must cross a link."""
     quick = fastest(space)
     return max(
         NOTHING,
-        Bound(_cycles_s(space, quick), "cycles"),
-        Bound(max(_work_s(space, quick), shared_s(space, quick)), "work"),
-        Bound(_links_s(space, quick), "links"),
+        CostBound(_cycles_s(space, quick), "cycles"),
+        CostBound(max(_work_s(space, quick), shared_s(space, quick)), "work"),
+        CostBound(_links_s(space, quick), "links"),
     )
 
 
@@ -31,7 +31,7 @@ def period_floor_s(space: SearchSpace) -> float:
     return period_floor(space).cost
 
 
-def cost_floor(space: SearchSpace, objective: str) -> Bound:
+def cost_floor(space: SearchSpace, objective: str) -> CostBound:
     """No plan costs less: the period floor, for energy with the frugal modes and what is always on
     for that long. Seconds or joules of an iteration."""
     floor = period_floor(space)
@@ -42,7 +42,7 @@ def cost_floor(space: SearchSpace, objective: str) -> Bound:
         space.expansion.firings(u) * min(m.estimate.energy_j for m in modes)
         for u, modes in enumerate(space.options)
     )
-    return Bound(dynamic_j + always_w * floor.cost, "modes")
+    return CostBound(dynamic_j + always_w * floor.cost, "modes")
 
 
 def _cycles_s(space: SearchSpace, quick: Quick) -> float:
