@@ -115,7 +115,7 @@ class LoadSearch:
         self._placed: Ints | None = None
 
     def run(self, deadline: float, until: float) -> None:
-        """CostBound and search until `until`; annealing in the background goes on to `deadline`, both
+        """Bound and search until `until`; annealing in the background goes on to `deadline`, both
         in `time.monotonic()` seconds. One worker does the one after the other."""
         now, alone = time.monotonic(), self.workers == 1
         if self._start is not None and (self._whole or not alone):
