@@ -4,9 +4,11 @@ __all__ = [
     "balance_text",
     "bands_text",
     "document",
-    "drawings",
+    "figures",
     "html",
+    "lead",
     "report",
     "tables",
     "terminal",
+    "words",
 ]

@@ -19,7 +19,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
 from pearl.population.members import build_population
-from pearl.population.results import summarise
+from pearl.population.setting_results import summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
@@ -306,7 +306,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
 
 
 def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
-    from pearl.population.results import SweepRun
+    from pearl.population.setting_results import SweepRun
 
     outcomes = []
     for seed, last in ((0, 400), (1, 200)):
