@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from pearl.report.document import (
 )
 from pearl.report.figures.curves import SettingCurve, intervals, sweep_curves
 from pearl.report.html import cell_html, page_html
+from pearl.report.report import today
 from pearl.report.terminal import page_text
 
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
@@ -312,7 +312,7 @@ class Sweep:
         elif suffix == ".txt":
             text = f"{self}\n"
         elif suffix == ".html":
-            text = page_html(self.page(time.strftime("%-d %b %Y")))
+            text = page_html(self.page(today()))
         else:
             raise SpecError(
                 f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "

@@ -3,6 +3,7 @@
 __all__ = [
     "balance_text",
     "bands_text",
+    "compare",
     "document",
     "figures",
     "html",

@@ -198,7 +198,7 @@ class Report:
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":
-            text = page_html(self.page(time.strftime("%-d %b %Y")))
+            text = page_html(self.page(today()))
         elif suffix == ".json":
             text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         elif suffix == ".txt":
@@ -209,6 +209,12 @@ class Report:
                 f"allowed are {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
+
+
+def today() -> str:
+    """The date as pages write it: `25 Nov 2026`."""
+    now = time.localtime()
+    return f"{now.tm_mday} {time.strftime('%b %Y', now)}"
 
 
 def load_report(folder: str | Path) -> Report:

@@ -324,11 +324,12 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
 
 
 def test_returns_below_one_keep_three_digits():
-    from pearl.population.results import SettingResult, _intervals
+    from pearl.report.canvas import Text
+    from pearl.report.figures.curves import SettingCurve, intervals
 
     settings = [
-        SettingResult(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
+        SettingCurve(f"learning_rate={rate}", (), mean - 0.01, mean, mean + 0.01)
         for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
     ]
-    drawn = _intervals(settings)
-    assert {"0.0981", "0.0603"} <= {label.text for label in drawn.labels}
+    shapes = intervals(settings).draw(800.0).shapes
+    assert {"0.0981", "0.0603"} <= {each.text for each in shapes if isinstance(each, Text)}
