@@ -142,8 +142,8 @@ class SideBySide:
         best, next_ = ranked[0], ranked[1]
         gain = best.rate / next_.rate - 1 if next_.rate else 0.0
         if gain < NOTHING:
-            fast = LeadSentence("Which is faster", "It does not matter",
-                                f": {best.name} and {next_.name} are within {percent(NOTHING)}.")  # fmt: skip
+            rates = f": {best.name} and {next_.name} are within {percent(NOTHING)}."
+            fast = LeadSentence("Which is faster", "It does not matter", rates)
         else:
             rates = f": {count(best.rate)} env steps/s, {percent(gain)} more than {next_.name}."
             fast = LeadSentence("Which is faster", best.name, rates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pearl.formatting import count, percent, ratio, si
@@ -216,6 +217,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
     facts = dict(tables.run_facts(run))
     kept = ("status", "return", "evaluation", "failures mended", "energy")
     head += [(key, facts[key]) for key in kept if key in facts]
+    if run.drift is not None:
+        head += [("re-planning", text) for text in run.drift.decisions]
     rows = [
         (r.name, si(r.predicted_s, "s"), si(r.measured_s, "s"), f"{r.ratio:.2f}",
          "yes" if r.inside else "no", "100 %" if r.name == words.ITERATION else percent(r.share))
@@ -227,7 +230,10 @@ def short_tables(run: Run) -> tuple[Block, ...]:
     )  # fmt: skip
     notes = []
     if run.drift is not None and run.drift.off is not None and abs(run.drift.off) > 0.15:
-        notes.append(tables.drift_sentence(run.drift))
+        named = tuple(
+            replace(t, task=words.call_name(run.plan, t.task.split("+"))) for t in run.drift.tasks
+        )
+        notes.append(tables.drift_sentence(replace(run.drift, tasks=named)))
     table = Table("", columns, tuple(rows), tuple(notes)).marked(run.plan.simulated)
     blocks: list[Block] = [Facts("", tuple(head)).marked(run.plan.simulated)]
     if rows:
