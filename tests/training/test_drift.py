@@ -126,9 +126,9 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    sentence = "off by more than 15 % is learn (3.00 x)."
-    assert sentence in " ".join(str(own.report(run)).split())
-    assert sentence in (tmp_path / "report.html").read_text()
+    sentence = "off by more than 15 % is {} (3.00 x)."
+    assert sentence.format("learn") in " ".join(str(own.report(run)).split())
+    assert sentence.format("update") in (tmp_path / "report.html").read_text()
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
@@ -232,7 +232,7 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
     (decision,) = run.drift.decisions
     assert decision in run.events
     assert f"env step {iteration * 8}: " in decision
-    assert "off by more than 15 % is learn (3.00 x)." in decision
+    assert "off by more than 15 % is update (3.00 x)." in decision
     assert "Plan changed: the plan takes" in decision
     assert "moved: " in decision
     assert {own.protocol.drain, plain.protocol.drain} == {0, 1}
