@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.seeds import checked_seed
 from pearl.spec.reading import System, load
 from pearl.spec.trust import record_trusted, require_trusted
+from pearl.training import plan_change
 from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
 from pearl.training.checkpoints.state import RunState
 from pearl.training.compiled import CompiledPlan, compile_plan, recompile
@@ -33,9 +34,10 @@ from pearl.training.evaluations import evaluation
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
-from pearl.training.run import TrainingRun
-from pearl.training.session import ResumePoint, Session
+from pearl.training.run import run_training
+from pearl.training.session import Session
 from pearl.training.steering import Callback, CallbackList, Listener
+from pearl.training.training_run import TrainingRun
 from pearl_devices import Platform, UnsupportedError, backend
 from pearl_devices.validation import is_whole, mistyped, shown
 
@@ -260,58 +262,60 @@ class Trainer:
         if problems:
             raise SpecError(*problems)
         _check_devices(self.session.compiled)
-        steering = CallbackList.of(callbacks, progress)
+        callback_list = CallbackList.from_arguments(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
-            from pearl.training import plan_change
-
             plan_change.check(self.session, folder)
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
-        with skipping_timing_if_busy(self.system), interruptible() as interruption:
+        with ExitStack() as stack:
+            stack.enter_context(skipping_timing_if_busy(self.system))
+            interruption = stack.enter_context(interruptible())
             if folder is None:
-                run = TrainingRun(
-                    self.session, self._begin(steps, start_from), None, interruption, planned_s
-                )
-                return run.train(None, steering, replan=False)
-            check_folder(folder)
-            with held(folder):
-                state, resumed = self._entered(folder, steps, start_from, resume=resume)
+                self._begin(steps, start_from)
+            else:
+                check_folder(folder)
+                stack.enter_context(held(folder))
+                self._begin_or_resume(folder, steps, start_from, resume=resume)
                 record_trusted(self.system.raw)
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
                 write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
-                run = TrainingRun(self.session, state, folder, interruption, planned_s)
-                try:
-                    return run.train(resumed, steering, replan=replan)
-                finally:
-                    self.session = run.session
+            run = TrainingRun(
+                self.session,
+                folder,
+                callback_list,
+                interruption,
+                replan=replan,
+                planned_s=planned_s,
+            )
+            try:
+                return run_training(run)
+            finally:
+                self.session = run.session
 
-    def _begin(self, steps: int | None, start_from: str | Path | None) -> RunState:
-        """The state of a run before its first iteration. steps: env steps; None: the spec's."""
-        total = self.system.train.steps if steps is None else steps
-        self.session.start(self.seed, total)
-        state = RunState(total_steps=total)
+    def _begin(self, steps: int | None, start_from: str | Path | None) -> None:
+        """Fill the arrays as before the first iteration. steps: env steps; None: the spec's."""
+        self.session.start(self.seed, self.system.train.steps if steps is None else steps)
         if start_from is not None:
-            for text in warm_start.take(self.session, Path(start_from)):
-                resuming.log(state, text)
-        return state
+            for text in warm_start.load_networks(self.session, Path(start_from)):
+                resuming.log_event(self.session.state, text)
 
-    def _entered(
+    def _begin_or_resume(
         self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
-    ) -> tuple[RunState, ResumePoint | None]:
-        """The state that a run in `folder` begins or goes on with, and its checkpoint if any."""
-        file, resumed = folder / CHECKPOINT, None
+    ) -> None:
+        """Fill the arrays as a run in `folder` begins or continues with."""
+        file = folder / CHECKPOINT
         if resume and file.exists() and start_from is not None:
             raise SpecError(
                 f"train: start_from is {start_from}, and the run in {folder} goes on with its own "
                 "networks; leave one of the two out (start_from, resume)"
             )
         if resume and file.exists():
-            self.session, state, resumed = resuming.resume(
+            self.session = resuming.resume(
                 self.session,
                 checkpoint.load(file),
                 steps,
@@ -324,16 +328,16 @@ class Trainer:
                 "another folder, else its checkpoint would be lost"
             )
         else:
-            state = self._begin(steps, start_from)
+            self._begin(steps, start_from)
             if resume:
-                resuming.log(state, f"there is no checkpoint in {folder}: the run begins anew")
+                text = f"there is no checkpoint in {folder}: the run begins anew"
+                resuming.log_event(self.session.state, text)
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
-            resuming.log(
-                state,
-                "train.checkpoint_replay is false: gone on with from a checkpoint, this "
-                "run will fill its replay anew, and not equal one that went through",
+            resuming.log_event(
+                self.session.state,
+                "train.checkpoint_replay is false: a run resumed from a checkpoint refills its "
+                "replay first and does not equal an uninterrupted run",
             )
-        return state, resumed
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment.

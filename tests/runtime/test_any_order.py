@@ -140,7 +140,7 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
         steps = steps_of(trainer)
         assert min(steps) < max(steps) or lag == 0  # fast copies go ahead of the slow one
         # What evaluation reads is what param_sync copied last, whichever slot that was.
-        read = trainer.session.arrays[trainer.session.newest("policy.q")]
+        read = trainer.session.arrays[trainer.session.latest_array_name("policy.q")]
         np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
     assert not workers()
 

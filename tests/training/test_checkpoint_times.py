@@ -140,7 +140,7 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
         judged.append((policy.parameters.copy(), episodes, seed))
         return Evaluation((next(given),) * episodes, 0, 500)
 
-    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     run = trainer.train(steps=320)
     assert next(given, None) is None
     returns, text = run.returns, Report(run.plan, run).text(100)

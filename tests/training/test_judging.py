@@ -165,7 +165,7 @@ def replace_state(stored: Any) -> Any:
     """The state in a checkpoint."""
     from pearl.training.checkpoints.state import RunState
 
-    return RunState.of(stored.about["progress"], "checkpoint")
+    return RunState.from_json(stored.about["progress"], "checkpoint")
 
 
 @pytest.mark.parametrize("fault", ["raise", "hard"])

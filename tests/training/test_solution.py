@@ -30,7 +30,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     def evaluate(self: Any, policy: Any, episodes: int, seed: int) -> Evaluation:
         return Evaluation((next(given),) * episodes, 0, 500) if episodes else Evaluation((), 0, 0)
 
-    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     return trainer
 
 
@@ -76,4 +76,4 @@ def test_a_checkpoint_of_before_the_clock_was_kept_is_read(trainer: Trainer, tmp
     trainer.train(steps=80, out=tmp_path)
     progress = dict(checkpoint.load(tmp_path / "checkpoint.safetensors").about["progress"])
     assert progress.pop("spent")["wall_s"] > 0.0
-    assert RunState.of(progress, "here").spent == {}
+    assert RunState.from_json(progress, "here").spent == {}
