@@ -100,7 +100,7 @@ def test_a_run_without_its_replay_says_so_and_fills_it_anew(
     caplog.set_level(logging.WARNING, "pearl")
     first = leaving_out(case)
     run = cut(first, 160, steps=320, out=tmp_path)  # with work under way
-    text = "train.checkpoint_replay is false: gone on with from a checkpoint, this run will fill"
+    text = "train.checkpoint_replay is false: a run resumed from a checkpoint refills its replay"
     assert run.events[0].startswith(text)
     assert text in caplog.text
     stored = checkpoint.load(tmp_path / CHECKPOINT)
