@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
+from pearl.formatting import marked
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
@@ -21,7 +22,15 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup, lane_groups
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
-from pearl_devices import DeviceKindError, FigureError, offers, torch_threads
+from pearl_devices import (
+    DeviceKindError,
+    FigureError,
+    Platform,
+    UnsupportedError,
+    backend,
+    offers,
+    torch_threads,
+)
 from pearl_devices.kernels.interface import OBSERVED, changes
 
 if TYPE_CHECKING:
@@ -194,3 +203,55 @@ def _check(whole: Plan, graph: TaskGraph, system: System) -> None:
             )
     if problems:
         raise SpecError(*sorted(problems))
+
+
+def require_devices(made: CompiledPlan) -> None:
+    """Check that every device of the plan is on this machine and can be driven.
+
+    Raises:
+        SpecError: the devices that are not, each with the reason.
+    """
+    used, platform = {t.device for t in made.plan.tasks}, made.system.platform
+    absent = [d.name for d in platform.devices if d.name in used and not d.real]
+    if absent:
+        here = platform.name == "host"
+        raise SpecError(
+            *(_obstacle(platform, name) for name in absent if here),
+            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of {platform.name}, "
+            f"which {'this version plans for but cannot drive' if here else 'this machine lacks'}; "
+            "emulate the plan (--emulate, in Python emulate=True), or "
+            + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
+        )
+
+
+def _obstacle(platform: Platform, name: str) -> str:
+    """Say why a device of this machine is not driven."""
+    device = platform.device(name)
+    number = [d.name for d in platform.devices if d.kind == device.kind].index(name)
+    memory = getattr(backend(device.kind), "memory", None)
+    try:
+        if memory:
+            memory(number)
+    except UnsupportedError as error:
+        return f"device {name}: {error}"
+    return f"device {name}: nothing drives one of kind {device.kind}"
+
+
+def check_devices(made: CompiledPlan) -> None:
+    """Check that every device computes what the CPU computes.
+
+    Raises:
+        SpecError: the kernels that differ.
+    """
+    wrong = []
+    jobs, platform = set(made.jobs.values()), made.system.platform
+    for device in platform.devices:
+        first_use = getattr(backend(device.kind), "first_use", None)
+        number = [d.name for d in platform.devices if d.kind == device.kind].index(device.name)
+        mine = [j for j in jobs if (j.device_kind, j.number) == (device.kind, number)]
+        if first_use and mine:
+            found = first_use(device, number, [(j.kernel, j.variant) for j in mine])
+            wrong += [f"device {device.name}: {line}" for line in found]
+    if wrong:
+        way = "keep these tasks off it (limits.pin), or name other variants (limits.variants)"
+        raise SpecError(*wrong, f"training on it would go wrong unseen: {way}")

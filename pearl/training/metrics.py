@@ -7,32 +7,11 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
-
-import numpy as np
+from typing import Any, TextIO
 
 from pearl.files import write_atomically
-from pearl.runtime.protocol.channels import episodes
-from pearl_devices import Buffers
-
-if TYPE_CHECKING:
-    from pearl.training.training_run import TrainingRun
-
-
-def mean_return(arrays: Buffers, last: int = 20) -> float | None:
-    """Return the mean return of the last training episodes; None before the first has ended."""
-    rings = list(episodes(arrays))
-    newest: list[float] = []
-    for ring, counter in rings:
-        count = int(counter[0])
-        first = max(count - -(-last // len(rings)), count - ring.size, 0)
-        newest += [ring[i % ring.size] for i in range(first, count)]
-    return float(np.mean(newest)) if newest else None
-
-
-def episode_count(arrays: Buffers) -> int:
-    """Return the number of finished training episodes."""
-    return sum(int(counter[0]) for _, counter in episodes(arrays))
+from pearl.runtime.protocol.channels import count_episodes, mean_return
+from pearl.training.training_run import TrainingRun
 
 
 class Metrics:
@@ -86,7 +65,7 @@ class Metrics:
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
-            episode_count(run.arrays),
+            count_episodes(run.arrays),
             "" if state.last_mean is None else round(state.last_mean, 4),
             *(float(run.arrays[name][0]) for name in self._losses),
             *self._periods(),

@@ -13,10 +13,10 @@ import numpy as np
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime import fork_server
 from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import FinalEvaluations
 from pearl.training.lane_binding import Lanes
-from pearl.training.metrics import episode_count, mean_return
 from pearl.training.replanning import append_times, drift
 from pearl.training.training_run import TrainingRun
 from pearl_estimators.energy import EnergyMeter, total
@@ -90,7 +90,7 @@ def build_run(
         predicted_env_steps_per_s=plan.rates["env_steps_per_s"],
         returns={
             "mean_last_20": mean_return(run.arrays),
-            "episodes": episode_count(run.arrays),
+            "episodes": count_episodes(run.arrays),
             **_summarise("eval", final.best if final else None),
             **_summarise("last_eval", final.last if final else None),
             "best_is_last": final.best is final.last if final and final.best.returns else None,

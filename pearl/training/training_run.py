@@ -12,13 +12,13 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import CHECKPOINT, Run
 from pearl.runtime.clock import Clock
 from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.checkpoints import checkpoint
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import Evaluator
 from pearl.training.interruption import Interruption
 from pearl.training.lane_binding import Lanes, bind_lanes
-from pearl.training.metrics import episode_count, mean_return
 from pearl.training.milestones import Milestones
 from pearl.training.policy import Policy
 from pearl.training.replanning import DriftMonitor
@@ -179,7 +179,7 @@ class TrainingRun:
             phase=self.phase,
             iteration=state.iteration,
             updates=int(arrays["learner.step"][0]),
-            episodes=episode_count(arrays),
+            episodes=count_episodes(arrays),
             wall_s=state.wall_s,
             cpu_s=state.cpu_s,
             losses={name.removeprefix("loss."): loss for name, loss in losses.items()},

@@ -297,14 +297,11 @@ def _full_disk(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 
 def _failing_drain(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    lanes = Session.lanes
+    def failing(session, milestones):
+        assert milestones.total == session.state.iteration
+        raise single_lane.LaneError("a lane died")
 
-    def failing(self, milestones, state, resumed):
-        if milestones.total == state.iteration:
-            raise single_lane.LaneError("a lane died")
-        return lanes(self, milestones, state, resumed)
-
-    monkeypatch.setattr(Session, "lanes", failing)
+    monkeypatch.setattr(plan_change, "bind_lanes", failing)
 
 
 def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
