@@ -106,8 +106,8 @@ class Choice:
         return known
 
     def batches(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that lead to the mutant, then the others of its room: the nearest first, of
-        equal ones those of its room, then the cheapest."""
+        """The tests that lead to the mutant, then the others of its room and of files that import
+        its module. The nearest come first, of equal ones those of its room, then the cheapest."""
         near, place = self.distances(mutant), f"tests/{room(mutant.file)}/"
         module = module_name(mutant.file).rpartition(".")[2]
         order = dict[str, tuple[float, ...]]()
@@ -115,7 +115,8 @@ class Choice:
             distance = min((near[unit] for unit in units if unit in near), default=99)
             if module in re.split(r"\W", test.partition("[")[2]):
                 distance = min(distance, 2)
-            if distance < 99 or test.startswith(place):
+            seen = file_of(test) in self.importers[mutant.file] or test.startswith(place)
+            if distance < 99 or seen:
                 order[test] = distance, not test.startswith(place), self.costs_s.get(test, 0.0)
         batches, files = list[list[str]]([[]]), set[str]()
         for test in sorted(order, key=order.__getitem__):
@@ -143,7 +144,10 @@ def inside(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
                 inner = " ".join(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
             case ast.Import() | ast.ImportFrom() if not where:
                 for alias in child.names:
-                    yield alias.asname or alias.name, child
+                    alone = ast.Import([alias])
+                    if isinstance(child, ast.ImportFrom):
+                        alone = ast.ImportFrom(child.module, [alias], child.level)
+                    yield alias.asname or alias.name, alone
                 continue
         yield inner, child
         yield from inside(child, inner)
