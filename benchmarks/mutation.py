@@ -7,8 +7,9 @@ have taken 60 CPU-seconds (`--limit-s`). `mutation_choice` reads from the source
 where, and the nearest run first. Nothing is recorded before.
 
 Machine code of a mutant of a kernel would have to be compiled for every kernel that calls the
-mutated one. Mutants of files that machine code may come from therefore meet the tests with
-NUMBA_DISABLE_JIT=1, where kernels are Python functions, but for modules with intrinsics.
+mutated one. Mutants of compiled functions and of what these mention therefore meet the tests with
+NUMBA_DISABLE_JIT=1, where kernels are Python functions, but for modules with intrinsics. Mutants of
+other lines in files that machine code may come from find the machine code of before.
 
 A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
 it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
@@ -84,35 +85,44 @@ class Trial:
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Run the tests of one mutant."""
-        batches = self.choice.batches(mutant)
-        names = set(code_cache.sources().names.values())
-        compiled = f"{module_name(mutant.file).replace('.', '/')}.py" not in names
-        ended, test, done, spent_s = "survived", "", 0, 0.0
+        batches, ended, stopped, done, spent_s = self.choice.batches(mutant), "", "", 0, 0.0
+        name = f"{module_name(mutant.file).replace('.', '/')}.py"
+        of_kernels = name in code_cache.sources().names.values()
+        compiled = not (of_kernels and self.choice.is_compiled(mutant))
         for batch in batches:
             left = [t for t in batch if self.passes.get(f"{t} {compiled}", True)]
-            while left and ended == "survived" and spent_s < self.limit_s:
-                with self.tree.holding(mutant):
+            while left and not ended:
+                with self.tree.holding(mutant, same_code=of_kernels and compiled):
                     ran = self.tree.run(left, self.limit_s - spent_s, compiled=compiled)
-                done, spent_s = done + ran.done, spent_s + ran.cpu_s
-                if ran.ended not in ("failed", "stuck"):
+                done, spent_s = done + sum(ran.passed.values()), spent_s + ran.cpu_s
+                if ran.ended == "passed":
                     break
-                test = next((t for t in left if t == ran.test), "")
-                test = test or next((t for t in left if file_of(t) == ran.test), left[0])
-                if self.sound(test, compiled=compiled):
-                    ended = "killed" if ran.ended == "failed" else "out of time"
-                left = left[left.index(test) + 1 :]
+                if ran.ended == "spent":
+                    ended = "survived"
+                    break
+                test = next((t for t in left if ran.test in (t, file_of(t))), left[0])
+                rest = left[left.index(test) :]
+                if self.sound(rest, compiled=compiled):
+                    ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
+                left = [t for t in rest[1:] if self.passes.get(f"{t} {compiled}", True)]
         self.cpu_s += spent_s
         return asdict(mutant) | {
-            "outcome": ended, "test": test if ended != "survived" else "", "tests": done,
+            "outcome": ended or "survived", "test": stopped, "tests": done,
             "of": sum(map(len, batches)), "compiled": compiled, "cpu_s": round(spent_s, 2),
         }  # fmt: skip
 
-    def sound(self, test: str, *, compiled: bool) -> bool:
-        """Whether the test passes without a mutant."""
-        key = f"{test} {compiled}"
+    def sound(self, tests: list[str], *, compiled: bool) -> bool:
+        """Whether the first test passes without a mutant. Without compiled kernels many do not, so
+        that all are tried then."""
+        key = f"{tests[0]} {compiled}"
         if key not in self.passes:
-            ran = self.tree.run([test], self.limit_s, compiled=compiled)
-            self.passes[key], self.cpu_s = ran.ended == "passed", self.cpu_s + ran.cpu_s
+            tried = tests[:1] if compiled else tests
+            ran = self.tree.run(tried, self.limit_s, first=False, compiled=compiled)
+            self.cpu_s += ran.cpu_s
+            self.passes[key] = False
+            self.passes |= {f"{test} {compiled}": passed for test, passed in ran.passed.items()}
+            if ran.ended == "stuck":
+                self.passes[f"{ran.test} {compiled}"] = False
         return self.passes[key]
 
 

@@ -1,4 +1,5 @@
-"""Which tests a mutant meets, nearest first: the sources are read, no test runs for the choice."""
+"""Which tests a mutant meets, nearest first, and whether it changes machine code: the sources are
+read, no test runs for the choice."""
 
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ PACKAGES = ("pearl", "devices", "estimators")
 
 FILES = 3
 """Test files of the first batch of a mutant. Each batch has twice the files of the one before."""
+
+COMPILERS = frozenset(["compiled", "part", "njit", "overload", "intrinsic"])
+"""What compiles functions, and what is assigned from a call of one."""
 
 _REFERENCE = re.compile(r"([\w.]+):(\w+)")
 """A function that is imported on use: `package.module:function`."""
@@ -53,11 +57,30 @@ class Choice:
         self.importers = defaultdict[str, set[str]](set)
         trees = {f: ast.parse((root / f).read_bytes()) for f in sources(root, (*PACKAGES, "tests"))}
         self._files = {module_name(file): file for file in trees}
+        assigned = [node for tree in trees.values() for node in tree.body]
+        self._compilers = COMPILERS.union(
+            *(
+                {n.id for n in node.targets if isinstance(n, ast.Name)}
+                for node in assigned
+                if isinstance(node, ast.Assign) and called(node.value) & COMPILERS
+            )
+        )
+        self.compiled, self.functions = set[Unit](), set[Unit]()
         for file, tree in trees.items():
             self.importers[file].add(file)
             for where, node in inside(tree):
                 for name in self._names(file, node):
                     self.mentions[name].add((file, where))
+                match node:
+                    case ast.FunctionDef(decorator_list=by) | ast.ClassDef(decorator_list=by):
+                        self.functions.add((file, where))
+                        used = by
+                    case ast.Assign(value=ast.Call(args=[_, *_]) as call):
+                        used = [call]
+                    case _:
+                        used = []
+                if any(called(each) & self._compilers for each in used):
+                    self.compiled.add((file, where))
 
     def _names(self, file: str, node: ast.AST) -> Iterator[str]:
         """The names that a node mentions. Notes what the node imports."""
@@ -105,6 +128,23 @@ class Choice:
                 break
         return known
 
+    def is_compiled(self, mutant: Mutant) -> bool:
+        """Whether machine code may change with the mutant: it is in a compiled function or around
+        one, or a compiled function mentions it, directly or through what is assigned."""
+        file, where = mutant.file, mutant.where
+        if any(f == file and f"{w}.".startswith(f"{where}.") for f, w in self.compiled):
+            return True
+        rest, known = [(file, where)], set[Unit]()
+        while rest:
+            known.add(unit := rest.pop())
+            names = unit[1].split(".")
+            around = {(unit[0], ".".join(names[:n])) for n in range(1, len(names) + 1)}
+            if around & self.compiled:
+                return True
+            if unit == (file, where) or not around & self.functions:
+                rest += self.users(unit) - known
+        return False
+
     def batches(self, mutant: Mutant) -> list[list[str]]:
         """The tests that lead to the mutant, then the others of its room and of files that import
         its module. The nearest come first, of equal ones those of its room, then the cheapest."""
@@ -126,6 +166,16 @@ class Choice:
             files.add(file_of(test))
             batches[-1].append(test)
         return batches
+
+
+def called(node: ast.AST) -> set[str]:
+    """The name of a decorator or of a called function."""
+    match node:
+        case ast.Call(func=func):
+            return called(func)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return {name}
+    return set()
 
 
 def file_of(test: str) -> str:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ LIBRARIES = (
 ortools cannot be in one process."""
 OURS = {"pearl", "pearl_devices", "pearl_estimators", "pearl_configs", "benchmarks", "tests"}
 FOLDERS = (".", "devices", "estimators")
-OPTIONS = ("-q", "-x", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
+OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
 DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
 TEST_S = 10.0
@@ -69,13 +69,13 @@ class Ran:
     """What a fork did.
 
     ended: `passed`; `failed`: `test` did, or its file could not be imported; `stuck`: `test` took
-    TEST_S; `spent`: the CPU-seconds of all tests were over. done: number of tests that passed;
-    cpu_s: CPU-seconds of the fork and of all processes below it; text: the end of what was printed.
+    TEST_S; `spent`: the CPU-seconds of all tests were over. passed: test → whether it did; cpu_s:
+    CPU-seconds of the fork and of all processes below it; text: the end of what was printed.
     """
 
     ended: str = ""
     test: str = ""
-    done: int = 0
+    passed: dict[str, bool] = field(default_factory=dict)
     cpu_s: float = 0.0
     text: str = ""
 
@@ -87,6 +87,7 @@ class Tree:
     root: Path
     home: Path
     mutated: bool = False
+    machine_code: str = ""
 
     @classmethod
     def copied(cls, source: Path, folder: Path) -> Tree:
@@ -102,21 +103,40 @@ class Tree:
             if (cache_folder() / kept).is_dir():
                 shutil.copytree(cache_folder() / kept, tree.home / "cache" / kept)
         subprocess.run(["git", "init", "-q"], cwd=tree.root, check=True)
+        tree.machine_code = tree.digest()
         return tree
 
+    def digest(self) -> str:
+        """The folder of the machine code of these sources as they are now; "" if there is none."""
+        code = "from pearl_devices.primitives.code_cache import sources; print(sources().digest)"
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(self.sources())}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
     @contextlib.contextmanager
-    def holding(self, mutant: Mutant) -> Iterator[None]:
-        """Within it the tree has the mutant, with a time of change that no cache has seen."""
-        file = self.root / mutant.file
+    def holding(self, mutant: Mutant, *, same_code: bool) -> Iterator[None]:
+        """Within it the tree has the mutant, with a time of change that no cache has seen.
+        same_code: it finds the machine code of before, although a source of it has changed."""
+        file, kernels = self.root / mutant.file, self.home / "cache/pearl-kernels"
         source, stat = file.read_bytes(), file.stat()
         file.write_bytes(mutant.applied(source))
-        self.mutated = True
+        self.mutated, link = True, None
+        if same_code and (new := self.digest()) and (kernels / self.machine_code).is_dir():
+            link = kernels / new
+            link.symlink_to(self.machine_code)
         try:
             yield
         finally:
+            if link:
+                link.unlink(missing_ok=True)
             file.write_bytes(source)
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             self.mutated = False
+
+    def sources(self) -> list[str]:
+        """Where Python finds the packages."""
+        return [*(str((self.root / f).resolve()) for f in FOLDERS), str(self.home / "site")]
 
     def collected(self) -> dict[str, list[Unit]]:
         """The tests that are not slow → the functions, fixtures and classes that each consists
@@ -126,11 +146,14 @@ class Tree:
             sys.exit(f"the tests cannot be collected:\n{ran.text}")
         return {test: [(file, where) for file, where in units] for _, test, units in told}
 
-    def run(self, tests: Sequence[str], limit_s: float, *, compiled: bool = True) -> Ran:
-        """These tests in their order, until one fails or is stuck, or until all have taken
-        `limit_s` CPU-seconds; compiled: with compiled kernels."""
+    def run(
+        self, tests: Sequence[str], limit_s: float, *, first: bool = True, compiled: bool = True
+    ) -> Ran:
+        """These tests in their order, until one is stuck or, with `first`, fails, or until all have
+        taken `limit_s` CPU-seconds; compiled: with compiled kernels."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        return self._run(files, tests, limit_s, TEST_S, compiled=compiled)[0]
+        given = ["-x", *files] if first else files
+        return self._run(given, tests, limit_s, TEST_S, compiled=compiled)[0]
 
     def _run(
         self,
@@ -159,8 +182,8 @@ class Tree:
         handle, ran, told = os.pidfd_open(pid), Ran(test=tests[0] if tests else ""), list[Any]()
         try:
             with open(scratch / "events") as events:
-                begin_s, begin, going = 0.0, time.monotonic(), True
-                while going:
+                begin_s, begin = 0.0, time.monotonic()
+                while not ran.ended:
                     gone, now = select.select([handle], [], [], POLL_S)[0], time.monotonic()
                     ran.cpu_s = processes.cpu_s(processes.below("self"), waited=True)
                     for line in events:
@@ -168,19 +191,19 @@ class Tree:
                         match told[-1]:
                             case "begin", test:
                                 ran.test, begin_s, begin = test, ran.cpu_s, now
-                            case "passed", _:
-                                ran.done += 1
+                            case "passed", test:
+                                ran.passed.setdefault(test, True)
                             case "failed", test:
-                                ran.test, ran.ended = test, "failed"
-                    ended = ""
+                                ran.test, ran.passed[test] = test, False
                     if gone:
                         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                        ended = "passed" if status in (0, NO_TESTS) else "failed"
+                        ran.ended = "passed" if status in (0, NO_TESTS) else "failed"
                     elif ran.cpu_s >= limit_s:
-                        ended = "spent"
+                        ran.ended = "spent"
                     elif ran.cpu_s - begin_s > test_s or now - begin > PATIENCE * test_s:
-                        ended = "stuck"
-                    ran.ended, going = ran.ended or ended, not ended
+                        ran.ended = "stuck"
+                    if ran.passed.get(ran.test) is False:
+                        ran.ended = ran.ended and "failed"
             ran.text = (scratch / "log").read_text(errors="replace")[-8000:]
             return ran, told
         finally:
@@ -198,7 +221,7 @@ class Tree:
         resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         os.chdir(self.root)
-        sources = [*(str((self.root / f).resolve()) for f in FOLDERS), str(self.home / "site")]
+        sources = self.sources()
         inherited = [p for p in sys.path if p and not (Path(p) / "benchmarks").is_dir()]
         sys.path[:] = [*sources, *inherited]
         os.environ |= {
