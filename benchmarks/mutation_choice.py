@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from copy import copy
 from pathlib import Path
 
 from benchmarks.mutants import Mutant
@@ -132,6 +133,8 @@ class Choice:
         """Whether machine code may change with the mutant: it is in a compiled function or around
         one, or a compiled function mentions it, directly or through what is assigned."""
         file, where = mutant.file, mutant.where
+        if where.partition(".")[0] in COMPILERS:
+            return False
         if any(f == file and f"{w}.".startswith(f"{where}.") for f, w in self.compiled):
             return True
         rest, known = [(file, where)], set[Unit]()
@@ -194,9 +197,8 @@ def inside(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
                 inner = " ".join(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
             case ast.Import() | ast.ImportFrom() if not where:
                 for alias in child.names:
-                    alone = ast.Import([alias])
-                    if isinstance(child, ast.ImportFrom):
-                        alone = ast.ImportFrom(child.module, [alias], child.level)
+                    alone = copy(child)
+                    alone.names = [alias]
                     yield alias.asname or alias.name, alone
                 continue
         yield inner, child

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import mutation, mutation_choice
+from benchmarks import mutation, mutation_choice, mutation_runs
 from benchmarks.mutants import Mutant, mutants, sound
 from benchmarks.mutation_choice import PACKAGES, Choice
+from pearl_devices.primitives import code_cache
 from pearl_devices.primitives.math import rng
 
 ROOT = Path(__file__).parents[2]
@@ -117,29 +118,28 @@ def test_within():
 @pytest.fixture
 def tree(tmp_path):
     root = tmp_path / "tree"
-    for name, text in {
-        "pearl/__init__.py": "",
-        "pearl/sums.py": SUMS,
-        "tests/__init__.py": "",
-        "tests/sums/__init__.py": "",
-        "tests/sums/test_sums.py": TESTS,
-        "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
-        mutation.EQUIVALENT: json.dumps(
-            [
-                {
-                    "file": "pearl/sums.py",
-                    "where": "largest",
-                    "before": "return max(a, b) * 1",
-                    "after": "return max(a, b)",
-                    "why": "One times a number is the number.",
-                }
-            ]
-        ),
-    }.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
-    return root
+    return write(
+        root,
+        {
+            "pearl/__init__.py": "",
+            "pearl/sums.py": SUMS,
+            "tests/__init__.py": "",
+            "tests/sums/__init__.py": "",
+            "tests/sums/test_sums.py": TESTS,
+            "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
+            mutation.EQUIVALENT: json.dumps(
+                [
+                    {
+                        "file": "pearl/sums.py",
+                        "where": "largest",
+                        "before": "return max(a, b) * 1",
+                        "after": "return max(a, b)",
+                        "why": "One times a number is the number.",
+                    }
+                ]
+            ),
+        },
+    )
 
 
 def run(tree, *more):
@@ -291,23 +291,27 @@ NEAR = {
 }
 
 
+def write(root, texts):
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return root
+
+
 @pytest.mark.parametrize(
     ("file", "where", "expected"),
     [
         ("pearl/low.py", "deep", ["low", "half", "box"]),  # the last imports the module alone
         ("pearl/low.py", "Box.size", ["box", "low"]),
         ("pearl/middle.py", "half", ["half"]),
-        ("pearl/room/first.py", "solve", ["[first]", "[second]"]),  # of the room, and by its name
+        ("pearl/room/first.py", "solve", ["[first]", "[second]"]),  # by its name, and of the room
         ("pearl/room/second.py", "solve", ["[second]", "[first]"]),
     ],
 )
 def test_the_tests_that_lead_to_a_mutant_come_first_then_those_of_its_room(
     tmp_path, monkeypatch, file, where, expected
 ):
-    for name, text in NEAR.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     tests = {
         f"tests/other/test_{name}.py::test_it": [
             (f"tests/other/test_{name}.py", where) for where in ("test_it", "box")
@@ -317,18 +321,72 @@ def test_the_tests_that_lead_to_a_mutant_come_first_then_those_of_its_room(
     room = "tests/room/test_room.py"
     tests |= {f"{room}::test_it[{way}]": [(room, "test_it")] for way in ("first", "second")}
     monkeypatch.setattr(mutation_choice, "FILES", 2)
-    batches = Choice(tmp_path, tests).batches(Mutant(file, 1, where, "", "", ""))
-    short = [
-        re.sub(r".*(?:test_(\w+)\.py::test_it|(\[\w+\]))$", r"\1\2", t) for b in batches for t in b
-    ]
-    assert short == expected
+    choice = Choice(write(tmp_path, NEAR), tests)
+    batches = choice.batches(Mutant(file, 1, where, "", "", ""))
+    word = re.compile(r".*(?:test_(\w+)\.py::test_it|(\[\w+\]))$")
+    assert [word.sub(r"\1\2", test) for batch in batches for test in batch] == expected
     assert [len(batch) for batch in batches] == ([2, 1] if len(expected) == 3 else [len(expected)])
+
+
+KERNELS = """
+fast = compiled(nogil=True)
+ONE = 1
+TWO = ONE + 1
+
+
+def of(width):
+    @fast
+    def within(x):
+        return x * width
+    return within
+
+
+@fast
+def step(x):
+    return more(x) + TWO
+
+
+def plain(x):
+    return x + 1
+
+
+def bind(x):
+    return step(plain(x))
+
+
+more = fast(plain)
+"""
+
+
+def test_a_mutant_changes_machine_code_where_compiled_functions_take_something_of_it(tmp_path):
+    choice = Choice(write(tmp_path, {"devices/pearl_devices/kernels.py": KERNELS}), {})
+    places = ["ONE", "TWO", "of", "of.within", "step", "plain", "bind"]
+    mutants = [Mutant("devices/pearl_devices/kernels.py", 1, where, "", "", "") for where in places]
+    changing = {m.where for m in mutants if choice.is_compiled(m)}
+    assert changing == {"ONE", "TWO", "of", "of.within", "step", "plain"}
+
+
+def test_a_mutant_of_no_kernel_finds_the_machine_code_of_before(tmp_path):
+    tree = mutation_runs.Tree.copied(ROOT, tmp_path)
+    kernels = tree.home / "cache/pearl-kernels"
+    (kernels / tree.machine_code).mkdir(parents=True, exist_ok=True)
+    before = set(kernels.iterdir())
+    file = "devices/pearl_devices/kernels/rollouts.py"
+    source = (ROOT / file).read_bytes()
+    mutant = next(m for m in mutants(file, source) if sound(m, source))
+    with tree.holding(mutant, same_code=True):
+        (new,) = set(kernels.iterdir()) - before
+        assert new.name == tree.digest() != tree.machine_code
+        assert new.resolve() == kernels / tree.machine_code
+    assert set(kernels.iterdir()) == before
+    assert tree.digest() == tree.machine_code == code_cache.sources().digest
 
 
 def test_kernels_are_python_functions_where_numba_is_told_so_but_for_modules_with_intrinsics():
     code = """if True:
         import numpy as np
-        from pearl_devices.primitives.math import rng
+        from pearl_devices.primitives import code_cache
+from pearl_devices.primitives.math import rng
         from pearl_devices.primitives.replay import sum_tree
         tree = np.zeros(9, np.float32)
         tree[1:] = 1.0
