@@ -110,8 +110,10 @@ class Tree:
         """The folder of the machine code of these sources as they are now; "" if there is none."""
         code = "from pearl_devices.primitives.code_cache import sources; print(sources().digest)"
         env = os.environ | {"PYTHONPATH": os.pathsep.join(self.sources())}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=self.root, env=env,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        )  # fmt: skip
         return done.stdout.strip()
 
     @contextlib.contextmanager
@@ -121,15 +123,15 @@ class Tree:
         file, kernels = self.root / mutant.file, self.home / "cache/pearl-kernels"
         source, stat = file.read_bytes(), file.stat()
         file.write_bytes(mutant.applied(source))
-        self.mutated, link = True, None
-        if same_code and (new := self.digest()) and (kernels / self.machine_code).is_dir():
-            link = kernels / new
+        self.mutated = True
+        link = kernels / ((same_code and self.digest()) or self.machine_code)
+        if link.name != self.machine_code and (kernels / self.machine_code).is_dir():
             link.symlink_to(self.machine_code)
         try:
             yield
         finally:
-            if link:
-                link.unlink(missing_ok=True)
+            if link.is_symlink():
+                link.unlink()
             file.write_bytes(source)
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             self.mutated = False
