@@ -385,8 +385,7 @@ def test_a_mutant_of_no_kernel_finds_the_machine_code_of_before(tmp_path):
 def test_kernels_are_python_functions_where_numba_is_told_so_but_for_modules_with_intrinsics():
     code = """if True:
         import numpy as np
-        from pearl_devices.primitives import code_cache
-from pearl_devices.primitives.math import rng
+        from pearl_devices.primitives.math import rng
         from pearl_devices.primitives.replay import sum_tree
         tree = np.zeros(9, np.float32)
         tree[1:] = 1.0
