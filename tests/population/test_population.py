@@ -19,7 +19,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
 from pearl.population.members import build_population
-from pearl.population.results import summarise
+from pearl.population.setting_results import summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
@@ -49,7 +49,14 @@ SPEC = {
     },
 }
 RATE = "algorithm.learning_rate"
-LONG = 20_000
+
+
+def held(file, spec, steps, after):
+    """The spec with environments that wait, while `file` is there, beyond so many steps each."""
+    file.touch()
+    args = {"name": spec["algorithm"]["env"], "file": str(file), "after": after}
+    acting = spec["algorithm"] | {"env": "tests.uneven_envs:held", "env_args": args}
+    return spec | {"algorithm": acting, "train": spec["train"] | {"steps": steps}}
 
 
 class Heard:
@@ -86,7 +93,8 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     tmp_path,
 ):
     spec, out = tmp_path / "small.yaml", tmp_path / "sweep"
-    spec.write_text(yaml.safe_dump(SPEC | {"train": SPEC["train"] | {"steps": LONG}}))
+    rarely = SPEC | {"train": SPEC["train"] | {"evaluate_every": 2000}}
+    spec.write_text(yaml.safe_dump(held(tmp_path / "held", rarely, 12_000, 510)))
     ask = ("sweep", str(spec), "--seeds", "3,4", "--out", str(out))
     process = subprocess.Popen(
         [sys.executable, "-m", "pearl", *ask], stderr=subprocess.PIPE, text=True
@@ -105,6 +113,7 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert process.wait(timeout=HANG_S) == -signal.SIGTERM
     assert not any(map(running, begun))
     process.stderr.close()
+    (tmp_path / "held").unlink()
     found = json.loads((out / "sweep.json").read_text())
     assert found["status"] == "interrupted"
     assert problems(found, "sweep") == []
@@ -306,7 +315,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
 
 
 def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
-    from pearl.population.results import SweepRun
+    from pearl.population.setting_results import SweepRun
 
     outcomes = []
     for seed, last in ((0, 400), (1, 200)):
@@ -324,11 +333,12 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
 
 
 def test_returns_below_one_keep_three_digits():
-    from pearl.population.results import SettingResult, _intervals
+    from pearl.report.canvas import Text
+    from pearl.report.figures.curves import SettingCurve, intervals
 
     settings = [
-        SettingResult(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
+        SettingCurve(f"learning_rate={rate}", (), mean - 0.01, mean, mean + 0.01)
         for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
     ]
-    drawn = _intervals(settings)
-    assert {"0.0981", "0.0603"} <= {label.text for label in drawn.labels}
+    shapes = intervals(settings).draw(800.0).shapes
+    assert {"0.0981", "0.0603"} <= {each.text for each in shapes if isinstance(each, Text)}
