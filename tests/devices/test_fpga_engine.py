@@ -19,14 +19,14 @@ from pearl_devices import kernel
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga.bench import (
     NO_STALLS,
-    Engine,
+    SimulatedEngine,
     batch_stream,
     bounds_program,
     parameters,
     stream_of,
     tiles,
 )
-from pearl_devices.fpga.learner import Learner, acting, ddpg, dqn, transfer
+from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape, product_cycles
 from pearl_devices.fpga.simulation import built, missing
 
@@ -48,7 +48,7 @@ def library(array: int, change: tuple[str, str, str] | None = None, latency: int
     return built("engine", {**parameters(learner), **sizes}, latency, array, changes)
 
 
-def small(array: int) -> Learner:
+def small(array: int) -> LearnerProgram:
     return dqn((4, 8, 8, 2), 4, True, SHAPES[array])
 
 
@@ -57,7 +57,7 @@ class Run:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: LearnerProgram,
         *,
         every: float = 0,
         huber: float = 1.0,
@@ -91,7 +91,7 @@ class Run:
         else:
             from pearl_devices.primitives.fpga.dqn import bind_update
         self.call = bind_update(self.kernel, arrays, learner.shape.array)
-        self.engine = Engine(learner, path or library(learner.shape.array))
+        self.engine = SimulatedEngine(learner, path or library(learner.shape.array))
         for place, part in PARTS.items():
             self.engine.load(place, {net: arrays[f"learner.{net}{part}"] for net in self.nets})
         self.engine.set(
@@ -272,7 +272,7 @@ def products(array: int) -> Iterator[tuple[Any, Any, bool, bool]]:
 @pytest.mark.parametrize("array", [2, 4, 8])
 def test_products_of_all_shapes_read_both_ways(array):
     learner = small(array)
-    engine = Engine(learner, library(array))
+    engine = SimulatedEngine(learner, library(array))
     for a, b, acol, brow in products(array):
         (m, k), n = a.shape, b.shape[1]
         left, right = (a if acol else a.T), (b if brow else b.T)
@@ -312,7 +312,7 @@ def test_adam_over_a_hundred_thousand_values():
 
     array, rng = 4, np.random.default_rng(5)
     learner = dqn((255, 4), 4, False, SHAPES[4])
-    engine, size = Engine(learner, library(array)), 256 * 4
+    engine, size = SimulatedEngine(learner, library(array)), 256 * 4
     state = {p: np.zeros(size, np.float32) for p in "BTMV"}
     state["B"][:], state["T"][:] = rng.normal(size=(2, size))
     for place, flat in state.items():
@@ -361,7 +361,7 @@ def test_adam_over_a_hundred_thousand_values():
 @rtl
 def test_a_forward_pass_alone():
     learner = acting((4, 8, 8, 2), 6, SHAPES[4])
-    engine, rng = Engine(learner, library(4)), np.random.default_rng(2)
+    engine, rng = SimulatedEngine(learner, library(4)), np.random.default_rng(2)
     layers = [rng.normal(size=(i + 1, o)).astype(np.float32) for i, o in ((4, 8), (8, 8), (8, 2))]
     engine.load("B", {"q": np.concatenate([w.reshape(-1) for w in layers])})
     x = rng.normal(size=(6, 4)).astype(np.float32)
@@ -378,7 +378,7 @@ def test_a_forward_pass_alone():
 @rtl
 def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
     learner = small(4)
-    engine = Engine(learner, library(4))
+    engine = SimulatedEngine(learner, library(4))
     flat = np.random.default_rng(1).normal(size=5 * 8 + 9 * 8 + 9 * 2).astype(np.float32)
     for place in "BTMV":
         cycles = [engine.load(place, {"q": flat}), 0]

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
-from pearl_devices.fpga.learner import Learner
+from pearl_devices.fpga.learner import LearnerProgram
 from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
@@ -64,26 +64,26 @@ def is_released(device: Device) -> bool:
 
 
 @cache
-def _learner(kernel: Kernel, shape: Shape) -> Learner | str:
+def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
     """The learner of this shape for a kernel, or why there is none."""
     functions = kind_of(kernel).fpga
     assert functions is not None
     module, _, name = functions[0].partition(":")
     try:
-        found: Learner = getattr(import_module(module), name)(kernel, shape)
+        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape)
     except ValueError as error:
         return str(error)
     return found
 
 
-def learner(kernel: Kernel, device: Device, variant: str, width: int) -> Learner:
+def learner(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
     """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
     have room for.
 
     Raises:
         FigureError: there is none, or the device has no hard float32 block.
     """
-    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, Learner)}
+    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
     fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
     if not fitting:
         raise FigureError(
@@ -93,14 +93,14 @@ def learner(kernel: Kernel, device: Device, variant: str, width: int) -> Learner
     return found[max(fitting)]
 
 
-def _learners(kernel: Kernel, device: Device) -> list[Learner | str]:
+def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
     """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
     latency = int(figure(device, "float32_cycles"))
     parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
     return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
 
 
-def _mode(found: Learner) -> tuple[str, int]:
+def _mode(found: LearnerProgram) -> tuple[str, int]:
     return f"array{found.shape.array}", found.blocks()
 
 

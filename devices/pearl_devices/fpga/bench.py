@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices.fpga.learner import Learner, transfer
+from pearl_devices.fpga.learner import LearnerProgram, transfer
 from pearl_devices.fpga.program import Instruction
 from pearl_devices.fpga.simulation import built, loaded, log2
 
@@ -22,7 +22,7 @@ SETTINGS = ("b1", "r1", "b2", "r2", "eps", "tau", "clip", "delta", "inv_rows", "
 PROGRAMS = 64
 
 
-def parameters(learner: Learner) -> dict[str, int]:
+def parameters(learner: LearnerProgram) -> dict[str, int]:
     """The parameters of `rtl/engine.v` for a learner."""
     n, p = learner.shape.array, learner.shape.lanes
     return {
@@ -33,10 +33,10 @@ def parameters(learner: Learner) -> dict[str, int]:
     }  # fmt: skip
 
 
-class Engine:
+class SimulatedEngine:
     """A simulated engine. library: of another build than `parameters(learner)`, for tests."""
 
-    def __init__(self, learner: Learner, library: Path | None = None) -> None:
+    def __init__(self, learner: LearnerProgram, library: Path | None = None) -> None:
         self.learner = learner
         n = learner.shape.array
         path = library or built("engine", parameters(learner), learner.shape.latency, n)
@@ -126,7 +126,7 @@ def tiles(matrix: Array, n: int) -> list[Words]:
     ]
 
 
-def _rows_of(learner: Learner, name: str, flat: Array) -> list[Words]:
+def _rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
     net, rows, at = learner.nets[name], list[Words](), 0
     for i, o in zip(net.widths, net.widths[1:], strict=False):
         rows += tiles(flat[at : at + (i + 1) * o].reshape(i + 1, o), learner.shape.array)
@@ -134,7 +134,7 @@ def _rows_of(learner: Learner, name: str, flat: Array) -> list[Words]:
     return rows
 
 
-def stream_of(learner: Learner, rows: Sequence[Words]) -> Words:
+def stream_of(learner: LearnerProgram, rows: Sequence[Words]) -> Words:
     """Rows as the batch stream has them."""
     stream = np.zeros((len(rows), learner.stream_words), np.uint32)
     for at, row in enumerate(rows):
@@ -143,7 +143,7 @@ def stream_of(learner: Learner, rows: Sequence[Words]) -> Words:
 
 
 def batch_stream(
-    learner: Learner, obs: Array, action: npt.NDArray[Any], reward: Array, next_obs: Array,
+    learner: LearnerProgram, obs: Array, action: npt.NDArray[Any], reward: Array, next_obs: Array,
     discount: Array, weight: Array, steps: Sequence[tuple[float, float, int]],
 ) -> Words:  # fmt: skip
     """The stream of one gradient step. steps: (size, root, mode of the target) of each network, in

@@ -18,7 +18,7 @@ HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
 
 
 @dataclass(frozen=True)
-class Net:
+class PlacedNet:
     """A dense network on the engine: widths, input first; the matrix of parameters of each layer,
     the bias as last row; what each layer reads from memory A, input first; the gradient by the
     output."""
@@ -31,7 +31,7 @@ class Net:
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerProgram:
     """A learner: its engine, networks by name, memories, and the program of one gradient step.
 
     blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of
@@ -39,7 +39,7 @@ class Learner:
     """
 
     shape: Shape
-    nets: Mapping[str, Net]
+    nets: Mapping[str, PlacedNet]
     batch: int
     double: bool
     program: tuple[Instruction, ...]
@@ -72,7 +72,7 @@ class Learner:
         return n * n + 11 * self.shape.lanes + n + 2 + 4 + (6 if self.action else 0)
 
 
-def _layer(net: Net, layer: int, rows: int, n: int, **more: int | bool) -> Instruction:
+def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) -> Instruction:
     """The product of a layer's forward pass over `rows` rows in `down` blocks from the input's."""
     i, weights = net.widths[layer], net.weights[layer]
     hidden = layer < len(net.weights) - 1
@@ -88,7 +88,7 @@ def _layer(net: Net, layer: int, rows: int, n: int, **more: int | bool) -> Instr
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def _forward(net: Net, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
+def _forward(net: PlacedNet, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
     """A forward pass. first: block of the input, if not its own first. last: `where` of the
     output."""
     found = [_layer(net, layer, rows, n) for layer in range(len(net.weights))]
@@ -101,7 +101,7 @@ def _of_target(program: list[Instruction]) -> list[Instruction]:
     return [replace(i, from_target=True) if i.op == "mul" else i for i in program]
 
 
-def _backward(net: Net, batch: int, n: int, *, gradient: bool = True) -> list[Instruction]:
+def _backward(net: PlacedNet, batch: int, n: int, *, gradient: bool = True) -> list[Instruction]:
     """The gradients by parameters (if `gradient`) and by activations, last layer first. That by the
     activations of a layer takes their place in A."""
     found, down = [], -(-batch // n)
@@ -126,7 +126,7 @@ def _backward(net: Net, batch: int, n: int, *, gradient: bool = True) -> list[In
     return found
 
 
-def _optimise(net: Net, n: int) -> list[Instruction]:
+def _optimise(net: PlacedNet, n: int) -> list[Instruction]:
     """Clip, take the step's constants, and walk over all parameters."""
     found = [Instruction("norm"), Instruction("load", where=6)]
     for layer, w in enumerate(net.weights):
@@ -150,13 +150,15 @@ def _rows(where: int, batch: int, across: int, base: int, n: int) -> Instruction
     )
 
 
-def _net(widths: tuple[int, ...], x: Matrix, rows: int, batch: int, a: Memory, w: Memory) -> Net:
+def _net(
+    widths: tuple[int, ...], x: Matrix, rows: int, batch: int, a: Memory, w: Memory
+) -> PlacedNet:
     weights = tuple(w.matrix(i + 1, o) for i, o in pairwise(widths))
     inputs = (x, *(a.matrix(rows, width) for width in widths[1:-1]))
-    return Net(widths, weights, inputs, a.matrix(batch, widths[-1]), ())
+    return PlacedNet(widths, weights, inputs, a.matrix(batch, widths[-1]), ())
 
 
-def _deltas(net: Net, batch: int, b: Memory) -> Net:
+def _deltas(net: PlacedNet, batch: int, b: Memory) -> PlacedNet:
     return replace(net, deltas=tuple(b.matrix(batch, width) for width in net.widths[1:]))
 
 
@@ -172,7 +174,7 @@ def _check(outputs: int, batch: int, n: int) -> None:
         raise ValueError(f"a batch of {batch} rows: an engine counts to {MOST_ROWS}")
 
 
-def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> Learner:
+def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> LearnerProgram:
     """The learner of DQN, plain or double (`primitives.updates.dqn`)."""
     n = shape.array
     _check(widths[-1], batch, n)
@@ -198,13 +200,15 @@ def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> Lear
         *_optimise(net, n),
         Instruction("halt"),
     ]  # fmt: skip
-    return Learner(
+    return LearnerProgram(
         shape, {"q": net}, batch, double, tuple(program), a.blocks, b.blocks, w.blocks,
         2 * down * n, widths[0], 0,
     )  # fmt: skip
 
 
-def ddpg(actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape) -> Learner:
+def ddpg(
+    actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape
+) -> LearnerProgram:
     """The learner of DDPG (`primitives.updates.ddpg`): the critic's step, then the actor's."""
     n, seen, act = shape.array, actor[0], actor[-1]
     _check(act, batch, n)
@@ -252,13 +256,13 @@ def ddpg(actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Sha
         *_optimise(mu, n),
         Instruction("halt"),
     ]  # fmt: skip
-    return Learner(
+    return LearnerProgram(
         shape, {"actor": mu, "critic": q}, batch, False, tuple(program), a.blocks, b.blocks,
         w.blocks, tail * down * n, seen, act,
     )  # fmt: skip
 
 
-def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
+def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction, ...]:
     """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or
     V."""
     at, n = PLACES.index(place), learner.shape.array
@@ -272,7 +276,7 @@ def transfer(learner: Learner, op: str, place: str) -> tuple[Instruction, ...]:
     return (*walks, Instruction("halt"))
 
 
-def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> Learner:
+def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
     """A forward pass alone: observations in, outputs out. The host chooses the actions."""
     n = shape.array
     _check(widths[-1], rows, n)
@@ -286,7 +290,7 @@ def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> Learner:
         replace(_rows(PLACES.index("heads"), rows, 1, 0, n), op="store"),
         Instruction("halt"),
     )
-    return Learner(
+    return LearnerProgram(
         shape,
         {"q": net},
         rows,
@@ -301,16 +305,16 @@ def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> Learner:
     )
 
 
-def of_dqn(kernel: Kernel, shape: Shape) -> Learner:
+def of_dqn(kernel: Kernel, shape: Shape) -> LearnerProgram:
     """The learner of an update.dqn."""
     return dqn(kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double")), shape)
 
 
-def of_ddpg(kernel: Kernel, shape: Shape) -> Learner:
+def of_ddpg(kernel: Kernel, shape: Shape) -> LearnerProgram:
     """The learner of an update.ddpg."""
     return ddpg(kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch"), shape)
 
 
-def of_acting(kernel: Kernel, shape: Shape) -> Learner:
+def of_acting(kernel: Kernel, shape: Shape) -> LearnerProgram:
     """The engine of an inference."""
     return acting(kernel.layers(), kernel.dim("envs"), shape)

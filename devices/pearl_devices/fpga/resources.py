@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pearl_devices.base import Device, FigureError
-from pearl_devices.fpga.learner import Learner
+from pearl_devices.fpga.learner import LearnerProgram
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
@@ -86,7 +86,7 @@ Sizes = list[tuple[int, int, int]]
 """Memories: how many, words of each, bits of a word."""
 
 
-def learner_memories(learner: Learner) -> Sizes:
+def learner_memories(learner: LearnerProgram) -> Sizes:
     """The memories of `rtl/engine.v`."""
     n = learner.shape.array
     samples = -(-learner.batch // n) * n
@@ -133,7 +133,7 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
     return ""
 
 
-def learner_misfit(learner: Learner, device: Device) -> str:
+def learner_misfit(learner: LearnerProgram, device: Device) -> str:
     """Why the memories of a learner find no room on chip; empty where they do."""
     what = f"array{learner.shape.array}"
     return misfit(learner_memories(learner), on_chip(device), what)
