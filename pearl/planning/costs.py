@@ -25,6 +25,8 @@ class Mode:
     width: units of the device.
     estimate: time and energy of a firing, or of the fused call.
     share: environments of the replica that this mode is for; None: a whole task.
+    unit_bytes: memory that the tasks keep on each unit of their lane for as long as the plan runs.
+        A lane holds what all modes on it keep there, up to `Device.unit_memory_bytes`.
 
     Raises:
         SpecError: a field has another type.
@@ -36,6 +38,7 @@ class Mode:
     width: int
     estimate: Estimate
     share: int | None = None
+    unit_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         tasks, share = self.tasks, self.share
@@ -53,6 +56,8 @@ class Mode:
                 raise SpecError(
                     f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
                 )
+        if wrong := misfit(self.unit_bytes):
+            raise SpecError(f"{where}: unit_bytes {wrong}")
         object.__setattr__(self, "tasks", tuple(tasks))
         object.__setattr__(self, "width", int(self.width))
 
@@ -66,6 +71,9 @@ class Mode:
         return self.device, self.variant, self.width
 
 
+LANE_TERMS = ("apart_extra_s", "shared_extra_s")
+"""The fields of a table that depend on whether two tasks share a lane."""
+
 Choice = tuple[str, tuple[str, str, int]]
 """A task and the key of one of its modes."""
 
@@ -76,11 +84,18 @@ class CostTable:
 
     pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
         May be negative as long as the task's time is not; for latency and occupancy alike.
+    apart_extra_s: (task, other task) → seconds added to every firing of the task where the other
+        one runs on another lane: what crossing from one group of units to another costs.
+    shared_extra_s: the same where both run on one lane: what switching a group of units between
+        two tasks costs. Of a fused call both count once for each firing of its member; between
+        members of one call neither counts.
     """
 
     platform: Platform
     modes: tuple[Mode, ...]
     pair_extra_s: Mapping[tuple[Choice, Choice], float] = field(default_factory=dict)
+    apart_extra_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    shared_extra_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -140,6 +155,30 @@ class CostTable:
                         "task and the key of its mode: (device, variant, width)"
                     )
 
+        for name in LANE_TERMS:
+            terms = getattr(self, name)
+            if not isinstance(terms, Mapping):
+                raise SpecError(f"cost table: {name} is {shown(terms)}; a mapping is needed")
+            object.__setattr__(self, name, MappingProxyType(dict(terms)))
+            for names, seconds in terms.items():
+                if not is_names(names) or len(set(names)) != 2 or len(names) != 2:
+                    raise SpecError(
+                        f"cost table: {name} has {shown(names)}; a pair of two tasks is needed"
+                    )
+                if wrong := misfit(seconds):
+                    raise SpecError(f"{name} of {' with '.join(names)}, in seconds, {wrong}")
+
+    @cached_property
+    def lane_terms(self) -> tuple[tuple[str, str, float, bool], ...]:
+        """(task, other task, seconds, whether they count on one lane or on two) of `apart_extra_s`
+        and `shared_extra_s`."""
+        return tuple(
+            (a, b, seconds, shared)
+            for terms, shared in ((self.apart_extra_s, False), (self.shared_extra_s, True))
+            for (a, b), seconds in terms.items()
+            if seconds
+        )
+
     def of(self, *tasks: str) -> tuple[Mode, ...]:
         """The modes of one whole task, or the fused modes of exactly these tasks."""
         return self._whole.get(tasks, ())
@@ -154,12 +193,16 @@ class CostTable:
         return {tasks: tuple(modes) for tasks, modes in by_tasks.items()}
 
     def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
-        """Task of a fused call → its share of the call, by what the parts cost on its device.
+        """Task of a fused call → its share of the call: the shares that its `Fusion` gives, else by
+        what the parts cost on its device.
 
         They cost the times of their firings run apart there, in the call's variant where a task has
         it, else in its fastest; where one cannot run apart, the time that flops and bytes take at
         the device's rates. Empty where these are not counted either: then only the call is known.
         """
+        given = next((f.shares for f in graph.fusions if f.tasks == mode.tasks and f.shares), None)
+        if given is not None:
+            return dict(given)
         q, device, apart = graph.repetition, self.platform.device(mode.device), {}
         for task in mode.tasks:
             alone = [m for m in self.of(task) if m.device == mode.device]
