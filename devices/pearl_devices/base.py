@@ -107,7 +107,8 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """One place where kernels run.
 
-    kind: its backend, a key of `pearl_devices.BACKENDS`.
+    kind: its backend, a key of `pearl_devices.BACKENDS`; by default `null`, which runs nothing, for
+        costs that are given.
     width: units that lanes share.
     width_unit: the unit, as its kind names it: cores, sm, pe, ….
     max_lanes: serial executors that may run side by side on it.
@@ -135,7 +136,7 @@ class Device:
     """
 
     name: str
-    kind: str
+    kind: str = "null"
     width: int = 1
     width_unit: str = "cores"
     max_lanes: int = 1
@@ -287,6 +288,7 @@ class Platform:
     host: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))
         names = [d.name for d in self.devices]
         if not names:
             raise ValueError(f"platform {self.name!r} has no device; it needs at least one")

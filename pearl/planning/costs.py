@@ -61,6 +61,32 @@ class Mode:
         object.__setattr__(self, "tasks", tuple(tasks))
         object.__setattr__(self, "width", int(self.width))
 
+    @classmethod
+    def of(
+        cls,
+        task: str | tuple[str, ...],
+        device: str,
+        seconds: float,
+        *,
+        width: int = 1,
+        variant: str = "given",
+        energy_j: float = 0.0,
+        unit_bytes: float = 0.0,
+    ) -> Mode:
+        """The mode of a task, or of the tasks of a fusion, whose seconds on a device are known.
+
+        seconds: of one firing, or of the fused call. energy_j: above idle, of one as well.
+
+        Raises:
+            SpecError: an argument has another type or is out of range.
+        """
+        tasks = (task,) if isinstance(task, str) else task
+        for name, value in (("seconds", seconds), ("energy_j", energy_j)):
+            if wrong := misfit(value):
+                raise SpecError(f"mode of {shown(task)} on {shown(device)}: {name} {wrong}")
+        estimate = Estimate(seconds, energy_j=energy_j)
+        return cls(tasks, device, variant, width, estimate, unit_bytes=unit_bytes)
+
     @property
     def fused(self) -> bool:
         return len(self.tasks) > 1

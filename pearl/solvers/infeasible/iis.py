@@ -320,6 +320,19 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
     capacity = {
         d: min(platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf)) for d in used
     }
+    entries = [_entry("memory", d, total, size, "bytes") for d, size in capacity.items()]
+    crowded = []
+    for d in used:
+        room = platform.device(d).unit_memory_bytes
+        kept = sum(min(m.unit_bytes for m in modes) for modes in space.options)
+        if room < math.inf and kept > 0:
+            crowded.append(
+                f"memory of a unit of {d} is {room:.3g} bytes, and all tasks on one lane keep at "
+                f"least {kept:.3g} bytes on each unit"
+            )
+            entries.append(_entry("memory", d, kept, room, "bytes"))
+    if crowded and total <= min(capacity.values()):
+        return f"fits into memory: {'; '.join(crowded)}", entries[len(capacity) :]
     largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
     names = {t for u in space.classes[largest] for t in space.expansion.units[u]}
     text = (
@@ -327,4 +340,4 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
         f"{', '.join(f'{d} {size:.3g} bytes' for d, size in capacity.items())}; the largest share "
         f"is {', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )
-    return text, [_entry("memory", d, total, size, "bytes") for d, size in capacity.items()]
+    return "; ".join([text, *crowded]), entries
