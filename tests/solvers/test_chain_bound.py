@@ -1,0 +1,87 @@
+"""The bound from chains and rings of classes, against enumeration of small graphs."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.solver.instances import small
+from benchmarks.solver.loops import ring
+from pearl import solve
+from pearl.errors import InfeasibleError
+from pearl.planning.problem import Problem
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.large.chain_bound import chain_bound, climb
+from pearl.solvers.large.chain_program import ChainProgram
+from pearl.solvers.model.cost_floor import period_floor_s
+from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.lane_sequencing import best_orders
+from pearl.testing.graphs import random_limited
+
+
+def least_period_s(space):
+    """The least proven period of any plan of a search space, by enumeration."""
+    least = math.inf
+    for modes in itertools.product(*space.options):
+        a = Assignment(space.expansion, space.costs, modes, (0,) * len(modes))
+        if not space.violates_coupling(a):
+            least = min(least, best_orders(build_timed_graph(a), below_s=least).bound_s)
+    return least
+
+
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_no_plan_of_a_ring_is_below_the_bound(ratio, tokens):
+    for seed in range(3):
+        graph, costs = ring(seed, ratio, tokens, tasks=5, devices=3)
+        (space,) = search_spaces(Problem(graph, costs))
+        bound, least = chain_bound(space).bound_s, least_period_s(space)
+        floor = period_floor_s(space)
+        assert floor * (1 - 1e-6) <= bound <= least, (seed, bound, least)
+
+
+def test_one_token_and_much_memory_leave_nothing_between_bound_and_plan():
+    """Then a ring is a shortest cycle, which dynamic programming finds exactly."""
+    graph, costs = ring(1, 0.3, 1, tasks=6, devices=3)
+    roomy = type(costs)(_with_memory(costs.platform), costs.modes)
+    (space,) = search_spaces(Problem(graph, roomy))
+    assert chain_bound(space).bound_s == pytest.approx(least_period_s(space), rel=1e-6)
+
+
+def _with_memory(platform):
+    devices = tuple(replace(d, memory_bytes=1e9) for d in platform.devices)
+    return replace(platform, devices=devices)
+
+
+def test_the_bound_holds_for_any_graph():
+    """Graphs with chords, transfers of links, pipelined modes, several lanes, rates and groups."""
+    problems = [(*small(seed, tasks=5, devices=4, modes=2), None) for seed in range(4)]
+    problems += [random_limited(seed, most_tasks=5, most_devices=3) for seed in range(24)]
+    tight = 0
+    for graph, costs, limits in problems:
+        options = {} if limits is None else {"limits": limits}
+        try:
+            spaces = search_spaces(Problem(graph, costs, **options))
+            bound = min(chain_bound(space).bound_s for space in spaces)
+            period = solve(graph, costs, time_limit_s=2, **options).period_s
+        except InfeasibleError:
+            continue
+        assert bound <= period * (1 + 1e-9), graph.name
+        tight += bound > period * (1 - 1e-6)
+    assert tight > 3
+
+
+def test_the_value_is_that_of_the_devices():
+    """The priced value of the program is what its devices use, at their prices."""
+    graph, costs = ring(2, 1.0, 4, tasks=30, devices=4)
+    (space,) = search_spaces(Problem(graph, costs))
+    program = ChainProgram(space)
+    prices = climb(program, 20).prices
+    value, devices = program.cheapest(prices)
+    ratios, loads, memory = program.uses(devices)
+    parts = [ratios @ prices.cycles, loads @ prices.resources]
+    parts.append((memory - program.tight) @ prices.memory)
+    assert value == pytest.approx(math.fsum(parts), rel=1e-9)
+    assert np.isin(devices, range(1, 5)).all()  # nothing runs on the host
