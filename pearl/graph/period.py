@@ -37,7 +37,7 @@ WINDOW_UNITS = 16
 
 
 @dataclass(frozen=True)
-class Window:
+class FiringWindow:
     """The first firing of one unit, the last firing of one, and the firings that run between.
 
     Firings of a unit run in their own order. So each of these firings starts after the first one
@@ -74,7 +74,7 @@ class Expansion:
         return self.graph.repetition[tasks[0]] if len(tasks) == 1 else 1
 
     @cached_property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[FiringWindow, ...]:
         """The windows in which a lane may have to wait: those that hold several firings of a unit,
         or two that no path orders. None where there are more than WINDOW_UNITS units."""
         units = range(len(self.units))
@@ -110,7 +110,7 @@ class Expansion:
                     for b in members[: members.index(a)]
                 ):
                     firings = tuple((u, counts[u]) for u in members)
-                    found.append(Window(i, j, ends[i][0], ends[j][1], firings))
+                    found.append(FiringWindow(i, j, ends[i][0], ends[j][1], firings))
         return tuple(found)
 
     def rows(self, edge: Edge) -> list[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from pearl.errors import SpecError
 
 
-class Channel(Protocol):
+class RatedEdge(Protocol):
     """The part of an edge that the equations see."""
 
     @property
@@ -24,7 +24,7 @@ class Channel(Protocol):
 
 
 def firings_of(
-    graph: str, touching: Mapping[str, Sequence[Channel]], edges: Sequence[Channel]
+    graph: str, touching: Mapping[str, Sequence[RatedEdge]], edges: Sequence[RatedEdge]
 ) -> dict[str, int]:
     """Task → firings in one iteration, the least positive solution of each connected component.
 
