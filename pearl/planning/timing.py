@@ -249,23 +249,18 @@ class TimedGraph:
 
     def _window_arcs(self) -> Iterator[Arc]:
         """For each window and lane, what passes at least between its ends: the firings that the
-        lane runs of it, after the first unit is complete where that runs elsewhere."""
+        lane runs of it, after the first unit is complete where that runs elsewhere. Copies that a
+        lane pays for are left out: one may go on after the result is there."""
         a = self.assignment
         lanes = [(m.device, k) for m, k in zip(a.modes, a.lanes, strict=True)]
-        occupancy_s = [a.occupancy_s(u) + a.copying_s[u] for u in range(len(lanes))]
         for window in a.expansion.windows:
             busy: dict[tuple[str, int], float] = {}
-            beyond: dict[tuple[str, int], float] = {}  # a copy may go on after the result is there
             for u, firings in window.firings:
-                seconds = (firings - (u == window.last)) * occupancy_s[u]
+                seconds = (firings - (u == window.last)) * a.occupancy_s(u)
                 busy[lanes[u]] = busy.get(lanes[u], 0.0) + seconds
-                over = occupancy_s[u] - a.latency_s(u)
-                beyond[lanes[u]] = max(over, beyond.get(lanes[u], 0.0))
             for lane, seconds in busy.items():
                 if lanes[window.first] != lane:
                     seconds += a.latency_s(window.first)
-                if lanes[window.last] != lane:
-                    seconds -= beyond[lane]
                 yield window.begin, window.end, seconds, 0
 
     def ring(self, orders: Orders) -> list[Arc]:
