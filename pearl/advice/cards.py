@@ -137,14 +137,12 @@ def _sure(finding: Finding) -> Section:
     )
     mean, worst = (float(finding.numbers[k]) for k in ("regret_mean", "regret_worst"))
     text = f"This plan is the best one in {percent(best)} of the draws."
-    more = (
-        "No other plan is better in any of them."
-        if best > 0.9995
-        else (
-            f"In the others another one is faster: keeping this plan loses {percent(mean)} on average "
-            f"over all draws, {percent(worst)} at worst."
+    more = "No other plan is better in any of them."
+    if best <= 0.9995:
+        more = (
+            "In the others another one is faster: keeping this plan loses "
+            f"{percent(mean)} on average over all draws, {percent(worst)} at worst."
         )
-    )
     blocks = (*((figure,) if figure else ()), Sentences("", (("", finding.answer),), inline=True))
     return Section("How sure", text, more, (*blocks, *_command(finding)))
 
