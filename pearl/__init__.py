@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pearl.explanation import explain
     from pearl.graph.limits import Limits
     from pearl.graph.task_graph import Edge, Task, TaskGraph
+    from pearl.planner.planner import pareto as pareto
+    from pearl.planner.planner import plan as plan
     from pearl.planning.costs import CostTable, Mode
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
