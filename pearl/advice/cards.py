@@ -9,12 +9,11 @@ from dataclasses import replace
 from pearl.advice.case import Finding
 from pearl.advice.comparison import number
 from pearl.explanation.sections import SLACK
-from pearl.formatting import percent
 from pearl.planning.plans import Plan
 from pearl.report.document import Block, Card, Cards, Command, Section, Sentences
 from pearl.report.figures.bars import BarRow, Part, bar_chart, stacked_bar
 from pearl.report.figures.front import sureness, tried_numbers
-from pearl.report.lead import the_device
+from pearl.report.lead import percent, the_device
 
 LONGEST = 58
 """Letters of a verdict at most; a longer first clause is part of the reason."""

@@ -327,3 +327,23 @@ def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
     assert "Plans side by side: dqn_cartpole_gpu and other" in ran.stdout
     assert "which is faster  other: 16,000 env steps/s" in ran.stdout
     assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
+    """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
+    plan = planned("dqn_cartpole_gpu")
+    assert plan.problem is not None
+    found = schedule_of(load_plan(plan.to_json()), plan.problem.costs.platform)
+    assert found is not None
+    period = plan.period_s
+
+    def phases(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        first = next(start for task, start in pairs if task == "replay_insert")
+        moved = [(task, round((start - first) / period % 1.0, 6) % 1.0) for task, start in pairs]
+        return sorted(moved)
+
+    exact = [(f.task, f.start_s) for f in plan.schedule() if ">" not in f.task]
+    own = [(e.task, e.start_s) for e in found.events if not e.to]
+    for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
+        assert task == other
+        assert phase == pytest.approx(expected, abs=1e-5)
