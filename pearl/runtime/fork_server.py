@@ -51,10 +51,8 @@ HANDLES = 250
 START_S = 120.0
 """The server has imported the modules and forked within this time (assumed)."""
 
-AT_IMPORT = (
-    *("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_", "PYTHON", "LD_"),
-    *("PEARL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"),  # where kernels keep machine code
-)
+AT_IMPORT = ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_", "PYTHON", "LD_")
+AT_IMPORT += ("PEARL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # where kernels keep machine code
 """Prefixes of the environment variables that libraries read while they are imported: a server
 serves children with the same values only."""
 
