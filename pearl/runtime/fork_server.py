@@ -52,13 +52,8 @@ START_S = 120.0
 """The server has imported the modules and forked within this time (assumed)."""
 
 AT_IMPORT = ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_", "PYTHON", "LD_")
-AT_IMPORT += ("PEARL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # where kernels keep machine code
 """Prefixes of the environment variables that libraries read while they are imported: a server
 serves children with the same values only."""
-
-IMPORTED_TOO = ("torch", "numba.", "gymnasium", "pearl_devices.", "pearl.algorithms.")
-"""`torch`, and beginnings of the names of modules that the server imports where this process has
-imported them: kernels and what they need. Modules of the user's own are for the children alone."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -118,7 +113,7 @@ class ForkedProcess:
             "dies_by": int(dies_by),
             "path": sys.path,
             "folder": os.getcwd(),
-            "imports": _imported(),
+            "imports": [name for name in ("torch",) if name in sys.modules],
         }
         try:
             self._server = _request(order, [writes, stdin, output, *handles], variables)
@@ -244,12 +239,6 @@ def running() -> list[int]:
     return [child.pid for child in children if child.poll() is None]
 
 
-def _imported() -> list[str]:
-    """The modules that the server imports besides that of the program."""
-    torch, *beginnings = IMPORTED_TOO
-    return [n for n in list(sys.modules) if n == torch or n.startswith(tuple(beginnings))]
-
-
 def _read_at_import(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(AT_IMPORT)}
 
@@ -318,8 +307,8 @@ def serve(requests: socket.socket) -> int:
         order, server = json.loads(packet), os.getpid()
         sys.path[:] = order["path"]
         module, _, function = order["program"].partition(":")
-        for name in (module, *order["imports"]):
-            with suppress(Exception):  # the child says so, if it needs the module
+        with suppress(ImportError):  # the child says so: it needs the module
+            for name in (module, *order["imports"]):
                 import_module(name)
         gc.freeze()  # a collection in the child would copy each page that it visits
         child = os.fork()

@@ -21,7 +21,6 @@ def tell() -> int:
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
         "drawn": [float(np.random.random()), random.random()],
         "path": sys.path,
-        "modules": list(sys.modules),
     }
     Path(sys.argv[1]).write_text(json.dumps(about))
     print("said")

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401 (so that the server imports it)
 
 from pearl.runtime import fork_server
 from pearl.runtime.fork_server import ForkedProcess
-from pearl_devices.primitives.math import rng
 
 LONG_S = 120.0
 """Nothing takes that long; it bounds a hang."""
@@ -63,8 +61,6 @@ def test_a_process_has_the_arguments_environment_folder_and_cores_it_was_given(
         assert found["group"], "a signal to the group of the parent would reach the child"
         assert found["threads"] == 1, "a fork would copy the locks of other threads"
         assert process.cpu_s > 0.0
-        assert {"torch", rng.__name__} < set(found["modules"]), "the child would import them itself"
-        assert __name__ not in found["modules"], "the server imports modules of the user's own"
     assert len(set(drawn)) == 4, "two processes draw the same random numbers"
 
 
@@ -105,16 +101,14 @@ def test_how_a_process_ends_is_its_return_code():
 
 def test_one_server_serves_all_until_libraries_would_read_another_environment(monkeypatch):
     pids = []
-    for threads, cache in (("1", "a"), ("1", "a"), ("2", "a"), ("2", "b")):
+    for threads in ("1", "1", "2"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        monkeypatch.setenv("PEARL_CACHE_DIR", cache)
         with forked("sleep") as (process, output):
             assert output.readline() == b"asleep\n"
             pids.append(fork_server._servers[-1].process.pid)
             parent = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1]
             assert int(parent) == pids[-1]
-    assert pids[0] == pids[1]
-    assert len(set(pids)) == 3
+    assert pids[0] == pids[1] != pids[2]
 
 
 def test_a_server_that_was_killed_takes_its_children_along_and_has_a_successor():
