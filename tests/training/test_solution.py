@@ -43,7 +43,7 @@ def trainer(seconds: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> Trainer:
     def evaluate(self: Any, policy: Any, episodes: int, seed: int) -> Evaluation:
         return Evaluation((next(given),) * episodes, 0, 500) if episodes else Evaluation((), 0, 0)
 
-    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     return trainer
 
 
@@ -66,11 +66,11 @@ def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_tol
     assert found.checkpoint_s >= 1.0
     assert parts < found.end_s - 1000.0
     assert load_run(tmp_path).solution == found
-    text = " ".join(Report(run.plan, run).text(200).split())
+    text = " ".join(Report(run.plan, run).text(200, verbose=True).split())
     assert "to a return of 475 (env step 160)" in text
     assert "to the best, 490 (env step 240)" in text
     unsolved = replace(found, threshold_s=None, threshold_env_steps=None)
-    text = Report(run.plan, replace(run, solution=unsolved)).text(200)
+    text = Report(run.plan, replace(run, solution=unsolved)).text(200, verbose=True)
     assert "a return of 475 was not reached" in " ".join(text.split())
 
 
@@ -89,4 +89,4 @@ def test_a_checkpoint_of_before_the_clock_was_kept_is_read(trainer: Trainer, tmp
     trainer.train(steps=80, out=tmp_path)
     progress = dict(checkpoint.load(tmp_path / "checkpoint.safetensors").about["progress"])
     assert progress.pop("spent")["wall_s"] > 0.0
-    assert RunState.of(progress, "here").spent == {}
+    assert RunState.from_json(progress, "here").spent == {}
