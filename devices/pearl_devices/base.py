@@ -58,9 +58,9 @@ OPT_IN_VARIANTS = {
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
     "for replay_insert and replay_sample alike",
-    "integer-tree": "rounds priorities to whole numbers, so it draws other rows; on a simulated FPGA; "
+    "integer-tree": "rounds priorities to whole numbers and draws other rows; on a simulated FPGA; "
     "name it for replay_insert, replay_sample and replay_update alike",
-    "envpool": "steps envpool's versions of the environments; needs the extra [envpool]",
+    "envpool": "steps envpool's environments; needs the package envpool (the extra [envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
 the others do, or have arrays in another place → what."""
