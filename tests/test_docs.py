@@ -50,6 +50,29 @@ def test_the_example_without_rl_finds_the_gpu_for_the_heavy_stage():
     assert plan.period_s == pytest.approx(around / 2)
 
 
+def test_the_example_of_groups_of_gpus_chooses_the_published_split(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["llm_placement.py"])
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import llm_placement
+
+    plan = llm_placement.main()
+    assert llm_placement.groups_of(plan) == [
+        (["rollout"], 4),
+        (["old_log_prob", "update_actor"], 12),
+    ]
+    assert (plan.period_s, plan.status) == (458.0, "optimal")
+    assert (tmp_path / "placement.svg").read_text().startswith("<svg")
+    tight = {  # training holds 84 GB on one GPU, 42 GB on each of two
+        "gpus": 4, "times": {"rollout": {1: 4.0}, "train": {1: 1.0, 2: 2.0}}, "gpu_gb": 80,
+        "sharded_gb": {"train": 84}, "each_gb": {"rollout": 40}, "transfer_s": 0.5, "lag": 1,
+    }  # fmt: skip
+    plan = pearl.solve(**llm_placement.read(tight))
+    assert plan.task("train").width == 2
+    assert sorted(llm_placement.groups_of(plan)) == [(["rollout"], 1), (["train"], 2)]
+    assert plan.period_s == 4.0  # 40 + 42 GB are too much for one group
+
+
 def test_no_path_of_a_machine_stands_in_the_repository():
     pattern = re.compile(r"/(work|root|home|tmp)/[a-z]")
     files = [p for p in ROOT.rglob("*") if p.suffix in {".md", ".py", ".toml", ".yaml"}]
