@@ -50,6 +50,22 @@ def test_the_example_without_rl_finds_the_gpu_for_the_heavy_stage():
     assert plan.period_s == pytest.approx(around / 2)
 
 
+SOLVER = re.findall(r"```python\n(.*?)```", (ROOT / "docs/solver.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SOLVER, ids=["job shop", "pipeline", "groups"])
+def test_an_example_of_the_solver_is_short_and_draws_its_chart(code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert code.count("\n") < 40
+    exec(compile(code, "docs/solver.md", "exec"), {})
+    (chart,) = tmp_path.glob("*.svg")
+    assert chart.read_text() == (ROOT / "docs" / chart.name).read_text()
+    told = capsys.readouterr().out
+    assert re.search(
+        "all done after 15 s, optimal|every 9.000 ms, 0.0%|lag 1: 458 s.*optimal", told
+    )
+
+
 def test_the_example_of_groups_of_gpus_chooses_the_published_split(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["llm_placement.py"])
@@ -134,6 +150,7 @@ CODE = {
     "docs/own_kernel.md": "tests/algorithms/test_own_kernel.py",
     "docs/contract.md": "signatures, which tests/test_public.py holds",
     "docs/steering.md": "a callback; tests/training/test_steering.py has others like it",
+    "docs/solver.md": "tests/test_docs.py",
     "docs/sweep.md": "a sweep of many runs; tests/population runs smaller ones",
 }
 """Page → the test that runs its blocks of Python, or the reason why none does."""

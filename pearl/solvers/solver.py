@@ -22,6 +22,7 @@ from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.first_plan import first_plan
+from pearl.solvers.free_messages import free_weights_note
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
@@ -246,7 +247,7 @@ def solve_problem(
             "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
         )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
-    plan = replace(plan, problem=whole)
+    plan = replace(plan, problem=whole, note=free_weights_note(best.assignment))
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan
