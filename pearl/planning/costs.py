@@ -22,7 +22,7 @@ from pearl.planning.variants import (
 from pearl_devices import Device, Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
 from pearl_devices.hosts import alike
-from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.calibrator import (
@@ -31,7 +31,7 @@ from pearl_estimators.host.calibrator import (
     is_calibrated,
     is_calibrated_here,
 )
-from pearl_estimators.host.interference import Shares, named, side
+from pearl_estimators.host.interference import Shares, share_name, side
 
 LEARNS = "update"
 """The task whose lane runs in the process that trains."""
@@ -62,8 +62,8 @@ class Mode:
     def __post_init__(self) -> None:
         tasks, share = self.tasks, self.share
         if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
-            raise SpecError(f"mode: tasks is {shown(tasks)}; needed are names of tasks, each once")
-        where = f"mode of {', '.join(tasks)} on {shown(self.device)}"
+            raise SpecError(f"mode: tasks is {quote(tasks)}; needed are names of tasks, each once")
+        where = f"mode of {', '.join(tasks)} on {quote(self.device)}"
         for name, fits, needed in (
             ("device", isinstance(self.device, str), "the name of a device"),
             ("variant", isinstance(self.variant, str), "text"),
@@ -73,7 +73,7 @@ class Mode:
         ):
             if not fits:
                 raise SpecError(
-                    f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+                    f"{where}: {name} is {quote(getattr(self, name))}; {needed} is needed"
                 )
         object.__setattr__(self, "tasks", tuple(tasks))
         object.__setattr__(self, "width", int(self.width))
@@ -139,26 +139,26 @@ class CostTable:
 
     def _check_types(self) -> None:
         if not isinstance(self.platform, Platform):
-            raise SpecError(f"cost table: platform is {shown(self.platform)}; a Platform is needed")
+            raise SpecError(f"cost table: platform is {quote(self.platform)}; a Platform is needed")
         modes = self.modes if isinstance(self.modes, list | tuple) else (self.modes,)
         for mode in modes:
             if not isinstance(mode, Mode):
-                raise SpecError(f"cost table: modes has {shown(mode)}; a tuple of Modes is needed")
+                raise SpecError(f"cost table: modes has {quote(mode)}; a tuple of Modes is needed")
         object.__setattr__(self, "modes", tuple(modes))
         if not isinstance(self.pair_extra_s, Mapping):
             raise SpecError(
-                f"cost table: pair_extra_s is {shown(self.pair_extra_s)}; a mapping is needed"
+                f"cost table: pair_extra_s is {quote(self.pair_extra_s)}; a mapping is needed"
             )
         object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
         for pair, seconds in self.pair_extra_s.items():
             match pair:
                 case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
                     size = -seconds if is_number(seconds) and seconds < 0 else seconds
-                    if wrong := misfit(size):
+                    if wrong := explain_misfit(size):
                         raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
                 case _:
                     raise SpecError(
-                        f"cost table: pair_extra_s has {shown(pair)}; needed are two pairs of a "
+                        f"cost table: pair_extra_s has {quote(pair)}; needed are two pairs of a "
                         "task and the key of its mode: (device, variant, width)"
                     )
 
@@ -207,7 +207,7 @@ def problem_faults(graph: object, costs: object, limits: object) -> list[str]:
     """Which of the three that make a problem is something else: a line each."""
     nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
     return [
-        f"{name} is {shown(value)}; a {kind.__name__} is needed"
+        f"{name} is {quote(value)}; a {kind.__name__} is needed"
         for name, value, kind in nouns
         if not isinstance(value, kind)
     ]
@@ -334,7 +334,7 @@ def _family(mode: Mode, graph: TaskGraph) -> str:
         kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     else:
         kernel = graph.task(mode.tasks[0]).kernel
-    return named(kernel, mode.variant)
+    return share_name(kernel, mode.variant)
 
 
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:

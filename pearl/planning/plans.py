@@ -14,7 +14,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planning.bands import Bands, Regret
-from pearl_devices.validation import is_number, is_whole, mistyped, shown
+from pearl_devices.validation import check_type, is_number, is_whole, quote
 
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
@@ -280,7 +280,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         SpecError: a key is missing or has a value of another type; names file and key.
     """
     where = "plan"
-    if problems := mistyped("plan", source, str | Path | Mapping, "a Plan or its file"):
+    if problems := check_type("plan", source, str | Path | Mapping, "a Plan or its file"):
         raise SpecError(*problems)
     if not isinstance(source, Mapping):
         where = str(source)
@@ -314,7 +314,7 @@ def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
         SpecError: the value is not a list of such objects; names the place `where`.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
+        raise SpecError(f"{where}: a list is needed, this is {quote(values)}")
     return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
 
 
@@ -349,7 +349,7 @@ def build(kind: type, value: Any, where: str) -> Any:
         SpecError: a key is missing or has a value of another type; names the place `where`.
     """
     if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
+        raise SpecError(f"{where}: an object is needed, this is {quote(value)}")
     values: dict[str, Any] = {}
     for f in fields(kind):
         if f.name not in value:
@@ -360,7 +360,7 @@ def build(kind: type, value: Any, where: str) -> Any:
         item = value[f.name]
         if not fits(item, str(f.type)):
             needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
-            raise SpecError(f"{where}: {f.name} is {shown(item)}; a {needed} is needed")
+            raise SpecError(f"{where}: {f.name} is {quote(item)}; a {needed} is needed")
         if f.name == "order" and kind is Lane:
             item = list_of(Entry, item, f"{where}: order")
         elif isinstance(item, list):

@@ -16,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 Status = Literal["done", "stopped", "interrupted", "failed"]
 STATUSES = ("done", "stopped", "interrupted", "failed")
@@ -246,10 +246,10 @@ def load_run(path: str | Path) -> Run:
         )
     for key in ("steady", "returns", "plan"):
         if not isinstance(source.get(key), Mapping):
-            raise SpecError(f"{where}: {key} is {shown(source.get(key))}; an object is needed")
+            raise SpecError(f"{where}: {key} is {quote(source.get(key))}; an object is needed")
     for key, value in source["returns"].items():
         if not fits(value, RETURNS.get(key, "")):
-            raise SpecError(f"{where}: returns.{key} is {shown(value)}; a {RETURNS[key]} is needed")
+            raise SpecError(f"{where}: returns.{key} is {quote(value)}; a {RETURNS[key]} is needed")
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])

@@ -72,7 +72,11 @@ class Assignment:
 
     @cached_property
     def extra_s(self) -> tuple[float, ...]:
-        """The pair terms of each unit. They concern modes of single tasks, not fused calls."""
+        """The pair terms of each unit. They concern modes of single tasks, not fused calls.
+
+        Raises:
+            SpecError: the pair terms of a task add up to less than minus its time.
+        """
         key = {
             unit[0]: self.modes[u].key
             for u, unit in enumerate(self.expansion.units)

@@ -123,6 +123,11 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
+        """Number of the process.
+
+        Raises:
+            TimeoutError: the server has not forked the process within START_S.
+        """
         end_s = time.monotonic() + START_S
         while not self._pid and self.returncode is None:
             self._listen(max(end_s - time.monotonic(), 0.0))

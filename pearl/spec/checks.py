@@ -20,8 +20,8 @@ from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
-from pearl.spec.env_spaces import env_spec, unknown_env
-from pearl.spec.messages import Complaint, complaints, fields_of, nearest
+from pearl.spec.env_spaces import env_spec, is_unknown_env
+from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
 from pearl.spec.models import TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
@@ -42,8 +42,10 @@ Lines = list[tuple[Where, str]]
 """The way to a value, and the line that says what is wrong with it."""
 
 
-def shipped(folder: str = "pearl_configs") -> dict[str, str]:
-    """Name → YAML text of the configs (or, in `pearl_configs.platforms`, platforms) that ship."""
+def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:
+    """Read the configs (or, in `pearl_configs.platforms`, platforms) that ship: name → YAML
+    text.
+    """
     found = (f for f in files(folder).iterdir() if f.name.endswith(".yaml"))
     return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
 
@@ -76,12 +78,12 @@ class SpecChecker:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
     def stated(self, name: str, path: str | None) -> StaticSpec | None:
-        """What the spec states, or None with the reasons in `lines`."""
+        """Return what the spec states, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
             if key not in SECTIONS:
                 allowed = ", ".join(SECTIONS)
-                what = f"unknown key{nearest(key, SECTIONS)}; allowed are {allowed}"
+                what = f"unknown key{suggest_nearest(key, SECTIONS)}; allowed are {allowed}"
                 self.complain([((key,), what)])
         named = self.section("name", data.get("name"))
         platform, written = self.platform(data.get("platform", "host"))
@@ -112,9 +114,9 @@ class SpecChecker:
             more = added(section.learners) if section is not None else ()
             # Those of one's own algorithm its graph alone knows.
             tasks = None if own else (*TASKS, *more)
-            self.complain(list(unknown_names(limits_given, platform, tasks)))
+            self.complain(list(find_unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
-                self.complain(list(not_of_makespan(limits_given)))
+                self.complain(list(find_pointless_limits(limits_given)))
         if self.lines or platform is None or algorithm is None:
             return None
         name = named or name
@@ -140,7 +142,7 @@ class SpecChecker:
 
     def ask(self, algorithm: Acting) -> None:
         """What there is to know of the environment, unless its name or the network's is refused."""
-        refused = list(misnamed(algorithm))
+        refused = list(find_misnamed_env(algorithm))
         self.complain(refused)
         known = algorithm.spaces is not None or ":" not in algorithm.env
         if not refused and (self.imports or known):
@@ -148,17 +150,19 @@ class SpecChecker:
             self.complain(found)
 
     def section(self, key: str, data: Any, model: type = Spec) -> Any:
-        """The checked section, or None if it is wrong; `model` names the keys it may have."""
+        """Return the checked section, or None if it is wrong. model: names the keys that it may
+        have.
+        """
         adapter = TypeAdapter(model) if key == "algorithm" else SECTIONS[key]
         try:
             return adapter.validate_python(data)
         except ValidationError as error:
             others = _options_by_name() if key == "algorithm" else {}
-            self.complain(complaints(error, data, (key,), model, others))
+            self.complain(list_complaints(error, data, (key,), model, others))
             return None
 
     def algorithm(self, data: Any) -> Acting | None:
-        """The algorithm's options; where they are wrong the environment is still looked up."""
+        """Return the algorithm's options. If they are wrong, the environment is still looked up."""
         if not isinstance(data, Mapping):
             needed = "a mapping with at least name and env"
             given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
@@ -167,7 +171,7 @@ class SpecChecker:
         found = self.options(data)
         env = data.get("env")
         if found is None and isinstance(env, str) and "spaces" not in data:
-            self.complain(unknown_env(env))
+            self.complain(is_unknown_env(env))
         return found
 
     def options(self, data: Mapping[str, Any]) -> Acting | None:
@@ -207,7 +211,9 @@ class SpecChecker:
         return checked
 
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
-        """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
+        """Return the platform and its form in the resolved spec, or None with the reasons in
+        `lines`.
+        """
         where: Where = ("platform",)
         if self.given is not None:
             return self.given, data
@@ -235,7 +241,7 @@ class SpecChecker:
         return platform, entry and unfold(entry, name)
 
     def cluster(self) -> Platform | None:
-        """The running cluster, or None with the reason in `lines`."""
+        """Return the running cluster, or None with the reason in `lines`."""
         from pearl.cluster import CARRIERS, carrier, discovery
 
         train = self.document.data.get("train")
@@ -248,12 +254,12 @@ class SpecChecker:
 
     def platform_file(self, given: str) -> tuple[Document, str]:
         """The document of a shipped platform or of a path, seen from the spec's folder."""
-        texts = shipped("pearl_configs.platforms")
+        texts = read_shipped("pearl_configs.platforms")
         if given in texts:
             return parse(texts[given].encode(), f"{given}.yaml"), given
         if "/" not in given and not given.endswith((".yaml", ".yml")):
             known = ["host", "ray", *sorted(texts)]
-            near = nearest(given, known)
+            near = suggest_nearest(given, known)
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )
@@ -272,9 +278,10 @@ def _options_by_name() -> dict[str, type[Acting]]:
     return found
 
 
-def misnamed(algorithm: Acting) -> Iterator[Complaint]:
-    """The environment, where its name is of no form that there is, and what names code of Python's
-    standard library."""
+def find_misnamed_env(algorithm: Acting) -> Iterator[Complaint]:
+    """Return the problem of an environment whose name has no known form, or names code of
+    Python.
+    """
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
@@ -318,8 +325,8 @@ def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complain
         yield ("limits", "learners"), f"{what}: {most} at most, or add cores or hosts"
 
 
-def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Limits, as written, that mean nothing for a single iteration."""
+def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Return the limits, as written, that have no meaning for a single iteration."""
     for key in ("power", "period", "min_throughput"):
         if limits.get(key) is not None:
             what = (
@@ -329,12 +336,11 @@ def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
             yield ("limits", key), what
 
 
-def unknown_names(
+def find_unknown_names(
     limits: Mapping[str, Any], platform: Platform | None, known_tasks: tuple[str, ...] | None
 ) -> Iterator[Complaint]:
-    """Tasks and devices in `limits`, as written, that do not exist; of each if they are known.
-
-    What is not of the right type is passed over: the section's model says so.
+    """Return the tasks and devices in `limits`, as written, that do not exist, if those are
+    known.
     """
     devices = tuple(d.name for d in platform.devices) if platform else None
 
@@ -357,7 +363,7 @@ def unknown_names(
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
-                near = nearest(name, known)
+                near = suggest_nearest(name, known)
                 allowed = f"allowed are {', '.join(known)}"
                 yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
 

@@ -9,17 +9,14 @@ from typing import Any
 
 from pearl.algorithms.options import Acting, Deep, RolloutOptions, TabularOptions
 from pearl.algorithms.spaces import Spaces
-from pearl.spec.messages import Complaint, nearest
+from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices.user_imports import environment, reason
 
 
 def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:
-    """The environment of `algorithm`, or what is wrong with it.
-
-    actions: those that the algorithm can choose: discrete, continuous, or both.
-    """
+    """Return the environment of `algorithm`, or its problems."""
     where: Where = ("algorithm", "env")
     if algorithm.spaces is not None:
         env, problems = _given(algorithm, algorithm.spaces)
@@ -61,8 +58,8 @@ def _unfit(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
         )
 
 
-def unknown_env(env: str) -> list[Complaint]:
-    """Whether gymnasium knows an id, asked where the rest of the section is wrong anyway."""
+def is_unknown_env(env: str) -> list[Complaint]:
+    """Return whether gymnasium lacks an id; used if the rest of the section is wrong anyway."""
     import gymnasium
 
     if ":" in env or env in gymnasium.registry:
@@ -71,7 +68,7 @@ def unknown_env(env: str) -> list[Complaint]:
         gymnasium.spec(env)
     except gymnasium.error.Error:
         known = f"gymnasium knows {len(gymnasium.registry)} ids, and `module:callable` is allowed"
-        what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
+        what = f"no environment {show(env)}{suggest_nearest(env, gymnasium.registry)}; {known}"
         if env.startswith("ALE/") or "NoFrameskip-" in env:
             what += f"; Atari games come with `pip install ale-py`, as {show(f'ale_py:{env}')}"
         return [(("algorithm", "env"), what)]
@@ -87,8 +84,8 @@ def _reset_info(env: Any) -> Any:
         return {}
 
 
-def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
-    """Where the environment itself, which is built for that, is not as the spec states it."""
+def find_misstatements(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
+    """Build the environment, and return the differences between it and the spec."""
     env, problems = _asked(algorithm)
     for key in ("obs", "actions", "act", "choices", "start"):
         given, has = getattr(stated, key), getattr(env, key, None)
@@ -150,7 +147,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     from pearl_devices.primitives.envs.spaces import choices, pixels, starts
 
     where: Where = ("algorithm", "env")
-    unknown = unknown_env(algorithm.env)
+    unknown = is_unknown_env(algorithm.env)
     if unknown:
         return None, unknown
     try:

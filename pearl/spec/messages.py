@@ -1,4 +1,6 @@
-"""What pydantic found wrong → `what was given; what is allowed`, with the nearest right name."""
+"""Messages for problems that pydantic reports: the given value, the allowed ones, the nearest
+name.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,12 @@ LEAST, FEW = 2, 3
 """Letters of a beginning by which names are offered, and names at most."""
 
 
-def nearest(given: object, names: Iterable[str]) -> str:
-    """` (did you mean x?)` for a name that is all but the same, else those that begin so, else the
-    most similar one, or nothing."""
+def suggest_nearest(given: object, names: Iterable[str]) -> str:
+    """Return ` (did you mean x?)` for a wrong name; empty if no name is similar.
+
+    A name that is almost the same comes first, then names with the same beginning, then the most
+    similar one.
+    """
     text, all_names = str(given)[:200], list(names)
     begin = [name for name in all_names if name.startswith(text.lower())][:FEW]
     found = difflib.get_close_matches(text, all_names, 1, 0.8)
@@ -73,20 +78,20 @@ def nearest(given: object, names: Iterable[str]) -> str:
 def _near(key: object, allowed: Iterable[str]) -> str:
     """` (did you mean x?)`: the key that other libraries call so, or the most similar name."""
     called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
-    return f" (did you mean {' or '.join(called)}?)" if called else nearest(key, allowed)
+    return f" (did you mean {' or '.join(called)}?)" if called else suggest_nearest(key, allowed)
 
 
 def allow(error: object) -> str:
-    """The second half of a line from a ValueError that says what is allowed, or also why not."""
+    """Return the second half of a message for a ValueError that states what is allowed."""
     return str(error) if ";" in str(error) else f"allowed: {error}"
 
 
-def complaints(
+def list_complaints(
     error: ValidationError, data: Any, where: Where, model: type, others: Mapping[str, type] = {}
 ) -> list[Complaint]:
-    """Every problem in `error`; `data` was checked against `model` and stands at `where`.
+    """List every problem in `error`. `data` was checked against `model` and stands at `where`.
 
-    others: name → further models, so that a key of theirs is recognised.
+    others: name → further models, whose keys are recognised.
     """
     found: list[Complaint] = []
     for detail in error.errors(include_url=False):
@@ -124,7 +129,7 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
     given = f"given {show(detail['input'])}"
     if kind == "literal_error":
         names = [n.strip("'") for n in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"{given}{nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
+        return f"{given}{suggest_nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
     if kind == "value_error":
         return f"{given}; {allow(context['error'])}"
     allowed_text = _ALLOWED.get(kind)
@@ -137,13 +142,13 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
 
 
 def fields_of(model: Any) -> Mapping[str, Any]:
-    """Key → field of a model; nothing for what is no model."""
+    """Map the keys of a model to its fields; empty for a value that is no model."""
     found: Mapping[str, Any] = getattr(model, "__pydantic_fields__", {})
     return found
 
 
 def model_at(model: Any, path: Where) -> Any:
-    """The model of the value at `path` inside `model`, or None where there is none."""
+    """Return the model of the value at `path` inside `model`; None if there is no model."""
     at = model
     for part in path:
         at = _core(at)

@@ -23,7 +23,7 @@ from pydantic_core import PydanticKnownError
 
 from pearl.algorithms.options import STRICT
 from pearl.spec.catalogue import catalogue
-from pearl.spec.messages import Complaint, allow, nearest
+from pearl.spec.messages import Complaint, allow, suggest_nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
@@ -128,7 +128,7 @@ def _described(given: Any) -> Any:
         names = ", ".join(known)
         raise ValueError(
             f"a mapping, {HERE!r} (the CPU of this machine), or a device of the catalogue"
-            f"{nearest(given, known)}: {names}"
+            f"{suggest_nearest(given, known)}: {names}"
         )
     return known[given]
 

@@ -19,14 +19,23 @@ from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Own, OwnRollout
 from pearl.errors import SpecError
-from pearl.spec.checks import Lines, SpecChecker, shipped
-from pearl.spec.messages import nearest
+from pearl.spec.checks import Lines, SpecChecker, read_shipped
+from pearl.spec.messages import suggest_nearest
 from pearl.spec.models import Spec
 from pearl.spec.system import EnvSpec, StaticSpec, System
 from pearl.spec.template import init_text
-from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
+from pearl.spec.yaml_reader import (
+    Document,
+    Where,
+    join_keys,
+    parse,
+    parse_scalar,
+    plain,
+    read_bytes,
+    show,
+)
 from pearl_devices import Platform
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 __all__ = [
     "EnvSpec",
@@ -38,7 +47,7 @@ __all__ = [
     "load_static",
     "load_static_on",
     "parse_set",
-    "shipped",
+    "read_shipped",
 ]
 
 
@@ -79,8 +88,9 @@ def load_static_on(platform: Platform, spec: Path) -> StaticSpec:
 def load_static(
     spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
 ) -> StaticSpec:
-    """As `load`, but without importing anything that the spec names (`pearl.spec.trust.named`):
-    modules of its own it does not look at, and environments that are one it does not ask for their
+    """Load a spec without importing code that it names (`pearl.spec.trust.find_named_code`).
+
+    The options of custom modules are not checked, and custom environments are not asked for their
     spaces.
     """
     return _read(spec, set, imports=False)[0]
@@ -93,9 +103,9 @@ def _read(
     imports: bool,
     given: Platform | None = None,
 ) -> tuple[StaticSpec, EnvSpec | None]:
-    problems = mistyped(
+    problems = check_type(
         "spec", spec, str | Path | Mapping, "a path, the name of a shipped spec or a mapping"
-    ) + bad_keys("set", set, 'values, as in {"train.steps": 1000}')
+    ) + find_bad_keys("set", set, 'values, as in {"train.steps": 1000}')
     if problems:
         raise SpecError(*problems)
     document, name, path = _open(spec)
@@ -112,22 +122,28 @@ def _read(
     return stated, check.env
 
 
-def bad_keys(name: str, given: object, values: str) -> list[str]:
+def find_bad_keys(name: str, given: object, values: str) -> list[str]:
     """The reason why an argument is no mapping from dotted keys of a spec; none where it is, or
     is None."""
     if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
         return []
-    return mistyped(name, given, NoneType, f"a mapping from dotted keys to {values}")
+    return check_type(name, given, NoneType, f"a mapping from dotted keys to {values}")
 
 
 def parse_set(argument: str) -> tuple[str, object]:
-    """`'train.steps=1000'` → `('train.steps', 1000)`, read as in a file (`[a, b]` is a list)."""
+    """Parse an argument of `--set`: `'train.steps=1000'` → `('train.steps', 1000)`.
+
+    Values are read as in a file: `[a, b]` is a list.
+
+    Raises:
+        SpecError: the argument is not KEY=VALUE, or its value is not YAML.
+    """
     key, equals, value = argument.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"set {show(argument)}: not key.path=value")
     key = key.strip()
     if value.lstrip()[:1] not in ("[", "{", '"', "'"):
-        return key, scalar(value.strip())
+        return key, parse_scalar(value.strip())
     document = parse(f"value: {value}".encode("utf-8", "replace"), f"set {key}")
     if document.problems:
         raise SpecError(*(line for _, line in document.problems))
@@ -172,15 +188,15 @@ def _open(spec: str | Path | Mapping[str, Any]) -> tuple[Document, str, str | No
         return plain(spec, "<spec>"), "spec", None
     name = str(spec)
     if isinstance(spec, str) and "/" not in name and not Path(name).suffix:
-        texts = shipped()
+        texts = read_shipped()
         if name in texts:
             return parse(texts[name].encode(), f"{name}.yaml"), name, None
         if not _exists(Path(name)):
             known = ", ".join(sorted(texts))
-            near = nearest(name, texts)
+            near = suggest_nearest(name, texts)
             raise SpecError(f"{show(name)}: no file and no shipped spec{near}; shipped: {known}")
     path = Path(name)
-    if path.stem in shipped() and not _exists(path):
+    if path.stem in read_shipped() and not _exists(path):
         raise SpecError(f"{show(name)}: no such file; the shipped spec is called {path.stem}")
     return parse(read_bytes(path, name), name), path.stem or "spec", name
 
@@ -203,8 +219,8 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
             data[part] = {}
         data = data[part]
         if not isinstance(data, dict):
-            at = dotted(parts[: i + 1])
-            return [(parts, f"set {dotted(parts)}: {at} is {show(data)}, which has no keys")]
+            at = join_keys(parts[: i + 1])
+            return [(parts, f"set {join_keys(parts)}: {at} is {show(data)}, which has no keys")]
     laid = plain(value, "set", parts)
     for old in [where for where in document.origins if where[: len(parts)] == parts]:
         del document.origins[old]

@@ -84,7 +84,9 @@ class System(StaticSpec):
     env: EnvSpec
 
     def lasting(self, steps: int) -> System:
-        """The same with so many `train.steps`, which schedules follow; `raw` stays."""
+        """Return the same system with this many `train.steps`, which schedules follow; `raw`
+        stays.
+        """
         train = copy(self.train)  # `replace` would read its quantities again, with their units
         object.__setattr__(train, "steps", steps)
         return replace(self, train=train)

@@ -70,7 +70,8 @@ class CompiledPlan:
     def check_torch_threads(self) -> None:
         """Refuse lanes in threads if one uses several threads of torch and another calls torch.
 
-        The number of torch's threads belongs to the process and decides the last bits of both.
+        The number of torch's threads belongs to the process and decides the last bits of both
+        lanes.
 
         Raises:
             SpecError: the two tasks, and the two ways out.

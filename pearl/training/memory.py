@@ -1,4 +1,4 @@
-"""Memory of the arrays of a run, beside the memory that is free on this host."""
+"""Memory that the arrays of a run need, compared with the free memory of this host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 
-def warning(system: System) -> str | None:
-    """A warning of `check` about a replay larger than the free memory.
+def memory_warning(system: System) -> str | None:
+    """Return the warning of `check` about a replay larger than the free memory.
 
-    None where the replay fits, where there is none, and where no device of this host would hold it.
+    None if the replay fits, if there is no replay, or if no device of this host would hold it.
     """
     from pearl.spec.user_code import build_graph
 
@@ -41,13 +41,13 @@ def warning(system: System) -> str | None:
 
 
 def replay_capacity(system: System) -> int | None:
-    """The capacity of a system's replay in rows; None where there is no replay."""
+    """Return the capacity of a system's replay in rows; None without a replay."""
     replay = getattr(system.algorithm, "replay", None)
     return None if replay is None else int(replay.capacity)
 
 
 def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """Name of every array of these kernels → its bytes."""
+    """Map the name of every array of these kernels to its bytes."""
     return {
         name: math.prod(shape) * np.dtype(dtype).itemsize
         for kernel in kernels
@@ -57,13 +57,13 @@ def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
 
 @contextmanager
 def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
-    """To be entered around the allocation of the arrays of a run.
+    """Within this context, allocate the arrays of a run; a lack of memory becomes a SpecError.
 
-    capacity: rows of the replay; None where there is none.
+    capacity: rows of the replay; None without a replay.
 
     Raises:
-        SpecError: the arrays are larger than free memory and swap, or the system refuses to
-        give so much, as under a limit of the process.
+        SpecError: the arrays are larger than free memory and swap, or the system refuses to give
+            so much, for example because of a limit of the process.
     """
     sizes = array_bytes(kernels)
     total = sum(sizes.values())
@@ -97,7 +97,9 @@ def _refusal(total: int, replay: int, room: str, capacity: int | None, free: flo
 
 
 def _fitting(capacity: int, free: float, size: float) -> int:
-    """Rows that fit in `free` bytes where `capacity` rows take `size`, to two digits downward."""
+    """The rows that fit in `free` bytes, if `capacity` rows take `size`, rounded down to two
+    digits.
+    """
     found = int(capacity * free / size)
     unit = int("1".ljust(len(str(found)) - 1, "0"))
     return found // unit * unit

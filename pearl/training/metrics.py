@@ -90,7 +90,7 @@ class Metrics:
 
 
 def _rows(path: Path, steps: int) -> list[Mapping[str, str]]:
-    """The whole rows of a file up to env step `steps`, by column; none if there is no file."""
+    """Read the complete rows of a file up to env step `steps`; none if there is no file."""
     if not steps or not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:

@@ -62,15 +62,15 @@ def replan(run: TrainingRun, measured: Measurements) -> None:
     """
     compiled, monitor, state = run.session.compiled, run.drift_monitor, run.state
     assert monitor
-    newest = replanning.recent(run.lanes.times_ns, compiled.protocol, monitor.looks)
+    newest = replanning.take_recent(run.lanes.times_ns, compiled.protocol, monitor.looks)
     rows = time_tasks(run, newest)
     problem = build_problem(compiled.system)
-    state.factors |= replanning.factors(problem, compiled.protocol, run.jobs, rows)
+    state.factors |= replanning.compute_factors(problem, compiled.protocol, run.jobs, rows)
     decision = run.interruption.run_interruptibly(
         lambda: replanning.decide(problem, compiled.plan, state.factors, monitor.period_s)
     )
     monitor.weighed_s = monitor.period_s
-    seen = replanning.drift(compiled.plan, monitor.period_s, rows, ())
+    seen = replanning.measure_drift(compiled.plan, monitor.period_s, rows, ())
     text = f"env step {state.iteration * problem.graph.env_steps}: {drift_sentence(seen)}"
     why = "the search for another was interrupted" if decision is None else decision.why
     kept = f"{text} Plan kept: {why}."
@@ -100,6 +100,9 @@ def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
     and its state stay as they are.
 
     text: of the decision, for the log.
+
+    Raises:
+        SpecError: the arrays of the state are others under the new plan.
     """
     session, state, compiled = run.session, run.state, run.session.compiled
     assert run.folder

@@ -14,7 +14,7 @@ import numpy as np
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_if_any
-from pearl.algorithms.interface import held, label
+from pearl.algorithms.interface import label, policy_states
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.protocol import channels
@@ -134,7 +134,7 @@ class Session:
 
         copies: BEST, or EVALUATED of `restoring`.
         """
-        states = held(self.compiled.system, self.acting) if self.acting else {}
+        states = policy_states(self.compiled.system, self.acting) if self.acting else {}
         labels = {f"{copies}{label(name)}": name for name in states}
         return {f"{copies}policy": self.compiled.policy, **labels}
 

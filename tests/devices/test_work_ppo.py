@@ -17,7 +17,7 @@ from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
 from pearl_devices.kernels.on_policy import CLIP_FLOPS, DRAW_FLOPS, ON_POLICY_LOSS_FLOPS
 from pearl_devices.kernels.rollouts import GAE_FLOPS
 from pearl_estimators import estimate
-from pearl_estimators.host.benchmark_kernels import bound
+from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.roofline import launches
 
 ACTOR, CRITIC = (4, 24, 16, 2), (4, 24, 16, 1)
@@ -104,7 +104,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.mark.parametrize("k", [PPO, A2C, GAE, ACT], ids=lambda k: k.kind)
 def test_launches_are_what_torch_dispatches_within_a_tenth(k: Kernel) -> None:
-    call = bound(k, "torch")
+    call = bind_filled(k, "torch")
     call()
     with Dispatched() as counted:  # type: ignore[no-untyped-call]
         call()

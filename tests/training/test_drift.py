@@ -436,13 +436,13 @@ def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> 
     watch.weighed_s = 1.3e-3
     assert not watch.due(window, 200, 1.0 + 100 * 1.35e-3)
     assert watch.due(window, 200, 1.0 + 100 * 2e-3)
-    assert replanning.recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
-    assert replanning.recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
+    assert replanning.take_recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
+    assert replanning.take_recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
     assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
 
 
 class _Firings:
-    """What `recent` needs of a protocol."""
+    """What `take_recent` needs of a protocol."""
 
     def __init__(self, repetition: Mapping[str, int]) -> None:
         self.graph = self

@@ -174,6 +174,9 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 
     Looks at sizes only, so it can be asked before anything is timed. first: the one to begin with.
     The distance is Euclidean in log2 of the sizes, each size scaled to the range it has.
+
+    Raises:
+        ValueError: there are fewer operations than `count`, or there is no operation `first`.
     """
     import numpy as np
 
@@ -197,9 +200,11 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 def fit_operator(
     operations: Sequence[Operation], seconds: Sequence[float], multiprocessors: int
 ) -> OperatorFit:
-    """The model of one operator from timed sizes.
+    """Fit the model of one operator to timed sizes.
 
-    Fewer than LEAST_POINTS, several operators, or seconds that are not above 0 are a ValueError.
+    Raises:
+        ValueError: the operators differ, there are fewer than LEAST_POINTS sizes, or a time is not
+            above 0.
     """
     import numpy as np
 
@@ -357,7 +362,11 @@ def _likeliest(places: Vector, deviation: Vector) -> tuple[Vector, float, float]
 
 
 def predict_operations(fit: OperatorFit, operations: Sequence[Operation]) -> list[Guess]:
-    """Seconds and 90 % band of each operation; one of another operator is a ValueError."""
+    """Predict seconds and 90 % band of each operation.
+
+    Raises:
+        ValueError: an operation is of another operator than the fit.
+    """
     import numpy as np
 
     for each in operations:

@@ -140,7 +140,7 @@ class Calibration:
         body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
         body["learned"] = [asdict(each) for each in self.learned]
         body = json.loads(json.dumps(body, allow_nan=False))
-        return sealed(body)
+        return seal(body)
 
     @classmethod
     def from_json(cls, value: object) -> Calibration:
@@ -149,7 +149,7 @@ class Calibration:
         Raises:
             CalibrationError: the value is incomplete, edited or holds no numbers.
         """
-        body = unsealed(value, SCHEMA, "calibration")
+        body = unseal(value, SCHEMA, "calibration")
         try:
             lists = {
                 "fits": tuple(_read_fit(row) for row in body["fits"]),
@@ -201,13 +201,13 @@ def checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+def seal(body: Mapping[str, Any]) -> dict[str, Any]:
     """Add a checksum over everything else."""
     return {**body, "checksum": checksum(body)}
 
 
-def unsealed(value: object, schema: int, label: str) -> dict[str, Any]:
-    """Check and remove the checksum of `sealed`. label: first words of the error.
+def unseal(value: object, schema: int, label: str) -> dict[str, Any]:
+    """Check and remove the checksum of `seal`. label: first words of the error.
 
     Raises:
         CalibrationError: the value is damaged, or of another schema.

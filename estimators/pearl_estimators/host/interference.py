@@ -1,9 +1,9 @@
 """Co-run slow-down: time of a kernel while another core runs another kernel, over its time alone.
 
-Cores that share execution units, a cache or the way to memory slow each other; only a measurement
-tells by how much. A kernel that acts is measured beside one that learns, each of middle size, as
-lanes hold them. The other kernel runs in a fork of this process. Both are timed, alone and together
-in turns, by the CPU time of a call.
+Cores that share execution units, a cache or the path to memory slow each other down. Only a
+measurement shows by how much. A kernel that acts is measured next to one that learns, both of
+middle size, as lanes hold them. The other kernel runs in a fork of this process. Both are timed,
+alone and together in turns, by the CPU time of a call.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ LONGEST_S, ANSWER_S = 2.0, 10.0
 """The other side ends a stretch by itself after so long, and is given up if it says nothing."""
 
 Shares = Mapping[str, Mapping[str, float]]
-"""Of a kernel, by `named`, and one beside it: the share of its own time that it takes longer."""
+"""Kernel → kernel beside it, by `share_name` → slow-down as a share of the first one's time."""
 
 Bind = Callable[[Kernel, str], Call]
 
 
-def named(kernel: Kernel, variant: str) -> str:
-    """The family and variant of a kernel in `Shares`."""
+def share_name(kernel: Kernel, variant: str) -> str:
+    """Return the name in `Shares` of a kernel's family and variant."""
     return f"{kind_of(kernel).family} {variant}"
 
 
 def side(kernel: Kernel) -> int | None:
-    """0 for a kernel that acts, 1 for one that learns, None for neither or both."""
+    """Return 0 for a kernel that acts, 1 for one that learns, None for neither or both."""
     return {"acts": 0, "learns": 1}.get(kind_of(kernel).side)
 
 
@@ -63,7 +63,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
     families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
     variants: dict[str, str] = {}
     for kernel, variant in kernels:
-        which, name = side(kernel), named(kernel, variant)
+        which, name = side(kernel), share_name(kernel, variant)
         if which is not None and not uses_several_cores(variant):
             families[which].setdefault(name, []).append(kernel)
             variants[name] = variant
@@ -99,8 +99,10 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
 
 
 def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
-    """Slow-down of `call` and of the other's call beside each other, over comparisons in which each
-    had a core to itself; None where there were none."""
+    """The slow-downs of `call` and of the other call by each other; None without a comparison.
+
+    Only comparisons count in which each call had a core to itself.
+    """
     found: list[tuple[float, float]] = []
     for _ in range(TRIES):
         alone = _stretch(call)
@@ -146,7 +148,7 @@ def _stretch(
 
 
 class _Other:
-    """A fork of this process that calls a kernel while it is told to."""
+    """A fork of this process that calls a kernel on request."""
 
     def __init__(self, flag: mmap.mmap, ask: int, told: int) -> None:
         self._flag, self._ask, self._told = flag, ask, told

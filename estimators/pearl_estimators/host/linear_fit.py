@@ -162,12 +162,17 @@ def predict(fit: Fit, at: Point) -> Prediction:
 
 def fit_variant(points: Sequence[Point]) -> list[Fit]:
     """Fit every family of one variant together: least squares of ln(predicted / measured), no cost
-    below 0. Terms of the same name cost the same in all of them.
+    < 0.
 
-    The band of a family comes from its residuals and, as SHARED_POINTS more, those of the variant,
-    each point predicted by a fit without a tenth of all: their root mean square times the quantile
-    that holds INSIDE of all residuals so measured; at least BAND_FLOOR and the median spread of the
-    timings. A family of fewer than four points is a ValueError.
+    Terms of the same name cost the same in all families.
+
+    The band of a family comes from its residuals and, with the weight of SHARED_POINTS points, from
+    those of the variant. Each residual is of a point that a fit without a tenth of the points
+    predicts. The band is their root mean square times the quantile that holds INSIDE of all
+    residuals; it is at least BAND_FLOOR and the median spread of the timings.
+
+    Raises:
+        ValueError: a family has fewer than LEAST_POINTS points.
     """
     import numpy as np
 
@@ -217,9 +222,12 @@ ONE_CORE = tuple(k.name for k in KINDS.values() if k.structure in ("sample", "pr
 
 
 def fit_variants(points: Sequence[Point]) -> list[Fit]:
-    """The fits of all variants, each on its own points; a call on two cores has the replay of the
-    one-core variant, whose points tell what of it costs what. Families of fewer than LEAST_POINTS
-    have none, and a call on two cores that was timed without having both counts as not timed."""
+    """Fit all variants, each on its own points.
+
+    A call on two cores has the replay of the one-core variant, whose points determine the cost of
+    that part. Families with fewer than LEAST_POINTS points have no fit. A call on two cores that
+    was timed without both cores counts as not timed.
+    """
     counts: dict[str, int] = {}
     usable = [p for p in points if not (p.loaded and uses_several_cores(p.variant))]
     for p in usable:

@@ -1,8 +1,8 @@
-"""Random kernels of every family, in the sizes that users have, to calibrate on and to test with.
+"""Random kernels of every family, in the sizes that users have, to calibrate and to test with.
 
-Half of all widths, batches and fanouts are the powers of two that people like, the others anything
-in between, evenly by their logarithm. Left out is what cannot be timed in little time or memory:
-rings above MOST_BYTES, and what the caller says.
+Half of all widths, batches and fanouts are powers of two, which people prefer. The others are drawn
+evenly by their logarithm. Kernels that need much time or memory are left out: rings above
+MOST_BYTES, and those that the caller excludes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _envs(rng: Any) -> int:
 
 
 def _spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, int]:
-    """obs and act, and how many outputs a policy has."""
+    """obs and act, and the number of outputs of a policy."""
     if program is not None:
         env = NATIVE_ENVS[program]
         return {"obs": env.obs, "act": env.act}, env.actions or env.act
@@ -221,13 +221,11 @@ DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
 """Family → what draws a kernel of it, its kind, and how it differs from others of the kind."""
 
 
-def drawn(
+def draw_kernels(
     families: Sequence[str], seed: int, *, most_flops: float, most_steps: int
 ) -> Iterator[tuple[str, Kernel]]:
-    """Kernels of these families in turn, without end, each with its family; no two are alike.
-
-    most_flops, most_steps: flops and gradient steps of a firing. The random numbers of a family
-    depend on the seed and its name alone.
+    """Yield kernels of these families in turn, without end, each with its family. No two are
+    alike.
     """
     generators = {name: np.random.default_rng([seed, *name.encode()]) for name in families}
     known: set[tuple[Any, ...]] = set()
@@ -251,5 +249,5 @@ def _one(
 
 
 def sizes(of: Kernel) -> tuple[Any, ...]:
-    """What tells a kernel from others."""
+    """Return the values that distinguish a kernel from others."""
     return of.kind, tuple(sorted(of.dims.items())), of.program

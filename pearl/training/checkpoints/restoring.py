@@ -1,8 +1,8 @@
-"""The rows of a run's arrays that a checkpoint holds, and their way back.
+"""The rows of a run's arrays that a checkpoint holds, and how they are restored.
 
-The filled rows of a replay are its first ones. Only these are written, and of the tree over their
-priorities the leaves. Native kernels do not check their indices, so every number by which a kernel
-indexes, counts or loops is checked here, before any array is changed.
+The filled rows of a replay are its first ones. Only these are written, and only the leaves of the
+tree of priorities. Native kernels do not check their indices. Therefore every number by which a
+kernel indexes, counts or loops is checked here before any array is changed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FAR = 1e6
 
 
 def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
-    """The arrays as a checkpoint holds them: views of their filled rows.
+    """Return the arrays as a checkpoint holds them: views of their filled rows.
 
-    replay: whether the replay is among them; without, it begins empty in a run that goes on.
+    replay: include the replay; without it, a resumed run begins with an empty replay.
     """
     if STOP in arrays:  # that a thread asks for a stop at this moment is no part of the run
         arrays = {**arrays, STOP: arrays[STOP] * (0, 1)}
@@ -55,9 +55,9 @@ def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) 
 def restore(
     stored: CheckpointFile, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
 ) -> None:
-    """Copy a checkpoint's arrays, checked by `check`, into those of a session.
+    """Copy the arrays of a checkpoint, which `check` has checked, into those of a session.
 
-    without: beginnings of the names of arrays that are left as they are.
+    without: beginnings of the names of arrays that are not copied.
     """
     for name in stored.places:
         if name.startswith(without):
@@ -77,9 +77,9 @@ def restore(
 def check(
     stored: CheckpointFile, into: Buffers, graph: TaskGraph, system: System, inserted: int
 ) -> None:
-    """Check that a checkpoint can go into these arrays, before any is changed.
+    """Check that a checkpoint fits these arrays, before any of them is changed.
 
-    inserted: rows that come into the replay at once.
+    inserted: rows that enter the replay at once.
 
     Raises:
         SpecError: a sentence for every array that does not fit.
@@ -113,8 +113,8 @@ def check(
 def _wrong(
     stored: CheckpointFile, name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> Iterator[str]:
-    """A sentence if an array has a value that no kernel must see."""
-    limits = bounds(name, into, graph, system)
+    """Yield a sentence if an array has a value that no kernel may see."""
+    limits = value_bounds(name, into, graph, system)
     if limits is None:
         return
     low, high = limits
@@ -131,10 +131,10 @@ ACTIONS = ("act.action", "step.action", "batch.action", "replay.action", "rollou
 STATES = ("env.obs", "step.obs", "step.next_obs")
 
 
-def bounds(
+def value_bounds(
     name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> tuple[float, float] | None:
-    """The least and the largest value that an array may hold; None where any will do."""
+    """Return the least and the largest value that an array may hold; None: any value is allowed."""
     base, array = name.partition("@")[0].partition("#")[0], into[name]
     whole = array.dtype.kind in "iu"
     if base in ACTIONS and whole:
@@ -166,7 +166,7 @@ def bounds(
 
 
 def _sampling(graph: TaskGraph) -> Kernel:
-    """The kernel that draws from the replay."""
+    """The kernel that samples from the replay."""
     return next(t.kernel for t in graph.tasks if kind_of(t.kernel).structure == "sample")
 
 
@@ -182,7 +182,7 @@ def _leaves(tree: Array, graph: TaskGraph) -> Array:
 
 
 def _rebuild_sum_tree(tree: Array, graph: TaskGraph, rows: int) -> None:
-    """The nodes above the first `rows` leaves, summed as the kernels sum them."""
+    """Sum the nodes above the first `rows` leaves, as the kernels sum them."""
     from pearl_devices.primitives.replay.sum_tree import raise_range
 
     levels, fanout = _tree(graph)
@@ -190,7 +190,7 @@ def _rebuild_sum_tree(tree: Array, graph: TaskGraph, rows: int) -> None:
 
 
 def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> dict[str, int]:
-    """Filled rows of each array of a replay, by name."""
+    """The number of filled rows of each array of a replay, by name."""
     rows = [f"{REPLAY}{n}" for n in ROWS] + [TREE]
     found = dict.fromkeys((n for n in rows if n in arrays), int(cursor[1]))
     if clock is not None:
@@ -204,10 +204,9 @@ def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> 
 def _counts(
     stored: CheckpointFile, into: Buffers, inserted: int
 ) -> tuple[dict[str, int], str | None]:
-    """The filled rows of a replay's arrays by the checkpoint's cursor and clock, and an error if
-    these cannot be.
+    """The filled rows of a replay's arrays by the checkpoint's cursor and clock, or an error text.
 
-    Cursors of another shape or type are passed over.
+    Cursors of another shape or type are ignored; `check` reports them.
     """
     found = {
         n: stored.read(n)

@@ -1,4 +1,4 @@
-"""Evaluations in a lane of their own: a process beside the lanes of the plan."""
+"""Evaluations in a worker: a process in addition to the lanes of the plan."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ SILENCE_S = 60.0
 
 
 class EvaluationWorker:
-    """Plays one evaluation at a time. What it plays is in memory that both processes map, so one
-    whose process dies is played again, from the same parameters and seed.
+    """Plays one evaluation at a time in another process.
 
-    deaths: of the process, so far.
+    Both processes map the parameters. If the process dies, a new one plays the same evaluation
+    again, with the same parameters and seed.
+
+    deaths: number of deaths of the process so far.
     """
 
     def __init__(self, system: System, judged: Buffers) -> None:
@@ -58,7 +60,7 @@ class EvaluationWorker:
 
     @property
     def playing(self) -> bool:
-        """Whether an evaluation was begun whose result nobody has taken."""
+        """Whether an evaluation has begun whose result was not taken yet."""
         return self._orders is not None
 
     def begin(self, judged: Buffers, episodes: int, seed: int) -> None:
@@ -71,10 +73,10 @@ class EvaluationWorker:
         self._child.send(self._orders)
 
     def result(self) -> tuple[Evaluation, float]:
-        """Wait for the evaluation that was begun: its episodes, and the CPU seconds they took.
+        """Wait for the evaluation; return it and the CPU seconds of its episodes.
 
         Raises:
-            EnvironmentFailed: an environment failed; the lane can play on.
+            EnvironmentFailed: an environment failed; the worker can play again.
             LaneError: the evaluation cannot be played.
         """
         died = 0
@@ -91,7 +93,10 @@ class EvaluationWorker:
         return found, answer["cpu_s"]
 
     def _restart_if_dead(self, died: int) -> bool:
-        """Whether the process had died and has a successor. died: times in this evaluation."""
+        """Restart the process if it has died or is silent; return whether it was restarted.
+
+        died: earlier deaths in this evaluation.
+        """
         ended = self._child.exit_reason()
         if self._answer is not None:
             return False
@@ -111,7 +116,7 @@ class EvaluationWorker:
         return True
 
     def close(self) -> None:
-        """End the process; amid an evaluation at once."""
+        """End the process; during an evaluation, kill it."""
         if self.playing:
             self._child.kill()
         self._child.end()
