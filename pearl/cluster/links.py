@@ -57,6 +57,10 @@ ASSUMED_SOURCE = (
 class MeasuredLink:
     """A link between two nodes, as measured.
 
+    latency_s: seconds of a message beyond its bytes.
+    per_message_s: seconds of each further message of a row beyond its bytes.
+    bytes_per_s: rate of one direction.
+    timings: the timed messages.
     home, other: names of the nodes; addresses: theirs. carrier: of the messages.
     created: UTC, ISO 8601.
     error: median of |predicted / measured − 1| over the timings that it was fitted to.

@@ -174,7 +174,12 @@ class Edge:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A set of tasks that may run as one call an iteration, on one lane (a fused mode)."""
+    """A set of tasks that may run as one call an iteration, on one lane (a fused mode).
+
+    name: unique among the fusions of a graph.
+    tasks: names of the members, in order.
+    kernel: computes all of them in one call.
+    """
 
     name: str
     tasks: tuple[str, ...]

@@ -96,6 +96,8 @@ Choice = tuple[str, tuple[str, str, int]]
 class CostTable:
     """The modes of every task on one platform.
 
+    platform: the devices that the modes run on.
+    modes: all ways of running tasks, alone or fused.
     pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
         May be negative as long as the task's time is not; for latency and occupancy alike.
     """

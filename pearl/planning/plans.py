@@ -158,7 +158,12 @@ class EvaluationPlacement:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The bound of the period: a lane, a link or a critical cycle, with its tasks."""
+    """The bound of the period: a lane, a link or a critical cycle, with its tasks.
+
+    kind: lane, link or cycle.
+    name: of the lane or link, or a description of the cycle.
+    tasks: those that take the time.
+    """
 
     kind: Literal["lane", "link", "cycle"]
     name: str

@@ -28,6 +28,9 @@ ENERGY_SOURCE = re.compile(r"\w+(\+\w+)*")
 class TaskTiming:
     """One task's time per firing as predicted and as measured (median), over `firings` firings.
 
+    task: name, or the members of a fused call joined with +.
+    predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
+    firings: number of timed firings.
     profiled: measured in a separate stretch, as the members of a fused mode must be.
     measured_s is None where nothing was measured.
     """
@@ -45,7 +48,11 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True)
 class TaskDrift:
-    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1."""
+    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1.
+
+    task: name, or the members of a fused call joined with +.
+    predicted_s, measured_s: seconds of a firing.
+    """
 
     task: str
     predicted_s: float
@@ -113,7 +120,11 @@ class TimeToSolution:
 
 @dataclass(frozen=True)
 class StoppedBy:
-    """Which callback ended a run, by its class, and after how many env steps."""
+    """Which callback ended a run, by its class, and after how many env steps.
+
+    by: class name of the callback.
+    env_steps: done at that moment.
+    """
 
     by: str
     env_steps: int

@@ -53,7 +53,12 @@ def delay_s(link: Link, size_bytes: float) -> float:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The mode of every unit of an expansion and the number of its lane on the mode's device."""
+    """The mode of every unit of an expansion and the number of its lane on the mode's device.
+
+    expansion, costs: the graph by firings, and the table of its modes.
+    modes: mode of each unit.
+    lanes: lane of each unit.
+    """
 
     expansion: Expansion
     costs: CostTable
@@ -196,6 +201,8 @@ class Assignment:
 class TimedGraph:
     """The timed graph of an assignment, before its lanes have an order.
 
+    assignment: whose times the graph has.
+    latency_s, occupancy_s: seconds of each firing until its result, and on its lane.
     names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
     copies that a lane or nobody pays for are no nodes: their time is in arcs, and what a lane pays
     in its occupancy_s.

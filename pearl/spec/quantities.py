@@ -61,7 +61,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Sourced:
-    """A number in SI units and where it comes from; None if only the entry names a source."""
+    """A number in SI units and where it comes from; None if only the entry names a source.
+
+    value: in SI units.
+    source: in words.
+    """
 
     value: float
     source: str | None = None

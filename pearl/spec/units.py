@@ -40,6 +40,7 @@ BINARY: Mapping[str, float] = MappingProxyType(
 class Dimension:
     """What a quantity measures.
 
+    binary: whether prefixes of 1024 are allowed.
     name: in a sentence. symbols: its units without prefix → SI value; the first is the one written.
     prefixes: the prefixes its units take. example: one right way of writing it.
     """

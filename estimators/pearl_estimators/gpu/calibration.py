@@ -58,6 +58,7 @@ OF_OPERATORS = ("eager", "graph")  # variants that are queues of operators
 class GpuCalibration:
     """Cost of operators on one GPU model.
 
+    schema: version of the file's format.
     model: as in `Device.model`.
     source: who timed it, with which tool.
     created: UTC, ISO 8601.

@@ -56,6 +56,8 @@ REACH_LOG2 = (math.e, 1.5)  # prior of a reach: a factor e of log2 sizes, spread
 class Operation:
     """One operator with its sizes, in float32.
 
+    operator: name of the operator.
+    batch, m, k, n: its sizes.
     linear, bmm: `batch` products of m × k by k × n; the others: m rows of n numbers (k is 1).
     streams: arrays of the size of the output that are read or written (0 for products).
     """
@@ -109,6 +111,8 @@ class Operation:
 class OperatorFit:
     """The model of one operator on one GPU.
 
+    operator: name of the operator.
+    multiprocessors: of the GPU that was timed.
     overhead_s, flops_per_s, bytes_per_s: the roofline; tile: side of an output tile whose rounds it
     counts, 0 for none. places, weights: the timed sizes (log2) and what each adds to
     ln(seconds); empty where no correction is used. reach: log2 steps along each size over which a
@@ -158,6 +162,9 @@ class OperatorFit:
 class Guess:
     """Seconds of one operation with their 90 % band; work_s: without the overhead.
 
+    seconds: predicted.
+    low_s, high_s: ends of the 90 % band, in seconds.
+    bound_by: compute, memory or overhead.
     extrapolated: a size lies more than a factor of two outside those timed; the band is doubled.
     """
 

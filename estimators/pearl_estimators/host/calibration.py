@@ -59,6 +59,7 @@ class OutdatedError(CalibrationError):
 class Calibration:
     """Measured costs of a host's kernels, by family and variant.
 
+    schema: version of the file's format.
     host: CPU model and cores.
     versions: of the libraries and of the kernels' sources.
     created: UTC, ISO 8601.
@@ -166,6 +167,8 @@ class Calibration:
 class HeldOutTiming:
     """Predicted and measured seconds of a kernel that no fit has seen.
 
+    variant: of the kernel.
+    predicted_s, measured_s: seconds of a firing.
     kernel: family and sizes.
     low_s, high_s: the predicted 90 % band.
     """

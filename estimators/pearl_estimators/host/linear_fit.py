@@ -102,6 +102,7 @@ def point(kernel: Kernel, variant: str, seconds: float, **timing: float) -> Poin
 class Fit:
     """Seconds = Σ cost · term, of one family and variant.
 
+    family, variant: of the kernels that it describes.
     costs: seconds of one of each term. Those that are not the family's own are the same in all fits
     of a variant. band: half width of the 90 % band of ln(seconds). error: median of
     |predicted / measured - 1| over the family's points, each predicted by a fit without it.
@@ -130,6 +131,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class Prediction:
+    """The predicted time of a firing.
+
+    seconds: of the fit.
+    low_s, high_s: ends of the 90 % band, in seconds.
+    bound_by: compute, memory or overhead.
+    extrapolated: whether a size is outside the timed ones.
+    """
+
     seconds: float
     low_s: float
     high_s: float

@@ -52,7 +52,10 @@ Z90 = 1.6449
 @dataclass(frozen=True)
 class KernelShare:
     """A kernel of an iteration or of a call. named: family and variant. share: of the estimated
-    time, 0 to 1."""
+    time, 0 to 1.
+
+    flops, bytes: counted work of a firing.
+    """
 
     named: str
     flops: float
