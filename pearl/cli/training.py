@@ -228,7 +228,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
         check_folder(out)
         if (out / "plan.json").exists() and not resume:
             raise SpecError(
-                f"--out {out}: holds a run already; add --resume to go on with it, or name another"
+                f"--out {out}: already holds a run; add --resume to continue it, or name another"
             )
         return out
     name = re.sub(r"[^\w.-]+|^\.+", "-", name)

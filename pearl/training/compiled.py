@@ -183,7 +183,7 @@ def recompile(
     except SpecError as error:
         raise SpecError(
             *(f"{file}: {problem}" for problem in error.problems),
-            f"{file}: the run cannot go on here with the plan it had; give another (--plan)",
+            f"{file}: the run cannot continue here with its plan; give another one (--plan)",
         ) from None
 
 

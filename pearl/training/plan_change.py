@@ -37,7 +37,7 @@ def check(session: Session, folder: Path | None) -> None:
     """
     problems, c = [], session.compiled
     if folder is None:
-        problems.append("train: replan needs `out`: it goes on from a checkpoint")
+        problems.append("train: replan needs `out`, because it continues from a checkpoint")
     if c.system.train.checkpoint_every == 0:
         problems.append(
             "train: replan happens at checkpoints, and train.checkpoint_every is 0; set it"
@@ -82,7 +82,7 @@ def replan(run: TrainingRun, measured: Measurements) -> None:
             *(single_lane.LaneError, EnvironmentFailed),
         ) as error:
             why = " ".join(str(error).split())
-            kept = f"{text} Plan kept, though there is a better one, for it cannot go on: {why}"
+            kept = f"{text} Plan kept, because the run cannot continue with the better one: {why}"
             assert run.folder
             stored = checkpoint.load(run.folder / CHECKPOINT)
             # the lanes may have been drained
@@ -109,7 +109,7 @@ def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
     new = Session(compile_plan(compiled.system, plan, compiled.graph), session.seed)
     wrong = incompatible_arrays(session.arrays, new.arrays)
     if wrong:
-        raise SpecError(f"its arrays are others: {', '.join(wrong)}")
+        raise SpecError(f"its arrays differ: {', '.join(wrong)}")
     run.resume_from_checkpoint()
     assert session.resume_point
     environments = session.resume_point.environments or {}

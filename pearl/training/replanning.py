@@ -324,7 +324,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
         f"{describe_moves(plan, found)}"
         + (f"; not measured, and so at the estimate: {listed(guessed)}" if guessed else "")
     )
-    note = f"made amid a run, at the times that it measured: {gain:.2f} x as good as the one before"
+    note = f"made during a run, at the measured times: {gain:.2f} x as good as the plan before"
     named = {"spec_sha256": system.sha256, "host": system.platform.name, "note": note}
     return Decision(replace(found, **named), why)  # type: ignore[arg-type]
 

@@ -102,7 +102,7 @@ def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str |
     if drift.waited is None:
         return "how long its lanes had no core is not known"
     if drift.decisions:
-        return "it was planned anew amid it"
+        return "its plan was searched again during the run"
     if plan.pace_s is not None:
         return "it was paced"
     if drift.apart is not None:

@@ -235,7 +235,7 @@ class Trainer:
         if replan:
             plan_change.check(self.session, folder)
         if resume and folder is None:
-            raise SpecError("train: resume needs `out`, the folder of the run to go on with")
+            raise SpecError("train: resume needs `out`, the folder of the run")
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
@@ -279,7 +279,7 @@ class Trainer:
         file = folder / CHECKPOINT
         if resume and file.exists() and start_from is not None:
             raise SpecError(
-                f"train: start_from is {start_from}, and the run in {folder} goes on with its own "
+                f"train: start_from is {start_from}, and the run in {folder} has its own "
                 "networks; leave one of the two out (start_from, resume)"
             )
         if resume and file.exists():
@@ -292,13 +292,13 @@ class Trainer:
             )
         elif file.exists():
             raise SpecError(
-                f"train: {folder} already holds a run; go on with it (resume), or give "
+                f"train: {folder} already holds a run; continue it (resume), or give "
                 "another folder, else its checkpoint would be lost"
             )
         else:
             self._begin(steps, start_from)
             if resume:
-                text = f"there is no checkpoint in {folder}: the run begins anew"
+                text = f"there is no checkpoint in {folder}: the run starts from the beginning"
                 resuming.log_event(self.session.state, text)
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
             resuming.log_event(

@@ -191,7 +191,7 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
         ({"waited": None}, "how long its lanes had no core is not known"),
         ({"waited": 0.1}, "something else had 10% of the core of its busiest lane"),
         ({"measured_s": None}, "it ended before its steady stretch"),
-        ({"decisions": ("kept",)}, "it was planned anew amid it"),
+        ({"decisions": ("kept",)}, "its plan was searched again during the run"),
         ({"apart": 2.0}, "its two cores were further apart, or nearer"),
     ):
         assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]

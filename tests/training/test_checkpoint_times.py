@@ -109,7 +109,7 @@ def test_a_run_without_its_replay_says_so_and_fills_it_anew(
     again = resumed.train(steps=320, out=tmp_path, resume=True)
     assert again.status == "done", again.message
     starts = first.system.algorithm.learning_starts
-    why = f"holds no replay: learning goes on once {starts} env steps have filled it anew"
+    why = f"holds no replay: learning continues after {starts} env steps have refilled the replay"
     assert why in "".join(again.events)
     rows = int(resumed.session.arrays["replay.cursor"][1])
     assert 0 < rows <= 320 - run.env_steps

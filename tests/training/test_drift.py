@@ -312,9 +312,13 @@ def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     ("fault", "options", "said"),
     [
         (_full_disk, {}, "No space left"),
-        (_full_disk, PRIORITISED, "Plan kept, though there is a better one"),
-        (_failing_drain, {}, "it cannot go on: a lane died"),
-        (_other_state, {}, "it cannot go on: its arrays are others: rng.inference#1"),
+        (_full_disk, PRIORITISED, "Plan kept, because the run cannot continue with the better one"),
+        (_failing_drain, {}, "cannot continue with the better one: a lane died"),
+        (
+            _other_state,
+            {},
+            "cannot continue with the better one: its arrays differ: rng.inference#1",
+        ),
     ],
 )
 def test_a_change_that_fails_leaves_the_old_plan_and_every_bit(

@@ -155,9 +155,7 @@ def stored_probe() -> CpuProbe | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CalibrationError(
-            f"{file}: {error}; `pearl calibrate --probe` makes it anew"
-        ) from None
+        raise CalibrationError(f"{file}: {error}; `pearl calibrate --probe` replaces it") from None
     return _known[key]
 
 

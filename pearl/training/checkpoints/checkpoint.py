@@ -226,7 +226,7 @@ def load(path: str | Path) -> CheckpointFile:
         raise SpecError(
             f"{path}: a checkpoint of format {about['format']!r}, written by pearl "
             f"{about.get('pearl_version', 'of an older version')}; pearl {pearl_version()} reads "
-            f"format {FORMAT}; go on with the version that wrote it"
+            f"format {FORMAT}; use the version that wrote it"
         )
     wrong = [
         f"{path}: {key} is {abbreviate(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]

@@ -71,7 +71,7 @@ def load_networks(session: Session, path: Path) -> list[str]:
     unused = [n for n in given if n not in here]
     return [
         f"started from {file}: {', '.join(taken)}"
-        + (f"; begun anew: {', '.join(anew)}" if anew else "")
+        + (f"; initialised: {', '.join(anew)}" if anew else "")
         + (f"; not used: {', '.join(unused)}" if unused else "")
     ]
 
@@ -126,8 +126,8 @@ def _flatten(session: Session, file: Path, acting: str, tensors: Mapping[str, Ar
     flat: Array = session.arrays[name].copy()
     if kernel.dims.get("states") or kernel.modules:
         raise SpecError(
-            f"start_from: {file}: a state_dict is taken for networks of dense layers; start a "
-            "table or a module of your own from a run or a policy file of pearl"
+            f"start_from: {file}: a state_dict fits only networks of dense layers; start a "
+            "table or a custom module from a run or a policy file of pearl"
         )
     layers, at, wrong = list(pairwise(kernel.layers())), 0, []
     weights = [n for n in tensors if n.endswith("weight")]
