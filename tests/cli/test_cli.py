@@ -144,7 +144,7 @@ def test_a_makespan_is_asked_for_by_option_or_spec_and_said_to_be_one(
     found = ran.object()
     assert problems(found, "plan") == []
     assert (found["objective"], found["value_unit"]) == ("makespan", "s")
-    by_spec = Ran("plan", spec, "--set", "objective=makespan")
+    by_spec = Ran("plan", spec, "--set", "objective=makespan", "--verbose")
     assert "until the first iteration is complete, at least" in by_spec.out
     assert "an iteration where iterations follow one another" in by_spec.out
     held = Ran("plan", spec, "--objective", "makespan", "--set", "limits.power=3 W")
@@ -373,7 +373,7 @@ def test_set_is_checked_like_the_file(spec: Path) -> None:
 
 
 def test_plan_prints_a_report_and_writes_a_plan(spec: Path, tmp_path: Path) -> None:
-    ran = Ran("plan", spec, "--json", tmp_path / "plan.json")
+    ran = Ran("plan", spec, "--verbose", "--json", tmp_path / "plan.json")
     assert ran.status == 0
     stored = json.loads((tmp_path / "plan.json").read_text())
     assert problems(stored, "plan") == []
