@@ -96,9 +96,9 @@ class SpecChecker:
         section = self.section("limits", limits_given, LimitsSection)
         train = self.section("train", data.get("train", {}), Train)
         if algorithm is not None and section is not None:
-            self.complain(list(_of_groups(algorithm, section)))
+            self.complain(list(_check_groups(algorithm, section)))
         if section is not None and platform is not None and self.given is None:
-            self.complain(list(_of_learners(section, platform)))
+            self.complain(list(_check_learners(section, platform)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
             what = (
                 "given 'restart'; only algorithms with a replay take it: an environment that "
@@ -299,7 +299,7 @@ def _stores(a: Acting | None) -> bool:
     return a is None or hasattr(a, "replay")
 
 
-def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
+def _check_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
     """Environment groups that the algorithm or its number of environments does not allow."""
     groups, envs = limits.env_groups, algorithm.num_envs
     if groups > 1 and not isinstance(algorithm, ReplayOptions):
@@ -310,7 +310,7 @@ def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
         yield ("limits", "env_groups"), what
 
 
-def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
+def _check_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
     """More learners than there are lanes for one each, or a reduction of one."""
     if limits.reduction is not None and limits.learners == 1:
         what = f"given {limits.reduction}; one learner has no gradients to average"

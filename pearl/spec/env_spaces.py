@@ -32,7 +32,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
         problems = [*problems, (("algorithm", "frame_stack"), what)]
     elif env is not None:
         env = replace(env, stack=stack)
-        problems = [*problems, *((where, what) for what in _unfit(algorithm, env))]
+        problems = [*problems, *((where, what) for what in _find_unfit_actions(algorithm, env))]
     tabular = isinstance(algorithm, TabularOptions)
     if env is not None and not problems and tabular and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
@@ -40,7 +40,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
     return env, problems
 
 
-def _unfit(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
+def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
     """Actions that an algorithm cannot take."""
     if isinstance(algorithm, RolloutOptions):
         return
@@ -173,7 +173,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
-    if stack and _stacked(observation.shape, stack):
+    if stack and _is_stacked(observation.shape, stack):
         what = f"given {stack}; {show(algorithm.env)} observes {list(observation.shape)}, which is "
         what += f"a stack of {stack} frames already, and they would be stacked again; leave it at 0"
         what += ", or take the wrapper that stacks out of the environment"
@@ -201,20 +201,20 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     own = isinstance(algorithm, Deep) and algorithm.network is not None
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
-    sizes["note"] = _flattened(observation, sizes.get("pixels", ()))
+    sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)
     return spec, []
 
 
-def _stacked(shape: tuple[int, ...], stack: int) -> bool:
+def _is_stacked(shape: tuple[int, ...], stack: int) -> bool:
     """Whether observations of this shape are stacks of so many frames: along the first axis, or
     along the last one of images with one channel. Three there are taken as colours."""
     colours = stack == 3 and len(shape) == 3
     return len(shape) >= 3 and not colours and stack in (shape[0], shape[-1])
 
 
-def _flattened(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
+def _describe_flattening(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
     """What is done to observations that are no plain vectors, in words; empty for those."""
     import gymnasium
 

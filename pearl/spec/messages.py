@@ -75,7 +75,7 @@ def suggest_nearest(given: object, names: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
-def _near(key: object, allowed: Iterable[str]) -> str:
+def _suggest_key(key: object, allowed: Iterable[str]) -> str:
     """` (did you mean x?)`: the key that other libraries call so, or the most similar name."""
     called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
     return f" (did you mean {' or '.join(called)}?)" if called else suggest_nearest(key, allowed)
@@ -95,12 +95,12 @@ def list_complaints(
     """
     found: list[Complaint] = []
     for detail in error.errors(include_url=False):
-        path = _path(detail, data)
-        found.append(((*where, *path), _what(detail, path, model, others)))
+        path = _strip_path(detail, data)
+        found.append(((*where, *path), _explain(detail, path, model, others)))
     return found
 
 
-def _path(detail: ErrorDetails, data: Any) -> Where:
+def _strip_path(detail: ErrorDetails, data: Any) -> Where:
     """The error's location without what pydantic adds (tags of unions, `[key]`)."""
     path: Where = ()
     for part in detail["loc"]:
@@ -114,7 +114,7 @@ def _path(detail: ErrorDetails, data: Any) -> Where:
     return path
 
 
-def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
+def _explain(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner = model_at(model, path[:-1])
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -122,7 +122,7 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
         for name, other in others.items():
             if other is not model and key in fields_of(model_at(other, path[:-1])):
                 return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
-        return f"unknown key{_near(key, allowed)}; allowed are {', '.join(allowed)}"
+        return f"unknown key{_suggest_key(key, allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
         description = (fields_of(owner)[str(path[-1])].description or str(path[-1])).rstrip(".")
         return f"missing; needed: {description[:1].lower()}{description[1:]}"
@@ -151,19 +151,19 @@ def model_at(model: Any, path: Where) -> Any:
     """Return the model of the value at `path` inside `model`; None if there is no model."""
     at = model
     for part in path:
-        at = _core(at)
+        at = _unwrap(at)
         if fields_of(at):
             field = fields_of(at).get(str(part))
             at = field.annotation if field is not None else None
         else:  # dict[str, M] or tuple[M, ...]
             at = next((a for a in reversed(get_args(at)) if a is not Ellipsis), None)
-    at = _core(at)
+    at = _unwrap(at)
     return at if fields_of(at) else None
 
 
-def _core(annotation: Any) -> Any:
+def _unwrap(annotation: Any) -> Any:
     """What stands inside `Annotated[…]` and `… | None`: a model or a container, if there is one."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
-        inner = [_core(a) for a in get_args(annotation)]
+        inner = [_unwrap(a) for a in get_args(annotation)]
         return next((a for a in inner if fields_of(a) or get_origin(a) is not None), None)
     return annotation

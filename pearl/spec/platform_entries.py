@@ -117,7 +117,7 @@ HERE = "here"
 """In a device's place: the CPU of this machine, as `pearl_devices.discover` finds it."""
 
 
-def _described(given: Any) -> Any:
+def _resolve_entry(given: Any) -> Any:
     """A device of the catalogue where only its name is given, and what stands for HERE."""
     if not isinstance(given, str):
         return given
@@ -140,7 +140,7 @@ def this_cpu() -> DeviceEntry:
 
 
 NamedDevice = Annotated[
-    DeviceEntry, BeforeValidator(_described, json_schema_input_type=DeviceEntry | str)
+    DeviceEntry, BeforeValidator(_resolve_entry, json_schema_input_type=DeviceEntry | str)
 ]
 
 Ends = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]

@@ -118,7 +118,7 @@ def _read(
     stated = check.stated(name, path)
     lines += check.lines
     if lines or stated is None:
-        raise SpecError(*_in_order(lines, unread))
+        raise SpecError(*_sort_lines(lines, unread))
     return stated, check.env
 
 
@@ -229,7 +229,7 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
     return list(laid.problems)
 
 
-def _in_order(lines: Lines, unread: list[Where]) -> list[str]:
+def _sort_lines(lines: Lines, unread: list[Where]) -> list[str]:
     """Each line once, by line number within its file; nothing further about unreadable values."""
 
     def position(line: str) -> tuple[str, int]:

@@ -83,7 +83,7 @@ class System(StaticSpec):
 
     env: EnvSpec
 
-    def lasting(self, steps: int) -> System:
+    def with_steps(self, steps: int) -> System:
         """Return the same system with this many `train.steps`, which schedules follow; `raw`
         stays.
         """

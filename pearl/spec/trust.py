@@ -113,7 +113,7 @@ def is_trusted(spec: Mapping[str, Any]) -> bool:
     folder = cache_folder() / "specs"
     with suppress(OSError, ValueError):
         found = os.stat(folder / digest(spec), follow_symlinks=False)
-        return stat.S_ISREG(found.st_mode) and not _doubts(folder)
+        return stat.S_ISREG(found.st_mode) and not _doubt_reason(folder)
     return False
 
 
@@ -131,7 +131,7 @@ def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     if trust or not find_named_code(spec) or is_trusted(spec):
         return
     what = ", ".join(str(each) for each in find_named_code(spec))
-    why = _doubts(cache_folder() / "specs")
+    why = _doubt_reason(cache_folder() / "specs")
     raise SpecError(
         f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
         f"{f' ({why})' if why else ''}: {what}; nothing was imported; if you would run that code, "
@@ -139,7 +139,7 @@ def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     )
 
 
-def _doubts(folder: Path) -> str:
+def _doubt_reason(folder: Path) -> str:
     """Why no digest in `folder` is trusted; empty if digests are trusted, or there is no folder."""
     try:
         why = doubts(folder)

@@ -36,7 +36,7 @@ def memory_warning(system: System) -> str | None:
     return (
         f"algorithm.replay.capacity: given {capacity}; the replay takes {size:.3g} bytes, and "
         f"{free:.3g} bytes of this host's memory are free now: lower it to at most "
-        f"{_fitting(capacity, free, size)}, or training will not start"
+        f"{_count_fitting_rows(capacity, free, size)}, or training will not start"
     )
 
 
@@ -71,32 +71,34 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
     free, swap = free_memory()
     if free is not None and total > free + swap:
         room = f"{free + swap:.3g} bytes of memory and swap are free"
-        raise SpecError(_refusal(total, replay, room, capacity, free + swap))
+        raise SpecError(_explain_refusal(total, replay, room, capacity, free + swap))
     try:
         yield
     except MemoryError:
-        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+        raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
-        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+        raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
 
 
 REFUSED = "the system does not give as much to this process (`ulimit -v`, say)"
 
 
-def _refusal(total: int, replay: int, room: str, capacity: int | None, free: float | None) -> str:
+def _explain_refusal(
+    total: int, replay: int, room: str, capacity: int | None, free: float | None
+) -> str:
     text = f"memory: the arrays of this run take at least {total:.3g} bytes, and {room}: "
     if not replay or capacity is None:
         return text + "train with fewer environments or smaller networks, or on another machine"
     text = text.removesuffix(": ") + f"; its replay takes {replay:.3g} of them: lower "
     text += f"algorithm.replay.capacity ({capacity})"
     if free is not None and free > total - replay:
-        text += f" to at most {_fitting(capacity, free - (total - replay), replay)}"
+        text += f" to at most {_count_fitting_rows(capacity, free - (total - replay), replay)}"
     return text + ", or train on another machine"
 
 
-def _fitting(capacity: int, free: float, size: float) -> int:
+def _count_fitting_rows(capacity: int, free: float, size: float) -> int:
     """The rows that fit in `free` bytes, if `capacity` rows take `size`, rounded down to two
     digits.
     """

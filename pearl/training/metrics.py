@@ -61,7 +61,7 @@ class Metrics:
         run, state, mean = self._run, self._run.state, mean_return(self._run.arrays)
         values = [
             state.iteration * run.graph.env_steps,
-            state.learning(run.milestones.warm) * run.graph.updates,
+            state.learning_iterations(run.milestones.warm) * run.graph.updates,
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),

@@ -80,7 +80,7 @@ def build_run(
     return Run(
         status=status,
         env_steps=state.iteration * run.graph.env_steps,
-        updates=state.learning(run.milestones.warm) * run.graph.updates,
+        updates=state.learning_iterations(run.milestones.warm) * run.graph.updates,
         wall_s=state.wall_s if simulated else wall_s,
         cpu_s=cpu_s,
         steady=steady,

@@ -164,7 +164,7 @@ class Policy:
         from safetensors.numpy import save
 
         tensors = {"parameters": self.parameters}
-        tensors |= {_key(name): array for name, array in self.states.items()}
+        tensors |= {_file_key(name): array for name, array in self.states.items()}
         about |= {"format": FORMATS[bool(self.kernel.interface)]}
         about |= {"pearl_version": pearl_version()}
         about |= {"spec": plain(self.system.raw), "description": description(self)}
@@ -199,20 +199,20 @@ class Policy:
         kernel = acting_of(source.graph(system))
         wanted: dict[str, Spec] = {"parameters": specs(kernel)[f"policy.{source.POLICY}"]}
         states = policy_states(system, kernel)
-        wanted |= {_key(name): spec for name, spec in states.items()}
+        wanted |= {_file_key(name): spec for name, spec in states.items()}
         given = {name: (array.shape, array.dtype.name) for name, array in tensors.items()}
         if given != wanted:
             raise SpecError(f"{file}: holds {given}; a policy of its spec has {wanted}")
-        found = {name: tensors[_key(name)] for name in states}
+        found = {name: tensors[_file_key(name)] for name in states}
         return cls(system, kernel, tensors["parameters"], found)
 
 
-def _key(state: str) -> str:
+def _file_key(state: str) -> str:
     """The name of one of a policy's states in a file."""
     return "statistics" if state == STATISTICS else f"{PASSED}{state}"
 
 
-def states_in(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def pick_states(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """Return the states of a policy among the arrays of its file, by their own names."""
     found = {n.removeprefix(PASSED): a for n, a in tensors.items() if n.startswith(PASSED)}
     return found | ({STATISTICS: tensors["statistics"]} if "statistics" in tensors else {})

@@ -29,7 +29,7 @@ def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progres
     """Yield a listener for `Trainer.train(progress=…)`. On exit the drawing is complete."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
-        yield _lines(stream)
+        yield _print_lines(stream)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -57,7 +57,7 @@ def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progres
         yield draw
 
 
-def _lines(stream: TextIO) -> Callable[[Progress], None]:
+def _print_lines(stream: TextIO) -> Callable[[Progress], None]:
     told = [0]
 
     def tell(now: Progress) -> None:

@@ -63,7 +63,7 @@ class Window:
     wall_s: float
     looks: int = 0
 
-    def longer(self) -> Window:
+    def extend(self) -> Window:
         """Return the window with one more clock reading."""
         return replace(self, looks=self.looks + 1)
 
@@ -192,7 +192,7 @@ def compute_factors(
             key = (placed.device, placed.variant, placed.width)
             for mode in problem.costs.modes:
                 if seconds and (mode.tasks, mode.share, mode.key) == (origins, share, key):
-                    sum_s = sums.setdefault(_named(problem.graph, mode), [0.0, 0.0])
+                    sum_s = sums.setdefault(_factor_name(problem.graph, mode), [0.0, 0.0])
                     sum_s[0] += seconds
                     sum_s[1] += mode.estimate.latency_s
     return {name: found / said for name, (found, said) in sums.items() if said > 0}
@@ -207,10 +207,12 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     """
 
     def scaled(mode: Mode) -> Mode:
-        factor = by.get(_named(graph, mode))
+        factor = by.get(_factor_name(graph, mode))
         if factor is None and mode.fused:
             shares = costs.shares(mode, graph)
-            alone = {t: by.get(_named(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks}
+            alone = {
+                t: by.get(_factor_name(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks
+            }
             factor = sum(shares[t] * alone[t] for t in mode.tasks) if shares else None
         if factor is None or factor == 1.0:
             return mode
@@ -222,15 +224,15 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 
 
-def _kernel(graph: TaskGraph, mode: Mode) -> Kernel:
+def _kernel_of_mode(graph: TaskGraph, mode: Mode) -> Kernel:
     if mode.fused:
         return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     task = graph.task(mode.tasks[0])
     return resize_kernel(task.kernel, mode.share, task.environments) if mode.share else task.kernel
 
 
-def _named(graph: TaskGraph, mode: Mode) -> str:
-    return f"{family(_kernel(graph, mode))}, {mode.variant}"
+def _factor_name(graph: TaskGraph, mode: Mode) -> str:
+    return f"{family(_kernel_of_mode(graph, mode))}, {mode.variant}"
 
 
 def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, float]:
@@ -349,8 +351,8 @@ def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
         call = {t.task, *t.fused_with}
         fused = [f for f in graph.fusions if set(f.tasks) == call]
         names = [
-            _named(graph, alone),
-            *(_named(graph, replace(alone, tasks=f.tasks)) for f in fused),
+            _factor_name(graph, alone),
+            *(_factor_name(graph, replace(alone, tasks=f.tasks)) for f in fused),
         ]
         if not any(n in by for n in names):
             found.append(f"{t.task} ({t.variant})")

@@ -76,14 +76,14 @@ def calibration_feedback(
         return (), (f"Nothing was learned from this run: {why}.",)
     found, said = list[IterationStats](), list[str]()
     for lane in lanes:
-        calls = _calls(plan, graph, platform, lane)
+        calls = _list_lane_calls(plan, graph, platform, lane)
         if isinstance(calls, str):
             off: float | str = calls
         elif len(lanes) == 1:
             assert drift.measured_s is not None
             off = drift.measured_s * (1 - (drift.waited or 0.0)) / calls.seconds
         else:
-            off = _busy(plan, graph, drift, lane, calls)
+            off = _busy_ratio(plan, graph, drift, lane, calls)
         what = f"lane {lane}" if len(lanes) > 1 else "this run"
         if isinstance(off, float) and abs(math.log(off)) > FAR:
             off = f"its calls took {off:.3g} times their estimates, so they are not the reason"
@@ -118,7 +118,7 @@ def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str |
     return None
 
 
-def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
+def _list_lane_calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
     """Return the calls of a lane, or the reason why they give no feedback."""
     placed = [t for t in plan.tasks if t.lane == lane]
     device = platform.device(placed[0].device)
@@ -144,7 +144,9 @@ def list_calls(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Plac
     return [(t, fused[c] if t.fused_with else graph.task(t.task).kernel) for c, t in calls.items()]
 
 
-def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) -> float | str:
+def _busy_ratio(
+    plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls
+) -> float | str:
     """Return measured / estimated seconds of the calls of one lane of several, or why there is
     none.
 

@@ -112,7 +112,7 @@ class Session:
         for name, array in arrays.items():
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
-        lasting = system if steps is None else system.lasting(steps)
+        lasting = system if steps is None else system.with_steps(steps)
         name = system.algorithm.name
         with reporting_user_errors(system, f"algorithm.name: {name}: its initialise"):
             algorithm(name).initialise(arrays, lasting, seed)
@@ -231,7 +231,7 @@ class Session:
             policy.save(folder / name, which=which, env_steps=env_steps)
         self.save(folder / CHECKPOINT, self.state)
         if pacer:
-            pacer.wrote(self.checkpoint_bytes(), time.monotonic() - begin_s)
+            pacer.record(self.checkpoint_bytes(), time.monotonic() - begin_s)
 
     def load_checkpoint(
         self, stored: checkpoint.CheckpointFile, steps: int | None = None

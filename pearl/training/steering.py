@@ -202,7 +202,9 @@ class CallbackList:
                     raise TypeError(f"it returned {answer!r}; None or pearl.STOP is allowed")
             except (Exception, SystemExit) as error:
                 self.raised = self.raised or error
-                told = f"{_said(callback, moment)} raised {type(error).__name__}: {error}"
+                told = (
+                    f"{_describe_source(callback, moment)} raised {type(error).__name__}: {error}"
+                )
                 self.failure = self.failure or " ".join(told.split())
                 if moment != "on_end":
                     return
@@ -211,6 +213,6 @@ class CallbackList:
                     self.stopped = StoppedBy(type(callback).__name__, event.env_steps)
 
 
-def _said(callback: Callback, moment: Moment) -> str:
+def _describe_source(callback: Callback, moment: Moment) -> str:
     listening = isinstance(callback, ProgressCallback)
     return "the progress listener" if listening else f"{type(callback).__name__}.{moment}"

@@ -81,7 +81,7 @@ def compile(
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
         made = compile_plan(system, given, emulate=emulate, check=True)
-    trainer = Trainer._of(made, seed, plan_given=plan is not None)
+    trainer = Trainer._from_compiled(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
         require_devices(made)
@@ -140,7 +140,7 @@ class Trainer:
         self._begin_with(compile_plan(system, plan, emulate=emulate), seed, plan_given=False)
 
     @classmethod
-    def _of(cls, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> Trainer:
+    def _from_compiled(cls, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> Trainer:
         """plan_given: a resumed run keeps this plan, whatever plan its checkpoint has."""
         trainer = cls.__new__(cls)
         trainer._begin_with(made, seed, plan_given=plan_given)

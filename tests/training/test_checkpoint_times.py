@@ -29,7 +29,7 @@ def test_by_default_all_checkpoints_together_take_two_per_cent_of_the_time():
         now_s += 1.0
         if pace.due(size * MB, now_s):
             took_s = 0.01 + size * 0.002
-            pace.wrote(size * MB, took_s)
+            pace.record(size * MB, took_s)
             now_s, waited_s = now_s + took_s, waited_s + took_s
             written.append(now_s)
             assert waited_s <= checkpoint.SHARE * (now_s - 100.0)
@@ -78,7 +78,7 @@ def test_without_one_checkpoints_are_written_where_they_are_due(
 
     monkeypatch.setattr(checkpoint.CheckpointPacer, "due", due)
     monkeypatch.setattr(
-        checkpoint.CheckpointPacer, "wrote", lambda self, *given: told_of.append(given)
+        checkpoint.CheckpointPacer, "record", lambda self, *given: told_of.append(given)
     )
     trainer = trainer_of("dqn")
     found, per = saves(monkeypatch), trainer.graph.env_steps

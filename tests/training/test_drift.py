@@ -431,7 +431,7 @@ def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch)
 def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> None:
     window = replanning.Window(100, 1.0)
     for _ in range(3):
-        window = window.longer()
+        window = window.extend()
     assert window.looks == 3
     watch = replanning.DriftMonitor(1e-3)
     assert not watch.due(window, 200, 1.0 + 100 * 1.1e-3)

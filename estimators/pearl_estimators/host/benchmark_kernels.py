@@ -20,9 +20,9 @@ MOST_RANDOM = 1 << 20
 """Random numbers drawn for one array; longer ones repeat them."""
 
 RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
-"""Arrays whose contents decide nothing: those of all kernels lie in the same memory (`_shared`)."""
+"""Arrays whose contents decide nothing. All kernels share their memory (`_fill_shared`)."""
 LEAST_SHARED, PAGE = 1 << 20, 4096
-"""Bytes of a ring from which on it does; each array begins on a page."""
+"""Bytes from which a ring is shared; each array begins on a page."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -50,7 +50,7 @@ def group(of: str) -> str:
     return "shared" if found.structure == "copy" else found.family.partition("_")[0]
 
 
-def _few(kind: KernelKind) -> bool:
+def _needs_few(kind: KernelKind) -> bool:
     """Whether a kind needs only few points."""
     fused = kind.structure == "fused" and kind.networks is not None
     return fused or kind.structure in ("environment", "table", "store")
@@ -66,7 +66,7 @@ def draw_fit_kernels(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
     for name in DRAWS:
         if group(name) not in groups:
             continue
-        yield from _some(name, FEW if _few(DRAWS[name][1]) else MANY, SEED)
+        yield from _some(name, FEW if _needs_few(DRAWS[name][1]) else MANY, SEED)
 
 
 def draw_held_out_kernels() -> Iterator[Kernel]:
@@ -157,7 +157,7 @@ def bind_filled(of: Kernel, variant: str) -> Call:
 
 
 @cache
-def _shared() -> Any:
+def _fill_shared() -> Any:
     """Memory for the largest ring, uint8, filled with plausible float32."""
     import numpy as np
 
@@ -181,7 +181,7 @@ def _ring(of: Kernel) -> Buffers:
     for name, shape in wanted:
         size = 4 * math.prod(shape)
         if at + size <= MOST_BYTES:
-            found[name] = _shared()[at : at + size].view(np.float32).reshape(shape)
+            found[name] = _fill_shared()[at : at + size].view(np.float32).reshape(shape)
             at += -(-size // PAGE) * PAGE
     return found
 

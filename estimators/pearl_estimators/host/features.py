@@ -144,7 +144,7 @@ def _row_tiles(rows: int) -> list[tuple[int, int]]:
     return found
 
 
-def _held(rows: int, stride: int, lines: int) -> bool:
+def _stays_cached(rows: int, stride: int, lines: int) -> bool:
     """Whether a strip stays in the first cache: `rows` of some lines each, `stride` bytes apart.
 
     Strides by a power of two use only a part of a cache of 8 to 12 ways of 4096 bytes.
@@ -167,9 +167,9 @@ def _product(t: Terms, m: int, n: int, depth: int, times: float, stride: int = 0
         tiles += count
     packed = depth >= PACKED_DEPTH and m >= PACKED_ROWS  # a strip is read once, into one piece
     missed, apart = (depth * 2.0 * whole, 2 * LANES * F32) if packed else (0.0, stride)
-    if whole and not _held(depth, apart, 2):
+    if whole and not _stays_cached(depth, apart, 2):
         missed += tiles * depth * 2 * whole
-    if part and not _held(depth, stride, 1):
+    if part and not _stays_cached(depth, stride, 1):
         missed += tiles * depth * part
     if whole + part > 1 and m * depth * F32 > 0.6 * cache_bytes()[0]:
         missed += (whole + part) * m * depth * F32 / LINE
@@ -211,7 +211,7 @@ def _weights(t: Terms, layers: tuple[int, ...], rows: int, times: float) -> None
         _product(t, 1, o, rows, times)
 
 
-def _through(t: Terms, i: int, o: int, rows: int, times: float) -> None:
+def _input_gradient(t: Terms, i: int, o: int, rows: int, times: float) -> None:
     """The gradient of the input of a layer from i to o."""
     whole = (i - i % LANES) * (o - o % LANES)
     t.add("turned", times * whole)
@@ -242,7 +242,7 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
         _forward(t, layers, batch, steps * p.forward, curved)
         _weights(t, layers, batch, steps * p.backward)
         for i, o in pairwise(layers[1:]):
-            _through(t, i, o, batch, steps * (p.backward + p.through))
+            _input_gradient(t, i, o, batch, steps * (p.backward + p.through))
             if curved:
                 t.add("tanh_back", steps * p.backward * batch * i)
         if p.through:
@@ -250,7 +250,7 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
             if components <= 2:
                 _dots(t, batch, components, first, steps * p.through)
             else:
-                _through(t, components, first, batch, steps * p.through)
+                _input_gradient(t, components, first, batch, steps * p.through)
         t.add("adam", steps * p.adam * learned / cores)
         t.add("follow", steps * p.follow * learned / cores)
         if cores > 1:  # the other side's half of gradients, parameters and target

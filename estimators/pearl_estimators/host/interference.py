@@ -81,24 +81,24 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
             bound[name]()
     found = {name: dict(row) for name, row in known.items()}
     for learning, learns in calls[1].items():
-        with _beside(learns) as other:
+        with _running_beside(learns) as other:
             for acting, acts in calls[0].items():
                 if (acting, learning) not in lacking:
                     continue
-                compared = _compared(acts, other)
+                compared = _compare(acts, other)
                 if compared is None:
                     continue
                 mine, its = compared
                 if max(compared) > DOUBTED:
                     time.sleep(PAUSE_S)
-                    again = _compared(acts, other) or compared
+                    again = _compare(acts, other) or compared
                     mine, its = min(mine, again[0]), min(its, again[1])
                 found.setdefault(acting, {})[learning] = mine
                 found.setdefault(learning, {})[acting] = its
     return found
 
 
-def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
+def _compare(call: Call, other: _Other) -> tuple[float, float] | None:
     """The slow-downs of `call` and of the other call by each other; None without a comparison.
 
     Only comparisons count in which each call had a core to itself.
@@ -169,7 +169,7 @@ class _Other:
 
 
 @contextmanager
-def _beside(call: Call) -> Iterator[_Other]:
+def _running_beside(call: Call) -> Iterator[_Other]:
     """A process that runs `call` within the context; it ends with this one, whose pipe closes
     then."""
     flag = mmap.mmap(-1, mmap.PAGESIZE)

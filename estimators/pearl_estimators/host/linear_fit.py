@@ -196,7 +196,7 @@ def fit_variant(points: Sequence[Point]) -> list[Fit]:
     table = np.array([[p.terms.get(name, 0.0) for name in names] for p in points])
     seconds = np.array([p.seconds for p in points])
     costs = dict(zip(names, _solve(table, seconds).tolist(), strict=True))
-    residuals = _left_out(table, seconds, [p.family for p in points])
+    residuals = _cross_validate(table, seconds, [p.family for p in points])
     squares = residuals**2
     pool = SHARED_POINTS * float(np.mean(squares))
     total = {name: float(np.sum(squares[rows])) + pool for name, rows in groups.items()}
@@ -256,7 +256,7 @@ def fit_variants(points: Sequence[Point]) -> list[Fit]:
     return found
 
 
-def _left_out(table: Vector, seconds: Vector, families: Sequence[str]) -> Vector:
+def _cross_validate(table: Vector, seconds: Vector, families: Sequence[str]) -> Vector:
     """ln(predicted / measured) of every point by a fit to the nine tenths it is not in; a tenth has
     points of every family, as far as they go round."""
     import numpy as np

@@ -131,11 +131,11 @@ def predict_factor(
     alike = tuple(s for s in seen if s.timed == timed)
     spread = SPREAD if timed else SHEET_SPREAD
     rows, names, shares = _columns(parts)
-    own = float(shares @ _alike(rows, names, rows, names) @ shares)
+    own = float(shares @ _covariance(rows, names, rows, names) @ shares)
     if not alike:
         return 0.0, spread * math.sqrt(own)
     model = _model(alike, spread)
-    across = model.weighted @ _alike(model.rows, model.names, rows, names) @ shares
+    across = model.weighted @ _covariance(model.rows, model.names, rows, names) @ shares
     variance = own - float(across @ np.linalg.solve(model.covariance, across))
     return float(across @ model.answer), spread * math.sqrt(max(variance, 0.0))
 
@@ -189,7 +189,7 @@ def _model(seen: tuple[IterationStats, ...], spread: float) -> _Model:
         weighted[n, here] = shares[here]
         place += len(s.parts)
     noise = [(NOISE / spread) ** 2 / s.runs for s in seen]
-    covariance = weighted @ _alike(rows, names, rows, names) @ weighted.T + np.diag(noise)
+    covariance = weighted @ _covariance(rows, names, rows, names) @ weighted.T + np.diag(noise)
     answer = np.linalg.solve(covariance, np.array([s.off for s in seen]))
     return _Model(rows, names, weighted, covariance, answer)
 
@@ -201,7 +201,7 @@ def _columns(parts: Sequence[KernelShare]) -> tuple[Vector, Names, Vector]:
     return rows, np.array([p.named for p in parts]), np.array([p.share for p in parts])
 
 
-def _alike(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
+def _covariance(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
     """Covariance of ln(factor) of kernels, (a, b), over the square of the spread."""
     import numpy as np
 

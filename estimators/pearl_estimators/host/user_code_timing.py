@@ -43,11 +43,11 @@ def time_user_env(kernel: Kernel, variant: str) -> Estimate:
     Raises:
         CalibrationError: the environment cannot be timed; the text says why.
     """
-    few, many = _of_counts(kernel, variant)
+    few, many = _time_counts(kernel, variant)
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
     least_s, how = 0.0, f"{COUNTS[0]} and {COUNTS[1]} environments"
     if variant == PROCESSES:
-        least_s = envs * _of_counts(kernel, IN_TURN)[0][3] / CORES
+        least_s = envs * _time_counts(kernel, IN_TURN)[0][3] / CORES
         how += f", each in a process; alone one waits {waiting_share(kernel):.0%} of a step"
 
     def at(place: int) -> float:
@@ -63,7 +63,7 @@ def waiting_share(kernel: Kernel) -> float:
     It waits for another process, a device or a server then. 0 if it cannot be timed.
     """
     try:
-        seconds, _, _, cpu_s = _of_counts(kernel, IN_TURN)[0]
+        seconds, _, _, cpu_s = _time_counts(kernel, IN_TURN)[0]
     except CalibrationError:
         return 0.0
     return max(0.0, 1 - cpu_s / seconds) if seconds > 0 else 0.0
@@ -77,13 +77,13 @@ def gains_by_processes(kernel: Kernel) -> bool:
     if waiting_share(kernel) < WAITS:
         return False
     try:
-        _of_counts(kernel, PROCESSES)
+        _time_counts(kernel, PROCESSES)
     except CalibrationError:
         return False
     return True
 
 
-def _of_counts(kernel: Kernel, variant: str) -> list[Seconds]:
+def _time_counts(kernel: Kernel, variant: str) -> list[Seconds]:
     """Timings of a call with each of COUNTS environments."""
     bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
     sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)

@@ -114,7 +114,7 @@ class CheckpointPacer:
             takes_s = self._last_s * max(1.0, nbytes / self._last_bytes)
         return self.spent_s + takes_s <= SHARE * (now_s - self.begin_s)
 
-    def wrote(self, nbytes: int, took_s: float) -> None:
+    def record(self, nbytes: int, took_s: float) -> None:
         """Record a checkpoint: its bytes, and the seconds that it took."""
         self.spent_s += took_s
         self._last_s, self._last_bytes = took_s, nbytes

@@ -45,7 +45,7 @@ def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) 
         arrays = {**arrays, STOP: arrays[STOP] * (0, 1)}
     if not replay or CURSOR not in arrays:
         return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
-    rows = _filled(arrays, arrays[CURSOR], arrays.get(CLOCK))
+    rows = _count_filled_rows(arrays, arrays[CURSOR], arrays.get(CLOCK))
     found = dict(arrays)
     if TREE in found:
         found[TREE] = _leaves(found[TREE], graph)
@@ -91,7 +91,7 @@ def check(
         names -= {STOP}
     if not any(n.startswith(EVALUATED) for n in places):  # no policy was being judged
         names = {n for n in names if not n.startswith(EVALUATED)}
-    rows, why = _counts(stored, into, inserted)
+    rows, why = _read_counts(stored, into, inserted)
     if why:
         raise SpecError(f"{stored.path}: {why}")
     shapes = {n: into[n].shape for n in names}
@@ -105,12 +105,14 @@ def check(
                 f"does not fit this spec and plan: {name}: checkpoint {found}, here {wanted}"
             )
     if not wrong:
-        wrong = [line for n in sorted(names) for line in _wrong(stored, n, into, graph, system)]
+        wrong = [
+            line for n in sorted(names) for line in _find_bad_values(stored, n, into, graph, system)
+        ]
     if wrong:
         raise SpecError(*(f"{stored.path}: {line}" for line in wrong))
 
 
-def _wrong(
+def _find_bad_values(
     stored: CheckpointFile, name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> Iterator[str]:
     """Yield a sentence if an array has a value that no kernel may see."""
@@ -153,7 +155,7 @@ def value_bounds(
     if base.endswith(".truncated"):
         return 0, 1 | ANEW
     if base == "replay.depth":
-        return 0, _sampling(graph).dim("stack") - 1
+        return 0, _sampling_kernel(graph).dim("stack") - 1
     if base == "replay.last_row" or (base.startswith(COUNTS) and whole):
         return 0, HUGE
     if base in STATES and "learner.q.visits" in into:  # a table, with a row a state
@@ -165,31 +167,33 @@ def value_bounds(
     return None
 
 
-def _sampling(graph: TaskGraph) -> Kernel:
+def _sampling_kernel(graph: TaskGraph) -> Kernel:
     """The kernel that samples from the replay."""
     return next(t.kernel for t in graph.tasks if kind_of(t.kernel).structure == "sample")
 
 
-def _tree(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
+def _tree_shape(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
     """Widths of the tree's levels, and its fanout."""
-    kernel = _sampling(graph)
+    kernel = _sampling_kernel(graph)
     fanout = kernel.dim("fanout")
     return tree_levels(kernel.dim("capacity"), fanout), fanout
 
 
 def _leaves(tree: Array, graph: TaskGraph) -> Array:
-    return tree[tree.size - _tree(graph)[0][-1] :]
+    return tree[tree.size - _tree_shape(graph)[0][-1] :]
 
 
 def _rebuild_sum_tree(tree: Array, graph: TaskGraph, rows: int) -> None:
     """Sum the nodes above the first `rows` leaves, as the kernels sum them."""
     from pearl_devices.primitives.replay.sum_tree import raise_range
 
-    levels, fanout = _tree(graph)
+    levels, fanout = _tree_shape(graph)
     raise_range(tree, np.array(levels, np.int64), fanout, 0, rows - 1)
 
 
-def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> dict[str, int]:
+def _count_filled_rows(
+    arrays: Mapping[str, Array], cursor: Array, clock: Array | None
+) -> dict[str, int]:
     """The number of filled rows of each array of a replay, by name."""
     rows = [f"{REPLAY}{n}" for n in ROWS] + [TREE]
     found = dict.fromkeys((n for n in rows if n in arrays), int(cursor[1]))
@@ -201,7 +205,7 @@ def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> 
     return found
 
 
-def _counts(
+def _read_counts(
     stored: CheckpointFile, into: Buffers, inserted: int
 ) -> tuple[dict[str, int], str | None]:
     """The filled rows of a replay's arrays by the checkpoint's cursor and clock, or an error text.
@@ -228,4 +232,4 @@ def _counts(
         counted = number % capacity == row and min(number, capacity) == rows
         if not (counted and 0 <= cut <= number < HUGE):
             return {}, f"{CLOCK} is [{number}, {cut}], where {CURSOR} is [{row}, {rows}]"
-    return _filled(into, found[CURSOR], found.get(CLOCK)), None
+    return _count_filled_rows(into, found[CURSOR], found.get(CLOCK)), None

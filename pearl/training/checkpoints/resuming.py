@@ -175,7 +175,7 @@ def _refill_replay(session: Session) -> None:
     assert point
     starts = c.system.algorithm.learning_starts
     warm = state.refilled - (-starts // c.graph.env_steps)
-    state.learnt = state.learning(warm)
+    state.learnt = state.learning_iterations(warm)
     state.refilled = state.drained = state.iteration
     state.under_way = {}
     if STOP in session.arrays:

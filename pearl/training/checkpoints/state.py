@@ -57,7 +57,7 @@ class RunState:
     spent: dict[str, float] = field(default_factory=dict)
     under_way: dict[str, int] = field(default_factory=dict)
 
-    def learning(self, warm: int) -> int:
+    def learning_iterations(self, warm: int) -> int:
         """Return the iterations with gradient steps so far.
 
         warm: the iteration from which this run takes gradient steps.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
-from pearl.training.policy import read_policy_file, states_in
+from pearl.training.policy import pick_states, read_policy_file
 from pearl.training.session import Session
 from pearl_devices.kernels.data_parallel import spread
 from pearl_devices.kernels.interface import states
@@ -99,7 +99,7 @@ def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array
         return {f"learner.{acting}": _flatten(session, file, acting, tensors)}
     if "parameters" in names:
         tensors, _ = read_policy_file(file)
-        return {f"learner.{acting}": tensors["parameters"], **states_in(tensors)}
+        return {f"learner.{acting}": tensors["parameters"], **pick_states(tensors)}
     stored = checkpoint.load(file)
     wanted = [n for n in stored.places if _is_copied(session, n)]
     return {n: stored.read(n) for n in wanted if "@" not in n}

@@ -47,13 +47,13 @@ class EvaluationWorker:
         self._orders: dict[str, Any] | None = None
         self._answer: Answer | None = None
         self._heard_s, self.deaths = monotonic(), 0
-        self._child = self._started()
+        self._child = self._start_child()
 
-    def _started(self) -> ChildProcess:
+    def _start_child(self) -> ChildProcess:
         self._heard_s = monotonic()
-        return ChildProcess(PROGRAM, [self._memory.handle], self._about, self._hear)
+        return ChildProcess(PROGRAM, [self._memory.handle], self._about, self._receive)
 
-    def _hear(self, answer: Answer) -> None:
+    def _receive(self, answer: Answer) -> None:
         self._heard_s = monotonic()
         if "alive" not in answer:
             self._answer = answer
@@ -110,7 +110,7 @@ class EvaluationWorker:
             raise LaneError(f"evaluation: {ended}, the {DEATHS} times that it was tried")
         self.deaths += 1
         self._child.end()
-        self._child = self._started()
+        self._child = self._start_child()
         assert self._orders is not None
         self._child.send(self._orders)
         return True

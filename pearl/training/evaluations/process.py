@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _play(parent: ParentConnection, about: Answer) -> None:
-    threading.Thread(target=_live, args=(parent,), daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(parent,), daemon=True).start()
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     arrays = SharedArrays(layout, parent.handle(about["memory"])).arrays
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
@@ -58,7 +58,7 @@ def _play(parent: ParentConnection, about: Answer) -> None:
     player.close()
 
 
-def _live(parent: ParentConnection) -> None:
+def _send_heartbeats(parent: ParentConnection) -> None:
     while True:
         parent.reply(alive=True)
         time.sleep(ALIVE_S)
