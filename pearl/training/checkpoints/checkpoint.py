@@ -23,6 +23,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.files import atomically
 from pearl.planning.plans import pearl_version
+from pearl_devices.validation import quote
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -229,16 +230,11 @@ def load(path: str | Path) -> CheckpointFile:
             f"format {FORMAT}; use the version that wrote it"
         )
     wrong = [
-        f"{path}: {key} is {abbreviate(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]
+        f"{path}: {key} is {quote(about[key]) if key in about else 'missing'}; "
+        f"{WORDS[kind]} is needed"  # type: ignore[index]
         for key, kind in ABOUT.items()
         if type(about.get(key)) is not kind
     ]
     if wrong:
         raise SpecError(*wrong)
     return CheckpointFile(path, about, places)
-
-
-def abbreviate(value: Any) -> str:
-    """Quote a value of a file for a message, in at most 60 characters."""
-    text = "missing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
