@@ -26,7 +26,7 @@ class Cluster(StrEnum):
 
 
 DEVICE_S = 10.0
-"""Seconds that timing a device beside the host takes."""
+"""Seconds that timing a device takes in addition to the host."""
 
 
 @command

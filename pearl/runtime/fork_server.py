@@ -40,13 +40,13 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process once its parent has died."""
 
 PR_SET_NAME = 15
-"""prctl(2): the name of a thread, of 15 bytes at most."""
+"""prctl(2): the name of a thread, of at most 15 bytes."""
 
 PACKET_BYTES = 1 << 20
-"""Of a request at most; the kernel's limit for a packet is of the same order."""
+"""Maximum bytes of a request; the kernel's limit for a packet is of the same order."""
 
 HANDLES = 250
-"""File descriptors of a child at most; the kernel takes 253 with a packet (unix(7), SCM_RIGHTS)."""
+"""Maximum file descriptors of a child; the kernel takes 253 with a packet (unix(7), SCM_RIGHTS)."""
 
 START_S = 120.0
 """The server has imported the modules and forked within this time (assumed)."""

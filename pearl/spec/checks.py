@@ -33,13 +33,13 @@ from pearl_devices.user_imports import refuse_standard
 SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
 }
-"""Top-level key → what checks it."""
+"""Top-level key → the model that checks its section."""
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
 """What an environment may be called: a gymnasium id, `module:Id-v0`, or `module:callable`."""
 
 Lines = list[tuple[Where, str]]
-"""The way to a value, and the line that says what is wrong with it."""
+"""The path of keys to a value, and the line about its problem."""
 
 
 def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:

@@ -32,7 +32,7 @@ PLACES: Mapping[Place, str] = {
     "accelerators": "on devices of other kinds",
     "anywhere": "anywhere",
 }
-"""Place → where that is."""
+"""Place → its meaning in words."""
 
 MOST_COPIES = 64
 
@@ -81,7 +81,8 @@ PARTS = {
     "network": "acting",
     "environment": "environments",
 }
-"""Structure of a task's kernel → the field of `Distribution` that places it, first what decides."""
+"""Structure of a task's kernel → the field of `Distribution` that places it, the deciding one
+first."""
 
 
 def apply_policy(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:

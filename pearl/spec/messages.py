@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from pearl.spec.yaml_reader import Where, show
 
 Complaint = tuple[Where, str]
-"""The way to a value, and what is wrong with it."""
+"""The path of keys to a value, and its problem."""
 
 _ALLOWED = {
     "int_type": "a whole number",
@@ -58,7 +58,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 LEAST, FEW = 2, 3
-"""Letters of a beginning by which names are offered, and names at most."""
+"""Minimum letters of a beginning that selects names, and maximum number of names."""
 
 
 def suggest_nearest(given: object, names: Iterable[str]) -> str:

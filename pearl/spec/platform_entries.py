@@ -31,7 +31,7 @@ from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
 from pearl_devices.base import UNTIMED
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-"""Module path of a device kind of the user's own."""
+"""Module path of a custom device kind."""
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]

@@ -23,7 +23,7 @@ from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 
 KEPT = 10_000
-"""Digests that are kept: those noted last."""
+"""Number of digests that are stored: the latest ones."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ FORMATS = (1, 2)
 FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
 """Which policy → its file in a run folder."""
 PASSED = "interface."
-"""Beginning of the names in a file of the arrays of kernels of the user's own."""
+"""Beginning of the names, in a file, of the arrays of custom kernels."""
 
 
 class Policy:

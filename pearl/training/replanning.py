@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
 
 GAIN = planner.MIN_GAIN
-"""A plan must be so many times as good as the present one under the measured times. Less decides
-nothing, as with a second lane."""
+"""A plan must be this many times as good as the present one at the measured times, as for a second
+lane."""
 
 LOOKS = 5
 """Looks at the clock, and so times of every call, that a decision rests on at least (assumed)."""
 
 SOLVE_S = 10.0
-"""Seconds that training waits for another plan at most (assumed), in each of two searches."""
+"""Maximum seconds of each of two searches for which training waits (assumed)."""
 
 _NO_TIME = Estimate(0.0)
 

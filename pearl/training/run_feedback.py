@@ -18,8 +18,8 @@ from pearl_estimators.host.run_corrections import IterationStats, KernelShare
 from pearl_estimators.host.timer import HELD
 
 LOADED = 1 - 1 / HELD
-"""Share of a run's time without a core above which the run teaches nothing: what its calls took is
-then the difference of two times of about the same length, and load changes what caches hold."""
+"""Maximum share of a run's time without a core. Above it, the time of the calls is the difference
+of two similar times, and load changes the contents of caches."""
 
 LEAST_S = 0.5
 """Seconds of the steady stretch, net of waits, that a run counts from (assumed)."""
@@ -33,12 +33,11 @@ COLD = 0.5
 (assumed)."""
 
 SHORT_S = 2e-6
-"""Calls that take less in the mean of their lane are not timed one by one: the two looks at a clock
-around each take some 0.1 us."""
+"""Shorter calls, by the mean of their lane, are not timed one by one, because reading a clock twice
+takes about 0.1 us."""
 
 Lessons = tuple[tuple[IterationStats, ...], tuple[str, ...]]
-"""What is kept, and a sentence on each lane, or on the run, that says what was learned or why
-nothing."""
+"""The values to store, and a sentence on each lane or on the run about the feedback."""
 
 
 @dataclass(frozen=True)

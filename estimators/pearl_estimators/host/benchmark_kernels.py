@@ -29,8 +29,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Of one firing that is timed to calibrate."""
 FEW, MANY = 8, 14
-"""Points of a family: fewer of those that a call and an environment each decide, and of those whose
-parts are families themselves, unless short firings and long ones differ much."""
+"""Points of a family. FEW is for kinds whose cost is the call and the environment, or the sum of
+families, if short and long firings differ little."""
 SEED, HELD_OUT_SEED = 1, 2
 
 
@@ -92,7 +92,7 @@ def offered_variants(of: Kernel) -> dict[str, int]:
 
 
 THREADS = "torch-2"
-"""The variant that tells what several threads of torch cost."""
+"""The variant whose points give the cost of several threads of torch."""
 
 
 def threaded_families(groups: Collection[str] = GROUPS) -> list[str]:
@@ -128,7 +128,8 @@ def code_of(of: Kernel, variant: str) -> str:
 
 
 IN_A_CALL, CALL_FLOPS = 16, 2e7
-"""Iterations in one call, as a run has very many: at most, and flops of all of them."""
+"""Maximum iterations of one call, and maximum flops of all of them. A run has many more
+iterations."""
 
 
 def firings_per_call(of: Kernel) -> int:

@@ -54,7 +54,7 @@ PAUSE_S = 0.2
 """Pause between these rounds, and between two checks of the core latency (assumed)."""
 
 Timer = Callable[[float], Timing]
-"""Times one bound kernel for about so many seconds."""
+"""Times one bound kernel for about the given seconds."""
 Prepare = Callable[[Kernel, str], Timer]
 """Binds a kernel in a variant. UnsupportedError or ImportError if this installation cannot."""
 
@@ -266,7 +266,7 @@ def time_threads(
 
 
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `measure_overhead` times what lanes cost, if the runtime is installed."""
+"""The module whose `measure_overhead` times the costs of lanes, if the runtime is installed."""
 
 
 def _runtime(

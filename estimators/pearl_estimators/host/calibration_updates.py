@@ -36,7 +36,7 @@ Key = tuple[Any, ...]
 CHANGED = 1.15
 """A host whose times differ by more than this factor has changed (assumed)."""
 WAIT_S = 2.0
-"""Longest wait for a process that measures. After it, what a run took is not stored."""
+"""Longest wait for a process that measures. After this time, the run is not stored."""
 
 
 def empty_calibration() -> Calibration:

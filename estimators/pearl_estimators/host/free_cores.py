@@ -15,8 +15,8 @@ LOOKS, PAUSE_S = 5, 0.1
 """Looks of `share_had`, and the pause between two: half a second, so that a burst of other load,
 or an interrupt, is in one or two of them (assumed)."""
 LOOK_S, DIGESTED_BYTES = 0.03, 1 << 20
-"""Seconds for which a look keeps cores busy, several turns of the scheduler (assumed), and the
-bytes that each of its steps digests, in about half a millisecond."""
+"""Seconds for which one measurement keeps cores busy: several turns of the scheduler (assumed).
+Each of its steps digests this many bytes, in about half a millisecond."""
 STEAL = 8
 """Field of a line of /proc/stat that counts the ticks taken by the host (proc(5))."""
 

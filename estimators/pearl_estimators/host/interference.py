@@ -24,14 +24,14 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
-"""Comparisons of a pair of which the median counts, made at most, and the length of each stretch in
-them."""
+"""Comparisons of a pair whose median counts, their maximum number, and the length of each
+stretch."""
 DOUBTED = 0.05
-"""Longer by more is measured again after a pause, and the least counts: what other programs take
-comes and goes. PAUSE_S: the pause (both assumed)."""
+"""A larger slow-down is measured again after PAUSE_S, and the smallest counts, because the load of
+other programs varies (both assumed)."""
 PAUSE_S = 0.3
 SETTLE_S = 0.001
-"""What the other side has to begin before this one looks at the clock (assumed)."""
+"""Head start of the other side before this side reads the clock (assumed)."""
 ANSWER = "dd"
 LONGEST_S, ANSWER_S = 2.0, 10.0
 """The other side ends a stretch by itself after so long, and is given up if it says nothing."""
@@ -161,10 +161,10 @@ class _Other:
         """Calls since `start`."""
         self._flag[0] = 0
         if not select.select([self._told], [], [], ANSWER_S)[0]:
-            raise TimeoutError(f"the process beside this one has not answered for {ANSWER_S:g} s")
+            raise TimeoutError(f"the other process has not answered for {ANSWER_S:g} s")
         answer = os.read(self._told, struct.calcsize(ANSWER))
         if not answer:
-            raise ChildProcessError("the process beside this one has ended; the call in it failed")
+            raise ChildProcessError("the other process has ended, because its call failed")
         return _Stretch(*struct.unpack(ANSWER, answer))
 
 

@@ -46,9 +46,9 @@ NATIVE_SIDE = 256
 TOGETHER = 64
 """Operators in a row that are timed as one."""
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `partner` times a handoff, where the runtime is installed."""
+"""The module whose `partner` times a handoff, if the runtime is installed."""
 SMALL_FLOPS = 3e5
-"""Of the gradient steps that are timed: at most so many, so that they are all dispatch."""
+"""Maximum flops of the timed gradient steps, so that dispatch dominates them."""
 
 
 @dataclass(frozen=True)

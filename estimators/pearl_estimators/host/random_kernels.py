@@ -220,7 +220,8 @@ DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     if kind.structure not in ("own", "shared", "evaluation")  # timed; by what its firings cost
     for how in _drawing(kind)[1]
 }
-"""Family → what draws a kernel of it, its kind, and how it differs from others of the kind."""
+"""Family → the function that draws a kernel of it, its kind, and its difference from others of the
+kind."""
 
 
 def draw_kernels(

@@ -35,16 +35,17 @@ SHEET_SPREAD = 0.48
 """The same of estimates from a data sheet: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
 `cpu_datasheet`)."""
 NOISE = 0.02
-"""Standard deviation of what one run says: assumed. Runs that had not their cores say nothing."""
+"""Standard deviation of one run's value (assumed). Runs without their cores have no value."""
 REACH = 4.0
 """Distance in log2 of flops and bytes at which the part of the sizes is correlated by 1/e:
 assumed."""
 NEWS = 0.02
-"""Factors that change by less are not kept, so that a plan that holds is not made anew."""
+"""Smaller changes of factors are not stored, so that a valid plan is not made again."""
 MEMORY = 4.0
-"""Runs that a mean of runs weighs at most, so that it follows a host that changes (assumed)."""
+"""Maximum weight of earlier runs in a mean, so that the mean follows a host that changes
+(assumed)."""
 KEPT = 100
-"""Iterations that are kept: those seen last."""
+"""Number of iterations that are stored: the latest ones."""
 Z90 = 1.6449
 """Half of a 90 % band in standard deviations."""
 

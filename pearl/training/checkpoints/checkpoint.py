@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 FORMAT = 2
 PIECE_BYTES = 16 * 2**20
-"""An array is read in pieces of so much where its values are looked at."""
+"""Size of the pieces in which an array is read to check its values."""
 
 DTYPES = {
     "float64": "F64",
@@ -43,11 +43,11 @@ DTYPES = {
 NUMPY = {ours: name for name, ours in DTYPES.items()}
 
 EVERY = 10_000
-"""Env steps between two checkpoints at least, where the spec leaves their times open."""
+"""Minimum env steps between two checkpoints, if the spec does not say."""
 SHARE = 0.02
-"""What a run may wait for checkpoints, of its time, where the spec leaves their times open."""
+"""Maximum share of a run's time that checkpoints take, if the spec does not say."""
 BEFORE_S, BYTES_PER_S = 0.05, 200e6
-"""What writing takes beside its bytes, and how fast these go, until one was written (assumed)."""
+"""Fixed cost of the first checkpoint, and the rate of its bytes (assumed)."""
 
 ABOUT: dict[str, type | tuple[type, ...]] = {
     "spec": dict,

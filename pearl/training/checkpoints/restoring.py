@@ -27,13 +27,14 @@ Array = npt.NDArray[Any]
 
 REPLAY = "replay."
 EVALUATED = "judged."
-"""Beginning of the names of the arrays of a policy that is judged in a lane of its own."""
+"""Beginning of the names of the arrays of a policy that a worker evaluates."""
 CURSOR, CLOCK, TREE = "replay.cursor", "replay.clock", "replay.tree"
 ROWS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 HUGE = 2**62
-"""No count of a run comes near this."""
+"""Counts of a run stay far below this number."""
 FAR = 1e6
-"""No number in the state of a native environment comes near this; one far beyond it never wraps."""
+"""Numbers in the state of a native environment stay far below this; a far larger one never
+wraps."""
 
 
 def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:

@@ -146,4 +146,4 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda v: isinstance(v, Mapping) and all(map(_is_number, v.values())),
     ),
 }
-"""Type of a field, as written → what it is in words, and whether a value is one."""
+"""Type of a field, as written → its description, and whether a value has this type."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 STRIDE = 64
-"""Vector steps between two looks at signals, where an evaluation is made at once."""
+"""Vector steps between two checks for signals, if an evaluation runs without interruption."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ DEATHS = 3
 """Deaths of the process in one evaluation after which the run ends."""
 
 LOOK_S = 0.5
-"""Seconds between two looks at a process that is waited for."""
+"""Seconds between two checks of a process while waiting."""
 
 SILENCE_S = 60.0
 """Seconds without a sign of life after which the process is ended (assumed)."""
