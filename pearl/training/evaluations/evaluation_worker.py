@@ -19,7 +19,7 @@ PROGRAM = "pearl.training.evaluations.process:main"
 DEATHS = 3
 """Deaths of the process in one evaluation after which the run ends."""
 
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds between two checks of a process while waiting."""
 
 SILENCE_S = 60.0
@@ -81,7 +81,7 @@ class EvaluationWorker:
         """
         died = 0
         while self._answer is None:
-            self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, LOOK_S)
+            self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, POLL_INTERVAL_S)
             if self._answer is None:
                 died += self._restart_if_dead(died)
         answer, self._answer, self._orders = self._answer, None, None
