@@ -1,4 +1,6 @@
-"""From a document to a `System`: every section against its model, then what must agree."""
+"""Checks from a document to a `System`: every section against its model, then the sections
+together.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,11 @@ def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:
 class SpecChecker:
     """One pass over a document. `lines` collects every problem; nothing is raised.
 
-    imports: whether code that the spec names may be imported; without, an environment that is such
-        code is not asked for its spaces, nor an algorithm for its options.
-    given: the platform in the place of that which the spec names; limits are not held against it.
+    imports: whether code that the spec names may be imported. Without imports, a custom environment
+        is not asked for its spaces, nor a custom algorithm for its options.
+    given: a platform that replaces the spec's; limits are not checked against it.
     env: the environment that was found, or None.
-    actions: those that the algorithm can choose, where that is known.
+    actions: those that the algorithm can choose, if known.
     """
 
     def __init__(
@@ -200,8 +202,11 @@ class SpecChecker:
         return found
 
     def unseen(self, data: Mapping[str, Any]) -> Acting | None:
-        """The options of a module that is not imported, which may have options of its own: where
-        they are not those of a family, only the options of every algorithm are checked."""
+        """Check the options of a module that is not imported.
+
+        The module may have its own options. Unless they are those of a family, only the options
+        that every algorithm has are checked.
+        """
         for family in FAMILIES.values():
             with suppress(ValidationError):
                 found: Acting = TypeAdapter(family.own).validate_python(data)

@@ -1,4 +1,4 @@
-"""What `pearl check --import` looks at beyond what a spec states: the code that it names."""
+"""The checks of `pearl check --import`: the code that a spec names."""
 
 from __future__ import annotations
 

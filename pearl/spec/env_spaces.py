@@ -76,8 +76,10 @@ def is_unknown_env(env: str) -> list[Complaint]:
 
 
 def _reset_info(env: Any) -> Any:
-    """What an environment says at a reset beside the observation; nothing where the reset fails,
-    which whoever binds the environment reports with its number and step."""
+    """Return the info of an environment's reset; empty if the reset fails.
+
+    Binding the environment later reports such a failure with its number and step.
+    """
     try:
         return env.reset()[1]
     except Exception:  # a program of others: whatever it raises
@@ -208,14 +210,16 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
 
 
 def _is_stacked(shape: tuple[int, ...], stack: int) -> bool:
-    """Whether observations of this shape are stacks of so many frames: along the first axis, or
-    along the last one of images with one channel. Three there are taken as colours."""
+    """Whether observations of this shape are stacks of `stack` frames, along the first axis.
+
+    Images with one channel may be stacked along the last axis; three channels there are colours.
+    """
     colours = stack == 3 and len(shape) == 3
     return len(shape) >= 3 and not colours and stack in (shape[0], shape[-1])
 
 
 def _describe_flattening(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
-    """What is done to observations that are no plain vectors, in words; empty for those."""
+    """Describe how observations become vectors; empty for plain vectors."""
     import gymnasium
 
     said = []

@@ -101,7 +101,7 @@ def list_complaints(
 
 
 def _strip_path(detail: ErrorDetails, data: Any) -> Where:
-    """The error's location without what pydantic adds (tags of unions, `[key]`)."""
+    """The error's location without pydantic's additions (tags of unions, `[key]`)."""
     path: Where = ()
     for part in detail["loc"]:
         inside = (isinstance(data, Mapping) and part in data) or (
@@ -162,7 +162,7 @@ def model_at(model: Any, path: Where) -> Any:
 
 
 def _unwrap(annotation: Any) -> Any:
-    """What stands inside `Annotated[…]` and `… | None`: a model or a container, if there is one."""
+    """The model or container inside `Annotated[…]` and `… | None`, if there is one."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         inner = [_unwrap(a) for a in get_args(annotation)]
         return next((a for a in inner if fields_of(a) or get_origin(a) is not None), None)

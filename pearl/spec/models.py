@@ -1,8 +1,7 @@
-"""What a spec may say, section by section, as frozen dataclasses checked by pydantic.
+"""The sections of a spec as frozen dataclasses that pydantic checks.
 
-What `load` accepts and what editors are told (the JSON Schema) are the same declarations; the
-options of an algorithm are in its module (`pearl.algorithms`), platforms in
-`pearl.spec.platform_files`.
+The same declarations define what `load` accepts and the JSON Schema for editors. The options of an
+algorithm are in its module (`pearl.algorithms`), platforms in `pearl.spec.platform_files`.
 """
 
 from __future__ import annotations

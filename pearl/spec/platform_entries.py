@@ -118,7 +118,7 @@ HERE = "here"
 
 
 def _resolve_entry(given: Any) -> Any:
-    """A device of the catalogue where only its name is given, and what stands for HERE."""
+    """Return the device for an entry that is only a name of the catalogue, or HERE."""
     if not isinstance(given, str):
         return given
     known = catalogue()
@@ -183,7 +183,7 @@ def _with_sources(numbers: Mapping[str, Sourced], source: str | None) -> dict[st
 
 
 def count_unsourced(platform: Platform) -> str:
-    """How many of a platform's numbers come from its file alone, in words; empty where none do."""
+    """Say how many of a platform's numbers come only from its file; empty if there are none."""
     sources = [s for d in platform.devices for s in d.sources.values()]
     sources += [s for link in platform.links for s in link.sources.values()]
     mine = sources.count(YOURS)

@@ -24,11 +24,12 @@ FORM = "write NAME=DEVICE, …, the host's CPU first, such as cpu=ryzen_9_7950x,
 
 
 def platform_text(given: str) -> list[str]:
-    """The lines of a spec's `platform:` for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`, with
-    every number of its devices and the usual links, and their sources.
+    """Write the lines of a spec's `platform:` for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`.
+
+    The lines hold every number of the devices and of the usual links, with their sources.
 
     Raises:
-        SpecError: the text has another form, or names what is not in the catalogue.
+        SpecError: the text has another form, or names a device that is not in the catalogue.
     """
     devices = dict(_devices(given))
     host = next(iter(devices))

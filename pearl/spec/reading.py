@@ -73,8 +73,10 @@ def load(
 
 
 def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
-    """The system of a spec as `System.raw` has it, on a platform that is not looked for again: that
-    of the run in a process of its own, or this machine where only the policy counts."""
+    """Load a spec, in the form of `System.raw`, on a platform that is given.
+
+    The platform is that of a run in another process, or this machine if only the policy counts.
+    """
     stated, env = _read(spec, None, imports=True, given=platform)
     assert env is not None
     return System(**vars(stated), env=env)
@@ -123,8 +125,9 @@ def _read(
 
 
 def find_bad_keys(name: str, given: object, values: str) -> list[str]:
-    """The reason why an argument is no mapping from dotted keys of a spec; none where it is, or
-    is None."""
+    """Return why an argument is no mapping from dotted keys of a spec; none for a mapping or
+    None.
+    """
     if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
         return []
     return check_type(name, given, NoneType, f"a mapping from dotted keys to {values}")
@@ -151,8 +154,7 @@ def parse_set(argument: str) -> tuple[str, object]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of specs, for editors. The options of a module of the user's own may be
-    others than it knows."""
+    """Return the JSON Schema of specs, for editors. Custom modules may have other options."""
     titles = {name: "".join(map(str.capitalize, name.split("_"))) for name in ALGORITHMS}
     models: dict[str, Any] = {title: algorithm(name).Options for name, title in titles.items()}
     models |= {"Spec": Spec, "Own": Own, "OwnRollout": OwnRollout}
@@ -209,7 +211,7 @@ def _exists(path: Path) -> bool:
 
 
 def _lay_over(document: Document, key: str, value: object) -> Lines:
-    """Put `value` at the dotted `key`; what is in the way is a problem."""
+    """Put `value` at the dotted `key`. A value on the way that has no keys is a problem."""
     parts = tuple(key.split("."))
     if not all(parts):
         return [(parts, f"set {show(key)}: not a dotted key such as train.steps")]

@@ -23,10 +23,11 @@ from pearl.spec.yaml_reader import show
 def init_text(
     algorithm: str | None = None, env: str | None = None, platform: str | None = None
 ) -> str:
-    """A spec with every key, its default and what it means; it can be loaded as it is.
+    """Write a spec with every key, its default and its meaning. The spec can be loaded unchanged.
 
-    algorithm, env: None: the first that ships; a small one that suits the algorithm.
-    platform: devices of the catalogue to be written out; see `platform_template.platform_text`.
+    algorithm: None: the first that ships.
+    env: None: a small environment that suits the algorithm.
+    platform: devices of the catalogue to write out; see `platform_template.platform_text`.
 
     Raises:
         SpecError: no algorithm that ships has this name; or as `platform_text`.

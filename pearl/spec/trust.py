@@ -28,8 +28,12 @@ KEPT = 10_000
 
 @dataclass(frozen=True)
 class NamedCode:
-    """Code that a spec names. key: dotted, in the spec. given: the name. unknown: what only
-    importing it tells."""
+    """Code that a spec names.
+
+    key: dotted key in the spec.
+    given: the name.
+    unknown: what only an import can tell.
+    """
 
     key: str
     given: str
@@ -86,8 +90,10 @@ def digest(spec: Mapping[str, Any]) -> str:
 
 
 def record_trusted(spec: Mapping[str, Any]) -> None:
-    """Take down that this user trains by `spec`, if it names code at all. Where that cannot be
-    written a warning says so, and what it is then good for."""
+    """Record that this user trains by `spec`, if the spec names code.
+
+    If the record cannot be written, a warning says so and names the consequence.
+    """
     if not find_named_code(spec):
         return
     folder = cache_folder() / "specs"

@@ -81,7 +81,9 @@ class EvaluationWorker:
         """
         died = 0
         while self._answer is None:
-            self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, POLL_INTERVAL_S)
+            self._child.wait_for(
+                lambda: self._answer is not None or self._child.is_closed, POLL_INTERVAL_S
+            )
             if self._answer is None:
                 died += self._restart_if_dead(died)
         answer, self._answer, self._orders = self._answer, None, None
