@@ -110,7 +110,7 @@ def test_a_longer_run_that_was_cut_goes_on_to_its_own_end_bit_for_bit(spec, tmp_
 def test_the_steps_of_a_run_that_goes_on(done, had, steps, in_spec, now, total, tmp_path):
     state = RunState(iteration=done, total_steps=had)
     if total is None:
-        with pytest.raises(SpecError, match=r"has done 80 env steps, and .* ask for 80 or more"):
+        with pytest.raises(SpecError, match=r"has done 80 env steps, and .* give 80 or more"):
             resuming.total_steps(state, 8, steps, in_spec, now, tmp_path)
     else:
         assert resuming.total_steps(state, 8, steps, in_spec, now, tmp_path) == (total, had)
@@ -237,7 +237,7 @@ def test_the_command_goes_on_in_the_folder_that_a_refusal_names(tmp_path, monkey
     assert str(run_folder("dqn", None, resume=True)) == "runs/dqn"
     (tmp_path / "mine").mkdir()
     pearl.plan(pearl.load(DDPG)).save(tmp_path / "mine" / "plan.json")
-    with pytest.raises(SpecError, match="holds a run already; add --resume"):
+    with pytest.raises(SpecError, match="already holds a run; add --resume"):
         run_folder("dqn", tmp_path / "mine", resume=False)
     assert run_folder("dqn", tmp_path / "mine", resume=True) == tmp_path / "mine"
 
