@@ -22,10 +22,11 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from pearl_devices import Kernel
+from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.kernels import kind_of
+from pearl_devices.torch_threads import require_torch
 from pearl_estimators.host.calibration import (
     CalibrationError,
     checksum,
@@ -46,9 +47,9 @@ NATIVE_SIDE = 256
 TOGETHER = 64
 """Operators in a row that are timed as one."""
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `partner` times a handoff, if the runtime is installed."""
+"""The module whose `partner` times a handoff, where the runtime is installed."""
 SMALL_FLOPS = 3e5
-"""Maximum flops of the timed gradient steps, so that dispatch dominates them."""
+"""Of the gradient steps that are timed: at most so many, so that they are all dispatch."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,14 @@ def probe() -> CpuProbe:
     """Probe this host in a process of its own, and store the result.
 
     Raises:
-        CalibrationError: the probe fails, or cannot be stored; the text says why.
+        CalibrationError: torch is not installed, or the probe fails or cannot be stored.
     """
     from pearl_estimators.host.child_process import run_in_child
 
+    try:
+        require_torch("the probe of this host")
+    except UnsupportedError as error:
+        raise CalibrationError(str(error)) from None
     found = CpuProbe(**run_in_child("probe", EACH_S, timeout_s=TIMEOUT_S, request={}))
     file = probe_path()
     body = seal({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
@@ -155,7 +160,9 @@ def stored_probe() -> CpuProbe | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CalibrationError(f"{file}: {error}; `pearl calibrate --probe` replaces it") from None
+        raise CalibrationError(
+            f"{file}: {error}; `pearl calibrate --probe` makes it anew"
+        ) from None
     return _known[key]
 
 
