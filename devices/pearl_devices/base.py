@@ -107,7 +107,6 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """One place where kernels run.
 
-    name: unique on its platform.
     kind: its backend, a key of `pearl_devices.BACKENDS`; by default `null`, which runs nothing, for
         costs that are given.
     width: units that lanes share.
@@ -218,12 +217,6 @@ class Link:
 
     In a cycle a message costs latency_s + bytes / bytes_per_s; it takes whoever pays for it
     per_message_s + bytes / bytes_per_s.
-    a, b: names of the two devices that it joins.
-    latency_s: seconds of a message beyond its bytes.
-    bytes_per_s: rate of one direction.
-    per_message_s: seconds that a message takes its payer beyond its bytes.
-    energy_j_per_byte: joules a byte.
-    sources: name of a figure → its source.
     paid_by: `link` if it moves data itself (DMA), `lane` if a lane of the device at its end that is
     not the host does (of two such ends, the sender's), `nobody` if messages never wait for one
     another: a switched network with room to spare, as list schedulers in the literature assume it.
@@ -286,9 +279,6 @@ class Link:
 class Platform:
     """Devices and the links between them.
 
-    name: of the platform.
-    devices: all of them; names are unique.
-    links: between devices.
     host: the host device: always on; two devices without a direct link talk through it.
     """
 

@@ -184,12 +184,6 @@ class Machine:
     """Times of the tasks of a system on any share of its CPU and its GPU."""
 
     def __init__(self, system: System) -> None:
-        """Take the machine of a system apart.
-
-        Raises:
-            SpecError: the platform is not one CPU and at most one GPU, or the algorithm has no
-                actors that run on the CPU.
-        """
         self.system = system
         self.graph: TaskGraph = build_graph(system)
         if not self.graph.env_steps:

@@ -281,11 +281,6 @@ class SliceCosts:
     """Times and memory of a system on shares of its GPU."""
 
     def __init__(self, system: System, gpu: Device) -> None:
-        """Estimate the tasks of both groups on slices of the GPU.
-
-        Raises:
-            SpecError: the algorithm lacks a group of tasks, or the GPU cannot run a task.
-        """
         self.system, self.gpu = system, gpu
         self.graph: TaskGraph = build_graph(system)
         tasks: dict[str, list[Task]] = {"simulator": [], "agent": [], "trainer": []}

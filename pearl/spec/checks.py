@@ -45,9 +45,7 @@ Lines = list[tuple[Where, str]]
 
 
 def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:
-    """Read the configs (or, in `pearl_configs.platforms`, platforms) that ship: name → YAML
-    text.
-    """
+    """Read the configs (or, in `pearl_configs.platforms`, platforms) that ship: name → text."""
     found = (f for f in files(folder).iterdir() if f.name.endswith(".yaml"))
     return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
 
@@ -55,8 +53,8 @@ def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:
 class SpecChecker:
     """One pass over a document. `lines` collects every problem; nothing is raised.
 
-    imports: whether code that the spec names may be imported. Without imports, a custom environment
-        is not asked for its spaces, nor a custom algorithm for its options.
+    imports: whether code that the spec names may be imported. Otherwise a custom environment is not
+        asked for its spaces, nor a custom algorithm for its options.
     given: a platform that replaces the spec's; limits are not checked against it.
     env: the environment that was found, or None.
     actions: those that the algorithm can choose, if known.
@@ -152,9 +150,7 @@ class SpecChecker:
             self.complain(found)
 
     def section(self, key: str, data: Any, model: type = Spec) -> Any:
-        """Return the checked section, or None if it is wrong. model: names the keys that it may
-        have.
-        """
+        """Return the checked section, or None if it is wrong. model: has the allowed keys."""
         adapter = TypeAdapter(model) if key == "algorithm" else SECTIONS[key]
         try:
             return adapter.validate_python(data)
@@ -202,10 +198,8 @@ class SpecChecker:
         return found
 
     def unseen(self, data: Mapping[str, Any]) -> Acting | None:
-        """Check the options of a module that is not imported.
-
-        The module may have its own options. Unless they are those of a family, only the options
-        that every algorithm has are checked.
+        """Check the options of a module that is not imported: those of its family or, if it has
+        none, only the options that every algorithm has.
         """
         for family in FAMILIES.values():
             with suppress(ValidationError):
@@ -216,9 +210,7 @@ class SpecChecker:
         return checked
 
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
-        """Return the platform and its form in the resolved spec, or None with the reasons in
-        `lines`.
-        """
+        """Return the platform and its resolved form, or None with the reasons in `lines`."""
         where: Where = ("platform",)
         if self.given is not None:
             return self.given, data
@@ -284,9 +276,7 @@ def _options_by_name() -> dict[str, type[Acting]]:
 
 
 def find_misnamed_env(algorithm: Acting) -> Iterator[Complaint]:
-    """Return the problem of an environment whose name has no known form, or names code of
-    Python.
-    """
+    """Return the problem of an environment name that has no known form, or names code of Python."""
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
@@ -344,9 +334,7 @@ def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
 def find_unknown_names(
     limits: Mapping[str, Any], platform: Platform | None, known_tasks: tuple[str, ...] | None
 ) -> Iterator[Complaint]:
-    """Return the tasks and devices in `limits`, as written, that do not exist, if those are
-    known.
-    """
+    """Return the tasks and devices in `limits` that do not exist, if those are known."""
     devices = tuple(d.name for d in platform.devices) if platform else None
 
     def mapping(key: str) -> Mapping[str, Any]:

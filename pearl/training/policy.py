@@ -86,11 +86,9 @@ class Policy:
 
         For a tabular policy an observation is the number of a state: shape (B,), or () for one.
         Observations are those of the environment, flattened as gymnasium flattens them. Actions are
-        those
-        that the environment takes: discrete ones int64 of shape (B,), counted from the
-            environment's
-        first action; several discrete components int64 of shape (B, A); continuous ones float32 of
-        shape (B, A).
+        those that the environment takes: discrete ones int64 of shape (B,), counted from the
+        environment's first action; several discrete components int64 of shape (B, A); continuous
+        ones float32 of shape (B, A).
 
         Raises:
             ValueError: another number of components, or no such state.

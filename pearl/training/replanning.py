@@ -278,8 +278,8 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     the calls explain more than the measured period, only the present plan gets the difference.
 
     The search is limited to plans that can continue the run: environments stay in their variant,
-        which
-    holds their state; the number of replicas stays; devices that cannot be driven are left out.
+    which holds their state; the number of replicas stays; devices that cannot be driven are left
+    out.
 
     by: measured / estimated seconds, by kernel family and variant.
     measured_s: period of the present plan.

@@ -60,11 +60,10 @@ def calibration_feedback(
     """Compare the time of a run's calls with their estimates without corrections.
 
     A run counts if it kept its plan, ran on a CPU of this host and had its cores: it waited for a
-        core,
-    or the host of the virtual machine took one, for at most LOADED of its time. The rung of its
-    estimates does not matter. A run of one lane gives the time of a whole iteration without waits.
-    A run of several lanes gives the calls of each lane, timed one by one; waits between lanes give
-    nothing.
+    core, or the host of the virtual machine took one, for at most LOADED of its time. The rung of
+    its estimates does not matter. A run of one lane gives the time of a whole iteration without
+    waits. A run of several lanes gives the calls of each lane, timed one by one; waits between
+    lanes give nothing.
 
     plan, graph: as the run had them.
     steady: sums of the steady iterations, as `RunState.steady`.

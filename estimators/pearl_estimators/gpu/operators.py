@@ -56,8 +56,6 @@ REACH_LOG2 = (math.e, 1.5)  # prior of a reach: a factor e of log2 sizes, spread
 class Operation:
     """One operator with its sizes, in float32.
 
-    operator: name of the operator.
-    batch, m, k, n: its sizes.
     linear, bmm: `batch` products of m × k by k × n; the others: m rows of n numbers (k is 1).
     streams: arrays of the size of the output that are read or written (0 for products).
     """
@@ -111,8 +109,6 @@ class Operation:
 class OperatorFit:
     """The model of one operator on one GPU.
 
-    operator: name of the operator.
-    multiprocessors: of the GPU that was timed.
     overhead_s, flops_per_s, bytes_per_s: the roofline; tile: side of an output tile whose rounds it
     counts, 0 for none. places, weights: the timed sizes (log2) and what each adds to
     ln(seconds); empty where no correction is used. reach: log2 steps along each size over which a
@@ -162,9 +158,6 @@ class OperatorFit:
 class Guess:
     """Seconds of one operation with their 90 % band; work_s: without the overhead.
 
-    seconds: predicted.
-    low_s, high_s: ends of the 90 % band, in seconds.
-    bound_by: compute, memory or overhead.
     extrapolated: a size lies more than a factor of two outside those timed; the band is doubled.
     """
 
@@ -181,9 +174,6 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 
     Looks at sizes only, so it can be asked before anything is timed. first: the one to begin with.
     The distance is Euclidean in log2 of the sizes, each size scaled to the range it has.
-
-    Raises:
-        ValueError: there are fewer operations than `count`, or there is no operation `first`.
     """
     import numpy as np
 
@@ -207,11 +197,9 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 def fit_operator(
     operations: Sequence[Operation], seconds: Sequence[float], multiprocessors: int
 ) -> OperatorFit:
-    """Fit the model of one operator to timed sizes.
+    """The model of one operator from timed sizes.
 
-    Raises:
-        ValueError: the operators differ, there are fewer than LEAST_POINTS sizes, or a time is not
-            above 0.
+    Fewer than LEAST_POINTS, several operators, or seconds that are not above 0 are a ValueError.
     """
     import numpy as np
 
@@ -369,11 +357,7 @@ def _likeliest(places: Vector, deviation: Vector) -> tuple[Vector, float, float]
 
 
 def predict_operations(fit: OperatorFit, operations: Sequence[Operation]) -> list[Guess]:
-    """Predict seconds and 90 % band of each operation.
-
-    Raises:
-        ValueError: an operation is of another operator than the fit.
-    """
+    """Seconds and 90 % band of each operation; one of another operator is a ValueError."""
     import numpy as np
 
     for each in operations:

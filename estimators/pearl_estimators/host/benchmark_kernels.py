@@ -120,8 +120,7 @@ def code_of(of: Kernel, variant: str) -> str:
     """Return the name of a kernel's compiled code: kind, variant, program and kind of actions.
 
     Kernels of one code differ only in sizes, and usually share compiled functions: stacks, tables
-        and
-    normalisation are not distinguished.
+    and normalisation are not distinguished.
     """
     acts = "factored" if of.dims.get("choices") else "continuous" if of.dims.get("act") else ""
     return f"{of.kind} {variant} {of.program or ''} {acts}".strip()

@@ -128,12 +128,10 @@ def time_points(
     """Time these kernels in this process; return the latency between cores that counts, in seconds.
 
     A point is reported as soon as it is timed, and again if it is timed better. Every kernel is
-    timed
-    in ROUNDS rounds, and the fastest counts: other load on the machine varies, and slows a core
-        even
-    if it does not take the core. For calls on two cores, a timing counts only at the usual latency
-    between these cores (`apart`), because a host may move the processors of a virtual machine.
-    These points are reported at the end. A family that cannot be bound here is reported as
+    timed in ROUNDS rounds, and the fastest counts: other load on the machine varies, and slows a
+    core even if it does not take the core. For calls on two cores, a timing counts only at the
+    usual latency between these cores (`apart`), because a host may move the processors of a virtual
+    machine. These points are reported at the end. A family that cannot be bound here is reported as
     `skipped`, with the reason.
 
     seconds: limit of the whole. Compiling and importing count, so the points share the rest, within

@@ -1,10 +1,9 @@
 """Features of the calibrated cost model: counts of a kernel, each of which costs some seconds.
 
-A term whose name ends in the name of a kernel kind or an algorithm belongs only to that kind or
-algorithm, for example its call or its losses. All other terms cost the same in every kernel of a
-variant, so that all kernels help to fit them. The counts are those of the code: for native products
-the tiles (`primitives.math.products`), for torch the operations. Cache misses are counted as far as
-the sizes of arrays determine them.
+A term whose name ends in the name of a kernel kind or an algorithm belongs only to it, for example
+its call or its losses. All other terms cost the same in every kernel of a variant, so that all
+kernels help to fit them. Counts are those of the code: tiles of native products
+(`primitives.math.products`), operations of torch, and cache misses as far as sizes determine them.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ def cache_bytes() -> tuple[float, float, float]:
 
 
 def miss_rate(footprint: float, level: int) -> float:
-    """Return the share of random accesses to `footprint` bytes that miss the cache of this
-    level.
-    """
+    """Return the share of random accesses to `footprint` bytes that this level's cache misses."""
     return max(0.0, 1.0 - cache_bytes()[level - 1] / footprint) if footprint > 0 else 0.0
 
 
@@ -146,9 +143,7 @@ def _row_tiles(rows: int) -> list[tuple[int, int]]:
 
 def _stays_cached(rows: int, stride: int, lines: int) -> bool:
     """Whether a strip stays in the first cache: `rows` of some lines each, `stride` bytes apart.
-
-    Strides by a power of two use only a part of a cache of 8 to 12 ways of 4096 bytes.
-    """
+    Strides by a power of two use only a part of a cache of 8 to 12 ways of 4096 bytes."""
     ways = cache_bytes()[0] / 4096
     apart = math.gcd(stride, 4096)
     usable = ways * 4096 / LINE

@@ -58,8 +58,7 @@ def time_call(
         process, which does not grow when something else takes the core. False for a call that waits
         (for a device, a process, the disk): the time is then wall time. False with several cores is
         for a call whose threads sleep at times: the time is then the wall time of the blocks in
-            which
-        no thread of this process waited for a core, if there are any.
+        which no thread of this process waited for a core, if there are any.
     cores: cores that the call keeps busy all the time, even while one waits for the other. The time
         is then CPU time over cores, of the blocks in which the call had all of them, if there are
         any (calls that shared one core exchanged nothing between caches and took a sixth less).

@@ -45,12 +45,6 @@ class EnvStep:
     """A bound env_step: what stepping environments one by one and in a batch have in common."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
-        """Make the environments.
-
-        Raises:
-            UnsupportedError: the environment cannot be made, or its spaces are not those of the
-                kernel.
-        """
         self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
         self.obs_space, self.action_space = obs_space, action_space
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
