@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS
@@ -179,9 +180,6 @@ class Edge:
 class Fusion:
     """A set of tasks that may run as one call an iteration, on one lane (a fused mode).
 
-    name: unique among the fusions of a graph.
-    tasks: names of the members, in order.
-    kernel: computes all of them in one call.
     name: for messages.
     tasks: the names of its tasks.
     kernel: the computation of one call; by default one of the fusion's name that nothing is known
@@ -314,11 +312,7 @@ class TaskGraph:
             raise SpecError(*problems)
 
     def task(self, name: str) -> Task:
-        """Return the task called `name`.
-
-        Raises:
-            KeyError: there is no such task; the names that exist are listed.
-        """
+        """The task called `name`; a KeyError names those there are."""
         if name not in self._by_name:
             raise KeyError(f"no task {name!r}; there are {list(self._by_name)}")
         return self._by_name[name]
@@ -349,15 +343,10 @@ class TaskGraph:
     @cached_property
     def repetition(self) -> Mapping[str, int]:
         """Firings of each task in one iteration: the least positive solution of the balance
-        equations (one for each connected component).
-
-        Raises:
-            SpecError: the balance equations have no solution; the edges that disagree are named.
-        """
+        equations (one for each connected component)."""
         return MappingProxyType(firings_of(self.name, self._touching, self.edges))
 
     def _reached(self, start: str) -> set[str]:
-        """The tasks that edges lead to from `start`, itself included."""
         found, queue = {start}, [start]
         while queue:
             here = queue.pop()
@@ -384,10 +373,27 @@ class TaskGraph:
         if problems:
             raise SpecError(*problems)
 
+    def to_networkx(self) -> Any:
+        """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default
+        as attributes; `pearl.io.from_networkx` reads it back."""
+        import networkx as nx
+
+        found = nx.MultiDiGraph(name=self.name, **_given(self, "name", "tasks", "edges"))
+        for task in self.tasks:
+            found.add_node(task.name, **_given(task, "name"))
+        for edge in self.edges:
+            found.add_edge(edge.src, edge.dst, **_given(edge, "src", "dst"))
+        return found
+
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
         """The same graph with the slack of the edges of `slack` set, by their keys."""
         edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
         return replace(self, edges=tuple(edges))
+
+
+def _given(value: Any, *left_out: str) -> dict[str, Any]:
+    some = [f for f in fields(value) if f.name not in left_out]
+    return {f.name: v for f in some if (v := getattr(value, f.name)) not in (f.default, {}, ())}
 
 
 def _repeated(names: list[str]) -> list[str]:
