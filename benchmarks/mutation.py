@@ -85,7 +85,8 @@ class Trial:
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Run the tests of one mutant."""
-        batches, ended, stopped, done, spent_s = self.choice.batches(mutant), "", "", 0, 0.0
+        batches, done, spent_s = self.choice.batches(mutant), 0, 0.0
+        ended = stopped = again = ""
         name = f"{module_name(mutant.file).replace('.', '/')}.py"
         of_kernels = name in code_cache.sources().names.values()
         compiled = not (of_kernels and self.choice.is_compiled(mutant))
@@ -103,6 +104,9 @@ class Trial:
                 test = next((t for t in left if ran.test in (t, file_of(t))), left[0])
                 rest = left[left.index(test) :]
                 if self.sound(rest, compiled=compiled):
+                    if ran.ended == "stuck" and again != test:  # it may have compiled something
+                        again, left = test, rest
+                        continue
                     ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
                 left = [t for t in rest[1:] if self.passes.get(f"{t} {compiled}", True)]
         self.cpu_s += spent_s
