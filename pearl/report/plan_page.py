@@ -267,7 +267,7 @@ def short_tables(plan: Plan) -> tuple[Block, ...]:
         )  # fmt: skip
     columns = (
         Column("task"), Column("where"), Column("variant"), Column("a call", "right"),
-        Column("90 % band", "right"), Column("of the time", "right"),
+        Column("90 % band", "right"), Column("share", "right"),
     )  # fmt: skip
     notes = [f"Estimates: {origin.estimates_text(plan)}; {proof_text(plan)}."]
     calls = {frozenset((t.task, *t.fused_with)) for t in plan.tasks if t.fused_with}
