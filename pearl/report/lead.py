@@ -217,8 +217,8 @@ def _run_limit(run: Run) -> LeadSentence:
             f"{net:.2f}{words.BLANK}× the prediction."
         )
         return LeadSentence(LIMITS, "Other programs on this host", reason)
-    whole = comparisons(run)[0]
-    if not whole.inside:
+    whole = next((r for r in comparisons(run) if r.name == words.ITERATION), None)
+    if whole is not None and not whole.inside:
         off = run.plan.period_s / measured - 1
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"

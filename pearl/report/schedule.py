@@ -173,7 +173,7 @@ class _Timing:
             return []
         if e.production < 1 or e.consumption < 1:  # of a damaged file
             return []
-        device = next(t.device for t in self.plan.tasks if t.task == e.dst)
+        device = next((t.device for t in self.plan.tasks if t.task == e.dst), "")
         sent = f"{e.src}>{device}"
         q, messages = self.firings[src], self.firings[sent] if e.link else 0
         arcs: list[Arc] = []
