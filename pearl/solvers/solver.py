@@ -51,6 +51,9 @@ GRACE_S, GRACE = 0.05, 0.03
 """Seconds, and share of the time limit, that a step of a method may exceed the limit, so that steps
 end by themselves."""
 
+CHEAP_S = 0.2
+"""Seconds that the cheap bounds may take after the time limit where a method proved nothing."""
+
 ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
 """Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
 core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
@@ -202,7 +205,10 @@ def solve_problem(
         raise registered.fault_error(name, fault)
     best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
     if bound.cost <= 0:  # time ran out before there was any
-        with suppress(OutOfTimeError), extended(max(deadline, time.monotonic()) + grace_s):
+        with (
+            suppress(OutOfTimeError),
+            extended(max(deadline, time.monotonic()) + CHEAP_S + grace_s),
+        ):
             bound = cheap_bound(problem, best)
     with suppress(OutOfTimeError), within(deadline + grace_s):
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
