@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import SCHEMA, Result, command
-from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, warn_of_measuring
+from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
 
@@ -54,7 +54,9 @@ def plan(
             metavar="DIR", help="With --explain: write the near-optimal plans to this folder."
         ),
     ] = None,
+    verbose: Verbose = False,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
@@ -62,7 +64,8 @@ def plan(
     from pearl.explanation import explain as explained
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
-    from pearl.report.report import Report
+    from pearl.report.report import Report, today
+    from pearl.report.terminal import terminal_width
 
     if runner_ups is not None and not explain:
         raise SpecError(
@@ -75,7 +78,8 @@ def plan(
     result = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
     explanation = explained(result) if explain else None
     report = Report(result, None, system, explanation=explanation)
-    text, value = str(report), report.to_json()
+    text = report.text(terminal_width(), verbose=verbose)
+    value = report.to_json()
     if explanation is not None and runner_ups is not None:
         runner_ups.mkdir(parents=True, exist_ok=True)
         for n, close in enumerate(explanation.runner_ups.plans, 1):
@@ -84,7 +88,7 @@ def plan(
     if other is not None:
         value["diff"] = difference(other, result)
         text = difference_text(other, result)
-    return Result(text, value)
+    return Result(text, value, page=lambda: report.page(today()))
 
 
 @command

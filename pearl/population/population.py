@@ -23,11 +23,12 @@ from pearl.population.driver import Event, Journal, StageEnd, drive, replay_hist
 from pearl.population.local_executor import LocalExecutor
 from pearl.population.members import Population, build_population, load_setting
 from pearl.population.packing import Packing, Planner
-from pearl.population.results import Status, Sweep, SweepRun, summarise
+from pearl.population.results import Status, Sweep
 from pearl.population.run_files import FILE, SweepFolder, load_sweep_file
 from pearl.population.schedulers import RunStage
 from pearl.population.search import ASHA as ASHA
 from pearl.population.search import TOURNAMENT as TOURNAMENT
+from pearl.population.setting_results import SweepRun, summarise
 from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
@@ -220,10 +221,10 @@ class SweepRunner:
         for s in self.population.settings:
             self._files.write_inputs(RunStage("", s.name, s.values, 0, 0))
         self._write("running")
-        if not self._precompile(lambda: interruption.asked):
+        if not self._precompile(lambda: interruption.requested):
             return self._finish("interrupted")
         self._journal = Journal(self._journal.history, self._on_event, restarts)
-        with self._executor(lambda: interruption.asked) as executor:
+        with self._executor(lambda: interruption.requested) as executor:
             finished = drive(self._scheduler, executor, self._journal, self._under_way)
         failed = any(r.status in ("failed", "died") for r in self._outcomes.values())
         return self._finish("interrupted" if not finished else "failed" if failed else "done")

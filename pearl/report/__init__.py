@@ -3,10 +3,13 @@
 __all__ = [
     "balance_text",
     "bands_text",
+    "compare",
     "document",
-    "drawings",
+    "figures",
     "html",
+    "lead",
     "report",
     "tables",
     "terminal",
+    "words",
 ]

@@ -432,7 +432,7 @@ def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:
     plan = pearl.plan({"algorithm": small, "platform": "cpu_gpu", "objective": "robust"})  # type: ignore[arg-type]
     assert plan.regret is not None
     assert plan.regret.mean <= plan.regret.worst
-    assert "by the least mean regret" in str(Report(plan))
+    assert "by the least mean regret" in Report(plan).text(100, verbose=True)
 
 
 def test_devices_of_the_catalogue_are_added_with_a_link_of_their_kind() -> None:

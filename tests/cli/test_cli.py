@@ -24,7 +24,7 @@ from pearl.cluster import Node, discovery, links
 from pearl.errors import InfeasibleError
 from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
-from pearl.training.progress import line, shown
+from pearl.training.progress import describe_progress, progress_display
 from pearl.training.steering import Progress
 from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
@@ -144,7 +144,7 @@ def test_a_makespan_is_asked_for_by_option_or_spec_and_said_to_be_one(
     found = ran.object()
     assert problems(found, "plan") == []
     assert (found["objective"], found["value_unit"]) == ("makespan", "s")
-    by_spec = Ran("plan", spec, "--set", "objective=makespan")
+    by_spec = Ran("plan", spec, "--set", "objective=makespan", "--verbose")
     assert "until the first iteration is complete, at least" in by_spec.out
     assert "an iteration where iterations follow one another" in by_spec.out
     held = Ran("plan", spec, "--objective", "makespan", "--set", "limits.power=3 W")
@@ -373,7 +373,7 @@ def test_set_is_checked_like_the_file(spec: Path) -> None:
 
 
 def test_plan_prints_a_report_and_writes_a_plan(spec: Path, tmp_path: Path) -> None:
-    ran = Ran("plan", spec, "--json", tmp_path / "plan.json")
+    ran = Ran("plan", spec, "--verbose", "--json", tmp_path / "plan.json")
     assert ran.status == 0
     stored = json.loads((tmp_path / "plan.json").read_text())
     assert problems(stored, "plan") == []
@@ -574,14 +574,14 @@ def progress(env_steps: int, **other: Any) -> Progress:
 
 
 def test_progress_compares_the_rate_with_the_prediction() -> None:
-    assert line(progress(8)) == "return 21.5, 24,310 env steps/s, 0.97 of predicted"
+    assert describe_progress(progress(8)) == "return 21.5, 24,310 env steps/s, 0.97 of predicted"
     first = progress(0, mean_return=None, predicted_env_steps_per_s=0.0, eval_mean=9.0)
-    assert line(first) == "eval 9, 24,310 env steps/s"
+    assert describe_progress(first) == "eval 9, 24,310 env steps/s"
 
 
 def test_progress_away_from_a_terminal_is_a_line_every_tenth() -> None:
     stream = io.StringIO()
-    with shown(stream) as tell:
+    with progress_display(stream) as tell:
         for step in range(0, 1001, 8):
             tell(progress(step))
     lines = stream.getvalue().splitlines()
@@ -595,7 +595,7 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
             return True
 
     stream = Terminal()
-    with shown(stream) as tell:
+    with progress_display(stream) as tell:
         tell(progress(500))
         tell(progress(1000))
     assert "1,000/1,000" in stream.getvalue()

@@ -149,7 +149,7 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
         # Between two param_syncs three copies make all rows, so one of them makes two at least.
         assert min(gained) >= 2 or lag < 2
         # What evaluation reads is what param_sync copied last, whichever slot that was.
-        read = trainer.session.arrays[trainer.session.newest("policy.q")]
+        read = trainer.session.arrays[trainer.session.latest_array_name("policy.q")]
         np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
     assert not workers()
 

@@ -116,6 +116,8 @@ def inference(
     return KernelKind(
         name=f"inference.{name}",
         structure="network",
+        word="act",
+        does="chooses actions",
         count=acting_work,
         arrays=acting_arrays,
         writes=("act.action", "rng.inference"),
@@ -208,6 +210,8 @@ def update(
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
+        word="learn",
+        does="takes one gradient step",
         count=lambda k: gradient_work(k, counted(k)),
         arrays=arrays,
         writes=("batch.td", "learner.", "loss.", "rng.update"),

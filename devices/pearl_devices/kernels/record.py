@@ -162,6 +162,8 @@ class KernelKind:
         name (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
     name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
     structure: what it computes.
+    word: a call of it in reports, a verb or noun of the field; empty: the name of its task.
+    does: what a call does, for "step moves the environments on"; empty where `word` is.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
     in_evaluation: of one that writes env.obs or act.action, and so stands between environments and
         network: the `module:function` that changes these rows and nothing else in evaluation and in
@@ -203,6 +205,8 @@ class KernelKind:
     cuda: Mapping[str, Variant] = field(default_factory=dict)
     name: str = ""
     structure: Structure = "own"
+    word: str = ""
+    does: str = ""
     count: Callable[[Kernel], Work] | None = None
     in_evaluation: str | None = None
     sends: tuple[str, ...] = ()
