@@ -25,7 +25,8 @@ SPARE_ROUNDS = 100
 EAGER = 500
 """Nodes from which on a round of improvement uses what it has improved already, from the last node
 to the first and back in turn. Else news travels one arc a round: 20,000 firings in one lane took as
-many rounds. Of fewer nodes the cycle that is found among equal ones stays as it was."""
+many rounds. The error of a sum of so many values counts as rounding, too. Of fewer nodes the cycle
+that is found among equal ones stays as it was."""
 
 
 def start_policy(first: Any, seconds: Any, tokens: Any, policy: Any) -> None:
@@ -157,7 +158,7 @@ def improve_policy(
         highest = 0.0
         for u in range(n):
             highest = max(highest, abs(value[u]))
-        small = ROUNDING * (longest + highest)
+        small = ROUNDING * (longest + highest) * max(1.0, n / EAGER)  # values are sums of n terms
         for k in range(n):
             u = n - 1 - k if backward else k
             if policy[u] < 0:

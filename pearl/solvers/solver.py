@@ -54,7 +54,7 @@ end by themselves."""
 CHEAP_S = 0.2
 """Seconds that the cheap bounds may take after the time limit where a method proved nothing."""
 
-ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
+ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.6
 """Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
 core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
 given at most."""
