@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pearl.errors import InfeasibleError, SpecError
     from pearl.explanation import explain
     from pearl.graph.limits import Limits
-    from pearl.graph.task_graph import Edge, Task, TaskGraph
+    from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+    from pearl.planner.planner import pareto as pareto
+    from pearl.planner.planner import plan as plan
     from pearl.planning.costs import CostTable, Mode
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
@@ -46,6 +48,7 @@ __all__ = [
     "Device",
     "Edge",
     "Estimate",
+    "Fusion",
     "InfeasibleError",
     "Kernel",
     "Limits",
@@ -79,7 +82,7 @@ _HOMES = {
     "pearl.planning.costs": ("CostTable", "Mode"),
     "pearl.explanation": ("explain",),
     "pearl.errors": ("InfeasibleError", "SpecError"),
-    "pearl.graph.task_graph": ("Edge", "Task", "TaskGraph"),
+    "pearl.graph.task_graph": ("Edge", "Fusion", "Task", "TaskGraph"),
     "pearl.graph.limits": ("Limits",),
     "pearl.planner.planner": ("pareto", "plan"),
     "pearl.planning.plans": ("Plan",),

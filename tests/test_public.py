@@ -9,7 +9,7 @@ import pearl
 NAMES = (
     "CostTable Calibration Device Edge Estimate InfeasibleError Kernel Limits Link Mode Plan "
     "Platform Policy Report Run SpecError System Task TaskGraph Trainer advise calibrate estimate "
-    "explain load pareto plan solve STOP Callback Progress Sweep sweep"
+    "explain load pareto plan solve STOP Callback Progress Sweep sweep Fusion"
 )
 
 

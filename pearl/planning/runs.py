@@ -15,7 +15,8 @@ from typing import Any, Literal
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
+from pearl.planning.json_records import build, fits, list_of
+from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
 from pearl_devices.validation import shown
 
 Status = Literal["done", "stopped", "interrupted", "failed"]

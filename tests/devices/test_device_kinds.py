@@ -14,7 +14,7 @@ import yaml
 
 import pearl
 from pearl.errors import SpecError
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.spec.platform_files import read_platform
 from pearl.spec.user_code import build_graph
 from pearl.spec.yaml_reader import parse

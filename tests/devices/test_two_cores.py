@@ -17,7 +17,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import add_lane_overhead
+from pearl.planning.estimated_costs import add_lane_overhead
 from pearl.runtime.lanes import overhead
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl.training.trainer import Trainer

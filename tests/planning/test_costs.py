@@ -9,7 +9,8 @@ from pearl.errors import InfeasibleError
 from pearl.explanation.what_if import speed_up
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable, Mode, _carried_bytes, build_cost_table
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.estimated_costs import _carried_bytes, build_cost_table
 from pearl.report.tables import assignment
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import Device, Kernel, kernel

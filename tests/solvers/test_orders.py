@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,10 @@ def test_nothing_known_is_replaced_by_something_worse() -> None:
 def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     """Its ratio is 0, which policy iteration alone would call the best of all."""
     arcs = ((0, 1, 0.0, 0), (1, 0, 1.0, 1))
-    timing = TimedGraph(None, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)})  # type: ignore[arg-type]
+    nothing = SimpleNamespace(modes=(), lanes=(), expansion=SimpleNamespace(windows=()))
+    timing = TimedGraph(
+        nothing, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)}
+    )  # type: ignore[arg-type]
     rings = Rings(timing)
     backwards = np.array([1, 0]), np.array([1, 0])  # b → a without a token
     orders = rings.orders(backwards)

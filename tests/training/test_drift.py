@@ -20,7 +20,7 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE

@@ -144,6 +144,7 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
         and all(total[d] <= p.capacity_bytes[d] for d in total)
         and len(plain_widths(p)) == len(used)
         and not p.costs.pair_extra_s
+        and not p.lanes_couple
         and not any(link.paid_by == "link" for link in p.costs.platform.links)
     )
     return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
@@ -283,7 +284,7 @@ def _anneal_loads(
     room = dict(p.capacity_bytes)
     for members, size in zip(p.classes, p.memory_bytes, strict=True):
         room[first.assignment.modes[members[0]].device] -= size
-    by_rule = len(plain_widths(p)) < len({m.device for o in p.options for m in o})
+    by_rule = p.lanes_couple or len(plain_widths(p)) < len({m.device for o in p.options for m in o})
     idle_w = first.assignment.idle_power_w
 
     def score() -> float:
