@@ -22,6 +22,7 @@ from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.first_plan import first_plan
+from pearl.solvers.first_use import compile_searches
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound
@@ -171,6 +172,7 @@ def solve_problem(
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
+    compile_searches(problem)
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
     places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
