@@ -9,6 +9,7 @@ PARTS = {
     "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
     "placement": "published placement instances", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
+    "dense": "a thousand tasks with many copies", "clock": "the time limit",
     "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""

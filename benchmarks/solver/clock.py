@@ -189,7 +189,7 @@ def random_case(seed: int) -> tuple[TaskGraph, CostTable, Limits, str, str | Non
     if kind == "limited":
         graph, costs, limits = random_limited(seed, most_tasks=r.choice([4, 8, 12]))
     elif kind == "mesh":
-        graph, costs = small(seed, tasks=r.randint(3, 20), devices=r.randint(2, 6), modes=2)
+        graph, costs = small(seed, tasks=r.randint(4, 20), devices=r.randint(2, 6), modes=2)
     elif kind == "large":
         shape = r.choice(["sparse", "random", "series-parallel"])
         tasks, places = r.randint(20, 400), r.randint(2, 16)

@@ -68,7 +68,6 @@ def _search_period() -> None:
     from pearl.solvers.large.chain_bound import chain_bound
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
 
-    howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
     (space,) = search_spaces(_tiny("throughput"))
     chain_bound(space, 2)
     loads = to_load_problem(space)
@@ -76,6 +75,7 @@ def _search_period() -> None:
     if start is not None:
         Annealing(loads, start, 0, math.inf, runs=0).run()
         best_orders(build_timed_graph(loads.assignment(start)), nodes=1)
+    howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
 
 
 def _tiny(objective: str) -> Problem:
