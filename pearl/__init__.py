@@ -107,6 +107,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("pearl.planning.plans").pearl_version()
+    if name == "io":
+        return import_module("pearl.io")
     if name not in _HOME:
         raise AttributeError(f"module 'pearl' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

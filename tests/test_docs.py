@@ -50,6 +50,45 @@ def test_the_example_without_rl_finds_the_gpu_for_the_heavy_stage():
     assert plan.period_s == pytest.approx(around / 2)
 
 
+SOLVER = re.findall(r"```python\n(.*?)```", (ROOT / "docs/solver.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SOLVER, ids=["job shop", "pipeline", "groups"])
+def test_an_example_of_the_solver_is_short_and_draws_its_chart(code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert code.count("\n") < 40
+    exec(compile(code, "docs/solver.md", "exec"), {})
+    (chart,) = tmp_path.glob("*.svg")
+    assert chart.read_text() == (ROOT / "docs" / chart.name).read_text()
+    told = capsys.readouterr().out
+    assert re.search(
+        "all done after 15 s, optimal|every 9.000 ms, 0.0%|lag 1: 458 s.*optimal", told
+    )
+
+
+def test_the_example_of_groups_of_gpus_chooses_the_published_split(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["llm_placement.py"])
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import llm_placement
+
+    plan = llm_placement.main()
+    assert llm_placement.groups_of(plan) == [
+        (["rollout"], 4),
+        (["old_log_prob", "update_actor"], 12),
+    ]
+    assert (plan.period_s, plan.status) == (458.0, "optimal")
+    assert (tmp_path / "placement.svg").read_text().startswith("<svg")
+    tight = {  # training holds 84 GB on one GPU, 42 GB on each of two
+        "gpus": 4, "times": {"rollout": {1: 4.0}, "train": {1: 1.0, 2: 2.0}}, "gpu_gb": 80,
+        "sharded_gb": {"train": 84}, "each_gb": {"rollout": 40}, "transfer_s": 0.5, "lag": 1,
+    }  # fmt: skip
+    plan = pearl.solve(**llm_placement.read(tight))
+    assert plan.task("train").width == 2
+    assert sorted(llm_placement.groups_of(plan)) == [(["rollout"], 1), (["train"], 2)]
+    assert plan.period_s == 4.0  # 40 + 42 GB are too much for one group
+
+
 def test_no_path_of_a_machine_stands_in_the_repository():
     pattern = re.compile(r"/(work|root|home|tmp)/[a-z]")
     files = [p for p in ROOT.rglob("*") if p.suffix in {".md", ".py", ".toml", ".yaml"}]
@@ -111,6 +150,7 @@ CODE = {
     "docs/own_kernel.md": "tests/algorithms/test_own_kernel.py",
     "docs/contract.md": "signatures, which tests/test_public.py holds",
     "docs/steering.md": "a callback; tests/training/test_steering.py has others like it",
+    "docs/solver.md": "tests/test_docs.py",
     "docs/sweep.md": "a sweep of many runs; tests/population runs smaller ones",
 }
 """Page → the test that runs its blocks of Python, or the reason why none does."""

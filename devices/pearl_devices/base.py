@@ -52,15 +52,15 @@ IN_TURN, PROCESSES = "gymnasium", "processes"
 """The variants of a CPU that step environments one after the other, and each in a process of its
 own. A plan has the second where environments wait, or the user names it."""
 
-
 OPT_IN_VARIANTS = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
     "for replay_insert and replay_sample alike",
-    "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
-    "[envpool])",
+    "integer-tree": "rounds priorities to whole numbers and draws other rows; on a simulated FPGA; "
+    "name it for replay_insert, replay_sample and replay_update alike",
+    "envpool": "steps envpool's environments; needs the package envpool (the extra [envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
 the others do, or have arrays in another place → what."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS
@@ -346,7 +347,6 @@ class TaskGraph:
         return MappingProxyType(firings_of(self.name, self._touching, self.edges))
 
     def _reached(self, start: str) -> set[str]:
-        """The tasks that edges lead to from `start`, itself included."""
         found, queue = {start}, [start]
         while queue:
             here = queue.pop()
@@ -373,10 +373,27 @@ class TaskGraph:
         if problems:
             raise SpecError(*problems)
 
+    def to_networkx(self) -> Any:
+        """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default
+        as attributes; `pearl.io.from_networkx` reads it back."""
+        import networkx as nx
+
+        found = nx.MultiDiGraph(name=self.name, **_given(self, "name", "tasks", "edges"))
+        for task in self.tasks:
+            found.add_node(task.name, **_given(task, "name"))
+        for edge in self.edges:
+            found.add_edge(edge.src, edge.dst, **_given(edge, "src", "dst"))
+        return found
+
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
         """The same graph with the slack of the edges of `slack` set, by their keys."""
         edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
         return replace(self, edges=tuple(edges))
+
+
+def _given(value: Any, *left_out: str) -> dict[str, Any]:
+    some = [f for f in fields(value) if f.name not in left_out]
+    return {f.name: v for f in some if (v := getattr(value, f.name)) not in (f.default, {}, ())}
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -156,6 +156,28 @@ class CostTable:
                     f"allowed are 1 to {device.width} {device.width_unit}"
                 )
 
+    @classmethod
+    def from_seconds(
+        cls, platform: Platform, seconds: Mapping[str, Mapping[str, float]]
+    ) -> CostTable:
+        """The table of tasks that have one mode on each device. seconds: task → device → seconds of
+        one firing.
+
+        Raises:
+            SpecError: a device does not exist, or an argument has another type.
+        """
+        if not isinstance(seconds, Mapping) or not all(
+            isinstance(by_device, Mapping) for by_device in seconds.values()
+        ):
+            raise SpecError(
+                f"seconds is {shown(seconds)}; a mapping is needed, of tasks to mappings of "
+                "devices to seconds"
+            )
+        return cls(
+            platform,
+            tuple(Mode.of(task, d, s) for task, some in seconds.items() for d, s in some.items()),
+        )
+
     def _check_types(self) -> None:
         if not isinstance(self.platform, Platform):
             raise SpecError(f"cost table: platform is {shown(self.platform)}; a Platform is needed")

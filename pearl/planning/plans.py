@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
+from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
@@ -184,7 +185,7 @@ BOUND_SOURCES = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(HasPage):
     """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
     every field. Times in seconds, energies in joules, power in watts.
 
@@ -250,8 +251,12 @@ class Plan:
         del result["problem"], result["timetable"]
         return result
 
+    PAGE: ClassVar[str] = "pearl.report.front_page:plan_html"
+
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, whole or not at all."""
+        """Write the plan, whole or not at all: as a page for the suffix .html, else as JSON."""
+        if self._save_html(path):
+            return
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text.encode())
 

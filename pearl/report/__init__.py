@@ -1,13 +1,17 @@
 """Reports of plans and runs, as terminal text, HTML and JSON."""
 
 __all__ = [
+    "balance_page",
     "balance_text",
     "bands_text",
     "compare",
     "document",
     "figures",
+    "front_page",
     "html",
     "lead",
+    "origin",
+    "plan_page",
     "report",
     "tables",
     "terminal",

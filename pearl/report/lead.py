@@ -251,19 +251,26 @@ def _run_help(run: Run) -> LeadSentence:
     if run.status == "failed":
         return LeadSentence(HELPS, "Mending the failure", "; Details have what went wrong.")
     solution, options = run.solution, []
+    end_s = solution.end_s if solution is not None else run.wall_s
+    training_s = end_s
+    if solution is not None:
+        apart = (solution.plan_s, solution.bind_s, solution.evaluation_s, solution.checkpoint_s)
+        training_s = max(end_s - sum(apart), 0.0)
     if solution is not None and solution.threshold_s is not None and run.stopped is None:
-        saved = 1 - solution.threshold_s / max(solution.end_s, 1e-9)
-        text = (
-            f" would have saved {percent(saved)} of {si(solution.end_s, 's')} (`--stop-at-return`)"
-        )
+        saved = 1 - solution.threshold_s / max(end_s, 1e-9)
+        text = f" would have saved {percent(saved)} of {si(end_s, 's')} (`--stop-at-return`)"
         options.append((saved, "Stopping once solved", text))
     if waited(run) >= BUSY:
-        text = f" would give {percent(waited(run))} of the time back"
-        options.append((waited(run), "A core of its own", text))
-    if solution is not None and solution.plan_s > 0.1 * solution.end_s:
-        saved = solution.plan_s / solution.end_s
+        lost_s = waited(run) * training_s
+        text = f" would give {si(lost_s, 's')} of the {si(end_s, 's')} back"
+        options.append((lost_s / max(end_s, 1e-9), "A core of its own", text))
+    if solution is not None:
+        saved = solution.plan_s / max(end_s, 1e-9)
         text = f" saves the {si(solution.plan_s, 's')} of planning, {percent(saved)} of the run"
         options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
+        saved = solution.bind_s / max(end_s, 1e-9)
+        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} of it"
+        options.append((saved, "Running it again", text))
     most = _largest_measured(run)
     tail = ""
     if most is not None:

@@ -40,8 +40,9 @@ def what_it_is(plan: Plan, system: StaticSpec | None, what: str) -> str:
     """One line: kind of page, algorithm, environment, devices."""
     parts = ["Plan, nothing has run yet" if what == "plan" else "Training run"]
     if system is not None:
-        name = system.algorithm.name
-        parts.append(f"{name.upper() if len(name) < 5 else name} on {system.algorithm.env}")
+        name = system.algorithm.name.replace("_", "-")
+        name = name.upper() if len(name) < 5 else name[:1].upper() + name[1:]
+        parts.append(f"{name} on {system.algorithm.env}")
     devices = []
     for device in dict.fromkeys(t.device for t in plan.tasks):
         found = None

@@ -161,7 +161,9 @@ def time_parts(run: Run) -> list[Part]:
                 Part(words.short_name(t.task), (training - taken) * r.share / whole, style)
             )
         small = [p for p in parts if p.seconds < 0.02 * end_s]
-        if len(small) > 1:
+        if len(small) == len(parts):
+            parts = [Part("training", training - taken, parts[0].style)]
+        elif len(small) > 1:
             parts = [p for p in parts if p not in small]
             parts.append(Part("other tasks", sum(p.seconds for p in small), small[0].style))
     else:

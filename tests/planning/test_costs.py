@@ -85,7 +85,7 @@ def test_a_task_that_no_device_runs_is_an_error_with_the_reason_of_every_device(
         Device("board", "fpga", width=4, figures=clock, design="released"),
     )
     for task, reasons in (
-        (acting, ("no design draws random numbers", "no design draws random numbers")),
+        (acting, ("the engines compute DQN and DDPG", "no design draws random numbers")),
         (step, ("no design stores stacked frames", "the released design runs gradient steps")),
     ):
         graph = TaskGraph("one", (Task("x", task),), (Edge("x", "x", tokens_seq=1),))

@@ -15,6 +15,7 @@ from pearl import (
     Fusion,
     InfeasibleError,
     Limits,
+    Link,
     Mode,
     Platform,
     SpecError,
@@ -176,3 +177,23 @@ def test_a_streamed_pipeline_is_proved_with_its_filling_and_draining() -> None:
     plan = solve(graph, CostTable(Platform("p", (units,)), modes))
     assert plan.period_s == pytest.approx(2 + 3 + 15 * 3)
     assert plan.status == "optimal"
+
+
+def test_a_sync_beside_the_rollout_that_moves_no_bytes_is_told() -> None:
+    def loop(into: float, group: str | None) -> TaskGraph:
+        tasks = Task("train", group=group), Task("sync", group=group), Task("rollout")
+        edges = (
+            Edge("train", "sync", bytes=into),
+            Edge("sync", "rollout", bytes=8.0, tokens_seq=1, limit="policy_lag"),
+            Edge("rollout", "train"),
+        )
+        return TaskGraph("loop", tasks, edges)
+
+    platform = Platform("p", (Device("a"), Device("b")), (Link("a", "b", 0.0, 1.0),))
+    seconds = {"train": {"a": 1.0}, "sync": {"a": 0.0, "b": 0.0}, "rollout": {"b": 1.0}}
+    costs = CostTable.from_seconds(platform, seconds)
+    note = solve(loop(0.0, None), costs).note
+    assert "weights cross for nothing: sync runs on b beside rollout" in note
+    assert "train → sync" in note
+    assert solve(loop(8.0, None), costs).note == ""
+    assert solve(loop(0.0, "trainer"), costs).note == ""

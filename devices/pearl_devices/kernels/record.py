@@ -160,6 +160,9 @@ class KernelKind:
         one named `python` is called in every firing, with the kernel and its arrays by name.
     cuda: name → implementation in CUDA. Its function takes the kernel, the arrays on the device by
         name (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
+    fpga: of one that an engine of the simulated FPGA computes, two functions as `module:function`:
+        kernel and shape to the engine's program, kernel, arrays and size of the array to the call
+        of its twin.
     name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
     structure: what it computes.
     word: a call of it in reports, a verb or noun of the field; empty: the name of its task.
@@ -203,6 +206,7 @@ class KernelKind:
     writes: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)
     cuda: Mapping[str, Variant] = field(default_factory=dict)
+    fpga: tuple[str, str] | None = None
     name: str = ""
     structure: Structure = "own"
     word: str = ""

@@ -117,8 +117,11 @@ class Part:
     style: str
 
 
-def stacked_bar(parts: Sequence[Part]) -> Drawing | None:
-    """Shares of one duration, as one bar with a legend of seconds; None where all are zero."""
+def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | None:
+    """Shares of one whole, as one bar with a legend; None where all are zero.
+
+    in_seconds: the whole is a duration, so that the legend has seconds too.
+    """
     parts = [p for p in parts if p.seconds > 0]
     total = sum(p.seconds for p in parts)
     if not parts or not total > 0:
@@ -149,12 +152,14 @@ def stacked_bar(parts: Sequence[Part]) -> Drawing | None:
             else:
                 c.rect(left, top, 11, 11, f"call {p.style}")
             c.text(left + 18, top + 10, shorten(p.name, int(step / LETTER) - 3), style="ink")
-            c.text(left + 18, top + 25, f"{si(p.seconds, 's')} · {_share(p.seconds / total)}")
+            took = f"{si(p.seconds, 's')} · " if in_seconds else ""
+            c.text(left + 18, top + 25, f"{took}{_share(p.seconds / total)}")
         c.height = y + 38 * math.ceil(len(parts) / columns)
         return c
 
-    told = [f"{p.name} {si(p.seconds, 's')}" for p in parts]
-    return Drawing("", f"Of {si(total, 's')}: {listed(told)}.", draw)
+    told = [f"{p.name} {percent(p.seconds / total)}" for p in parts]
+    whole = f"Of {si(total, 's')}: " if in_seconds else ""
+    return Drawing("", f"{whole}{listed(told)}.", draw)
 
 
 def _share(share: float) -> str:

@@ -157,8 +157,9 @@ class _Curve:
                 c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
             best = max(self.tests, key=lambda p: p[1])
             c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
-            above = at.y(best[1]) - 12
-            c.text(at.x(best[0]), above, "best evaluation, kept", "middle", "halo ink strong")
+            name, x = "best evaluation, kept", at.x(best[0])
+            late = x + LETTER * len(name) / 2 > at.right
+            c.text(x, at.y(best[1]) - 12, name, "end" if late else "middle", "halo ink strong")
             first = at.x(self.tests[0][0])
             over = [at.y(v) for s, v in self.tests if at.x(s) - first <= 11 * LETTER]
             c.text(first, max(min(over) - 12, at.top + 8), "evaluations", style="halo d0")
@@ -168,8 +169,10 @@ class _Curve:
             x = at.right + (14 if name == "best" else 26)
             c.line(x, at.y(low), x, at.y(high), "ink line")
             c.dot(x, at.y(mean), 3.6, "fill ink" if name == "best" else "hollow")
-            down = 4 if name == "best" or abs(at.y(mean) - at.y(self.final[0][1])) > 16 else 20
-            c.text(width, at.y(mean) + down, f"{name} {_number(mean)}", "end", "ink halo")
+            level = at.y(mean) + 4
+            if name == "last" and abs(level - at.y(self.final[0][1]) - 4) < 16:
+                level = at.y(self.final[0][1]) + (20 if mean <= self.final[0][1] else -12)
+            c.text(width, level, f"{name} {_number(mean)}", "end", "ink halo")
         return c
 
     def _threshold(self, c: Canvas, at: Axes) -> None:
@@ -181,7 +184,7 @@ class _Curve:
         y = at.y(solution.threshold)
         c.line(at.left, y, at.right, y, "dotted ink")
         text = f"{solution.threshold:g} counts as solved"
-        c.text(at.right - 4, y + 14, text, "end", "halo muted")
+        c.text(at.left + 6, y - 6, text, style="halo muted")
 
 
 @dataclass(frozen=True)

@@ -78,16 +78,17 @@ def _front(
             for end in (low, high):
                 c.line(x(p.power_w) - 4, end, x(p.power_w) + 4, end, f"line {p.style}")
         c.dot(x(p.power_w), y(p.rate), 4.5, f"fill {p.style}")
-    used: list[float] = []
+    used: list[tuple[float, float]] = []
     for p in reversed(named):
         per_j = f" · {p.rate / p.power_w:.3g} per J" if p.power_w and not c.narrow else ""
         lines = (p.label, f"{si(p.power_w, 'W')} · {count(p.rate)}/s{per_j}")
         wide = max(map(text_width, lines))
         end = x(p.power_w) + 10 + wide > width
-        up = y(p.rate) - 18
-        while any(abs(up - u) < 32 for u in used):
+        inside = p is not named[0] and p is not named[-1]  # its line goes on, up and to the right
+        up = y(p.rate) + (14 if inside else -18)
+        while any(abs(up - b) < 32 and abs(x(p.power_w) - a) < wide for a, b in used):
             up -= 34
-        used.append(up)
+        used.append((x(p.power_w), up))
         anchor, dx = ("end", -10) if end else ("start", 10)
         c.text(
             max(x(p.power_w) + dx, wide if end else 0),
@@ -130,7 +131,7 @@ def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
         groups: list[tuple[float, list[str]]] = []
         for name, share in shares:
             x = at(share)
-            if groups and abs(groups[-1][0] - x) < 14:
+            if groups and abs(groups[-1][0] - x) < 22:
                 groups[-1][1].append(name)
             else:
                 groups.append((x, [name]))

@@ -31,6 +31,8 @@ def timeline(
     The run keeps no times of single calls: its strip is the order of the plan with the median time
     of each call, in iterations as long as they took. None where no schedule can be made.
     """
+    if platform is None and plan.problem is not None:
+        platform = plan.problem.costs.platform
     predicted = schedule_of(plan, platform)
     if predicted is None:
         return None

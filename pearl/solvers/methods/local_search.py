@@ -89,6 +89,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
             timed_out = True
         if candidate and (best is None or candidate.cost < best.cost):
             best = candidate
+            search.offer(best)
     if best is None:
         raise no_plan_error(problem, search)
     timed_out = timed_out or time.monotonic() > deadline

@@ -81,13 +81,25 @@ class _Branches:
         self.spaces, self.problem = spaces, problem
         self.start = search.start
         self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
-        self.best: Candidate | None = None
+        self._offer = search.offer
+        self._best: Candidate | None = None
         self.timed_out = False
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
         self._loose = ALL  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, LoadSearch] = {}
+
+    @property
+    def best(self) -> Candidate | None:
+        return self._best
+
+    @best.setter
+    def best(self, found: Candidate | None) -> None:
+        better = found is not None and found is not self._best
+        self._best = found
+        if found is not None and better:
+            self._offer(found)
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""
