@@ -58,6 +58,7 @@ class FiringWindow:
 class Expansion:
     """Single-rate expansion: one node for every firing of an iteration, one for every fused call.
 
+    graph: the graph whose firings are the nodes.
     units: single tasks and fused sets, in the order of the graph's tasks. nodes: (unit, firing).
     node: (task, firing) → node. arcs: (src node, dst node, tokens, edge of the graph).
     """
