@@ -192,6 +192,7 @@ def random_case(seed: int) -> tuple[TaskGraph, CostTable, Limits, str, str | Non
         graph, costs = small(seed, tasks=r.randint(4, 20), devices=r.randint(2, 6), modes=2)
     elif kind == "large":
         shape = r.choice(["sparse", "random", "series-parallel"])
+        objective = "throughput" if objective == "power_efficiency" else objective  # takes no joule
         tasks, places = r.randint(20, 400), r.randint(2, 16)
         graph, costs = large(seed, r.uniform(0.1, 3), tasks=tasks, devices=places, shape=shape)
     elif kind == "ring":

@@ -20,7 +20,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.solvers import METHODS
+from pearl.solvers import METHODS, solver
 from pearl.solvers.infeasible import iis
 from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.period.period_form import PeriodForm
@@ -290,7 +290,11 @@ def test_limits_that_leave_a_task_nowhere_to_go_are_all_named(method: str) -> No
     assert "without any one of these" in str(error.value)
 
 
-def test_a_method_out_of_time_does_not_say_that_there_is_no_plan() -> None:
+def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the plan that needs no search breaks a limit."""
+    monkeypatch.setattr(solver, "first_plan", lambda _: None)
     names = [f"t{i}" for i in range(7)]
     limits = Limits(period_s=8.0, max_lanes=2)
     with pytest.raises(InfeasibleError, match="is not decided") as error:
