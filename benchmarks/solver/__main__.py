@@ -10,6 +10,7 @@ PARTS = {
     "placement": "RL loops of language models on groups of GPUs",
     "layers": "published placements of layers", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
+    "dense": "a thousand tasks with many copies", "clock": "the time limit",
     "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""

@@ -22,6 +22,13 @@ SPARE_ROUNDS = 100
 """Rounds at one ratio beyond one for each node. Only rounding can keep values moving for longer."""
 
 
+EAGER = 500
+"""Nodes from which on a round of improvement uses what it has improved already, from the last node
+to the first and back in turn. Else news travels one arc a round: 20,000 firings in one lane took as
+many rounds. The error of a sum of so many values counts as rounding, too. Of fewer nodes the cycle
+that is found among equal ones stays as it was."""
+
+
 def start_policy(first: Any, seconds: Any, tokens: Any, policy: Any) -> None:
     """Pick the arc of highest ratio out of each node that has no arc of the policy yet.
 
@@ -70,7 +77,10 @@ def improve_policy(
         longest = max(longest, abs(seconds[a]))
     top = -math.inf
     left = n + SPARE_ROUNDS
+    eager = n >= EAGER
+    backward = False
     while True:
+        backward = eager and not backward
         best = -math.inf
         length = 0
         for u in range(n):
@@ -131,7 +141,8 @@ def improve_policy(
             left = n + SPARE_ROUNDS
         left -= 1
         changed = False
-        for u in range(n):
+        for k in range(n):
+            u = n - 1 - k if backward else k
             if policy[u] < 0:
                 continue
             reach = ratio[u] + ROUNDING * abs(ratio[u])
@@ -140,13 +151,16 @@ def improve_policy(
                     policy[u] = a
                     reach = ratio[heads[a]]
                     changed = True
+                    if eager:
+                        ratio[u] = reach
         if changed and left > 0:
             continue
         highest = 0.0
         for u in range(n):
             highest = max(highest, abs(value[u]))
-        small = ROUNDING * (longest + highest)
-        for u in range(n):
+        small = ROUNDING * (longest + highest) * max(1.0, n / EAGER)  # values are sums of n terms
+        for k in range(n):
+            u = n - 1 - k if backward else k
             if policy[u] < 0:
                 continue
             here = ratio[u]
@@ -159,5 +173,7 @@ def improve_policy(
                     policy[u] = a
                     mine = gain
                     changed = True
+                    if eager:
+                        value[u] = gain
         if not changed or left <= 0:
             return best, length

@@ -199,12 +199,21 @@ def _ample_capacities(
     capacities = {}
     for number, size in least.items():
         edge = x.graph.edges[number]
-        while any(
-            start[d] + small < start[s] + timed.latency_s[s] - m * period
-            for s, d, m in channel_arcs(x, edge, size)
-        ):
-            size += math.gcd(edge.production, edge.consumption)
-        capacities[number] = size
+        step = math.gcd(edge.production, edge.consumption)
+
+        def waits(more: int, edge: Edge = edge, size: int = size, step: int = step) -> bool:
+            return any(
+                start[d] + small < start[s] + timed.latency_s[s] - m * period
+                for s, d, m in channel_arcs(x, edge, size + more * step)
+            )
+
+        low, high = -1, 0  # more room never makes a firing wait
+        while waits(high):
+            low, high = high, 2 * high + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if waits(middle) else (low, middle)
+        capacities[number] = size + high * step
     return capacities
 
 

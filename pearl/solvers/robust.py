@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -124,7 +125,8 @@ def least_regret(
     game.play()
     game.solve_draws(search.deadline)
     if not game.proved and time.monotonic() < search.deadline:
-        game.enumerate()
+        with suppress(OutOfTimeError):
+            game.enumerate()
     return game.outcome(), game.regret()
 
 

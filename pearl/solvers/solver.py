@@ -22,6 +22,7 @@ from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.first_plan import first_plan
+from pearl.solvers.first_use import compile_searches
 from pearl.solvers.free_messages import free_weights_note
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
@@ -53,7 +54,10 @@ GRACE_S, GRACE = 0.05, 0.03
 """Seconds, and share of the time limit, that a step of a method may exceed the limit, so that steps
 end by themselves."""
 
-ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
+CHEAP_S = 0.2
+"""Seconds that the cheap bounds may take after the time limit where a method proved nothing."""
+
+ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.6
 """Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
 core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
 given at most."""
@@ -186,6 +190,7 @@ def solve_problem(
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
+    compile_searches(problem)
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
     places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
@@ -225,7 +230,10 @@ def solve_problem(
         raise registered.fault_error(name, fault)
     best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
     if bound.cost <= 0:  # time ran out before there was any
-        with suppress(OutOfTimeError), extended(max(deadline, time.monotonic()) + grace_s):
+        with (
+            suppress(OutOfTimeError),
+            extended(max(deadline, time.monotonic()) + CHEAP_S + grace_s),
+        ):
             bound = cheap_bound(problem, best)
     with suppress(OutOfTimeError), within(deadline + grace_s):
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from pearl.errors import SpecError
+from pearl.graph import period, policy_iteration
 from pearl.graph.period import (
     Arc,
     expand,
@@ -328,3 +329,26 @@ def test_what_leads_to_no_cycle_counts_for_nothing() -> None:
     ratio, nodes = howard(7, [*chain, *cycle])
     assert (ratio, sorted(nodes)) == (1.5, [5, 6])
     assert howard(5, chain) == (0.0, [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_news_that_travels_within_a_round_changes_no_ratio(seed: int, monkeypatch) -> None:
+    """Graphs of many nodes go through the improved values at once, others round by round."""
+    r = random.Random(seed)
+    n = 120
+    arcs = [(i, (i + 1) % n, r.uniform(0, 1), int(i == n - 1)) for i in range(n)]
+    for _ in range(3 * n):
+        s, d = r.randrange(n), r.randrange(n)
+        arcs.append((s, d, r.uniform(0, 1), r.randint(1, 3) if d <= s else r.randint(0, 2)))
+    monkeypatch.setattr(policy_iteration, "EAGER", 10**9)
+    monkeypatch.setattr(period, "COMPILED_ARCS", 10**9)
+    ratio, _ = howard(n, arcs)
+    monkeypatch.setattr(policy_iteration, "EAGER", 1)
+    eager, cycle = howard(n, arcs)
+    assert eager == pytest.approx(ratio, rel=1e-12)
+    seconds = {
+        (s, d): max((w - ratio * m, w, m) for i, j, w, m in arcs if (i, j) == (s, d))
+        for s, d in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+    }
+    tokens = sum(m for _, _, m in seconds.values())
+    assert sum(w for _, w, _ in seconds.values()) / tokens == pytest.approx(ratio, rel=1e-12)

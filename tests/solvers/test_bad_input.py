@@ -293,8 +293,8 @@ def test_limits_that_leave_a_task_nowhere_to_go_are_all_named(method: str) -> No
 def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the plan of one device breaks a limit; here none is tried."""
-    monkeypatch.setattr(solver, "first_plan", lambda problem: None)
+    """Where the plan that needs no search breaks a limit."""
+    monkeypatch.setattr(solver, "first_plan", lambda _: None)
     names = [f"t{i}" for i in range(7)]
     limits = Limits(period_s=8.0, max_lanes=2)
     with pytest.raises(InfeasibleError, match="is not decided") as error:

@@ -15,7 +15,8 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.chain_bound import chain_bound, climb
 from pearl.solvers.large.chain_program import ChainProgram
-from pearl.solvers.model.cost_floor import period_floor_s
+from pearl.solvers.model import cost_floor
+from pearl.solvers.model.dag_instance import fastest
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import random_limited
@@ -38,7 +39,7 @@ def test_no_plan_of_a_ring_is_below_the_bound(ratio, tokens):
         graph, costs = ring(seed, ratio, tokens, tasks=5, devices=3)
         (space,) = search_spaces(Problem(graph, costs))
         bound, least = chain_bound(space).bound_s, least_period_s(space)
-        floor = period_floor_s(space)
+        floor = cost_floor._cycles_s(space, fastest(space))
         assert floor * (1 - 1e-6) <= bound <= least, (seed, bound, least)
 
 

@@ -1,3 +1,10 @@
 """Assignments of hundreds of tasks and more: annealing and bounds from loads."""
 
-__all__ = ["greedy_replicas", "lane_loads", "load_search", "split_selection"]
+__all__ = [
+    "chain_bound",
+    "greedy_replicas",
+    "lane_loads",
+    "load_annealing",
+    "load_search",
+    "split_selection",
+]

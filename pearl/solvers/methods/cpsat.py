@@ -40,9 +40,6 @@ SHORT = 0.2
 BESIDE = 0.5
 """Share of the time left in which local search runs beside CP-SAT."""
 
-COMPILING = 0.9
-"""The same share where tabu search has to be compiled first."""
-
 WORKERS = 2
 """Threads at most (and never more than the process may use)."""
 
@@ -118,12 +115,11 @@ def improve(
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
 
-    Tabu search for a moment where it applies and is compiled, CP-SAT on one thread for another;
+    Tabu search for a moment where it applies, CP-SAT on one thread for another;
     then local search beside CP-SAT for half of the time, and CP-SAT alone from the best of both.
     """
     lanes = local_search.plain_lanes(it) if len(it.order) >= local_search.LARGE else []
-    cold = bool(lanes) and not local_search.is_compiled()
-    if lanes and not cold:
+    if lanes:
         best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
     threads = min(WORKERS, workers)
     below = min(below, best.cost)
@@ -133,8 +129,7 @@ def improve(
     if finished:  # the model leaves something out, and its best schedule is not as good as it says
         other = local_search.improve(it, best, problem, deadline, seed + 1)
         return min(best, other or best, key=lambda f: f.cost), floor, True
-    share = COMPILING if cold else BESIDE
-    until = time.monotonic() + share * (deadline - time.monotonic())
+    until = time.monotonic() + BESIDE * (deadline - time.monotonic())
     search, given_up = local_search.improve, threading.Event()
     call = beside(given_up, search, it, best, problem, until, seed + 1, enough=floor)
     with ThreadPoolExecutor(1) as pool:

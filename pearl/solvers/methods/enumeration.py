@@ -23,6 +23,7 @@ from pearl.solvers.model.search_space import (
     fusion_choices,
     space_of,
 )
+from pearl.time_limit import look
 
 PLANS = 20_000
 """Assignments at most, and orders of one assignment at most."""
@@ -154,7 +155,9 @@ def _every(spaces: Sequence[SearchSpace]) -> Iterator[tuple[SearchSpace, Assignm
         for modes in itertools.product(*space.options):
             if any(len({modes[u].device for u in c}) > 1 for c in space.classes):
                 continue
+            look()
             for lanes in _partitions(modes, space.lanes, (), {}):
+                look()
                 yield space, Assignment(space.expansion, space.costs, modes, lanes)
 
 

@@ -13,7 +13,6 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
@@ -43,9 +42,6 @@ TABU_MOVES = 60_000
 
 LARGE = 30
 """Firings from which tabu search pays for loading its compiled code."""
-
-COLD_S = 8.0
-"""Seconds that compiling tabu search may take on first use (6.4 s measured on one core)."""
 
 EXACT = 60
 """Firings from which the loads of lanes and links stand for the bound over all orders, which takes
@@ -114,11 +110,7 @@ def improve(
     it may stop at `enough` seconds."""
     if problem.objective == "makespan":
         lanes = plain_lanes(it)
-        if (
-            lanes
-            and len(it.order) >= LARGE
-            and (is_compiled() or deadline - time.monotonic() > COLD_S)
-        ):
+        if lanes and len(it.order) >= LARGE:
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
     if len(it.order) > EXACT:
@@ -163,13 +155,6 @@ def plain_widths(p: SearchSpace) -> list[str]:
         for d in used
         if widest[d] * min(p.lanes[d], len(p.options)) <= p.costs.platform.device(d).width
     ]
-
-
-def is_compiled() -> bool:
-    """Whether the compiled code of tabu search is kept on disk, as it is from its first use on."""
-    from pearl.solvers.methods import tabu
-
-    return any(Path(tabu.cache_path()).glob("tabu_native.search-*.nbi"))
 
 
 def tabu_search(

@@ -110,7 +110,7 @@ def bound(
 
 
 def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
-    """`bound` by what takes no linear program but that of the work.
+    """`bound` by what takes no linear program.
 
     Raises:
         OutOfTimeError: the time limit passed.
@@ -118,9 +118,9 @@ def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
     floors = [CostBound(best.cost, "search")]
     for space in open_spaces(problem):
         if problem.objective == "makespan":
-            floors.append(CostBound(least_s(build_instance(space)), "path"))
+            floors.append(CostBound(least_s(build_instance(space), -math.inf), "path"))
         else:
-            floors.append(cost_floor(space, problem.objective))
+            floors.append(cost_floor(space, problem.objective, programs=False))
     return min(floors)
 
 

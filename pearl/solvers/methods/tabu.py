@@ -139,8 +139,3 @@ class TabuSearch:
             )  # fmt: skip
             done += chunk
         return float(self.value[0])
-
-
-def cache_path() -> str:
-    """The folder where the compiled code is kept."""
-    return str(search.stats.cache_path)

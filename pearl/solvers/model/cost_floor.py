@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from pearl.graph.period import howard
 from pearl.planning.timing import delay_s
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.dag_instance import fastest, shared_s
 from pearl.solvers.model.search_space import SearchSpace
-from pearl.time_limit import watched
+from pearl.time_limit import OutOfTimeError, watched
 
 Quick = list[dict[str, tuple[float, float]]]
 """Unit → device → least latency and least occupancy of its modes there, in seconds."""
 
 
-def period_floor(space: SearchSpace) -> CostBound:
+def period_floor(space: SearchSpace, *, programs: bool = True) -> CostBound:
     """No plan has a shorter period: cycles in the fastest modes, the loads of lanes, shared evenly
-    and of each class alone, and the messages that must cross a link."""
+    and of each class alone, and the messages that must cross a link.
+
+    programs: with the linear program of the work.
+    """
     quick = fastest(space)
+    work_s = _work_s(space, quick)
+    if programs:
+        with suppress(OutOfTimeError):
+            work_s = max(work_s, shared_s(space, quick))
     return max(
         NOTHING,
         CostBound(_cycles_s(space, quick), "cycles"),
-        CostBound(max(_work_s(space, quick), shared_s(space, quick)), "work"),
+        CostBound(work_s, "work"),
         CostBound(_links_s(space, quick), "links"),
     )
 
@@ -31,10 +39,10 @@ def period_floor_s(space: SearchSpace) -> float:
     return period_floor(space).cost
 
 
-def cost_floor(space: SearchSpace, objective: str) -> CostBound:
+def cost_floor(space: SearchSpace, objective: str, *, programs: bool = True) -> CostBound:
     """No plan costs less: the period floor, for energy with the frugal modes and what is always on
     for that long. Seconds or joules of an iteration."""
-    floor = period_floor(space)
+    floor = period_floor(space, programs=programs)
     if objective == "throughput":
         return floor
     always_w = math.fsum(space.costs.platform.idle_w().values())

@@ -1,0 +1,101 @@
+"""Dense graphs without cycles: a part of `python -m benchmarks.solver`.
+
+Layered, random and series-parallel graphs of `instances.large`, 1,000 tasks on 16 devices, each
+solved in a process of its own by one worker, so that the CPU-seconds are those of one core. One
+run before, which does not count, compiles what the others find compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.bars import Bar, Part, at_most
+from benchmarks.solver.clock import timed
+from benchmarks.solver.instances import large
+
+SHAPES = ("layered", "random", "series-parallel")
+
+WITHIN = {1.0: 0.05, 3.0: 0.15}
+"""Asked: transfer-to-work ratio → how far below its bound the throughput may be."""
+
+LIMIT_S = 30.0
+"""Time limit of a solve, in which one worker spends as many CPU-seconds at most."""
+
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One solve. period_s, bound_s: seconds of the model."""
+
+    shape: str
+    ratio: float
+    seed: int
+    tasks: int
+    limit_s: float
+    period_s: float
+    bound_s: float
+    bound_from: str
+    gap: float
+    cpu_s: float
+    wall_s: float
+
+
+def solved(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> Solved:
+    """Solve in this process."""
+    case = *large(seed, ratio, tasks=tasks, shape=shape), "throughput"
+    plan, cpu, wall = timed(case, limit_s)
+    held = plan.period_s, plan.bound_s, plan.bound_from, plan.gap
+    return Solved(shape, ratio, seed, tasks, limit_s, *held, cpu, wall)
+
+
+def apart(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> Solved:
+    """Solve in a process of its own."""
+    given = [shape, *(str(v) for v in (ratio, seed, tasks, limit_s))]
+    command = [sys.executable, "-m", "benchmarks.solver.dense", *given]
+    folder = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    return Solved(**json.loads(done.stdout))
+
+
+def run(quick: bool, data: Path | None) -> Part:
+    apart("random", 1.0, 0, 60, 1.0)
+    tasks, limit_s, seeds = (125, 3.0, 1) if quick else (1_000, LIMIT_S, SEEDS)
+    solves = [
+        apart(shape, ratio, seed, tasks, limit_s)
+        for shape in SHAPES
+        for ratio in WITHIN
+        for seed in range(seeds)
+    ]
+    rows = [
+        [
+            k.shape, f"{k.ratio:g}", str(k.seed), f"{k.period_s:.2f}", f"{k.bound_s:.2f}",
+            k.bound_from, f"{k.gap:.1%}", f"{k.cpu_s:.1f}", f"{k.wall_s:.1f}",
+        ]
+        for k in solves
+    ]  # fmt: skip
+    bars: list[Bar] = []
+    for ratio, asked in WITHIN.items() if not quick else ():
+        worst = max(k.gap for k in solves if k.ratio == ratio)
+        bars.append(at_most(f"{tasks} × 16 at ratio {ratio:g}: worst gap", worst, asked, "{:.1%}"))
+    most = max(k.cpu_s for k in solves)
+    bars.append(at_most(f"{tasks} × 16: most CPU", most, 1.1 * limit_s + 0.3, "{:.1f} s"))
+    columns = ["shape", "ratio", "seed", "period, s", "bound, s", "bound from", "gap"]
+    left_out = ["1,000 tasks and the bars on gaps: 125 tasks in 3 s, one seed, instead"]
+    return Part(
+        f"dense graphs, {tasks} tasks on 16 devices, limit {limit_s:g} s, one worker",
+        [*columns, "CPU, s", "wall, s"],
+        rows,
+        bars,
+        left_out if quick else [],
+        {"solves": [asdict(k) for k in solves]},
+    )
+
+
+if __name__ == "__main__":
+    shape, ratio, seed, tasks, limit = sys.argv[1:]
+    print(json.dumps(asdict(solved(shape, float(ratio), int(seed), int(tasks), float(limit)))))

@@ -1,0 +1,100 @@
+"""Compile the searches of a problem where this machine has not done so yet.
+
+`solve` does this before its time begins to count, so that the first solve on a new machine finds
+what later ones find. Small problems use no compiled search.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pearl.graph.period import COMPILED_ARCS, howard
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.problem import Problem
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
+from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.lane_sequencing import MANY, best_orders
+from pearl_devices import Device, Kernel, Link, Platform
+from pearl_estimators import Estimate
+
+
+def compile_searches(problem: Problem) -> None:
+    """Run the compiled searches that a problem may use on a tiny problem, unless their machine code
+    is kept on this machine. Takes some seconds then."""
+    if sum(problem.graph.repetition.values()) < MANY:
+        return
+    if problem.objective == "makespan":
+        from pearl.solvers.methods import tabu_native
+
+        if not _is_compiled(tabu_native.search):
+            _search_makespan()
+    else:
+        from pearl.solvers.orders import modulo
+
+        if not _is_compiled(modulo.fit):
+            _search_period()
+
+
+def _is_compiled(function: Any) -> bool:
+    """Whether a compiled function was called in this process, or its code is kept."""
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    kept = getattr(function, "stats", None)  # none where functions are interpreted
+    return (
+        kept is None
+        or bool(function.signatures)
+        or any(Path(str(kept.cache_path)).glob(f"{name}-*.nbi"))
+    )
+
+
+def _search_makespan() -> None:
+    """Tabu search."""
+    from pearl.solvers.methods import heft, local_search
+
+    (space,) = makespan_spaces(_tiny("makespan"))
+    it = build_instance(space)
+    first = heft.schedule(it)
+    if first is not None:
+        lanes = local_search.plain_lanes(it)
+        local_search.tabu_search(it, lanes, first, 10, 0.0, math.inf, 0)
+
+
+def _search_period() -> None:
+    """Policy iteration, the bound of chains, annealing of loads, and lane orders."""
+    from pearl.solvers.large.chain_bound import chain_bound
+    from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+
+    (space,) = search_spaces(_tiny("throughput"))
+    chain_bound(space, 2)
+    loads = to_load_problem(space)
+    start = greedy(loads)
+    if start is not None:
+        Annealing(loads, start, 0, math.inf, runs=0).run()
+        best_orders(build_timed_graph(loads.assignment(start)), nodes=1)
+    howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
+
+
+def _tiny(objective: str) -> Problem:
+    """A ring of as many tasks as the searches ask for, on two devices."""
+    names = [f"t{i}" for i in range(MANY)]
+    edges = [Edge(a, b, bytes=1.0) for a, b in pairwise(names)]
+    graph = TaskGraph(
+        "first use",
+        tuple(Task(n, Kernel(n)) for n in names),
+        (*edges, Edge(names[-1], names[0], tokens_seq=3, bytes=1.0)),
+    )
+    platform = Platform(
+        "two",
+        (Device("a", "null"), Device("b", "null")),
+        (Link("a", "b", 0.1, 10.0, paid_by="nobody"),),
+    )
+    modes = [
+        Mode((n,), d, "v", 1, Estimate(s, s, s, s, 0.0))
+        for i, n in enumerate(names)
+        for d, s in (("a", 1.0 + i % 3), ("b", 1.0 + i % 4))
+    ]
+    return Problem(graph, CostTable(platform, tuple(modes)), objective=objective)

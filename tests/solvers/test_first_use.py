@@ -1,0 +1,43 @@
+"""Searches are compiled before the time of a solve begins to count."""
+
+import subprocess
+import sys
+
+from pearl.planning.problem import Problem
+from pearl.solvers import first_use
+from pearl.testing.graphs import random_problem
+from tests.solvers.test_solver_process import ENVIRONMENT
+
+ROOTS = """
+from pearl.solvers import first_use
+
+first_use._search_period()
+first_use._search_makespan()
+from pearl.graph.compiled_policy import improve_policy
+from pearl.solvers.large.annealing import anneal
+from pearl.solvers.large.chain_paths import cheapest
+from pearl.solvers.methods.tabu_native import search
+from pearl.solvers.orders.modulo import fit
+
+for function in (improve_policy, anneal, cheapest, search, fit):
+    assert function.signatures, function
+    assert first_use._is_compiled(function)
+"""
+
+
+def test_the_tiny_problem_meets_every_compiled_search():
+    subprocess.run([sys.executable, "-c", ROOTS], env=ENVIRONMENT, check=True)
+
+
+def test_small_problems_wait_for_no_compiler(monkeypatch):
+    searched = []
+    monkeypatch.setattr(first_use, "_is_compiled", lambda _: False)
+    monkeypatch.setattr(first_use, "_search_period", lambda: searched.append("period"))
+    monkeypatch.setattr(first_use, "_search_makespan", lambda: searched.append("makespan"))
+    small = Problem(*random_problem(1))
+    first_use.compile_searches(small)
+    assert searched == []
+    monkeypatch.setattr(first_use, "MANY", 2)
+    first_use.compile_searches(small)
+    first_use.compile_searches(Problem(small.graph, small.costs, objective="makespan"))
+    assert searched == ["period", "makespan"]
