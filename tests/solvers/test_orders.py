@@ -20,7 +20,8 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders import search, swaps
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
-from pearl.solvers.orders.search import Rings, modulo_orders
+from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
+from pearl.solvers.orders.search import modulo_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
 
 
@@ -92,7 +93,7 @@ def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
 
 def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() -> None:
     timing = ring(80, 6, 4, seed=5)
-    rings = Rings(timing)
+    rings = Rings(to_arrays(timing), np.array([1], np.uint64))
     target = 1.6 * timing.order_bound_s
     start = rings.fit(target, 0.0)
     assert start is not None
@@ -158,9 +159,8 @@ def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     """Its ratio is 0, which policy iteration alone would call the best of all."""
     arcs = ((0, 1, 0.0, 0), (1, 0, 1.0, 1))
     timing = TimedGraph(None, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)})  # type: ignore[arg-type]
-    rings = Rings(timing)
     backwards = np.array([1, 0]), np.array([1, 0])  # b → a without a token
-    orders = rings.orders(backwards)
+    orders = to_orders(timing, backwards)
     assert orders is not None
     assert token_free_cycle(2, [*timing.arcs, *timing.ring(orders)])
     found = search._Search(timing, ({}, math.inf), 1)
