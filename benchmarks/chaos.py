@@ -107,7 +107,7 @@ def widened() -> None:
     """This host, seen with `CORES` cores."""
     from pearl_devices import discover
 
-    discover._usable_cpus = lambda: list(range(CORES))
+    discover.usable_cpus = lambda: list(range(CORES))
 
 
 def child(arguments: list[str]) -> None:

@@ -116,7 +116,9 @@ def messages(said: str, over: Any) -> list[Bar]:
 
     run, c, bars = over.run, over.session.compiled, []
     turns = run.env_steps // c.graph.env_steps
-    for island, flows in zip(c.islands, batching.plan_flows(c.protocol, c.islands), strict=True):
+    for island, flows in zip(
+        c.remote_groups, batching.plan_flows(c.protocol, c.remote_groups), strict=True
+    ):
         (told,) = [t for t in run.traffic if t["tasks"] == list(island.tasks)]
         for way, side, out in (("to", "inbound", False), ("from", "outbound", True)):
             seen = told[f"messages_{way}"], told[f"payload_bytes_{way}"]

@@ -50,6 +50,7 @@ from benchmarks.mutants import Mutant, mutants, sound
 from benchmarks.mutation_choice import PACKAGES, Choice, needing, sources
 from benchmarks.mutation_runs import How, Ran, Record, Tree, adopt, listed, trace_file, warm
 from pearl.files import write_atomically
+from pearl_devices.cpu_count import usable_cpu_count
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
@@ -297,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--module", default="", help="only modules with this in their path")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    parser.add_argument("--jobs", type=int, default=usable_cpu_count(), help="mutants at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
     parser.add_argument("--json", metavar="FILE")
     given = parser.parse_args(arguments)

@@ -1,11 +1,13 @@
 """From process start to the first gradient step, and to the end of a short run: `python -m
-benchmarks.start [SPEC …] [--beside CHECKOUT] [--pairs N] [--plan] [--whole] [--json FILE]`.
+benchmarks.start [SPEC …] [--beside CHECKOUT] [--pairs N] [--plan] [--whole] [--workers]`.
 
 Runs `pearl train SPEC --steps 2000` (with `--whole` the spec's own steps), without a plan, in a
 process of its own with caches of its own: cold (all empty), then warm (as the cold run left them).
 With `--beside` the same by the source tree at CHECKOUT (`git worktree add FOLDER COMMIT`), in
 turns: a pair is one cold and one warm run of each, and a ratio is the median of those of the pairs.
 With `--plan` each tree makes its plan before, and the runs calibrate nothing before they train.
+With `--workers` the run is DQN with two actors in any order, each in a worker process, and the time
+is that to the first firing, whichever process it is of.
 The clock starts before the process does. CPU-seconds are those of the process and its children,
 thus what an idle core would take: conclude from them where the machine is not quiet.
 """
@@ -36,12 +38,16 @@ WHOLE, WHOLE_S = "ppo_cartpole", 20.0
 CPU-seconds that it may take."""
 STEPS, LIMIT_S = 2_000, 900
 """Env steps of a run, and seconds of wall time that it may take."""
+WORKERS, CORES = "dqn, two worker processes", 4
+"""The run of `--workers`, and the cores that its plan is for (as in `benchmarks.chaos`), whatever
+this machine has."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
 class Start:
-    """Wall and CPU seconds of a run to its first gradient step and to its end. calibrated: the run
+    """Wall and CPU seconds of a run to its first gradient step (`--workers`: to its first firing)
+    and to its end. calibrated: the run
     left a calibration, the time of which is in it."""
 
     step_s: float
@@ -91,8 +97,17 @@ def start(tree: Path, spec: str, plan: Path | None, caches: Path, *, whole: bool
     """One run of `spec`. whole: to the end of its own steps."""
     with tempfile.TemporaryDirectory() as folder:
         seen = Path(folder) / "seen.json"
-        command = [str(HERE / "benchmarks" / "first_step.py"), str(seen)]
-        command += ["train", f"configs/{spec}.yaml"]
+        command = [str(HERE / "benchmarks" / "first_step.py")]
+        if spec == WORKERS and plan:
+            command += [
+                "--firing",
+                str(CORES),
+                str(seen),
+                "train",
+                str(plan.with_name("spec.yaml")),
+            ]
+        else:
+            command += [str(seen), "train", f"configs/{spec}.yaml"]
         command += [] if whole else ["--steps", str(STEPS)]
         command += ["--out", f"{folder}/run"] + (["--plan", str(plan)] if plan else [])
         before = set(caches.rglob("calibration*.json"))
@@ -100,8 +115,10 @@ def start(tree: Path, spec: str, plan: Path | None, caches: Path, *, whole: bool
         cpu_s = _spent(tree, caches, command)
         end_s = time.time() - begin_s
         if not seen.exists():
-            sys.exit(f"{tree}: {spec}: no gradient step in its env steps")
+            sys.exit(f"{tree}: {spec}: nothing was seen in its env steps")
         first = json.loads(seen.read_text())
+        if spec == WORKERS and first["workers"] != 2:
+            sys.exit(f"{tree}: {spec}: {first['workers']} worker processes; the plan is for 2")
         new = bool(set(caches.rglob("calibration*.json")) - before)
     return Start(first["at_s"] - begin_s, first["cpu_s"], end_s, cpu_s, new)
 
@@ -115,6 +132,13 @@ def _installed(tree: Path, folder: Path) -> None:
 def _planned(tree: Path, spec: str, folder: Path) -> Path:
     """The plan that this tree makes."""
     file = folder / "plan.json"
+    text = (
+        "from pathlib import Path; from benchmarks.chaos import Case, prepare; "
+        f"prepare(Case('dqn', 'processes', any_order=True), Path({str(folder / 'given')!r}))"
+    )
+    if spec == WORKERS:
+        _spent(tree, folder / "caches", ["-c", text])
+        return folder / "given" / "plan.json"
     text = f"import pearl; pearl.plan(pearl.load('configs/{spec}.yaml')).save({str(file)!r})"
     _spent(tree, folder / "caches", ["-c", text])
     return file
@@ -127,7 +151,7 @@ def measure(trees: list[Path], spec: str, pairs: int, *, by_plan: bool, whole: b
         for tree in trees:
             _installed(tree, Path(folder))
         plans: list[Path | None] = [None] * len(trees)
-        if by_plan:
+        if by_plan or spec == WORKERS:
             for i, tree in enumerate(trees):
                 own = Path(folder) / str(i)
                 own.mkdir()
@@ -176,6 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5, help="cold and warm starts (default 5)")
     parser.add_argument("--plan", action="store_true", help="by a plan that was made before")
     parser.add_argument("--whole", action="store_true", help="train to the end of the spec's steps")
+    parser.add_argument("--workers", action="store_true", help=f"only {WORKERS}")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
     if options.pairs < 1:
@@ -183,7 +208,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.beside and not (options.beside / "pearl").is_dir():
         parser.error(f"--beside {options.beside}: no source tree of PEARL")
     trees = [HERE] + ([options.beside.resolve()] if options.beside else [])
+    if options.workers and options.specs:
+        parser.error("--workers: takes no SPEC, for its plan is that of a spec of its own")
     specs = tuple(options.specs) or (QUICK if options.quick else SPECS)
+    first = "gradient step"
+    if options.workers:
+        specs, first = (WORKERS,), "firing"
     rows: list[list[str]] = []
     bars, kept = [], {}
     for spec in specs:
@@ -197,26 +227,27 @@ def main(arguments: list[str] | None = None) -> int:
             if options.beside:
                 shares = [ratio(found[0][which], found[1][which], of) for of in FIGURES]
                 rows.append([spec, which, "ratio", *(f"{share:.2f}" for share in shares), ""])
-                if which == "cold":
+                if which == "cold" and spec != WORKERS:
                     text = f"{spec}, cold: CPU to the first gradient step, of the tree beside"
                     asked = f"at most {COLD_SHARE:.0%}"
                     bars.append(Bar(text, f"{shares[1]:.0%}", asked, shares[1] <= COLD_SHARE))
         if options.whole and spec == WHOLE:
             bars.append(whole_run(spec, found[0]["cold"]))
-        cpu_s = statistics.median(s.step_cpu_s for s in found[0]["warm"])
-        text = f"{spec}, warm: CPU to the first gradient step"
-        bars.append(Bar(text, f"{cpu_s:.2f} s", f"at most {WARM_S:g} s", cpu_s <= WARM_S))
+        if spec != WORKERS:
+            cpu_s = statistics.median(s.step_cpu_s for s in found[0]["warm"])
+            text = f"{spec}, warm: CPU to the first gradient step"
+            bars.append(Bar(text, f"{cpu_s:.2f} s", f"at most {WARM_S:g} s", cpu_s <= WARM_S))
     columns = [
         "spec",
         "caches",
         "tree",
-        "first step: wall",
+        f"first {first}: wall",
         "CPU",
         "end: wall",
         "CPU",
         "calibrated",
     ]
-    left_out = [spec for spec in SPECS if spec not in specs]
+    left_out = [] if options.workers else [spec for spec in SPECS if spec not in specs]
     return finish("start", columns, rows, bars, left_out, options.json, {"seconds": kept})
 
 

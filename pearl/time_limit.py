@@ -39,6 +39,11 @@ def look() -> None:
         raise OutOfTimeError
 
 
+def left_s() -> float:
+    """Seconds until the limit, 0 at least; infinite where there is none."""
+    return max(0.0, _until.get() - time.monotonic())
+
+
 def beside(given_up: Event, call: Callable[..., T], *args: Any, **more: Any) -> Callable[[], T]:
     """A call for another thread, under the limit of this one and until `given_up` is set."""
     context = copy_context()

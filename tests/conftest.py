@@ -2,6 +2,7 @@
 which leave some ignored: a run leaves ignored signals ignored, and the tests send signals. And a
 host whose times are known, so that plans are the same in every session."""
 
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write", action="store_true", help="write generated files that tests compare with"
     )
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no later collection of garbage visits it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,7 +30,7 @@ def test_signatures_are_those_of_the_contract():
         "load": "spec set",
         "plan": "system method time_limit_s seed",
         "compile": "system set plan emulate seed",
-        "solve": "graph costs objective method limits time_limit_s seed known",
+        "solve": "graph costs objective method limits time_limit_s seed known workers",
         "pareto": "of costs limits gap time_limit_s",
         "estimate": "kernel device variant width host",
         "explain": "plan graph costs limits system within time_limit_s",

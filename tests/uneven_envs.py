@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from tests.faulty_envs import Walk
 
 
@@ -40,6 +42,25 @@ class Sleeping(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self.step_s)
         return super().step(action)
+
+
+HELD_S = 0.05
+
+
+def held(name: str, file: str, after: int) -> Any:
+    """gymnasium's environment of this name; while `file` is there, each step beyond so many waits
+    for HELD_S, so that a run does not end before it is told to."""
+
+    class Held(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            self.steps += 1
+            if self.steps > after and Path(file).exists():
+                time.sleep(HELD_S)
+            return self.env.step(action)
+
+    return Held(gymnasium.make(name))
 
 
 class Dying(Walk):

@@ -9,7 +9,6 @@ control of `benchmarks.two_cores`: rounds in which the machine was shared do not
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pearl
 from benchmarks.bars import Part, at_least, at_most
 from benchmarks.two_cores import CONTROL, LEAST_ROUNDS, Control
+from pearl_devices.cpu_count import usable_cpu_count
 
 ACTORS = (1, 2, 4)
 STEP_US, ENVS, RUN_S = 150, 8, 0.8
@@ -28,7 +28,7 @@ LIMIT_S = 150.0
 
 def trainer(actors: int) -> pearl.Trainer:
     """Eight environments shared out to so many actors."""
-    lanes = min(actors, os.cpu_count() or 1)
+    lanes = min(actors, usable_cpu_count())
     limits: dict[str, Any] = {"max_lanes": lanes, "policy_lag": 2}
     if actors > 1:
         limits["replicas"] = {"env_step": actors}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import networkx as nx
 import numpy as np
 
 from pearl.graph.task_graph import Edge, Task, TaskGraph
@@ -74,12 +75,65 @@ def small(
     return graph, CostTable(Platform("mesh", tuple(found), tuple(links), places[0]), tuple(table))
 
 
-def large(
-    seed: int, ratio: float, *, tasks: int = 1000, devices: int = 16
-) -> tuple[TaskGraph, CostTable]:
-    """Many tasks, each with none, one or two producers drawn from all earlier ones.
+Pairs = list[tuple[int, int]]
+"""Edges, as numbers of tasks, each to a later one."""
 
-    Unrelated devices: a task takes 1 to 10 s, on each device 0.5 to 1.5 times that. Devices are
+LAYER = 50
+"""Tasks of a layer."""
+
+
+def _sparse(r: np.random.Generator, tasks: int) -> Pairs:
+    """Each task has none, one or two producers drawn from all earlier ones."""
+    pairs: Pairs = []
+    for j in range(1, tasks):
+        some = r.integers(0, j, size=r.integers(0, 3))
+        pairs += [(int(i), j) for i in sorted(set(some.tolist()))]
+    return pairs
+
+
+def _random(r: np.random.Generator, tasks: int) -> Pairs:
+    """Each task has two producers drawn from all earlier ones."""
+    some = [r.choice(j, size=min(j, 2), replace=False) for j in range(1, tasks)]
+    return [(int(i), j) for j, producers in enumerate(some, 1) for i in sorted(producers)]
+
+
+def _layered(r: np.random.Generator, tasks: int) -> Pairs:
+    """Each task has two producers drawn from the layer before its own."""
+    pairs: Pairs = []
+    for j in range(LAYER, tasks):
+        first = (j // LAYER - 1) * LAYER
+        pairs += [(first + int(i), j) for i in sorted(r.choice(LAYER, size=2, replace=False))]
+    return pairs
+
+
+def _series_parallel(r: np.random.Generator, tasks: int) -> Pairs:
+    """An edge is drawn and gets a task in its middle, or a second way through a new task, until
+    there are enough (Valdes, Tarjan and Lawler 1982); tasks are numbered along the edges."""
+    edges: Pairs = [(0, 1)]
+    for new in range(2, tasks):
+        k = int(r.integers(len(edges)))
+        a, b = edges[k]
+        if r.random() < 0.5:
+            edges[k] = (a, new)
+            edges.append((new, b))
+        else:
+            edges += [(a, new), (new, b)]
+    order = {t: i for i, t in enumerate(nx.topological_sort(nx.DiGraph(edges)))}
+    return sorted((order[a], order[b]) for a, b in edges)
+
+
+SHAPES = {
+    "sparse": _sparse, "random": _random, "layered": _layered, "series-parallel": _series_parallel,
+}  # fmt: skip
+"""Shape of a graph without cycles → its edges."""
+
+
+def large(
+    seed: int, ratio: float, *, tasks: int = 1000, devices: int = 16, shape: str = "sparse"
+) -> tuple[TaskGraph, CostTable]:
+    """Many tasks without cycles on unrelated devices.
+
+    A task takes 1 to 10 s, on each device 0.5 to 1.5 times that. Devices are
     joined through a host that runs nothing; the lane at a link's device end pays for copies, the
     sender's once a producer, the receiver's once a producer, as in the published placement
     instances. Sizes differ by a factor of up to nine. Memory of the devices together is 1.3 times
@@ -87,15 +141,13 @@ def large(
 
     ratio: seconds of copying, at both ends, if every edge crossed between devices, over the seconds
     of work with every task where it is quickest.
+    shape: one of `SHAPES`.
     """
     r = np.random.default_rng(seed)
     names = [f"t{i}" for i in range(tasks)]
     places = [f"d{k}" for k in range(devices)]
     work = r.uniform(1.0, 10.0, (tasks, 1)) * r.uniform(0.5, 1.5, (tasks, devices))
-    pairs = []
-    for j in range(1, tasks):
-        some = r.integers(0, j, size=r.integers(0, 3))
-        pairs += [(int(i), j) for i in sorted(set(some.tolist()))]
+    pairs = SHAPES[shape](r, tasks)
     cost = r.uniform(0.2, 1.8, tasks)
     crossing = 2 * sum(cost[i] for i, _ in pairs)
     cost *= ratio * work.min(axis=1).sum() / crossing

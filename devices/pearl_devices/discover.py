@@ -66,7 +66,7 @@ def host(root: Path = ROOT) -> Platform:
 
 def cpu(root: Path = ROOT) -> Device:
     """The cores and the memory that this process may use, as one device."""
-    usable = _usable_cpus()
+    usable = usable_cpus()
     cores, cores_source = _cores(root, usable)
     clock_hz, clock_source = _clock(root)
     core = _core(root)
@@ -126,7 +126,9 @@ def _number(path: Path) -> float | None:
         return None
 
 
-def _usable_cpus() -> list[int]:
+def usable_cpus() -> list[int]:
+    """The CPUs of the affinity mask of this process."""
+    """The CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -139,7 +141,7 @@ def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
         for i in usable
     }
     cores, source = len(siblings), "cores behind the affinity mask of this process"
-    quota = _quota(root)
+    quota = cpu_quota(root)
     if quota is not None and quota < cores:
         return max(1, math.floor(quota)), f"CPU quota of the control group: {quota:g} CPUs"
     return max(1, cores), source
@@ -159,7 +161,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield top
 
 
-def _quota(root: Path) -> float | None:
+def cpu_quota(root: Path) -> float | None:
     """CPUs' worth of time that the control groups allow, or None."""
     limits = []
     for group in _groups(root, "cpu"):

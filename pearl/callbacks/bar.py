@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pearl.training.progress import line
+from pearl.training.progress import describe_progress
 from pearl.training.steering import Answer, Callback, Progress
 
 
@@ -23,7 +23,11 @@ class Bar(Callback):
             self._bar = Bars(TextColumn("{task.description:<10}"), BarColumn(24), text)
             self._bar.start()
             self._task = self._bar.add_task("start", total=event.total_steps, line="")
-        told = {"description": event.phase, "completed": event.env_steps, "line": line(event)}
+        told = {
+            "description": event.phase,
+            "completed": event.env_steps,
+            "line": describe_progress(event),
+        }
         self._bar.update(self._task, **told)
         return None
 

@@ -120,7 +120,7 @@ def train(
     with _starting():
         from pearl.spec.reading import load_static
         from pearl.training.interruption import ENDING, interruptible
-        from pearl.training.progress import shown
+        from pearl.training.progress import progress_display
         from pearl.training.trainer import compile as compile_system
         from pearl.training.trainer import plan_of_run, require_trusted_run
 
@@ -135,7 +135,10 @@ def train(
         if planned is None or replan:
             warn_of_measuring(system, to_train=True)
         trainer = compile_system(system, plan=planned, emulate=emulate, seed=seed)
-    with interruptible(*ENDING), shown() as progress:  # they end this after the progress bar
+    with (
+        interruptible(*ENDING),
+        progress_display() as progress,
+    ):  # they end this after the progress bar
         run = trainer.train(
             steps=steps,
             seed=seed,

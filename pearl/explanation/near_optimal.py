@@ -163,6 +163,7 @@ def _of_whole_problem(plan: Plan, resolver: Resolver) -> Plan:
         host=best.host,
         status=status,
         bound_value=bound,
+        bound_from=best.bound_from,
         bound_s=min(best.bound_s, plan.period_s),
         gap=gap,
         problem=best.problem,

@@ -23,7 +23,7 @@ from pearl.solvers import METHODS
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import find_orbits
-from pearl.solvers.solver import GRACE_S, default_method, solve_problem
+from pearl.solvers.solver import GRACE, GRACE_S, default_method, solve_problem
 from pearl.solvers.under_draws import Scale, rival_of
 from pearl.time_limit import OutOfTimeError, within
 
@@ -108,7 +108,7 @@ class Resolver:
         name = self.method or default_method("throughput")
         search, run = Search(deadline, seed, name), METHODS[name].load(name)
         try:
-            with within(deadline + GRACE_S):
+            with within(deadline + GRACE_S + GRACE * seconds):
                 drawn = scale.solve(problem, search, run, self.plan)
         except OutOfTimeError:
             return Answer(None, f"none was found in {seconds:.2g} s", False)

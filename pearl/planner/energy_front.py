@@ -270,6 +270,7 @@ class _Front:
             value=value,
             value_unit=fast.value_unit,
             bound_value=bound,
+            bound_from=fast.bound_from,
             gap=max(0.0, 1 - value / bound),
             bound_s=min(fast.bound_s, frugal.period_s),
         )

@@ -36,6 +36,7 @@ class Proof:
         complete before, seconds.
     period_bound_s: no period is smaller; for throughput of any assignment, else of this one.
     timed_out: whether time ran out.
+    bound_from: where the bound comes from, as `Plan.bound_from` says it.
     """
 
     objective: str
@@ -45,6 +46,7 @@ class Proof:
     bound: float
     period_bound_s: float
     timed_out: bool
+    bound_from: str = ""
 
 
 def build_plan(
@@ -110,6 +112,7 @@ def build_plan(
         gap=gap,
         period_s=period,
         bound_s=min(proof.period_bound_s, period),
+        bound_from=proof.bound_from if proof.bound > 0 else "",
         pace_s=period if period > natural else None,
         simulated_period_s=spread,
         rates={

@@ -165,11 +165,28 @@ class Bottleneck:
     tasks: tuple[str, ...]
 
 
+BOUND_SOURCES = {
+    "": "nothing is proved",
+    "cycles": "cycles in the quickest modes",
+    "work": "the work that lanes share",
+    "links": "the messages that must cross a link",
+    "modes": "the energy of the most frugal modes and of idling",
+    "loads": "fractional loads of lanes and links",
+    "count": "the largest tasks, which must find room",
+    "chains": "the chains and rings of tasks",
+    "relaxation": "fractional assignments",
+    "path": "the longest path of the graph and the work that lanes share",
+    "search": "all assignments that the search left open",
+}
+"""Source of a plan's bound → what the bound counts, as reports say it."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
     every field. Times in seconds, energies in joules, power in watts.
 
+    bound_from: what the bound counts, one of `BOUND_SOURCES`; empty where nothing is proven.
     note: alternatives that were rejected and why, such as a second lane; in words.
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     bands: of its rates, power and energy; None for a plan from a file without them.
@@ -204,6 +221,7 @@ class Plan:
     tasks: tuple[Placement, ...]
     edges: tuple[Channel, ...]
     schema: int = field(default=SCHEMA)
+    bound_from: str = ""
     note: str = ""
     evaluation: EvaluationPlacement | None = None
     bands: Bands | None = None

@@ -220,10 +220,10 @@ class SweepRunner:
         for s in self.population.settings:
             self._files.write_inputs(RunStage("", s.name, s.values, 0, 0))
         self._write("running")
-        if not self._precompile(lambda: interruption.asked):
+        if not self._precompile(lambda: interruption.requested):
             return self._finish("interrupted")
         self._journal = Journal(self._journal.history, self._on_event, restarts)
-        with self._executor(lambda: interruption.asked) as executor:
+        with self._executor(lambda: interruption.requested) as executor:
             finished = drive(self._scheduler, executor, self._journal, self._under_way)
         failed = any(r.status in ("failed", "died") for r in self._outcomes.values())
         return self._finish("interrupted" if not finished else "failed" if failed else "done")

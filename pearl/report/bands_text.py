@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pearl.formatting import band, count, listed, percent
 from pearl.planning.bands import Bands, Ends, Regret
-from pearl.planning.plans import Plan, closed_forms
+from pearl.planning.plans import BOUND_SOURCES, Plan, closed_forms
 
 
 def proof_text(plan: Plan) -> str:
     """The status of a plan, with the gap to its bound where the plan is not proved."""
     gap = "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
+    text = f"gap to the proved bound {gap}"
+    if plan.bound_from and plan.regret is None:
+        text += f", which counts {BOUND_SOURCES[plan.bound_from]}"
     return {
         "optimal": "optimal, proved",
-        "feasible": f"feasible, gap to the proved bound {gap}",
-        "time_limit": f"stopped at the time limit, gap to the proved bound {gap}",
+        "feasible": f"feasible, {text}",
+        "time_limit": f"stopped at the time limit, {text}",
     }[plan.status]
 
 

@@ -4,6 +4,7 @@ begins, and nothing worse than it is the answer, however little time there was."
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError, SpecError
@@ -18,7 +19,7 @@ from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.orders.lane_sequencing import OrderResult
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.outcome_check import fault_of
-from pearl.time_limit import OutOfTimeError
+from pearl.time_limit import OutOfTimeError, extended
 
 
 def translate_plan(plan: Plan, problem: Problem) -> Candidate | None:
@@ -63,9 +64,34 @@ def from_start(run: Solve, problem: Problem, search: Search) -> Outcome:
     except (InfeasibleError, OutOfTimeError) as error:
         if start is None or (isinstance(error, InfeasibleError) and error.conflict):
             raise
-        return Outcome(start, 0.0, timed_out=True)
+        return Outcome(start, 0.0, True, "")
     if start is None or not isinstance(outcome, Outcome) or not isinstance(outcome.best, Candidate):
         return outcome
     if start.cost >= outcome.best.cost * (1 - SAME):
         return outcome
-    return Outcome(start, min(outcome.bound, start.cost), outcome.timed_out)
+    return replace(outcome, best=start, bound=min(outcome.bound, start.cost))
+
+
+def or_spare(
+    run: Solve,
+    spare: Callable[[], Candidate | None],
+    whole: Problem,
+    problem: Problem,
+    search: Search,
+) -> Outcome:
+    """The outcome of a method; for the whole problem the spare plan where the method found none and
+    did not prove that there is none.
+
+    Raises:
+        InfeasibleError, OutOfTimeError: as the method, where there is no spare plan.
+    """
+    try:
+        return run(problem, search)
+    except (InfeasibleError, OutOfTimeError) as error:
+        if problem is not whole or (isinstance(error, InfeasibleError) and error.conflict):
+            raise
+        with extended(math.inf):
+            plan = spare()
+        if plan is None:
+            raise
+        return Outcome(plan, 0.0, True, "")

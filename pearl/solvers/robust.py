@@ -342,7 +342,8 @@ class _Game:
         ordered = OrderResult(rival.orders, period, min(timed.order_bound_s, period))
         timed_out = self.nominal.timed_out or bool((self.unfinished & ~self.solved).any())
         timed_out = timed_out or time.monotonic() >= self.search.deadline
-        return Outcome(Candidate(a, ordered, paced, cost), self.nominal.bound, timed_out)
+        best = Candidate(a, ordered, paced, cost)
+        return Outcome(best, self.nominal.bound, timed_out, self.nominal.bound_from)
 
     def regret(self) -> Regret:
         """The ends of the chosen plan's regret; its kind is at least the bound."""

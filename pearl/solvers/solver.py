@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import Literal
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import marked
@@ -19,14 +21,17 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
+from pearl.solvers.first_plan import first_plan
 from pearl.solvers.infeasible.iis import add_conflict_set
-from pearl.solvers.known_plan import from_start, translate_plan
-from pearl.solvers.methods.relaxation_bounds import bound as floor
-from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search
-from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.known_plan import from_start, or_spare, translate_plan
+from pearl.solvers.methods.relaxation_bounds import cheap_bound
+from pearl.solvers.model.bounds import CostBound
+from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
+from pearl.solvers.model.result import Outcome
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
+from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.user_imports import reason
 from pearl_devices.validation import is_whole, shown
 
@@ -42,17 +47,18 @@ FAULTS = (
 )
 """Exceptions that are a fault in a method's code, and not of the machine or of the problem."""
 
-GRACE_S = 1.0
-"""Seconds that a step of solving may exceed the time limit, so that steps end by themselves."""
+GRACE_S, GRACE = 0.05, 0.03
+"""Seconds, and share of the time limit, that a step of a method may exceed the limit, so that steps
+end by themselves."""
 
 ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.5
 """Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
 core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
 given at most."""
 
-PATIENCE_S = 4.0
-"""Seconds by which putting a plan together may exceed the time limit on a busy machine, where it is
-ten times as slow at most: a plan that was found is not thrown away (assumed)."""
+MANY_FIRINGS = 1_000
+"""Firings of an iteration from which the spare plan is made before the method begins: of fewer it
+takes 30 ms, after the method, where one is needed at all."""
 
 
 def default_method(objective: str) -> str:
@@ -75,6 +81,7 @@ def solve(
     time_limit_s: float = 20.0,
     seed: int = 0,
     known: Plan | None = None,
+    workers: int | None = None,
 ) -> Plan:
     """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
     or whose first iteration is complete soonest (`makespan`); or the plan that draws of the times
@@ -85,6 +92,8 @@ def solve(
         no slack beyond the graph's and no lane that runs ahead into the next iteration), the search
         begins from it, no worse one is returned, and none is missed for lack of time. Of a robust
         objective, worse by the draws and by the least seconds of each that are known.
+    workers: threads at most that search at the same time; by default as many as the CPUs that this
+        process may use, by its affinity mask and control groups.
 
     Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
     of its regret, value and bound those of the estimates.
@@ -93,18 +102,28 @@ def solve(
         SpecError: an objective, a method or a name is unknown.
         InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
     """
-    problems = problem_faults(graph, costs, limits) + _faults(objective, method, time_limit_s, seed)
+    problems = problem_faults(graph, costs, limits)
+    problems += _faults(objective, method, time_limit_s, seed, workers)
     if problems:
         raise SpecError(*problems)
     problem = Problem(graph, costs, limits, objective)
-    return solve_problem(problem, method=method, time_limit_s=time_limit_s, seed=seed, known=known)
+    return solve_problem(
+        problem, method=method, time_limit_s=time_limit_s, seed=seed, known=known, workers=workers
+    )
 
 
-def _faults(objective: object, method: str | None, time_limit_s: object, seed: object) -> list[str]:
+def _faults(
+    objective: object, method: str | None, time_limit_s: object, seed: object, workers: object
+) -> list[str]:
     """What is wrong with the options of a solve: a line each."""
     problems = []
     if not is_whole(seed) or seed < 0:
         problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
+    if workers is not None and (not is_whole(workers) or workers < 1):
+        problems.append(
+            f"workers is {shown(workers)}; it must be a whole number of at least 1, or None for "
+            "the CPUs that this process may use"
+        )
     if isinstance(objective, str) and objective in ROBUST:
         objective = "throughput"
     if objective not in OBJECTIVES:
@@ -131,6 +150,7 @@ def solve_problem(
     time_limit_s: float = 20.0,
     seed: int = 0,
     known: Plan | None = None,
+    workers: int | None = None,
 ) -> Plan:
     """Return the plan of a problem, as `solve`, which describes the options.
 
@@ -138,7 +158,7 @@ def solve_problem(
         SpecError: an objective, a method or a name is unknown.
         InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
     """
-    if problems := _faults(problem.objective, method, time_limit_s, seed):
+    if problems := _faults(problem.objective, method, time_limit_s, seed, workers):
         raise SpecError(*problems)
     whole, robust = problem, ROBUST.get(problem.objective)
     if robust:
@@ -148,27 +168,27 @@ def solve_problem(
     seed = checked_seed(seed)
     name = method or default_method(objective)
     registered = METHODS[name]
-    run = partial(from_start, registered.load(name))
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
     places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
-    end = began + time_limit_s
     ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
-    deadline = end - ending_s
-    search = Search(deadline, seed, name)
+    deadline = began + time_limit_s - ending_s
+    grace_s = GRACE_S + GRACE * time_limit_s
+    search = Search(deadline, seed, name, workers=workers or usable_cpu_count())
+    spare = cache(partial(first_plan, problem))
+    run = partial(or_spare, partial(from_start, registered.load(name)), spare, problem)
     regret: Regret | None = None
-    if known is not None:
-        search = replace(search, start=translate_plan(known, problem))
     try:
-        with within(deadline + GRACE_S):
+        if known is not None:
+            search = replace(search, start=translate_plan(known, problem))
+        elif firings > MANY_FIRINGS:
+            spare()
+        with within(deadline + grace_s):
             if robust:
-                from pearl.solvers.robust import DRAWS, least_regret
-
-                outcome, regret = least_regret(problem, search, run, robust, Draws(DRAWS, seed))
+                outcome, regret = _least_regret(problem, search, run, robust)
             else:
                 outcome = run(problem, search)
-        with extended(max(deadline, time.monotonic()) + ending_s + GRACE_S):
-            fault = fault_of(outcome, problem)
+        fault = fault_of(outcome, problem)
     except InfeasibleError as error:
         error = add_conflict_set(error, problem, deadline)
         simulated = [d.name for d in costs.platform.devices if d.simulated]
@@ -180,10 +200,11 @@ def solve_problem(
         raise registered.fault_error(name, fault) from error
     if fault:
         raise registered.fault_error(name, fault)
-    best, bound = outcome.best, outcome.bound
-    with suppress(OutOfTimeError), within(deadline + GRACE_S):
-        if bound <= 0 and objective != "makespan":  # time ran out before there was any
-            bound = floor(search_spaces(problem), problem, best, began)
+    best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
+    if bound.cost <= 0:  # time ran out before there was any
+        with suppress(OutOfTimeError), extended(max(deadline, time.monotonic()) + grace_s):
+            bound = cheap_bound(problem, best)
+    with suppress(OutOfTimeError), within(deadline + grace_s):
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
             exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, search, run, exact=exact)
@@ -192,22 +213,41 @@ def solve_problem(
         method=name,
         seed=seed,
         solve_s=time.monotonic() - began,
-        bound=bound,
-        period_bound_s=bound if objective == "throughput" else best.ordered.bound_s,
+        bound=bound.cost,
+        period_bound_s=bound.cost if objective == "throughput" else best.ordered.bound_s,
         timed_out=outcome.timed_out,
+        bound_from=bound.source,
     )
-    try:
-        patience_s = min(PATIENCE_S, 10 * ASSEMBLING_S * firings)
-        with within(max(end, time.monotonic()) + patience_s + ending_s + GRACE_S):
-            plan = build_plan(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
-    except OutOfTimeError:
-        raise _no_time(graph, firings, time_limit_s) from None
+    plan = build_plan(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
     if regret is not None:
         status = (
             "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
         )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
     return replace(plan, problem=whole)
+
+
+def _least_regret(
+    problem: Problem, search: Search, run: Solve, robust: Literal["mean", "worst"]
+) -> tuple[Outcome, Regret]:
+    """The outcome and regret of a robust objective; where time runs out those of the plan that
+    there is.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        OutOfTimeError: there is no plan.
+    """
+    from pearl.solvers.robust import DRAWS, least_regret
+
+    draws = Draws(DRAWS, search.seed)
+    try:
+        return least_regret(problem, search, run, robust, draws)
+    except OutOfTimeError:
+        nominal = run(problem, search)
+        with extended(math.inf):
+            return least_regret(
+                problem, replace(search, start=nominal.best), lambda *_: nominal, robust, draws
+            )
 
 
 def _copies(task: str, limits: Limits) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms import algorithm
 from pearl.errors import SpecError
+from pearl.formatting import marked
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
@@ -21,7 +22,15 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup, lane_groups
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
-from pearl_devices import DeviceKindError, FigureError, offers, torch_threads
+from pearl_devices import (
+    DeviceKindError,
+    FigureError,
+    Platform,
+    UnsupportedError,
+    backend,
+    offers,
+    torch_threads,
+)
 from pearl_devices.kernels.interface import OBSERVED, changes
 
 if TYPE_CHECKING:
@@ -32,12 +41,13 @@ if TYPE_CHECKING:
 class CompiledPlan:
     """A system, its plan, and the calls that the plan makes of the system's tasks.
 
+    system: the loaded spec.
     graph: the tasks of the algorithm; a task that the plan splits is one task here.
     plan: of `graph`.
-    torn: `graph` with the replicas of split tasks as tasks of their own, without slack.
-    protocol: the firings of every lane, on `torn`.
-    jobs: task of `torn` → the call that runs the task; members of a fused mode share one.
-    order: tasks in the order of the plan's only lane; empty where there are several lanes.
+    replica_graph: `graph` with each replica of a split task as a task, without slack.
+    protocol: the firings of every lane, on `replica_graph`.
+    jobs: task of `replica_graph` → the call that runs it; members of a fused mode share one.
+    order: tasks in the order of the plan's only lane; empty if there are several lanes.
     emulate: the host computes everything, on the plan's virtual clock.
     """
 
@@ -52,14 +62,19 @@ class CompiledPlan:
 
     @property
     def hosting(self) -> Hosting:
-        """Where the lanes beside the one that updates run."""
+        """Where all lanes except the one that updates run."""
         if self.emulate or len(self.protocol.lanes) == 1:
             return "one"
-        return self.system.train.lanes or ("ray" if self.islands else "processes")
+        return self.system.train.lanes or ("ray" if self.remote_groups else "processes")
 
-    def alone_with_torch(self) -> None:
-        """Refuses lanes in threads where one has several threads of torch and another calls torch:
-        how many there are is the process's, and decides the last bits of both."""
+    def check_torch_threads(self) -> None:
+        """Refuse lanes in threads if one uses several threads of torch and another calls torch.
+
+        The number of torch's threads belongs to the process and decides the last bits of both.
+
+        Raises:
+            SpecError: the two tasks, and the two ways out.
+        """
         torch = [t for t in self.plan.tasks if t.width_unit == "cores" and "torch" in t.variant]
         wide = [t for t in torch if torch_threads.threads_of(t.variant) > 1]
         others = [t.task for w in wide for t in torch if t.lane != w.lane]
@@ -70,11 +85,16 @@ class CompiledPlan:
                 f"or leave {wide[0].variant} out of limits.variants"
             )
 
-    def seen_on_one_host(self) -> None:
-        """Refuses lanes on other hosts where a task of the user's own changes observations: the
-        first ones of environments there do not pass this host before they are acted on."""
+    def check_first_observations(self) -> None:
+        """Refuse lanes on other hosts if a custom task changes observations.
+
+        The first observations of environments there do not pass this host before they are used.
+
+        Raises:
+            SpecError: the task, and the two ways out.
+        """
         own = [t.name for t in self.graph.tasks if OBSERVED in changes(t.kernel)]
-        if own and self.hosting == "ray" and self.islands:
+        if own and self.hosting == "ray" and self.remote_groups:
             raise SpecError(
                 f"plan: {own[0]} changes what the network reads, and the first observations of "
                 "environments on other hosts would not pass it; plan for one host "
@@ -82,8 +102,8 @@ class CompiledPlan:
             )
 
     @cached_property
-    def islands(self) -> tuple[LaneGroup, ...]:
-        """The lanes of other hosts than that of the lane that updates."""
+    def remote_groups(self) -> tuple[LaneGroup, ...]:
+        """The lanes that run on other hosts than the lane that updates."""
         host_of = {d.name: d.host for d in self.system.platform.devices}
         return lane_groups(self.protocol, host_of)
 
@@ -94,7 +114,7 @@ class CompiledPlan:
 
     @property
     def calls(self) -> list[single_lane.Job]:
-        """The calls of an iteration, each once."""
+        """Every call of an iteration, once."""
         return list({job.name: job for job in self.jobs.values()}.values())
 
     @property
@@ -103,7 +123,7 @@ class CompiledPlan:
         return f"policy.{algorithm(self.system.algorithm.name).POLICY}"
 
     def clock(self, iterations: int, at: int) -> Clock:
-        """The clock of a run of so many iterations that begins with iteration `at`."""
+        """Return the clock of a run of `iterations` iterations that begins with iteration `at`."""
         if not self.emulate:
             return RealClock()
         platform = self.system.platform
@@ -120,34 +140,41 @@ def compile_plan(
     emulate: bool = False,
     check: bool = False,
 ) -> CompiledPlan:
-    """A system compiled with a plan. graph: of the system, built here if not given.
+    """Compile a system with a plan.
 
-    check: hold the plan against graph and platform first, as one from a file needs it. The times
-    of the plan are taken as stated: nothing is estimated or measured.
-    Raises SpecError where the plan does not fit the system or cannot be run.
+    The times of the plan are taken as stated: nothing is estimated or measured.
+
+    graph: of the system; None: built here.
+    check: first check the plan against graph and platform, as a plan from a file needs.
+
+    Raises:
+        SpecError: the plan does not fit the system, or cannot be run.
     """
     if graph is None:
         graph = build_graph(system)
-    whole, torn, split = unfold_replicas(plan, graph)
+    whole, replicas, split = unfold_replicas(plan, graph)
     if check:
-        _check(whole, torn, system)
-    protocol = ExecutionSchedule(whole, torn, split)
-    jobs = single_lane.jobs_of_plan(whole, torn, system.platform, emulate=emulate)
+        _check(whole, replicas, system)
+    protocol = ExecutionSchedule(whole, replicas, split)
+    jobs = single_lane.jobs_of_plan(whole, replicas, system.platform, emulate=emulate)
     order: tuple[str, ...] = ()
     if protocol.is_single_lane:
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
-    found = CompiledPlan(system, graph, plan, torn, protocol, jobs, order, emulate)
-    found.alone_with_torch()
-    found.seen_on_one_host()
-    return found
+    compiled = CompiledPlan(system, graph, plan, replicas, protocol, jobs, order, emulate)
+    compiled.check_torch_threads()
+    compiled.check_first_observations()
+    return compiled
 
 
 def recompile(
     about: Mapping[str, Any], system: System, file: Path, *, emulate: bool = False
 ) -> CompiledPlan:
-    """A system compiled with the plan of a checkpoint. about: the checkpoint's description.
+    """Compile a system with the plan of a checkpoint.
 
-    Raises SpecError naming `file` where that plan cannot be followed here.
+    about: the checkpoint's description.
+
+    Raises:
+        SpecError: the plan cannot be followed here; `file` is named.
     """
     plan = load_plan(about["plan"])
     try:
@@ -159,11 +186,11 @@ def recompile(
         ) from None
 
 
-def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
-    """SpecError where a plan is not sound, or has modes that its devices do not offer."""
-    check_plan(whole, Problem(torn, costs_from_plan(whole, torn, system.platform)))
+def _check(whole: Plan, graph: TaskGraph, system: System) -> None:
+    """Raise SpecError if a plan is not sound, or has modes that its devices do not offer."""
+    check_plan(whole, Problem(graph, costs_from_plan(whole, graph, system.platform)))
     problems = []
-    for job in set(single_lane.jobs_of_plan(whole, torn, system.platform, emulate=False).values()):
+    for job in set(single_lane.jobs_of_plan(whole, graph, system.platform, emulate=False).values()):
         device = system.platform.device(whole.task(job.tasks[0]).device)
         try:
             offered = offers(job.kernel, device)
@@ -176,3 +203,55 @@ def _check(whole: Plan, torn: TaskGraph, system: System) -> None:
             )
     if problems:
         raise SpecError(*sorted(problems))
+
+
+def require_devices(made: CompiledPlan) -> None:
+    """Check that every device of the plan is on this machine and can be driven.
+
+    Raises:
+        SpecError: the devices that are not, each with the reason.
+    """
+    used, platform = {t.device for t in made.plan.tasks}, made.system.platform
+    absent = [d.name for d in platform.devices if d.name in used and not d.real]
+    if absent:
+        here = platform.name == "host"
+        raise SpecError(
+            *(_obstacle(platform, name) for name in absent if here),
+            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of {platform.name}, "
+            f"which {'this version plans for but cannot drive' if here else 'this machine lacks'}; "
+            "emulate the plan (--emulate, in Python emulate=True), or "
+            + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
+        )
+
+
+def _obstacle(platform: Platform, name: str) -> str:
+    """Say why a device of this machine is not driven."""
+    device = platform.device(name)
+    number = [d.name for d in platform.devices if d.kind == device.kind].index(name)
+    memory = getattr(backend(device.kind), "memory", None)
+    try:
+        if memory:
+            memory(number)
+    except UnsupportedError as error:
+        return f"device {name}: {error}"
+    return f"device {name}: nothing drives one of kind {device.kind}"
+
+
+def check_devices(made: CompiledPlan) -> None:
+    """Check that every device computes what the CPU computes.
+
+    Raises:
+        SpecError: the kernels that differ.
+    """
+    wrong = []
+    jobs, platform = set(made.jobs.values()), made.system.platform
+    for device in platform.devices:
+        first_use = getattr(backend(device.kind), "first_use", None)
+        number = [d.name for d in platform.devices if d.kind == device.kind].index(device.name)
+        mine = [j for j in jobs if (j.device_kind, j.number) == (device.kind, number)]
+        if first_use and mine:
+            found = first_use(device, number, [(j.kernel, j.variant) for j in mine])
+            wrong += [f"device {device.name}: {line}" for line in found]
+    if wrong:
+        way = "keep these tasks off it (limits.pin), or name other variants (limits.variants)"
+        raise SpecError(*wrong, f"training on it would go wrong unseen: {way}")

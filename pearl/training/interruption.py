@@ -23,26 +23,26 @@ class Interruption:
         self._breaking = False
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the run is to end."""
         return bool(self._heard)
 
-    def unless_asked(self, work: Callable[[], T]) -> T | None:
+    def run_interruptibly(self, work: Callable[[], T]) -> T | None:
         """The result of `work`; None where a signal came before its end.
 
         The work may be given up at any point. A second Ctrl-C is a KeyboardInterrupt.
         """
         self._breaking = True
         try:
-            return None if self.asked else work()
+            return None if self.requested else work()
         except KeyboardInterrupt:
-            if not self.asked or self._heard.count(signal.SIGINT) > 1:
+            if not self.requested or self._heard.count(signal.SIGINT) > 1:
                 raise
             return None
         finally:
             self._breaking = False
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signals."""
         again = number == signal.SIGINT and signal.SIGINT in self._heard
         self._heard.append(number)
@@ -71,7 +71,7 @@ def interruptible(*numbers: signal.Signals) -> Iterator[Interruption]:
     for number in numbers or (signal.SIGINT, *ENDING):
         handler = signal.getsignal(number)
         if handler not in (signal.SIG_IGN, None):  # None: not Python's, and could not come back
-            before[number] = signal.signal(number, found.hear)
+            before[number] = signal.signal(number, found.handle)
     try:
         yield found
     finally:

@@ -30,7 +30,7 @@ def warning(system: System) -> str | None:
     if free is None or not any(d.real for d in system.platform.devices):
         return None
     size = build_graph(system).states.get("replay", 0.0)
-    capacity = rows(system)
+    capacity = replay_capacity(system)
     if size <= free or capacity is None:
         return None
     return (
@@ -40,7 +40,7 @@ def warning(system: System) -> str | None:
     )
 
 
-def rows(system: System) -> int | None:
+def replay_capacity(system: System) -> int | None:
     """The capacity of a system's replay in rows; None where there is no replay."""
     replay = getattr(system.algorithm, "replay", None)
     return None if replay is None else int(replay.capacity)
@@ -56,7 +56,7 @@ def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
 
 
 @contextmanager
-def fitting(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
+def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
     """To be entered around the allocation of the arrays of a run.
 
     capacity: rows of the replay; None where there is none.

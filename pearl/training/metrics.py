@@ -7,45 +7,23 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
-
-import numpy as np
+from typing import Any, TextIO
 
 from pearl.files import write_atomically
-from pearl.runtime.protocol.channels import episodes
-from pearl.training.checkpoints.state import RunState
-from pearl_devices import Buffers
-
-if TYPE_CHECKING:
-    from pearl.training.loop_context import LoopContext
-
-
-def mean_return(arrays: Buffers, last: int = 20) -> float | None:
-    """Mean return of the last training episodes; None before the first has ended."""
-    rings = list(episodes(arrays))
-    newest: list[float] = []
-    for ring, counter in rings:
-        count = int(counter[0])
-        first = max(count - -(-last // len(rings)), count - ring.size, 0)
-        newest += [ring[i % ring.size] for i in range(first, count)]
-    return float(np.mean(newest)) if newest else None
-
-
-def episode_count(arrays: Buffers) -> int:
-    """Finished training episodes."""
-    return sum(int(counter[0]) for _, counter in episodes(arrays))
+from pearl.runtime.protocol.channels import count_episodes, mean_return
+from pearl.training.training_run import TrainingRun
 
 
 class Metrics:
-    """The file: a header and rows.
+    """The file of the metrics of a run: a header and rows.
 
-    Of an existing file the rows up to the iteration of `state` are kept. The file is replaced
-    whole, then appended to. A row that does not fit on the disk is noted in the log.
+    Rows of an existing file are kept up to the present iteration. The file is replaced as a whole,
+    then appended to. If the disk is full, the run's log says so.
     """
 
-    def __init__(self, loop: LoopContext, state: RunState) -> None:
-        self._loop = loop
-        self._losses = sorted(n for n in loop.arrays if n.startswith("loss."))
+    def __init__(self, run: TrainingRun) -> None:
+        self._run, path, state = run, run.metrics_file, run.state
+        self._losses = sorted(n for n in run.arrays if n.startswith("loss."))
         columns = [
             *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes", "eval_mean"),
             *(n.replace("loss.", "loss_") for n in self._losses),
@@ -53,15 +31,14 @@ class Metrics:
         ]
         self._last = state.iteration, state.wall_s
         self._file: TextIO | None = None
-        if loop.metrics is not None:
-            kept = _rows(loop.metrics, state.iteration * loop.graph.env_steps)
+        if path is not None:
             text = io.StringIO(newline="")
             writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(kept)
+            writer.writerows(_rows(path, state.iteration * run.graph.env_steps))
             try:
-                write_atomically(loop.metrics, text.getvalue().encode())
-                self._file = loop.metrics.open("a", newline="", encoding="utf-8")
+                write_atomically(path, text.getvalue().encode())
+                self._file = path.open("a", newline="", encoding="utf-8")
             except OSError as error:
                 state.log.note(f"metrics.csv gets no new rows: {error.strerror}", restarts=0)
 
@@ -77,22 +54,21 @@ class Metrics:
                 self._file.close()
         self._file = None
 
-    def row(self, state: RunState) -> None:
-        """Append a row from `state` and the arrays."""
+    def append_row(self) -> None:
+        """Append a row with the present numbers of the run."""
         if not self._file:
             return
-        loop, mean = self._loop, mean_return(self._loop.arrays)
-        learnt = state.learning(loop.milestones.warm)
+        run, state, mean = self._run, self._run.state, mean_return(self._run.arrays)
         values = [
-            state.iteration * loop.graph.env_steps,
-            learnt * loop.graph.updates,
+            state.iteration * run.graph.env_steps,
+            state.learning(run.milestones.warm) * run.graph.updates,
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
-            episode_count(loop.arrays),
+            count_episodes(run.arrays),
             "" if state.last_mean is None else round(state.last_mean, 4),
-            *(float(loop.arrays[name][0]) for name in self._losses),
-            *self._periods(state),
+            *(float(run.arrays[name][0]) for name in self._losses),
+            *self._periods(),
         ]
         try:
             csv.writer(self._file).writerow(values)
@@ -101,14 +77,14 @@ class Metrics:
             state.log.note(f"metrics.csv ends here: {error.strerror}", restarts=0)
             self._close()
 
-    def _periods(self, state: RunState) -> tuple[float | str, float]:
-        """Seconds of an iteration since the row before, and those that the plan predicts.
+    def _periods(self) -> tuple[float | str, float]:
+        """Seconds of an iteration since the row before, and the plan's prediction of them.
 
-        Empty before learning, when the loop is another one.
+        The first is empty before learning starts, because that loop is another one.
         """
-        (at, wall_s), predicted_s = self._last, self._loop.plan.period_s
-        self._last = state.iteration, state.wall_s
-        if at < self._loop.milestones.warm or state.iteration == at:
+        state, predicted_s = self._run.state, self._run.plan.period_s
+        (at, wall_s), self._last = self._last, (state.iteration, state.wall_s)
+        if at < self._run.milestones.warm or state.iteration == at:
             return "", predicted_s
         return (state.wall_s - wall_s) / (state.iteration - at), predicted_s
 

@@ -22,7 +22,7 @@ class Milestones:
     checkpoint_every: int
     metrics_every: int
 
-    def next_look(self, at: int) -> int:
+    def next_poll(self, at: int) -> int:
         """The next iteration at which the loop looks at clock, signals and losses, however fast it
         is.
         """

@@ -1,8 +1,7 @@
-"""A change of the plan amid a run: a new session with the state of the old one."""
+"""A change of the plan during a run: a new session with the state of the old one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +17,24 @@ from pearl.training import replanning
 from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.checkpoints.state import RunState
 from pearl.training.compiled import compile_plan
-from pearl.training.loop_context import LoopContext
-from pearl.training.milestones import Milestones
-from pearl.training.outcome import timings
-from pearl.training.session import ResumePoint, Session
+from pearl.training.lane_binding import bind_lanes, reload_arrays
+from pearl.training.outcome import Measurements, time_tasks
+from pearl.training.session import Session
+from pearl.training.training_run import TrainingRun
 from pearl_devices import Buffers, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 
 PASSING = ("batch.", "step.", "act.", "loop.", "version.", "policy.", "best.")
-"""Arrays that another plan may lack or have more of: what one firing tells another, of which
-nothing is under way once a plan is drained, and copies of what is kept elsewhere."""
+"""Arrays that another plan may lack or have more of: messages between firings, none of which is
+under way once a plan is drained, and copies of other arrays."""
 
 
 def check(session: Session, folder: Path | None) -> None:
-    """SpecError where a run of this session can never change its plan."""
+    """Check that a run of this session can change its plan.
+
+    Raises:
+        SpecError: each reason why it never can.
+    """
     problems, c = [], session.compiled
     if folder is None:
         problems.append("train: replan needs `out`: it goes on from a checkpoint")
@@ -51,95 +54,95 @@ def check(session: Session, folder: Path | None) -> None:
         raise SpecError(*problems)
 
 
-def replan(
-    session: Session,
-    loop: LoopContext,
-    state: RunState,
-    times_ns: Mapping[str, list[int]],
-    folder: Path,
-) -> tuple[Session, RunState] | None:
-    """The session and the state that go on under another plan; None: the present plan is kept.
+def replan(run: TrainingRun, measured: Measurements) -> None:
+    """Search another plan, and switch `run` to it if it is good enough.
 
-    To be called at the checkpoint just written to `folder`, without lanes. The next lanes go on
-    from the checkpoint in `folder` either way. The decision is noted in the state.
+    Call this right after a checkpoint, without lanes. The state records the decision. The next
+    lanes continue from the checkpoint in the folder in either case.
     """
-    c, watch = session.compiled, loop.drift_monitor
-    assert watch
-    newest = replanning.recent(times_ns, c.protocol, watch.looks)
-    rows = timings(loop, c.protocol.plan, newest)
-    problem = build_problem(c.system)
-    graph = problem.graph
-    state.factors |= replanning.factors(problem, c.protocol, loop.jobs, rows)
-    found = loop.interruption.unless_asked(
-        lambda: replanning.decide(problem, c.plan, state.factors, watch.period_s)
+    compiled, monitor, state = run.session.compiled, run.drift_monitor, run.state
+    assert monitor
+    newest = replanning.recent(run.lanes.times_ns, compiled.protocol, monitor.looks)
+    rows = time_tasks(run, newest)
+    problem = build_problem(compiled.system)
+    state.factors |= replanning.factors(problem, compiled.protocol, run.jobs, rows)
+    decision = run.interruption.run_interruptibly(
+        lambda: replanning.decide(problem, compiled.plan, state.factors, monitor.period_s)
     )
-    watch.weighed_s = watch.period_s
-    shown = replanning.drift(c.plan, watch.period_s, rows, ())
-    text = f"env step {state.iteration * graph.env_steps}: {drift_sentence(shown)}"
-    why = "the search for another was interrupted" if found is None else found.why
+    monitor.weighed_s = monitor.period_s
+    seen = replanning.drift(compiled.plan, monitor.period_s, rows, ())
+    text = f"env step {state.iteration * problem.graph.env_steps}: {drift_sentence(seen)}"
+    why = "the search for another was interrupted" if decision is None else decision.why
     kept = f"{text} Plan kept: {why}."
-    if found is not None and found.plan is not None:
+    if decision is not None and decision.plan is not None:
         try:
-            changed = f"{text} Plan changed: {found.why}."
-            return changed_to(found.plan, session, loop.milestones, state, folder, changed)
+            switch_plan(run, decision.plan, f"{text} Plan changed: {why}.")
         except (
             *(SpecError, UnsupportedError, OSError),
             *(single_lane.LaneError, EnvironmentFailed),
         ) as error:
             why = " ".join(str(error).split())
             kept = f"{text} Plan kept, though there is a better one, for it cannot go on: {why}"
-            stored = checkpoint.load(folder / CHECKPOINT)
-            restoring.restore(stored, session.arrays, c.graph)  # the lanes may have been drained
-    _decided(state, kept)
-    return None
+            assert run.folder
+            stored = checkpoint.load(run.folder / CHECKPOINT)
+            # the lanes may have been drained
+            restoring.restore(stored, run.arrays, compiled.graph)
+        else:
+            measured.times_ns = {}
+            return
+    _log_decision(state, kept)
 
 
-def changed_to(
-    plan: Plan, session: Session, milestones: Milestones, state: RunState, folder: Path, text: str
-) -> tuple[Session, RunState]:
-    """A session under another plan and its state, with a checkpoint of both in `folder`.
+def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
+    """Give `run` a session under another plan, with a checkpoint of it in the run's folder.
 
-    Firings under way by slack are completed first. If anything fails, the checkpoint and `state`
-    stay as they are.
+    Firings under way by slack are completed first. If anything fails, the checkpoint, the session
+    and its state stay as they are.
+
+    text: of the decision, for the log.
     """
-    c = session.compiled
-    new = Session(compile_plan(c.system, plan, c.graph), session.seed)
-    wrong = misfits(session.arrays, new.arrays)
+    session, state, compiled = run.session, run.state, run.session.compiled
+    assert run.folder
+    new = Session(compile_plan(compiled.system, plan, compiled.graph), session.seed)
+    wrong = incompatible_arrays(session.arrays, new.arrays)
     if wrong:
         raise SpecError(f"its arrays are others: {', '.join(wrong)}")
-    resumed = ResumePoint.of(folder / CHECKPOINT)
-    environments = resumed.environments or {}
-    end = state.iteration + c.protocol.drain
-    if c.protocol.drain:
-        ending = replace(milestones, total=state.iteration)
-        with session.lanes(ending, state, resumed) as lanes:
+    run.resume_from_checkpoint()
+    assert session.resume_point
+    environments = session.resume_point.environments or {}
+    drain = compiled.protocol.drain
+    end = state.iteration + drain
+    if drain:
+        with bind_lanes(session, replace(run.milestones, total=state.iteration)) as lanes:
             lanes.run(end, end)
     else:
-        session.again(resumed)
-    carry(c.protocol, session.arrays, end, new.compiled.protocol, new.arrays, state.iteration)
+        reload_arrays(session)
+    transfer_state(
+        compiled.protocol, session.arrays, end, new.compiled.protocol, new.arrays, state.iteration
+    )
     steady = dict.fromkeys(state.steady, 0.0)
     after = replace(state, drained=state.iteration, replanned=True, steady=steady)
     after.decisions, after.log = [*state.decisions], replace(state.log)
     after.log.events = [*state.log.events]
-    _decided(after, text)
-    new.at, new.environments = state.iteration, lambda: environments
-    new.save_run(folder, after)
+    _log_decision(after, text)
+    new.state, new.at, new.environments = after, state.iteration, lambda: environments
+    new.save_run(run.folder)
     try:
-        plan.save(folder / "plan.json")
+        plan.save(run.folder / "plan.json")
     except OSError as error:
         after.log.note(f"plan.json is the plan before: {error.strerror}", restarts=0)
-    return new, after
+    run.switch_session(new)
 
 
-def _decided(state: RunState, text: str) -> None:
-    """Note a decision with the run's events and apart, up to EVENTS of them."""
+def _log_decision(state: RunState, text: str) -> None:
+    """Record a decision among the events, and among the first EVENTS decisions."""
     state.log.note(text, restarts=0)
     if len(state.decisions) < external_envs.EVENTS:
         state.decisions.append(text)
 
 
-def misfits(old: Buffers, new: Buffers) -> list[str]:
-    """The arrays of a run's state that one of two plans has and the other has not, or otherwise."""
+def incompatible_arrays(old: Buffers, new: Buffers) -> list[str]:
+    """Return the arrays of a run's state whose shape or type differs, or that one plan lacks."""
 
     def state(arrays: Buffers) -> dict[str, tuple[tuple[int, ...], str]]:
         kept = {n: a for n, a in arrays.items() if not n.startswith(PASSING)}
@@ -149,7 +152,7 @@ def misfits(old: Buffers, new: Buffers) -> list[str]:
     return sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
 
 
-def carry(
+def transfer_state(
     before: ExecutionSchedule,
     old: Buffers,
     reached: int,
@@ -157,9 +160,13 @@ def carry(
     new: Buffers,
     iteration: int,
 ) -> None:
-    """The state of a run from the arrays of one plan into those of another, whose first iteration
-    is `iteration`. Nothing is under way. reached: the iteration that the old plan came to, those in
-    which it was drained included. Every slot of the parameters holds the newest version."""
+    """Copy the state of a run from the arrays of one plan into those of another.
+
+    No work may be under way. Every slot of the parameters gets the newest version.
+
+    reached: the iteration that the old plan came to, including those that drained it.
+    iteration: the first of the new plan.
+    """
     for name, array in new.items():
         base = name.partition("@")[0]
         if base.startswith("policy."):

@@ -11,7 +11,7 @@ from pearl.formatting import count
 from pearl.training.steering import Progress
 
 
-def line(now: Progress) -> str:
+def describe_progress(now: Progress) -> str:
     """Return and rate in words: `return 212.5, 24,310 env steps/s, 0.97 of predicted`."""
     parts = []
     if now.mean_return is not None:
@@ -25,7 +25,7 @@ def line(now: Progress) -> str:
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
+def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
     """A listener for `Trainer.train(progress=…)`; its drawing is complete when the block ends."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
@@ -51,7 +51,7 @@ def shown(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
                 description=now.phase,
                 total=now.total_steps,
                 completed=now.env_steps,
-                line=line(now),
+                line=describe_progress(now),
             )
 
         yield draw
@@ -65,6 +65,10 @@ def _lines(stream: TextIO) -> Callable[[Progress], None]:
         if tenth > told[0]:
             told[0] = tenth
             share = f"{100 * now.env_steps // max(now.total_steps, 1)} %"
-            print(f"{share:>5}  {now.env_steps:,} env steps, {line(now)}", file=stream, flush=True)
+            print(
+                f"{share:>5}  {now.env_steps:,} env steps, {describe_progress(now)}",
+                file=stream,
+                flush=True,
+            )
 
     return tell

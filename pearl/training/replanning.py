@@ -87,11 +87,11 @@ class DriftMonitor:
 
     def due(self, window: Window, iteration: int, wall_s: float) -> bool:
         self.period_s, self.looks = window.period_s(iteration, wall_s), window.looks
-        away = [off(self.period_s, s) for s in (self.predicted_s, self.weighed_s)]
+        away = [relative_error(self.period_s, s) for s in (self.predicted_s, self.weighed_s)]
         return min(map(abs, away)) > TOLERANCE
 
 
-def off(measured: float, predicted: float) -> float:
+def relative_error(measured: float, predicted: float) -> float:
     """Measured / predicted − 1."""
     return measured / predicted - 1 if predicted > 0 else float(measured > 0)
 
@@ -109,15 +109,15 @@ def drift(
     waited: share of the time in which the busiest lane had no core, where known.
     """
     rows = tuple(
-        TaskDrift(t.task, t.predicted_s, t.measured_s, off(t.measured_s, t.predicted_s))
+        TaskDrift(t.task, t.predicted_s, t.measured_s, relative_error(t.measured_s, t.predicted_s))
         for t in tasks
         if t.measured_s is not None and not t.profiled
     )
-    away = None if period_s is None else off(period_s, plan.period_s)
+    away = None if period_s is None else relative_error(period_s, plan.period_s)
     # On a busy host the exchange between two threads takes seconds and says little.
     busy = waited is not None and waited > TOLERANCE
     far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1 and not busy
-    apart = _apart() if far else None
+    apart = _core_exchange_ratio() if far else None
     return Drift(plan.period_s, period_s, away, rows, tuple(decisions), apart, waited)
 
 
@@ -128,7 +128,7 @@ def _cores(plan: Plan) -> int:
     return sum(widest.values())
 
 
-def _apart() -> float | None:
+def _core_exchange_ratio() -> float | None:
     """The present value of `Drift.apart`."""
     from pearl_devices.primitives.math.core_latency import alike, exchange_s
     from pearl_estimators.host.calibration import CalibrationError
@@ -155,7 +155,7 @@ def recent(
     }
 
 
-def gathered(
+def append_times(
     before: Mapping[str, list[int]], more: Mapping[str, list[int]]
 ) -> dict[str, list[int]]:
     """Times of calls with those of another stretch appended, the newest TIMES of each."""
@@ -194,7 +194,7 @@ def factors(
     return {name: found / said for name, (found, said) in sums.items() if said > 0}
 
 
-def corrected(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
+def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     """The table with times and energies of every mode multiplied by the factor of its family and
     variant.
 
@@ -280,7 +280,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     system, limits = problem.spec, problem.limits
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
-    table = corrected(_able(problem.costs, plan, system), problem.graph, by)
+    table = apply_factors(_usable_modes(problem.costs, plan, system), problem.graph, by)
     one = replace(problem, costing=table, limits=limits)
     several = planner.with_lane_overhead(one)
     count = sum(k.width > 0 for k in plan.lanes)
@@ -314,7 +314,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     guessed = _unmeasured(found, problem.graph, by)
     why = (
         f"{told}, the new one {si(period_s, 's')}, {gain:.2f} x as good, and {least}; "
-        f"{moved(plan, found)}"
+        f"{describe_moves(plan, found)}"
         + (f"; not measured, and so at the estimate: {listed(guessed)}" if guessed else "")
     )
     note = f"made amid a run, at the times that it measured: {gain:.2f} x as good as the one before"
@@ -322,7 +322,7 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     return Decision(replace(found, **named), why)  # type: ignore[arg-type]
 
 
-def _able(costs: CostTable, plan: Plan, system: System) -> CostTable:
+def _usable_modes(costs: CostTable, plan: Plan, system: System) -> CostTable:
     """The modes of plans that can take a run over from this plan."""
     steps = next((t.variant for t in plan.tasks if t.task == "env_step"), None)
     real = {d.name for d in system.platform.devices if d.real}
@@ -350,7 +350,7 @@ def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def moved(before: Plan, after: Plan) -> str:
+def describe_moves(before: Plan, after: Plan) -> str:
     """The tasks that run elsewhere or in another way, in words."""
 
     def where(plan: Plan) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`RunClock`: the clock of a run from its beginning, over all its sessions, and where time went."""
+"""`RunClock`: the time of a run over all its sessions, and what the run did with the time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pearl.planning.runs import TimeToSolution
 
 
 class RunClock:
-    """Wall seconds since `compile` began, less those between the sessions of a run.
+    """Wall seconds since `compile` began, without the time between two processes of a run.
 
-    held: the parts, which a checkpoint holds:
+    held: the parts, stored in checkpoints:
         wall_s: seconds up to the last `stamp`.
         plan_s, bind_s, evaluation_s, checkpoint_s: seconds of these; evaluation_cpu_s: CPU seconds.
-        best_s, best_env_steps; threshold_s, threshold_env_steps: when the best policy, and the
-            first that solves the environment, had been evaluated; absent before.
+        best_s, best_env_steps: when the best policy had been evaluated; absent before.
+        threshold_s, threshold_env_steps: the same of the first policy that solves the environment.
     """
 
     def __init__(self, held: dict[str, float], planned_s: float) -> None:
-        """planned_s: seconds of `compile` before this session."""
+        """planned_s: seconds of `compile` before this run."""
         self.held = held
         self._before_s, self._begin_s = held.get("wall_s", 0.0) + planned_s, time.perf_counter()
         held["plan_s"] = held.get("plan_s", 0.0) + planned_s
@@ -35,8 +35,8 @@ class RunClock:
         self.held["wall_s"] = self.now_s
 
     @contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Meanwhile the run does `what`, and does not train."""
+    def timing(self, what: str) -> Iterator[None]:
+        """Within this context, the run does `what` and does not train."""
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         try:
             yield
@@ -45,16 +45,23 @@ class RunClock:
             if what == "evaluation":
                 self._add("evaluation_cpu_s", time.process_time() - begin_cpu_s)
 
-    def elsewhere(self, cpu_s: float) -> None:
-        """CPU seconds of an evaluation in a lane of its own."""
+    def add_worker_cpu_s(self, cpu_s: float) -> None:
+        """Add the CPU seconds of an evaluation in a worker."""
         self._add("evaluation_cpu_s", cpu_s)
 
-    def reached(self, what: str, env_steps: int) -> None:
-        """The policy of `env_steps` is the best, or the first that solves the environment."""
+    def record_milestone(self, what: str, env_steps: int) -> None:
+        """Record that the policy of `env_steps` is the best, or solves the environment.
+
+        what: best or threshold.
+        """
         self.held[f"{what}_s"], self.held[f"{what}_env_steps"] = self.now_s, env_steps
 
     def solution(self, threshold: float | None, best_mean: float | None) -> TimeToSolution:
-        """What the run took. threshold: return from which the environment counts as solved."""
+        """Return the times of the run so far.
+
+        threshold: return from which the environment counts as solved; None: no such return.
+        best_mean: mean return of the best evaluation; None before one.
+        """
         held = self.held
         steps = {w: held.get(f"{w}_env_steps") for w in ("threshold", "best")}
         return TimeToSolution(

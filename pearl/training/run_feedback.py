@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Placement, Plan
-from pearl.planning.runs import Drift
+from pearl.planning.runs import TOLERANCE, Drift
 from pearl_devices import Kernel, Platform
 from pearl_estimators.cpu import TIMED, estimate_without_feedback, parts
 from pearl_estimators.host.calibration_file import load_usable
 from pearl_estimators.host.calibrator import is_calibrated_here
+from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.run_corrections import IterationStats, KernelShare
 from pearl_estimators.host.timer import HELD
 
@@ -62,7 +63,7 @@ def calibration_feedback(
     plan, graph: as the run had them.
     """
     lanes = dict.fromkeys(t.lane for t in plan.tasks)
-    why = _useless(plan, drift, steady)
+    why = _skip_reason(plan, drift, steady)
     if why is not None:
         return (), (f"Nothing was learned from this run: {why}.",)
     found, said = list[IterationStats](), list[str]()
@@ -86,7 +87,7 @@ def calibration_feedback(
     return tuple(found), tuple(said)
 
 
-def _useless(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
+def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
     """Why a run teaches nothing, None where it may."""
     if drift.measured_s is None:
         return "it ended before its steady stretch"
@@ -164,3 +165,32 @@ def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) 
     if busy_s <= per_byte * crossing:
         return "its calls take no longer than the bytes that cross lanes"
     return (busy_s - per_byte * crossing) / calls.seconds
+
+
+def contradicted(plan: Plan, graph: TaskGraph, drift: Drift) -> dict[str, float]:
+    """The calibrated estimates that a run contradicts: kernel family and variant → measured /
+    estimated seconds.
+
+    plan, graph: as the run had them, copies as tasks.
+
+    A call contradicts its estimate where it is outside the 90 % band and off by more than
+    TOLERANCE. A slower call counts only where the run had its cores to itself.
+    """
+    had = drift.waited is not None and drift.waited <= 1 - 1 / HELD
+    fused = {f.tasks: f.kernel for f in graph.fusions}
+    found = {}
+    for row in drift.tasks:
+        names = tuple(row.task.split("+"))
+        placed = [plan.task(name) for name in names]
+        kernel = fused.get(names) if len(names) > 1 else graph.task(names[0]).kernel
+        if kernel is None or any(p.rung != "calibrated" for p in placed):
+            continue
+        low, said, high = (
+            sum(p.firings * s for p, s in zip(placed, seconds, strict=True))
+            for seconds in zip(*((p.low_s, p.seconds, p.high_s) for p in placed), strict=True)
+        )
+        factor = 1 + row.off
+        slower = factor > max(1 + TOLERANCE, high / said)
+        if (slower and had) or factor < min(1 / (1 + TOLERANCE), low / said):
+            found[f"{family(kernel)} {placed[0].variant}"] = factor
+    return found

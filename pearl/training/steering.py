@@ -136,7 +136,7 @@ class Callback:
 Listener = Callable[[Progress], object]
 
 
-class Listening(Callback):
+class ProgressCallback(Callback):
     """A `progress` listener. Its answer is not looked at."""
 
     def __init__(self, listener: Listener) -> None:
@@ -162,7 +162,7 @@ class CallbackList:
     failure: str | None = None
 
     @staticmethod
-    def of(callbacks: Sequence[Callback], progress: Listener | None) -> CallbackList:
+    def from_arguments(callbacks: Sequence[Callback], progress: Listener | None) -> CallbackList:
         """Raises SpecError where one is no `Callback`."""
         needed = "a list of objects of classes that inherit pearl.Callback"
         wrong = mistyped("train: callbacks", callbacks, Sequence, needed)
@@ -175,9 +175,9 @@ class CallbackList:
         ]
         if wrong:
             raise SpecError(*wrong)
-        return CallbackList([*callbacks, *([Listening(progress)] if progress else [])])
+        return CallbackList([*callbacks, *([ProgressCallback(progress)] if progress else [])])
 
-    def tell(self, moment: Moment, make: Callable[[], Progress]) -> None:
+    def notify(self, moment: Moment, make: Callable[[], Progress]) -> None:
         """Tell every callback; one that raises is the last to be told, but at the end."""
         if not self.callbacks or (self.raised is not None and moment != "on_end"):
             return
@@ -199,5 +199,5 @@ class CallbackList:
 
 
 def _said(callback: Callback, moment: Moment) -> str:
-    listening = isinstance(callback, Listening)
+    listening = isinstance(callback, ProgressCallback)
     return "the progress listener" if listening else f"{type(callback).__name__}.{moment}"

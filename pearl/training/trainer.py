@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import yaml
 
 from pearl.errors import SpecError
 from pearl.files import held, write_atomically
-from pearl.formatting import marked
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
 from pearl.planner.planner import as_system, build_problem, plan_graph, skipping_timing_if_busy
@@ -26,17 +25,24 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.seeds import checked_seed
 from pearl.spec.reading import System, load
 from pearl.spec.trust import record_trusted, require_trusted
+from pearl.training import plan_change
 from pearl.training.checkpoints import checkpoint, restoring, resuming, warm_start
 from pearl.training.checkpoints.state import RunState
-from pearl.training.compiled import CompiledPlan, compile_plan, recompile
+from pearl.training.compiled import (
+    CompiledPlan,
+    check_devices,
+    compile_plan,
+    recompile,
+    require_devices,
+)
 from pearl.training.evaluations import evaluation
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
-from pearl.training.run import TrainingRun
-from pearl.training.session import ResumePoint, Session
+from pearl.training.run import run_training
+from pearl.training.session import Session
 from pearl.training.steering import Callback, CallbackList, Listener
-from pearl_devices import Platform, UnsupportedError, backend
+from pearl.training.training_run import TrainingRun
 from pearl_devices.validation import is_whole, mistyped, shown
 
 LOG = logging.getLogger("pearl")
@@ -78,7 +84,7 @@ def compile(
     trainer = Trainer._of(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
-        _require_devices(made)
+        require_devices(made)
     return trainer
 
 
@@ -90,50 +96,6 @@ def _plan_or_cached(problem: Problem, *, emulate: bool) -> CompiledPlan:
     plan = plan_graph(problem)
     plan_cache.cache_plan(problem, plan)
     return compile_plan(problem.spec, plan, problem.graph, emulate=emulate)
-
-
-def _require_devices(made: CompiledPlan) -> None:
-    """Raises SpecError where the plan uses devices that are not here."""
-    used, platform = {t.device for t in made.plan.tasks}, made.system.platform
-    absent = [d.name for d in platform.devices if d.name in used and not d.real]
-    if absent:
-        here = platform.name == "host"
-        raise SpecError(
-            *(_obstacle(platform, name) for name in absent if here),
-            f"the plan uses {marked(', '.join(absent), made.plan.simulated)} of {platform.name}, "
-            f"which {'this version plans for but cannot drive' if here else 'this machine lacks'}; "
-            "emulate the plan (--emulate, in Python emulate=True), or "
-            + ("keep the tasks off it (limits.devices)" if here else "plan for platform host"),
-        )
-
-
-def _obstacle(platform: Platform, name: str) -> str:
-    """Why a device of this machine is not driven."""
-    device = platform.device(name)
-    number = [d.name for d in platform.devices if d.kind == device.kind].index(name)
-    memory = getattr(backend(device.kind), "memory", None)
-    try:
-        if memory:
-            memory(number)
-    except UnsupportedError as error:
-        return f"device {name}: {error}"
-    return f"device {name}: nothing drives one of kind {device.kind}"
-
-
-def _check_devices(made: CompiledPlan) -> None:
-    """Raises SpecError where a device computes something else than the CPU."""
-    wrong = []
-    jobs, platform = set(made.jobs.values()), made.system.platform
-    for device in platform.devices:
-        first_use = getattr(backend(device.kind), "first_use", None)
-        number = [d.name for d in platform.devices if d.kind == device.kind].index(device.name)
-        mine = [j for j in jobs if (j.device_kind, j.number) == (device.kind, number)]
-        if first_use and mine:
-            found = first_use(device, number, [(j.kernel, j.variant) for j in mine])
-            wrong += [f"device {device.name}: {line}" for line in found]
-    if wrong:
-        way = "keep these tasks off it (limits.pin), or name other variants (limits.variants)"
-        raise SpecError(*wrong, f"training on it would go wrong unseen: {way}")
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:
@@ -227,31 +189,32 @@ class Trainer:
         """Train from the start, or with `resume` from the checkpoint in `out`.
 
         steps: env steps over all environments, rounded up to a whole iteration; None: the spec's.
+            A resumed run keeps its own count, unless it is done or the spec has another count now.
+            Learning rates and exponents that depend on the steps follow a new count.
         seed: None: the trainer's.
         out: folder for plan.json, run.json, metrics.csv, report.html and the checkpoint.
-        resume: go on from the checkpoint in `out`, with its plan unless `compile` was given one.
-            Without a checkpoint the run begins. Keys of `train` may have changed but for the seed.
-            `steps` is by default what the run had or, where it has come to its end or the spec has
-            others now, the spec's. Learning rates and exponents that follow the steps then follow
-            the new ones.
-        start_from: a run folder, checkpoint, policy file or torch state_dict whose networks the run
-            begins with (`pearl.training.checkpoints.warm_start`); one that goes on has its own.
-        callbacks: told of the run as it goes, in this order (`pearl.Callback`). One that returns
-            `pearl.STOP` ends the run, `stopped` with a checkpoint and the final evaluation; an
-            exception of one ends it, `failed` with a checkpoint, and is then raised.
+        resume: continue from the checkpoint in `out`, with its plan unless `compile` was given one.
+            Without a checkpoint the run begins. All keys of `train` but the seed may have changed.
+        start_from: a run folder, checkpoint, policy file or torch state_dict with the first
+            networks (`pearl.training.checkpoints.warm_start`); a resumed run has its own.
+        callbacks: called during the run, in this order (`pearl.Callback`). If one returns
+            `pearl.STOP`, the run ends as `stopped`, with a checkpoint and the final evaluation. If
+            one raises, the run ends as `failed`, with a checkpoint, and the exception is raised.
         progress: a function called a few times a second, as `on_progress` of a last callback; its
-            answer is not looked at.
-        replan: at a checkpoint whose period is more than 15 % off from the predicted one, search a
-            plan that is better at the measured times, and go on with it. Parameters, replay, random
-            streams and counters stay. Such a run is not bit-reproducible, for measured times decide
-            what it does. It resumes with the plan it had.
+            answer is ignored.
+        replan: at a checkpoint whose period is more than 15 % off the predicted one, search a plan
+            that is better at the measured times, and continue with it. Parameters, replay, random
+            streams and counters stay. Measured times decide, so the run is not bit-reproducible.
 
-        Ctrl-C ends the run after the iterations in hand, with a checkpoint and status
-        `interrupted`; a second one is a KeyboardInterrupt. SIGTERM and SIGHUP end the run likewise,
-        and then the process. A loss that is not finite, a lane that cannot go on, and code of the
-        user's own that raises end it with status `failed` and a `message`, the last checkpoint
-        untouched. An environment that fails starts anew; unless the spec says `restart` the run
-        then ends, `failed` with a checkpoint. Afterwards `policy` is the best evaluated one.
+        Ctrl-C ends the run after the present iterations, with a checkpoint and status
+        `interrupted`; a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP end the run in
+        the same way, and then the process. If a loss is not finite, a lane cannot continue, or
+        user code raises, the run ends as `failed` with a `message`, and the last checkpoint stays.
+        If an environment fails, it is restarted; unless the spec says `restart`, the run then ends
+        as `failed`, with a checkpoint. Afterwards `policy` is the best evaluated one.
+
+        Raises:
+            SpecError: an argument is wrong, or the run cannot continue from the checkpoint.
         """
         problems = mistyped("train: out", out, str | Path | None, "a path")
         problems += mistyped("train: start_from", start_from, str | Path | None, "a path")
@@ -259,59 +222,61 @@ class Trainer:
             problems.append(f"train: steps is {shown(steps)}; a whole number from 1 on is needed")
         if problems:
             raise SpecError(*problems)
-        _check_devices(self.session.compiled)
-        steering = CallbackList.of(callbacks, progress)
+        check_devices(self.session.compiled)
+        callback_list = CallbackList.from_arguments(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
-            from pearl.training import plan_change
-
             plan_change.check(self.session, folder)
         if resume and folder is None:
             raise SpecError("train: resume needs `out`, the folder of the run to go on with")
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
-        with skipping_timing_if_busy(self.system), interruptible() as interruption:
+        with ExitStack() as stack:
+            stack.enter_context(skipping_timing_if_busy(self.system))
+            interruption = stack.enter_context(interruptible())
             if folder is None:
-                run = TrainingRun(
-                    self.session, self._begin(steps, start_from), None, interruption, planned_s
-                )
-                return run.train(None, steering, replan=False)
-            check_folder(folder)
-            with held(folder):
-                state, resumed = self._entered(folder, steps, start_from, resume=resume)
+                self._begin(steps, start_from)
+            else:
+                check_folder(folder)
+                stack.enter_context(held(folder))
+                self._begin_or_resume(folder, steps, start_from, resume=resume)
                 record_trusted(self.system.raw)
                 self.plan.save(folder / "plan.json")
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
                 write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
-                run = TrainingRun(self.session, state, folder, interruption, planned_s)
-                try:
-                    return run.train(resumed, steering, replan=replan)
-                finally:
-                    self.session = run.session
+            run = TrainingRun(
+                self.session,
+                folder,
+                callback_list,
+                interruption,
+                replan=replan,
+                planned_s=planned_s,
+            )
+            try:
+                return run_training(run)
+            finally:
+                self.session = run.session
 
-    def _begin(self, steps: int | None, start_from: str | Path | None) -> RunState:
-        """The state of a run before its first iteration. steps: env steps; None: the spec's."""
-        total = self.system.train.steps if steps is None else steps
-        self.session.start(self.seed, total)
-        state = RunState(total_steps=total)
+    def _begin(self, steps: int | None, start_from: str | Path | None) -> None:
+        """Fill the arrays as before the first iteration. steps: env steps; None: the spec's."""
+        self.session.start(self.seed, self.system.train.steps if steps is None else steps)
         if start_from is not None:
-            for text in warm_start.take(self.session, Path(start_from)):
-                resuming.log(state, text)
-        return state
+            for text in warm_start.load_networks(self.session, Path(start_from)):
+                resuming.log_event(self.session.state, text)
 
-    def _entered(
+    def _begin_or_resume(
         self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
-    ) -> tuple[RunState, ResumePoint | None]:
-        """The state that a run in `folder` begins or goes on with, and its checkpoint if any."""
-        file, resumed = folder / CHECKPOINT, None
+    ) -> None:
+        """Fill the arrays as a run in `folder` begins or continues with."""
+        file = folder / CHECKPOINT
         if resume and file.exists() and start_from is not None:
             raise SpecError(
                 f"train: start_from is {start_from}, and the run in {folder} goes on with its own "
                 "networks; leave one of the two out (start_from, resume)"
             )
         if resume and file.exists():
-            self.session, state, resumed = resuming.resume(
+            self.session = resuming.resume(
                 self.session,
                 checkpoint.load(file),
                 steps,
@@ -324,16 +289,16 @@ class Trainer:
                 "another folder, else its checkpoint would be lost"
             )
         else:
-            state = self._begin(steps, start_from)
+            self._begin(steps, start_from)
             if resume:
-                resuming.log(state, f"there is no checkpoint in {folder}: the run begins anew")
+                text = f"there is no checkpoint in {folder}: the run begins anew"
+                resuming.log_event(self.session.state, text)
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
-            resuming.log(
-                state,
-                "train.checkpoint_replay is false: gone on with from a checkpoint, this "
-                "run will fill its replay anew, and not equal one that went through",
+            resuming.log_event(
+                self.session.state,
+                "train.checkpoint_replay is false: a run resumed from a checkpoint refills its "
+                "replay first and does not equal an uninterrupted run",
             )
-        return state, resumed
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
         """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment.

@@ -22,7 +22,7 @@ def work(tmp_path_factory):
 def found(work):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(chaos.STEPS, "dqn", 4000)
-        patch.setattr(discover, "_usable_cpus", discover._usable_cpus)
+        patch.setattr(discover, "usable_cpus", discover.usable_cpus)
         yield chaos.chaos((CASE,), 2, 0, work)
 
 

@@ -24,7 +24,7 @@ from pearl.cluster import Node, discovery, links
 from pearl.errors import InfeasibleError
 from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
-from pearl.training.progress import line, shown
+from pearl.training.progress import describe_progress, progress_display
 from pearl.training.steering import Progress
 from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
@@ -574,14 +574,14 @@ def progress(env_steps: int, **other: Any) -> Progress:
 
 
 def test_progress_compares_the_rate_with_the_prediction() -> None:
-    assert line(progress(8)) == "return 21.5, 24,310 env steps/s, 0.97 of predicted"
+    assert describe_progress(progress(8)) == "return 21.5, 24,310 env steps/s, 0.97 of predicted"
     first = progress(0, mean_return=None, predicted_env_steps_per_s=0.0, eval_mean=9.0)
-    assert line(first) == "eval 9, 24,310 env steps/s"
+    assert describe_progress(first) == "eval 9, 24,310 env steps/s"
 
 
 def test_progress_away_from_a_terminal_is_a_line_every_tenth() -> None:
     stream = io.StringIO()
-    with shown(stream) as tell:
+    with progress_display(stream) as tell:
         for step in range(0, 1001, 8):
             tell(progress(step))
     lines = stream.getvalue().splitlines()
@@ -595,7 +595,7 @@ def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:
             return True
 
     stream = Terminal()
-    with shown(stream) as tell:
+    with progress_display(stream) as tell:
         tell(progress(500))
         tell(progress(1000))
     assert "1,000/1,000" in stream.getvalue()

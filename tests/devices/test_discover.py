@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pearl_devices import discover
+from pearl_devices import cpu_count, discover
 from pearl_devices.base import UnsupportedError
 from pearl_devices.gpu import nvidia, torch_gpus
 
@@ -35,7 +35,7 @@ def cpus(count: int, threads: int) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "_usable_cpus", lambda: list(range(8)))
+    monkeypatch.setattr(discover, "usable_cpus", lambda: list(range(8)))
 
 
 def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,3 +272,16 @@ def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) 
         (f"gpu{i}", "AMD Instinct MI300X", 304) for i in (0, 1)
     ]
     assert all(d.real and d.sources["peak_flops_per_s"].startswith("assumed") for d in seen)
+
+
+def test_threads_are_those_of_the_affinity_mask_within_the_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr(discover, "usable_cpus", lambda: [3, 5, 6])
+    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
+    assert cpu_count.usable_cpu_count(tmp_path) == 3
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    group = tmp_path / "sys/fs/cgroup/job"
+    group.mkdir(parents=True)
+    for quota, threads in (("250000 100000", 2), ("50000 100000", 1), ("max 100000", 3)):
+        (group / "cpu.max").write_text(quota)
+        assert cpu_count.usable_cpu_count(tmp_path) == threads

@@ -283,6 +283,7 @@ def test_kernels_timed_stay_finite():
 
 
 def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
+    """By CPU time: 128 times the work."""
     small, large = (
         time_call(
             bound(kernel("inference.dqn", envs=n, obs=4, act=0, q=(4, 64, 64, 2)), "native"),
@@ -304,7 +305,8 @@ def test_every_family_is_really_timed_in_every_variant():
     calibrate_host.time_points(0.1, jobs.values(), told.append, **still)
     points = [Point(**found["point"]) for found in told if "point" in found]
     assert {p.named for p in points} == jobs.keys()
-    assert all(0 < p.seconds < 1 for p in points)
+    assert min(p.seconds for p in points) > 0
+    assert np.median([p.seconds for p in points]) < 0.1
 
 
 def test_a_family_that_cannot_be_bound_is_left_out_and_says_why():

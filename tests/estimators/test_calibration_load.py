@@ -16,7 +16,7 @@ import pearl
 from pearl.planner import planner
 from pearl.planning.costs import build_cost_table
 from pearl.planning.runs import Drift, TaskDrift
-from pearl.training.contradiction import contradicted
+from pearl.training.run_feedback import contradicted
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import calibrate_host, calibration_updates, calibrator, measuring

@@ -14,7 +14,7 @@ import pearl
 from pearl.cluster import connect
 from pearl.errors import SpecError
 from pearl.population import cluster_executor
-from tests.population.test_population import Heard, alone, arrays
+from tests.population.test_population import Heard, alone, arrays, held
 from tests.processes import HANG_S, named, until
 from tests.ray_cluster import Cluster, members
 from tests.schemas.test_schemas import problems
@@ -37,15 +37,17 @@ with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not insta
 class Killer(Heard):
     """A watcher that kills a node as soon as a checkpoint of its run has come home."""
 
-    def __init__(self, cluster, node, out):
+    def __init__(self, cluster, node, out, hold):
         super().__init__()
         self.cluster, self.node, self.out, self.killed = cluster, node, out, False
+        self.hold = hold
 
     def refresh(self, rows):
         home = list(self.out.glob("seed=*/checkpoint.safetensors"))
         if not self.killed and len(home) == 3:
             self.killed = True
             self.cluster.kill(self.node)
+            self.hold.unlink()
 
 
 @pytest.mark.slow
@@ -54,9 +56,11 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
     two_nodes: Cluster, tmp_path
 ):
     two_nodes.start("c", 1)
-    out = tmp_path / "sweep"
-    watcher = Killer(two_nodes, "c", out)
-    done = pearl.sweep(SPEC, seeds=[3, 4, 5], out=out, on="ray", watch=watcher)
+    out, hold = tmp_path / "sweep", tmp_path / "held"
+    watcher = Killer(two_nodes, "c", out, hold)
+    done = pearl.sweep(
+        held(hold, SPEC, 12_000, 4000), seeds=[3, 4, 5], out=out, on="ray", watch=watcher
+    )
     assert watcher.killed
     assert done.status == "done"
     assert watcher.lines[0].startswith("3 runs, 3 at once on 1 of 3 cores of 3 nodes each")
@@ -80,7 +84,7 @@ def test_runs_of_a_node_that_dies_go_on_elsewhere_with_the_bits_of_one_alone(
 @with_ray
 def test_a_signal_brings_checkpoints_home_and_the_sweep_goes_on_here(two_nodes: Cluster, tmp_path):
     spec, out = tmp_path / "small.yaml", tmp_path / "sweep"
-    spec.write_text(yaml.safe_dump(SPEC))
+    spec.write_text(yaml.safe_dump(held(tmp_path / "held", SPEC, 12_000, 4000)))
     ask = ("sweep", str(spec), "--seeds", "3,4", "--out", str(out), "--on", "ray")
     process = subprocess.Popen([sys.executable, "-m", "pearl", *ask], stderr=subprocess.DEVNULL)
     first = out / "seed=3" / "checkpoint.safetensors"
@@ -88,6 +92,7 @@ def test_a_signal_brings_checkpoints_home_and_the_sweep_goes_on_here(two_nodes: 
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=HANG_S) == -signal.SIGTERM
     assert not trains(two_nodes)
+    (tmp_path / "held").unlink()
     found = json.loads((out / "sweep.json").read_text())
     assert found["status"] == "interrupted"
     assert problems(found, "sweep") == []

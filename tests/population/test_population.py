@@ -49,7 +49,14 @@ SPEC = {
     },
 }
 RATE = "algorithm.learning_rate"
-LONG = 20_000
+
+
+def held(file, spec, steps, after):
+    """The spec with environments that wait, while `file` is there, beyond so many steps each."""
+    file.touch()
+    args = {"name": spec["algorithm"]["env"], "file": str(file), "after": after}
+    acting = spec["algorithm"] | {"env": "tests.uneven_envs:held", "env_args": args}
+    return spec | {"algorithm": acting, "train": spec["train"] | {"steps": steps}}
 
 
 class Heard:
@@ -86,7 +93,8 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     tmp_path,
 ):
     spec, out = tmp_path / "small.yaml", tmp_path / "sweep"
-    spec.write_text(yaml.safe_dump(SPEC | {"train": SPEC["train"] | {"steps": LONG}}))
+    rarely = SPEC | {"train": SPEC["train"] | {"evaluate_every": 2000}}
+    spec.write_text(yaml.safe_dump(held(tmp_path / "held", rarely, 12_000, 510)))
     ask = ("sweep", str(spec), "--seeds", "3,4", "--out", str(out))
     process = subprocess.Popen(
         [sys.executable, "-m", "pearl", *ask], stderr=subprocess.PIPE, text=True
@@ -105,6 +113,7 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     assert process.wait(timeout=HANG_S) == -signal.SIGTERM
     assert not any(map(running, begun))
     process.stderr.close()
+    (tmp_path / "held").unlink()
     found = json.loads((out / "sweep.json").read_text())
     assert found["status"] == "interrupted"
     assert problems(found, "sweep") == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from typing import Any
 
 import pytest
 
+from pearl.runtime.lanes import lane_runner
+from pearl.runtime.protocol import single_lane
 from pearl.training.trainer import Trainer
 from pearl_devices import cpu
 from pearl_devices.gpu import stand_in
@@ -66,7 +68,14 @@ LOOP = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample")
 def test_a_call_is_timed_until_the_device_has_done_its_work(
     on_gpu: dict[str, str], hosting: str, monkeypatch: Any
 ) -> None:
-    firing, late_s = TorchMemory.firing, 0.03
+    """By a clock of each thread that such work alone moves."""
+    firing, late_ns, clock = TorchMemory.firing, 1000, threading.local()
+
+    def now_ns() -> int:
+        return getattr(clock, "ns", 0)
+
+    def work() -> None:
+        clock.ns = now_ns() + late_ns
 
     def slow(self: Any, call: Any, kernel: Any, *given: Any) -> Any:
         fire = firing(self, call, kernel, *given)
@@ -75,14 +84,17 @@ def test_a_call_is_timed_until_the_device_has_done_its_work(
             fire()
 
         learns = kernel.kind in ("update.dqn", "param_sync")
-        begun.wait = lambda: time.sleep(late_s * learns)  # type: ignore[attr-defined]
+        begun.wait = work if learns else lambda: None  # type: ignore[attr-defined]
         return begun
 
     monkeypatch.setattr(TorchMemory, "firing", slow)
+    for module in (lane_runner, single_lane):
+        monkeypatch.setattr(module, "perf_counter_ns", now_ns)
     done = trained(*gpu_plan("dqn", {**on_gpu, **LEARNING}), hosting, steps=160).run
     assert done.status == "done", done.message
     measured = {t.task: t.measured_s for t in done.tasks}
-    assert {t for t, seconds in measured.items() if seconds >= late_s} == {"update", "param_sync"}
+    assert {t for t, seconds in measured.items() if seconds} == {"update", "param_sync"}
+    assert measured["update"] == measured["param_sync"] == 1e-9 * late_ns
 
 
 @pytest.mark.parametrize("left_out", ["loads", "stores"])

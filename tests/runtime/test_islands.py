@@ -229,7 +229,10 @@ def test_messages_and_bytes_are_those_of_the_plan(planned):
     c = trainer.session.compiled
     iterations = trainer.run.env_steps // c.graph.env_steps
     found = zip(
-        c.islands, batching.plan_flows(c.protocol, c.islands), trainer.run.traffic, strict=True
+        c.remote_groups,
+        batching.plan_flows(c.protocol, c.remote_groups),
+        trainer.run.traffic,
+        strict=True,
     )
     for island, flows, traffic in found:
         messages = batching.message_count(flows, [(0, iterations)])

@@ -146,17 +146,18 @@ def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.Monke
 
 
 def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
-    parts: Any = SimpleNamespace(
+    state = RunState(iteration=1)
+    run: Any = SimpleNamespace(
+        state=state,
         milestones=SimpleNamespace(steady=0),
-        clock=SimpleNamespace(simulated=False),
+        lane_clock=SimpleNamespace(simulated=False),
         graph=SimpleNamespace(env_steps=1, updates=1),
     )
-    state = RunState(iteration=1)
-    loop._count(parts, state, 1, 2.0, 1.0, 0.5, 0.0)
-    loop._count(parts, state, 1, 2.0, 1.0, 9.0, 0.0)  # no more than the stretch took
+    loop._count(run, 1, 2.0, 1.0, 0.5, 0.0)
+    loop._count(run, 1, 2.0, 1.0, 9.0, 0.0)  # no more than the stretch took
     assert state.steady["waited_s"] == 2.5
-    loop._count(parts, state, 1, 2.0, 1.0, None, 0.0)
-    loop._count(parts, state, 1, 2.0, 1.0, 0.5, 0.0)
+    loop._count(run, 1, 2.0, 1.0, None, 0.0)
+    loop._count(run, 1, 2.0, 1.0, 0.5, 0.0)
     assert "waited_s" not in state.steady
 
 

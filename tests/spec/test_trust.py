@@ -21,8 +21,6 @@ import pearl
 from pearl.errors import SpecError
 from pearl.spec import trust
 from pearl.spec.reading import load_static
-from pearl.training.checkpoints.state import RunState
-from pearl.training.run import TrainingRun
 from pearl_devices import user_imports
 from pearl_devices.primitives.envs import gym_make
 from tests.cli.test_cli import Ran
@@ -315,7 +313,7 @@ def run_of(spec: Path) -> Path:
     """A run folder as `train` leaves it, but for the training."""
     folder = spec.parent / "run"
     trainer = pearl.compile(spec, emulate=True)
-    trainer.session.save_run(folder, RunState())
+    trainer.session.save_run(folder)
     trust.record_trusted(trainer.system.raw)
     trainer.plan.save(folder / "plan.json")
     example_run(trainer.plan).save(folder / "run.json")
@@ -407,7 +405,7 @@ def test_training_notes_the_spec_before_anything_is_written(
     trap: Trap, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = pearl.compile(written(tmp_path, env="trap_package:Make"), emulate=True)
-    monkeypatch.setattr(TrainingRun, "train", lambda *given, **options: None)
+    monkeypatch.setattr("pearl.training.trainer.run_training", lambda run: None)
     trainer.train(out=tmp_path / "run")
     (noted,) = (cache / "specs").iterdir()
     assert noted.name == trainer.system.sha256

@@ -94,9 +94,9 @@ def test_what_is_no_description_is_a_sentence(text, tmp_path):
 
 def test_a_state_reads_what_it_knows():
     progress = plain(vars(RunState(iteration=7)) | {"log": vars(FailureLog(failure="it failed"))})
-    known = RunState.of(progress, "c: progress")
+    known = RunState.from_json(progress, "c: progress")
     assert (known.iteration, known.log.failure, known.log.events) == (7, None, [])
-    later = RunState.of({**progress, "colour": "blue"}, "c: progress")
+    later = RunState.from_json({**progress, "colour": "blue"}, "c: progress")
     assert later.iteration == 7
     assert later.log.events == ["c: progress: colour: not known here, left out"]
     assert later.log.restarts == 0
@@ -107,8 +107,8 @@ def test_a_state_without_a_key_or_with_a_wrong_one_is_a_sentence(key):
     progress = plain(vars(RunState()) | {"log": vars(FailureLog())})
     without = {k: v for k, v in progress.items() if k != key}
     if key in LATER:  # an earlier version did not write it
-        assert RunState.of(without, "c") == RunState()
+        assert RunState.from_json(without, "c") == RunState()
     for wrong in ([] if key in LATER else [without]) + [{**progress, key: {"a": "b"}}]:
         with pytest.raises(SpecError, match=f"^c: .*{key}.* needed|^c: log: key") as caught:
-            RunState.of(wrong, "c")
+            RunState.from_json(wrong, "c")
         assert all(line.startswith("c: ") for line in caught.value.problems)

@@ -100,7 +100,7 @@ def test_a_run_without_its_replay_says_so_and_fills_it_anew(
     caplog.set_level(logging.WARNING, "pearl")
     first = leaving_out(case)
     run = cut(first, 160, steps=320, out=tmp_path)  # with work under way
-    text = "train.checkpoint_replay is false: gone on with from a checkpoint, this run will fill"
+    text = "train.checkpoint_replay is false: a run resumed from a checkpoint refills its replay"
     assert run.events[0].startswith(text)
     assert text in caplog.text
     stored = checkpoint.load(tmp_path / CHECKPOINT)
@@ -140,7 +140,7 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
         judged.append((policy.parameters.copy(), episodes, seed))
         return Evaluation((next(given),) * episodes, 0, 500)
 
-    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     run = trainer.train(steps=320)
     assert next(given, None) is None
     returns, text = run.returns, Report(run.plan, run).text(100)

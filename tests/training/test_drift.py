@@ -196,14 +196,14 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
 ) -> None:
     machine = Machine(monkeypatch, said, true, limits)
     own, plain = machine.trainer(lanes), machine.trainer(lanes)
-    carry, at_change = plan_change.carry, []
+    carry, at_change = plan_change.transfer_state, []
 
     def watched(before, old, reached, after, new, iteration):
         carry(before, old, reached, after, new, iteration)
         kept = [n for n in new if not n.startswith(plan_change.PASSING)]
         at_change.append((iteration, {n: (old[n].copy(), new[n].copy()) for n in kept}))
 
-    monkeypatch.setattr(plan_change, "carry", watched)
+    monkeypatch.setattr(plan_change, "transfer_state", watched)
     run = own.train(out=tmp_path / "a", replan=True)
     plain.train(out=tmp_path / "b")
     assert run.status == "done"
@@ -249,13 +249,13 @@ def test_what_the_run_did_before_the_change_is_what_it_does_without(monkeypatch,
     machine = Machine(monkeypatch, UPDATE_WRONG)
     own, plain = machine.trainer(), machine.trainer()
     seen: list[Any] = []
-    change = plan_change.changed_to
+    change = plan_change.switch_plan
 
-    def watched(plan, session, milestones, state, folder, text):
-        seen.append((state.iteration, {n: a.copy() for n, a in session.arrays.items()}))
-        return change(plan, session, milestones, state, folder, text)
+    def watched(run, plan, text):
+        seen.append((run.state.iteration, {n: a.copy() for n, a in run.arrays.items()}))
+        change(run, plan, text)
 
-    monkeypatch.setattr(plan_change, "changed_to", watched)
+    monkeypatch.setattr(plan_change, "switch_plan", watched)
     own.train(out=tmp_path / "a", replan=True)
     ((iteration, arrays),) = seen
     plain.train(steps=iteration * 8, out=tmp_path / "b")
@@ -297,18 +297,15 @@ def _full_disk(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 
 def _failing_drain(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    lanes = Session.lanes
+    def failing(session, milestones):
+        assert milestones.total == session.state.iteration
+        raise single_lane.LaneError("a lane died")
 
-    def failing(self, milestones, state, resumed):
-        if milestones.total == state.iteration:
-            raise single_lane.LaneError("a lane died")
-        return lanes(self, milestones, state, resumed)
-
-    monkeypatch.setattr(Session, "lanes", failing)
+    monkeypatch.setattr(plan_change, "bind_lanes", failing)
 
 
 def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    monkeypatch.setattr(plan_change, "misfits", lambda old, new: ["rng.inference#1"])
+    monkeypatch.setattr(plan_change, "incompatible_arrays", lambda old, new: ["rng.inference#1"])
 
 
 @pytest.mark.parametrize(
@@ -398,7 +395,7 @@ def test_factors_reach_all_modes_of_a_family_and_leave_the_others(monkeypatch) -
     graph = machine.graph
     table = build_cost_table(graph, system.platform, system.limits)
     by = {"update.dqn, native": 3.0}
-    after = replanning.corrected(table, graph, by)
+    after = replanning.apply_factors(table, graph, by)
     for old, new in zip(table.modes, after.modes, strict=True):
         ratio = new.estimate.latency_s / old.estimate.latency_s
         if old.tasks == ("update",) and old.variant == "native":
@@ -441,7 +438,7 @@ def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> 
     assert watch.due(window, 200, 1.0 + 100 * 2e-3)
     assert replanning.recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
     assert replanning.recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
-    assert replanning.gathered({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
+    assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
 
 
 class _Firings:

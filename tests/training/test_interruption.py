@@ -53,11 +53,11 @@ def handled(number):
 
 def test_what_may_be_given_up_is_given_up_and_the_second_ctrl_c_is_raised():
     with interruptible() as interruption:
-        assert interruption.unless_asked(lambda: 3) == 3
-        assert not interruption.asked
+        assert interruption.run_interruptibly(lambda: 3) == 3
+        assert not interruption.requested
         signal.raise_signal(signal.SIGINT)  # nothing to give up: noted
-        assert interruption.asked
-        assert interruption.unless_asked(lambda: 3) is None
+        assert interruption.requested
+        assert interruption.run_interruptibly(lambda: 3) is None
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     with interruptible() as interruption:
@@ -66,7 +66,7 @@ def test_what_may_be_given_up_is_given_up_and_the_second_ctrl_c_is_raised():
             signal.raise_signal(signal.SIGINT)
             raise AssertionError("it went on")
 
-        assert interruption.unless_asked(given_up) is None
+        assert interruption.run_interruptibly(given_up) is None
 
         def pressed_twice():
             try:
@@ -75,7 +75,7 @@ def test_what_may_be_given_up_is_given_up_and_the_second_ctrl_c_is_raised():
                 signal.raise_signal(signal.SIGINT)
 
     with interruptible() as interruption, pytest.raises(KeyboardInterrupt):
-        interruption.unless_asked(pressed_twice)
+        interruption.run_interruptibly(pressed_twice)
 
 
 def test_an_interrupt_that_is_nobodys_signal_is_not_swallowed():
@@ -83,7 +83,7 @@ def test_an_interrupt_that_is_nobodys_signal_is_not_swallowed():
         raise KeyboardInterrupt
 
     with interruptible() as interruption, pytest.raises(KeyboardInterrupt):
-        interruption.unless_asked(raises)
+        interruption.run_interruptibly(raises)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -91,7 +91,7 @@ def test_signals_that_end_a_process_are_raised_again_and_ignored_ones_stay_ignor
     with handled(number) as seen:
         with interruptible(), interruptible() as inner:
             signal.raise_signal(number)
-            assert (inner.asked, seen) == (True, [])
+            assert (inner.requested, seen) == (True, [])
         assert seen == [number]
 
         def failing():
@@ -106,7 +106,7 @@ def test_signals_that_end_a_process_are_raised_again_and_ignored_ones_stay_ignor
     try:
         with interruptible() as interruption:
             signal.raise_signal(number)
-            assert not interruption.asked
+            assert not interruption.requested
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
@@ -237,7 +237,7 @@ def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, m
 )
 def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
     monkeypatch.setattr(loop.time, "perf_counter", lambda: 7.0 + seconds)
-    assert loop.stretch(rounds, done, 7.0) == expected
+    assert loop.next_stretch(rounds, done, 7.0) == expected
 
 
 @pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, 11, 64), (0.025, 2, 8)])
@@ -254,7 +254,7 @@ def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
 
     monkeypatch.setattr(single_lane.SingleLaneRunner, "run", taking)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr("pearl.training.run.ROWS", 1)
+    monkeypatch.setattr("pearl.training.training_run.METRICS_ROWS", 1)
     trainer = pearl.compile(SMALL, plan=plan)
     trainer.train()
     assert fewest <= max(found) <= most  # 0.2 s and 64 iterations at most
@@ -289,20 +289,20 @@ def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone
 
     def spoiling(self, end, stop, **timed):
         end = run(self, end, stop, **timed)
-        marked = end == Milestones.next_look(marks[0], end - 1)
+        marked = end == Milestones.next_poll(marks[0], end - 1)
         if end > 30 and marked == (where == "at a mark"):
             trainer.session.arrays["loss.q"][0] = np.inf
         return end
 
     marks, begin = [], loop.iterate
 
-    def noting(parts, state):
-        marks.append(parts.milestones)
-        return begin(parts, state)
+    def noting(run):
+        marks.append(run.milestones)
+        return begin(run)
 
     monkeypatch.setattr("pearl.training.run.iterate", noting)
     monkeypatch.setattr(single_lane.SingleLaneRunner, "run", spoiling)
-    monkeypatch.setattr("pearl.training.run.ROWS", 8)
+    monkeypatch.setattr("pearl.training.training_run.METRICS_ROWS", 8)
     assert trainer.train().status == ("done" if where == "between" else "failed")
 
 

@@ -97,7 +97,7 @@ def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
     how, beside, monkeypatch
 ):
     """It stops before it hears what to play; then it is killed, or a minute goes by."""
-    begin, look, lost = EvaluationWorker.begin, EvaluationWorker._look, []
+    begin, look, lost = EvaluationWorker.begin, EvaluationWorker._restart_if_dead, []
 
     def beginning(self, *given):
         stop = len(lost) < 2
@@ -114,7 +114,7 @@ def test_a_process_that_dies_or_is_silent_is_started_again_and_plays_the_same(
         return look(self, died)
 
     monkeypatch.setattr(EvaluationWorker, "begin", beginning)
-    monkeypatch.setattr(EvaluationWorker, "_look", looking)
+    monkeypatch.setattr(EvaluationWorker, "_restart_if_dead", looking)
     trainer, heard = compiled("lane"), Heard()
     run = trainer.train(callbacks=[heard])
     assert heard.told == beside[1].told
@@ -165,7 +165,7 @@ def replace_state(stored: Any) -> Any:
     """The state in a checkpoint."""
     from pearl.training.checkpoints.state import RunState
 
-    return RunState.of(stored.about["progress"], "checkpoint")
+    return RunState.from_json(stored.about["progress"], "checkpoint")
 
 
 @pytest.mark.parametrize("fault", ["raise", "hard"])

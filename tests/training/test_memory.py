@@ -100,11 +100,11 @@ def test_arrays_are_allowed_up_to_what_is_free(monkeypatch) -> None:
     rest = sum(size for name, size in sizes.items() if not name.startswith("replay."))
     assert 0 < rest < total
     free(monkeypatch, total - 8.0, swap=8.0)
-    with memory.fitting([k, k], 64):
+    with memory.explaining_memory_errors([k, k], 64):
         pass
     for left, more in ((total - 1, " to at most 6"), (rest + 1, " to at most 0"), (rest, "")):
         free(monkeypatch, float(left))
-        with pytest.raises(SpecError) as caught, memory.fitting([k, k], 64):
+        with pytest.raises(SpecError) as caught, memory.explaining_memory_errors([k, k], 64):
             pass
         assert f"lower algorithm.replay.capacity (64){more}" in str(caught.value)
         assert str(caught.value).count("at most") == bool(more)
@@ -120,10 +120,10 @@ def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
     monkeypatch.setattr("pearl.training.session.buffers.allocate", refused)
     with pytest.raises(SpecError, match=r"the system does not give as much to this process .*low"):
         Trainer(system, plan).train()
-    with pytest.raises(OSError, match="x"), memory.fitting([], None):
+    with pytest.raises(OSError, match="x"), memory.explaining_memory_errors([], None):
         raise OSError(5, "x")
     with pytest.raises(SpecError, match="fewer environments or smaller networks"):  # noqa: SIM117
-        with memory.fitting([], None):
+        with memory.explaining_memory_errors([], None):
             raise OSError(12, "Cannot allocate memory")
 
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
-from pearl.training.checkpoints.state import RunState
 from pearl.training.policy import FILES, Policy
 from pearl.training.trainer import CHECKPOINT, Trainer
 from tests.damage import trainer_of
@@ -71,10 +70,11 @@ def test_until_one_is_evaluated_the_best_policy_is_the_last(tmp_path: Path):
 def test_the_best_policy_stays_and_the_last_one_follows(tmp_path: Path):
     trainer = trainer_of("dqn")
     trainer.train(steps=160)
-    trainer.session.keep()
+    trainer.session.mark_best()
     best = trainer.policy.parameters
     trainer.session.arrays[trainer.session.compiled.policy] += 1
-    trainer.session.save_run(tmp_path, RunState(best_mean=9.0))
+    trainer.session.state.best_mean = 9.0
+    trainer.session.save_run(tmp_path)
     np.testing.assert_array_equal(Policy.load(tmp_path).parameters, best)
     np.testing.assert_array_equal(Policy.load(tmp_path / FILES["last"]).parameters, best + 1)
 

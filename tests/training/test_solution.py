@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pearl.planning.runs import load_run
 from pearl.report.report import Report
+from pearl.training import run_clock
 from pearl.training.checkpoints import checkpoint
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations import evaluation
@@ -22,7 +26,16 @@ MEANS = (9.0, 480.0, 490.0, 490.0)
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A clock that each look moves on by a second."""
+    found = count()
+    looks = dict.fromkeys(("perf_counter", "process_time"), lambda: float(next(found)))
+    monkeypatch.setattr(run_clock, "time", SimpleNamespace(**looks))
+    return found
+
+
+@pytest.fixture
+def trainer(seconds: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Its evaluations, every 80 env steps, have MEANS."""
     trainer, given = trainer_of("dqn"), iter(MEANS * 2)
     retold(trainer, evaluate_every=80, evaluate_episodes=1, final_episodes=0)
@@ -30,12 +43,12 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     def evaluate(self: Any, policy: Any, episodes: int, seed: int) -> Evaluation:
         return Evaluation((next(given),) * episodes, 0, 500) if episodes else Evaluation((), 0, 0)
 
-    monkeypatch.setattr(evaluation.Player, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     return trainer
 
 
 def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_told(
-    trainer: Trainer, tmp_path: Path
+    trainer: Trainer, seconds: Iterator[int], tmp_path: Path
 ):
     assert trainer.system.env.threshold == 475.0
     trainer.planned_s = 1000.0
@@ -46,11 +59,11 @@ def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_tol
     assert found.best_mean == 490.0
     assert found.threshold_s is not None
     assert found.best_s is not None
-    assert 1000.0 < found.threshold_s < found.best_s < found.end_s < 1000.0 + 2 * run.wall_s
+    assert 1000.0 < found.threshold_s < found.best_s < found.end_s < 1000.0 + next(seconds)
     parts = found.bind_s + found.evaluation_s + found.checkpoint_s
     assert found.plan_s == 1000.0
-    assert found.bind_s > 0.0
-    assert found.checkpoint_s > 0.0
+    assert found.bind_s >= 1.0
+    assert found.checkpoint_s >= 1.0
     assert parts < found.end_s - 1000.0
     assert load_run(tmp_path).solution == found
     text = " ".join(Report(run.plan, run).text(200).split())
@@ -76,4 +89,4 @@ def test_a_checkpoint_of_before_the_clock_was_kept_is_read(trainer: Trainer, tmp
     trainer.train(steps=80, out=tmp_path)
     progress = dict(checkpoint.load(tmp_path / "checkpoint.safetensors").about["progress"])
     assert progress.pop("spent")["wall_s"] > 0.0
-    assert RunState.of(progress, "here").spent == {}
+    assert RunState.from_json(progress, "here").spent == {}

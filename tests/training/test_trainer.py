@@ -131,7 +131,7 @@ def test_the_best_evaluated_policy_is_kept(plan, monkeypatch):
         kept.append((name, policy.parameters.copy()))
         return Evaluation((1.0 if name == "final" else next(scores),), 0, 500)
 
-    monkeypatch.setattr(Evaluator, "_judged", judged)
+    monkeypatch.setattr(Evaluator, "_evaluate", judged)
     system = pearl.load(SMALL, set={"train.evaluate_every": 240})
     trainer = pearl.compile(system, plan=pearl.plan(system))
     trainer.train()
@@ -169,7 +169,7 @@ def test_the_loop_pauses_where_something_happens():
     marks = Milestones(1000, 25, 130, 60, 0, 1000)
     looks, at = [], 0
     while at < 1000:
-        at = marks.next_look(at)
+        at = marks.next_poll(at)
         looks.append(at)
     assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
     assert [marks.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]

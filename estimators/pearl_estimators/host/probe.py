@@ -24,6 +24,7 @@ from typing import Any
 
 from pearl_devices import Kernel
 from pearl_devices.cache_folder import cache_folder
+from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.kernels import kind_of
 from pearl_estimators.host.calibration import (
     CalibrationError,
@@ -223,7 +224,7 @@ def _small() -> Iterator[Kernel]:
 
 def _partner() -> AbstractContextManager[Callable[[], float | None]]:
     """Another process, and what measures the handoff to it."""
-    if (os.cpu_count() or 1) < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
+    if usable_cpu_count() < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
         return nullcontext(lambda: None)
     started: AbstractContextManager[Callable[[], float | None]] = import_module(RUNTIME).partner()
     return started

@@ -159,3 +159,19 @@ def episodes(arrays: Buffers) -> Iterable[tuple[Any, Any]]:
     copies = [n for n in arrays if n.startswith("episode.count#")]
     for count in copies or ["episode.count"]:
         yield arrays[count.replace("count", "returns")], arrays[count]
+
+
+def mean_return(arrays: Buffers, last: int = 20) -> float | None:
+    """Return the mean return of the last training episodes; None before the first has ended."""
+    rings = list(episodes(arrays))
+    newest: list[float] = []
+    for ring, counter in rings:
+        count = int(counter[0])
+        first = max(count - -(-last // len(rings)), count - ring.size, 0)
+        newest += [ring[i % ring.size] for i in range(first, count)]
+    return float(np.mean(newest)) if newest else None
+
+
+def count_episodes(arrays: Buffers) -> int:
+    """Return the number of finished training episodes."""
+    return sum(int(counter[0]) for _, counter in episodes(arrays))

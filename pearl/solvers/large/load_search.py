@@ -8,8 +8,8 @@ a count.
 from __future__ import annotations
 
 import math
-import os
 import time
+from contextlib import suppress
 
 import networkx as nx
 import numpy as np
@@ -25,8 +25,10 @@ from pearl.solvers.large.load_annealing import (
     to_load_problem,
 )
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.time_limit import OutOfTimeError
 
 MANY, FEW = 40, 16
 """Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
@@ -70,18 +72,35 @@ def _acyclic(space: SearchSpace) -> bool:
     return bool(nx.is_directed_acyclic_graph(flow))
 
 
+def chained(space: SearchSpace) -> CostBound:
+    """The bound of chains and rings of a search space; nothing where no cycle joins two tasks,
+    where classes are few, or where time runs out."""
+    if len(space.classes) < MANY or _acyclic(space):
+        return NOTHING
+    from pearl.solvers.large.chain_bound import chain_bound
+
+    with suppress(OutOfTimeError):
+        return CostBound(chain_bound(space).bound_s, "chains")
+    return NOTHING
+
+
 class LoadSearch:
-    """Annealing and bound of one search space. bound_s: no plan of it has a shorter period. small:
+    """Annealing and bound of one search space. bound: no plan of it has a shorter period. small:
     the period form is worth trying too."""
 
     def __init__(
-        self, space: SearchSpace, known: Assignment | None, known_s: float, seed: int
+        self,
+        space: SearchSpace,
+        known: Assignment | None,
+        known_s: float,
+        seed: int,
+        workers: int,
     ) -> None:
-        self.space, self.seed = space, seed
+        self.space, self.seed, self.workers = space, seed, workers
         self.balance: LoadProblem = to_load_problem(space)
         placed = self.balance.place_of(known) if known else None
         self._start: Ints | None = placed if placed is not None else greedy(self.balance)
-        self.loads = LoadProgram(space, known_s)
+        self.loads, self._known_s = LoadProgram(space, known_s), known_s
         host = space.costs.platform.host
         self._meshed = any(host not in (k.a, k.b) for k in space.costs.platform.links)
         edges, devices = len(space.expansion.graph.edges), len(space.costs.platform.devices)
@@ -91,17 +110,17 @@ class LoadSearch:
         self._whole = single and (fits or not self.loads.copying)
         loads_alone = self._whole and _acyclic(space) and self._start is not None
         self.small = self._start is None or (fits and not loads_alone)
-        self.bound_s = 0.0
+        self.bound = NOTHING
         self._searches: list[Annealing] = []
         self._placed: Ints | None = None
 
     def run(self, deadline: float, until: float) -> None:
         """Bound and search until `until`; annealing in the background goes on to `deadline`, both
-        in `time.monotonic()` seconds."""
-        if self._start is not None:
-            self._searches.append(Annealing(self.balance, self._start, self.seed, deadline))
-            self._searches[0].start()
-        now = time.monotonic()
+        in `time.monotonic()` seconds. One worker does the one after the other."""
+        now, alone = time.monotonic(), self.workers == 1
+        if self._start is not None and (self._whole or not alone):
+            moment = now + min(MOMENT_S, FIRST * (until - now))
+            self._anneal(moment if alone else deadline)
         if self._whole and self._searches:
             self._searches[0].join(min(MOMENT_S, FIRST * (until - now)))
             best = self._best()
@@ -110,18 +129,25 @@ class LoadSearch:
             self._exactly(until)
         else:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
-            self.bound_s = max(self.bound_s, found_s)
+            self.bound = max(self.bound, CostBound(found_s, "loads"))
+        self.bound = max(self.bound, chained(self.space))
         best = self._best()
-        if best is not None:
-            self.bound_s = max(self.bound_s, counting_bound(self.balance, best[0]))
-        if not self._whole and self._start is not None and (os.cpu_count() or 1) > 1:
-            self._searches.append(Annealing(self.balance, self._start, self.seed + 500, until))
-            self._searches[1].start()
+        known_s = self._known_s if best is None else min(best[0], self._known_s)
+        self.bound = max(self.bound, CostBound(counting_bound(self.balance, known_s), "count"))
+        if not self._whole and self._start is not None:
+            self._anneal(until)
         while time.monotonic() < until and any(s.is_alive() for s in self._searches):
             best = self._best()
-            if best is not None and best[0] <= self.bound_s * (1 + SAME):
+            if best is not None and best[0] <= self.bound.cost * (1 + SAME):
                 break
             self._searches[0].join(0.05)
+
+    def _anneal(self, until: float) -> None:
+        """One more search in the background."""
+        assert self._start is not None
+        seed = self.seed + 500 * len(self._searches)
+        self._searches.append(Annealing(self.balance, self._start, seed, until))
+        self._searches[-1].start()
 
     def _exactly(self, until: float) -> None:
         """The load program in whole numbers: where devices have one lane and reach one another
@@ -135,7 +161,7 @@ class LoadSearch:
         if left <= 0:
             return
         dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
-        self.bound_s = max(self.bound_s, dual * (1 - 1e-9) / loads.per_s)
+        self.bound = max(self.bound, CostBound(dual * (1 - 1e-9) / loads.per_s, "loads"))
         if x is None:
             return
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,6 +24,7 @@ from pearl.solvers.infeasible.iis import no_plan_error
 from pearl.solvers.methods import local_search
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.first_schedule import initial_schedule, start_in
+from pearl.solvers.model.bounds import ALL, CostBound
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -75,24 +75,25 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if not candidates:
         raise no_plan_error(problem, search)
     best = min(candidates, key=lambda f: f.cost)
-    least, timed_out = math.inf, False
+    least, timed_out = ALL, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
-        floor = 0.0
+        floor, source = 0.0, "path"
         try:
-            floor = least_s(it, deadline)
+            floor = longest_s = least_s(it, deadline)
             if own and floor < best.cost * (1 - SAME):
                 left = deadline - time.monotonic()
                 until = time.monotonic() + left / (len(spaces) - number)
                 below = min(best.cost, own.cost)
                 result, floor, finished = improve(
-                    it, problem, own, below, floor, until, search.seed
+                    it, problem, own, below, floor, until, search.seed, search.workers
                 )
                 timed_out |= not finished
+                source = "search" if floor > longest_s else source
                 best = min(best, result, key=lambda f: f.cost)
         except OutOfTimeError:
             timed_out = True
-        least = min(least, floor)
-    return Outcome(best, min(least, best.cost), timed_out)
+        least = min(least, CostBound(floor, source if floor > 0 else ""))
+    return Outcome(best, min(least.cost, best.cost), timed_out, least.source)
 
 
 def _start(it: DagInstance, problem: Problem, search: Search) -> Candidate | None:
@@ -110,6 +111,7 @@ def improve(
     floor: float,
     deadline: float,
     seed: int,
+    workers: int,
 ) -> tuple[Candidate, float, bool]:
     """A better schedule of a search space than `best`, its own, if there is one of at most `below`
     seconds and it is found; the proven bound; whether the search was finished.
@@ -121,7 +123,7 @@ def improve(
     cold = bool(lanes) and not local_search.is_compiled()
     if lanes and not cold:
         best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
-    threads = min(WORKERS, len(os.sched_getaffinity(0)))
+    threads = min(WORKERS, workers)
     below = min(below, best.cost)
     best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
     if best.cost <= floor * (1 + SAME):

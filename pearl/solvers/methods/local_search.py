@@ -96,7 +96,8 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if best is None:
         raise no_plan_error(problem, search)
     timed_out = timed_out or time.monotonic() > deadline
-    return Outcome(best, bound(spaces, problem, best, deadline), timed_out)
+    least = bound(spaces, problem, best, deadline)
+    return Outcome(best, least.cost, timed_out, least.source)
 
 
 def improve(

@@ -22,6 +22,7 @@ from pearl.solvers.infeasible.iis import find_conflict
 from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to
 from pearl.solvers.large.split_selection import select_splits
+from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -67,10 +68,10 @@ def solve(problem: Problem, search: Search) -> Outcome:
         branches.best = _better(branches.best, annealed, problem, deadline)
     best, bound = branches.best, branches.bound
     if best is None:
-        if branches.timed_out or bound < math.inf:
+        if branches.timed_out or bound.cost < math.inf:
             raise OutOfTimeError
         raise find_conflict(problem, deadline)
-    return Outcome(best, min(bound, best.cost), branches.timed_out)
+    return Outcome(best, min(bound.cost, best.cost), branches.timed_out, bound.source)
 
 
 class _Branches:
@@ -79,24 +80,24 @@ class _Branches:
     def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
         self.spaces, self.problem = spaces, problem
         self.start = search.start
-        self.deadline, self.seed = search.deadline, search.seed
+        self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
         self.best: Candidate | None = None
         self.timed_out = False
         # number of a search space → no plan of it costs less
-        self._open = dict.fromkeys(range(len(spaces)), 0.0)
+        self._open = dict.fromkeys(range(len(spaces)), NOTHING)
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
-        self._loose = math.inf  # least bound of assignments whose orders were not exhausted
+        self._loose = ALL  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, LoadSearch] = {}
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""
-        self._loose, self.timed_out = bound, True
-        self._open = dict.fromkeys(self._open, bound)
+        self._loose, self.timed_out = CostBound(bound, "work"), True
+        self._open = dict.fromkeys(self._open, self._loose)
 
     @property
-    def bound(self) -> float:
+    def bound(self) -> CostBound:
         """No plan costs less that is not `best`."""
-        return min(self._loose, *self._open.values(), math.inf)
+        return min(self._loose, *self._open.values(), ALL)
 
     def stop(self) -> list[Assignment]:
         """The assignments that annealing found; ends all annealing in the background."""
@@ -105,14 +106,14 @@ class _Branches:
     def run(self) -> None:
         for i, space in enumerate(self.spaces):
             self._open[i] = max(self._open[i], cost_floor(space, self.problem.objective))
-        floors = sorted((floor, i) for i, floor in self._open.items())
+        floors = sorted((floor.cost, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors]
         self.best = _first(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
         self._anneal()
         while True:
-            worth = [i for i in self._open if self._worth(self._open[i])]
+            worth = [i for i in self._open if self._worth(self._open[i].cost)]
             small = [i for i in worth if i not in self._annealing or self._annealing[i].small]
             if not small or time.monotonic() >= self.deadline:
                 self.timed_out = self.timed_out or bool(worth)
@@ -131,7 +132,7 @@ class _Branches:
             self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
         model, seconds = self._models[i], max(0.0, self.deadline - time.monotonic())
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
-        self._open[i] = max(self._open[i], dual)
+        self._open[i] = max(self._open[i], CostBound(dual, "search"))
         if assignment is None:
             bound = self._open.pop(i)
             if not finished:
@@ -141,7 +142,7 @@ class _Branches:
         timed = build_timed_graph(assignment)
         least, _ = cost_of(problem, assignment, timed.order_bound_s)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
-            self._open[i] = max(self._open[i], least)
+            self._open[i] = max(self._open[i], CostBound(least, "search"))
         to_blame = None
         if self._worth(least):
             best = self.best
@@ -150,7 +151,7 @@ class _Branches:
             cost, paced = cost_of(problem, assignment, ordered.period_s)
             proven, _ = cost_of(problem, assignment, ordered.bound_s)
             if proven < cost:
-                self._loose = min(self._loose, proven)
+                self._loose = min(self._loose, CostBound(proven, "search"))
             if cost < (best.cost if best else math.inf):
                 best = self.best = Candidate(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
@@ -162,20 +163,20 @@ class _Branches:
         """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
         the background."""
         for i, space in enumerate(self.spaces):
-            if not applies_to(space, self.problem) or not self._worth(self._open[i]):
+            if not applies_to(space, self.problem) or not self._worth(self._open[i].cost):
                 continue
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
             start = best.assignment if best and same else None
             start_s = best.period_s if best else space.serial_s
-            search = self._annealing[i] = LoadSearch(space, start, start_s, self.seed)
+            search = self._annealing[i] = LoadSearch(space, start, start_s, self.seed, self.workers)
             now = time.monotonic()
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
             share = FIRST if search.small else 1.0
             until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
-            self._open[i] = max(self._open[i], search.bound_s)
+            self._open[i] = max(self._open[i], search.bound)
             assignments = search.found()
             self.best = _better(best, assignments, self.problem, self.deadline)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import no_plan_error
+from pearl.solvers.large.load_search import chained
+from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
@@ -70,7 +73,8 @@ def listed_outcome(
             best = candidate
     if best is None:
         raise no_plan_error(problem, search)
-    return Outcome(best, bound(spaces, problem, best, deadline), timed_out)
+    least = bound(spaces, problem, best, deadline)
+    return Outcome(best, least.cost, timed_out, least.source)
 
 
 def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
@@ -94,37 +98,55 @@ def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) ->
 
 def bound(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
-) -> float:
+) -> CostBound:
     """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
 
-    At most the cost of `best`; 0 where time runs out.
+    At most the cost of `best`; nothing where time runs out.
     """
     try:
         return _least(spaces, problem, best, deadline)
     except OutOfTimeError:
-        return 0.0
+        return NOTHING
+
+
+def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
+    """`bound` by what takes no linear program but that of the work.
+
+    Raises:
+        OutOfTimeError: the time limit passed.
+    """
+    floors = [CostBound(best.cost, "search")]
+    for space in open_spaces(problem):
+        if problem.objective == "makespan":
+            floors.append(CostBound(least_s(build_instance(space)), "path"))
+        else:
+            floors.append(cost_floor(space, problem.objective))
+    return min(floors)
 
 
 def _least(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
-) -> float:
-    least = best.cost
+) -> CostBound:
+    least = ALL
     for space in spaces:
-        if least <= 0:
+        if least.cost <= 0:
             break
         if problem.objective == "makespan":
-            floor = least_s(build_instance(space), deadline)
+            floor = CostBound(least_s(build_instance(space), deadline), "path")
         else:
             floor = cost_floor(space, problem.objective)
             x = space.expansion
             devices = len(space.costs.platform.devices)
             if (
-                floor < least * (1 - SAME)
+                floor.cost < min(least.cost, best.cost) * (1 - SAME)
                 and len(x.graph.edges) * devices**2 <= TERMS
                 and time.monotonic() < deadline
             ):
                 seconds = max(0.1, deadline - time.monotonic())
-                model = PeriodForm(space, problem, best)
-                floor = max(floor, model.relaxation(seconds))
+                with suppress(OutOfTimeError):
+                    relaxed = PeriodForm(space, problem, best).relaxation(seconds)
+                    floor = max(floor, CostBound(relaxed, "relaxation"))
+            if problem.objective == "throughput":
+                floor = max(floor, chained(space))
         least = min(least, floor)
-    return max(0.0, least)
+    return min(max(NOTHING, least), CostBound(best.cost, least.source))

@@ -1,6 +1,7 @@
 """The problem as solvers see it: search space, linear programs, results."""
 
 __all__ = [
+    "bounds",
     "cost_floor",
     "dag_instance",
     "linear",

@@ -25,7 +25,7 @@ from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.orders.lane_sequencing import OrderResult
 from pearl.solvers.orders.list_orders import ring_period
-from pearl.time_limit import look, watched
+from pearl.time_limit import left_s, look, watched
 
 Arrival = tuple[int, float, str]
 """A firing that is waited for, the bytes it sends, and the task that sends them ("" for none)."""
@@ -308,4 +308,4 @@ def shared_s(p: SearchSpace, quick: Sequence[Mapping[str, tuple[float, float]]])
             loads.setdefault(d, []).append((pieces[d], -x.firings(u) * occupancy / scale))
     for d, terms in loads.items():
         form.add([(load, float(p.lanes[d])), *terms], 0.0, math.inf)
-    return form.relax([(load, 1.0)], 60.0) * scale
+    return form.relax([(load, 1.0)], min(60.0, left_s())) * scale

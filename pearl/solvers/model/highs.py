@@ -22,12 +22,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-LpMethod = Literal["choose", "ipm"]
+LpMethod = Literal["choose", "ipm", "pdlp"]
 Status = Literal["optimal", "infeasible", "stopped"]
 
-_METHODS: tuple[LpMethod, ...] = ("choose", "ipm")
+_METHODS: tuple[LpMethod, ...] = ("choose", "ipm", "pdlp")
 _STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
-_PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qdd")
+_PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qddqq")
+
+STEPS = 3_000
+"""Iterations of pdlp at most. The dual solution of 1,000 tasks on 16 devices is within 0.01 % of
+the optimum by then, the primal solution is not."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class LinearProgram:
     A: by rows; the entries of row i are `first[i]` to `first[i + 1]` of `column` and `values`.
     integer: 1 where x is whole, else 0. until: when HiGHS stops at the latest, `time.monotonic()`
     seconds. gap: relative distance of value and bound at which a program with whole numbers counts
-    as solved. method: HiGHS' solver of a program without them.
+    as solved. method: HiGHS' solver of a program without them; pdlp makes STEPS iterations at most.
     """
 
     cost: Floats
@@ -98,22 +102,28 @@ class LpSolution:
     value: cost of x.
     bound: no solution costs less.
     x: the best solution found, or None.
+    dual: a multiplier of each row of a program without whole numbers, or None; of a program that
+        was stopped, no more than a guess.
     """
 
     status: Status
     value: float
     bound: float
     x: Floats | None
+    dual: Floats | None = None
 
     def to_bytes(self) -> bytes:
-        header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound)
-        return header + (b"" if self.x is None else self.x.tobytes())
+        none = np.empty(0)
+        x, dual = (none if a is None else a for a in (self.x, self.dual))
+        header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound, len(x), len(dual))
+        return header + x.tobytes() + dual.tobytes()
 
     @classmethod
     def from_bytes(cls, message: bytes) -> LpSolution:
-        status, value, bound = _SOLVED.unpack_from(message)
-        x = np.frombuffer(message, np.float64, -1, _SOLVED.size)
-        return cls(_STATUS[status], value, bound, x if len(x) else None)
+        status, value, bound, columns, rows = _SOLVED.unpack_from(message)
+        x = np.frombuffer(message, np.float64, columns, _SOLVED.size)
+        dual = np.frombuffer(message, np.float64, rows, _SOLVED.size + 8 * columns)
+        return cls(_STATUS[status], value, bound, x if columns else None, dual if rows else None)
 
 
 def solve(p: LinearProgram) -> LpSolution:
@@ -123,6 +133,8 @@ def solve(p: LinearProgram) -> LpSolution:
     h.setOptionValue("output_flag", False)
     h.setOptionValue("solver", p.method)
     h.setOptionValue("mip_rel_gap", p.gap)
+    h.setOptionValue("pdlp_iteration_limit", STEPS)
+    h.setOptionValue("threads", 1)
     taken = h.passModel(
         len(p.cost),
         len(p.low),
@@ -149,14 +161,16 @@ def solve(p: LinearProgram) -> LpSolution:
         highspy.HighsModelStatus.kInfeasible: "infeasible",
     }
     info = h.getInfo()
-    value = info.objective_function_value
+    value, solution = info.objective_function_value, h.getSolution()
+    dual = np.array(solution.row_dual) if solution.dual_valid else np.empty(0)
     return LpSolution(
         statuses.get(h.getModelStatus(), "stopped"),
         value,
         info.mip_dual_bound if p.integer.any() else value,
-        np.array(h.getSolution().col_value)
+        np.array(solution.col_value)
         if info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible)
         else None,
+        dual if len(dual) == len(p.low) and not p.integer.any() else None,
     )
 
 

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,22 @@ from numpy.typing import NDArray
 from pearl.errors import SpecError
 from pearl.solvers.model import highs, solver_process
 from pearl.solvers.model.folding import fold_program
+from pearl.solvers.model.safe_dual import Floats, Sides, safe_bound
 from pearl.time_limit import look
 
 Terms = list[tuple[int, float]]
 """Σ coefficient · variable, as (variable, coefficient) pairs."""
 
+Parts = tuple[Any, Floats, Sides, Sides]
+"""Matrix by rows (scipy), cost, limits of the variables, limits of the rows."""
+
 TOLERANCE = 1e-7
 """HiGHS' tolerance for optimality of a linear program, in the program's own units."""
+
+ENTRIES = 20_000
+"""Entries of a folded relaxation from which pdlp solves it: the multipliers that it holds at any
+time prove a bound, while an interior point that is not finished proves nothing (assumed: HiGHS'
+ipm takes less than a second up to here)."""
 
 LARGEST = 1e15
 """HiGHS takes no coefficient from here up (its option large_matrix_value)."""
@@ -79,29 +89,50 @@ class Linear:
         seconds: float,
         method: highs.LpMethod = "choose",
     ) -> float:
-        """A lower bound, with fractions allowed; 0 if there was no time enough.
+        """A lower bound, with fractions allowed and one variable and one row for all that are alike
+        (`folding`); 0 where nothing is proven.
 
-        It is that of the dual solution, to the solver's tolerance, with one variable and one row
-        for all that are alike (`folding`).
+        It is that of the dual solution: to the tolerance of a simplex or interior point that
+        finished, and else what the multipliers prove (`safe_bound`).
         """
-        solution = self._solve(objective, seconds, method=method, relaxed=True)
-        if solution is None or solution.status != "optimal":
+        until = time.monotonic() + seconds
+        parts = self._parts(objective, math.inf)
+        matrix, cost, box, rows = parts
+        fold = fold_program(matrix, (cost, *box), rows)
+        (lower, upper), used = box, fold.column
+        cost = np.bincount(fold.of, cost, len(used)).astype(np.float64)
+        parts = (
+            fold.matrix,
+            cost,
+            (lower[used], upper[used]),
+            (rows[0][fold.row], rows[1][fold.row]),
+        )
+        method = "pdlp" if len(fold.matrix.data) > ENTRIES else method
+        solution = _ask(parts, np.zeros(len(used), np.int32), until, method)
+        if solution is None:
             return 0.0
-        return max(0.0, solution.value - TOLERANCE * max(1.0, abs(solution.value)))
+        proven = 0.0
+        if solution.status == "optimal" and method != "pdlp":
+            proven = solution.value - TOLERANCE * max(1.0, abs(solution.value))
+        elif solution.dual is not None:
+            proven = safe_bound(*parts, solution.dual)
+        return max(0.0, proven)
 
-    def _solve(
-        self,
-        objective: Terms,
-        seconds: float,
-        below: float = math.inf,
-        method: highs.LpMethod = "choose",
-        relaxed: bool = False,
-    ) -> highs.LpSolution | None:
+    def _solve(self, objective: Terms, seconds: float, below: float) -> highs.LpSolution | None:
         """The answer of HiGHS to an objective of at most `below`; None where HiGHS exceeds the time
         given."""
+        until = time.monotonic() + seconds
+        parts = self._parts(objective, below)
+        return _ask(parts, np.array(self.integer, np.int32), until, "choose")
+
+    def _parts(self, objective: Terms, below: float) -> Parts:
+        """The program whose objective is at most `below`.
+
+        Raises:
+            SpecError: a coefficient is too large for HiGHS.
+        """
         from scipy.sparse import csr_array
 
-        until = time.monotonic() + seconds
         columns, upper = len(self.upper), np.array(self.upper, np.float64)
         cost = np.zeros(columns)
         for v, c in objective:
@@ -127,30 +158,27 @@ class Linear:
                 "numbers nearer to each other, or another method"
             )
         lower, bottom, top = (np.array(each, np.float64) for each in (self.lower, low, high))
-        integer = np.array(self.integer, np.int32)
-        if relaxed:
-            fold = fold_program(matrix, (cost, lower, upper), (bottom, top))
-            matrix, columns_used = fold.matrix, fold.column
-            cost = np.bincount(fold.of, cost, len(columns_used)).astype(np.float64)
-            lower, upper, integer = (
-                lower[columns_used],
-                upper[columns_used],
-                np.zeros(len(columns_used), np.int32),
-            )
-            bottom, top = bottom[fold.row], top[fold.row]
-        program = highs.LinearProgram(
-            cost=cost,
-            lower=lower,
-            upper=upper,
-            low=bottom,
-            high=top,
-            values=matrix.data.astype(np.float64),
-            integer=integer,
-            first=matrix.indptr.astype(np.int32),
-            column=matrix.indices.astype(np.int32),
-            until=until,
-            gap=GAP,
-            method=method,
-        )
-        answer = solver_process.solve_in_process(highs.__file__, program.to_bytes(), until)
-        return None if answer is None else highs.LpSolution.from_bytes(answer)
+        return matrix, cost, (lower, upper), (bottom, top)
+
+
+def _ask(
+    parts: Parts, integer: NDArray[np.int32], until: float, method: highs.LpMethod
+) -> highs.LpSolution | None:
+    """The answer of HiGHS to a program; None where HiGHS exceeds the time given."""
+    matrix, cost, (lower, upper), (low, high) = parts
+    program = highs.LinearProgram(
+        cost=cost,
+        lower=lower,
+        upper=upper,
+        low=low,
+        high=high,
+        values=matrix.data.astype(np.float64),
+        integer=integer,
+        first=matrix.indptr.astype(np.int32),
+        column=matrix.indices.astype(np.int32),
+        until=until,
+        gap=GAP,
+        method=method,
+    )
+    answer = solver_process.solve_in_process(highs.__file__, program.to_bytes(), until)
+    return None if answer is None else highs.LpSolution.from_bytes(answer)

@@ -38,12 +38,14 @@ class Search:
     method: the name under which the method is registered.
     start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
         place of a worse one. A search for a plan of a changed problem has none.
+    workers: threads at most that search at the same time.
     """
 
     deadline: float
     seed: int
     method: str
     start: Candidate | None = None
+    workers: int = 1
 
 
 Solve = Callable[["Problem", Search], "Outcome"]

@@ -34,8 +34,10 @@ class Outcome:
     best: the best plan found.
     bound: no plan costs less, in the unit of `Candidate.cost`; 0 where nothing is proven.
     timed_out: whether time ran out.
+    bound_from: where the bound comes from, one of `pearl.planning.plans.BOUND_SOURCES`.
     """
 
     best: Candidate
     bound: float
     timed_out: bool
+    bound_from: str = "search"

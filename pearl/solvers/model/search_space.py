@@ -117,9 +117,29 @@ def search_spaces(
         SpecError: a name does not exist.
         InfeasibleError: some task has no mode left.
     """
+    spaces, first_error = [], None
+    for space in each_space(problem, ignore, only):
+        if isinstance(space, SearchSpace):
+            spaces.append(space)
+        else:
+            first_error = first_error or space
+    if not spaces and first_error:
+        raise first_error
+    return spaces
+
+
+def each_space(
+    problem: Problem,
+    ignore: frozenset[str] = frozenset(),
+    only: Sequence[ReplicaSplit] | None = None,
+) -> Iterator[SearchSpace | InfeasibleError]:
+    """`search_spaces` one by one, an error in the place of a space where a task has no mode left.
+
+    Raises:
+        SpecError: a name does not exist.
+    """
     check_names(problem)
     expand(problem.graph)  # a deadlock of the graph is an error; one that fusing closes is not
-    spaces, first_error = [], None
     for split in enumerate_splits(problem.graph, problem.limits) if only is None else only:
         part = split_problem(problem, split)
         for slack in slack_choices(part.graph, part.limits):
@@ -130,12 +150,11 @@ def search_spaces(
                 except SpecError:
                     continue
                 try:
-                    spaces.append(space_of(expansion, part, ignore))
+                    space = space_of(expansion, part, ignore)
                 except InfeasibleError as error:
-                    first_error = first_error or error
-    if not spaces and first_error:
-        raise first_error
-    return spaces
+                    yield error
+                else:
+                    yield space
 
 
 def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:

@@ -1,4 +1,4 @@
-"""A run that begins where another one has got to, with options and random streams of its own."""
+"""A run that begins at the checkpoint of another one, with other options and random streams."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from pearl.training.session import Session
 
 
 def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> None:
-    """Write to the folder `into` the checkpoint of a run of `system` that goes on from the one in
-    `source`.
+    """Write a checkpoint to the folder `into` for a run of `system` that continues `source`.
 
-    Learned arrays, replay, environments and counters are those of `source`; constants that the spec
-    sets, such as step sizes, are of `system`, and the random streams are of `seed`.
+    Learned arrays, replay, environments and counters come from `source`. Constants that the spec
+    sets, such as step sizes, come from `system`, and the random streams from `seed`.
 
     Raises:
-        SpecError: there is no checkpoint, or its arrays are not those of this spec and plan.
+        SpecError: there is no checkpoint, or its arrays do not fit this spec and plan.
     """
     from pearl_devices.primitives.math.rng import key
 
     file = source / CHECKPOINT
     stored = checkpoint.load(file)
     session = Session(compile_plan(system, plan, check=True), checked_seed(seed))
-    state = RunState.of(stored.about["progress"], f"{file}: progress")
+    state = RunState.from_json(stored.about["progress"], f"{file}: progress")
     try:
-        given = session.load_checkpoint(stored, state.total_steps)
+        constants = session.load_checkpoint(stored, state.total_steps)
     except SpecError as error:
         way = f"{file}: a run of other sizes cannot go on from here: vary options that have none"
         raise SpecError(*error.problems, way) from None
-    session.seed, session.at = seed, state.iteration
-    for name, array in given.items():
+    session.seed, session.at, session.state = seed, state.iteration, state
+    for name, array in constants.items():
         session.arrays[name][...] = array
     for name, array in session.arrays.items():
         if name.startswith("rng."):
@@ -47,4 +46,4 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
     session.environments = lambda: environments
     record_trusted(system.raw)
     into.mkdir(parents=True, exist_ok=True)
-    session.save_run(into, state)
+    session.save_run(into)

@@ -119,7 +119,7 @@ class CheckpointPacer:
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayLocation:
     """The place of an array in a file.
 
     at: bytes from the beginning of the file.
@@ -140,7 +140,7 @@ class CheckpointFile:
 
     path: Path
     about: Mapping[str, Any]
-    places: Mapping[str, Place]
+    places: Mapping[str, ArrayLocation]
 
     def read(self, name: str) -> Array:
         """An array by name."""
@@ -202,7 +202,7 @@ def load(path: str | Path) -> CheckpointFile:
             size = int.from_bytes(raw.read(8), "little")
             header = json.loads(raw.read(size))
         places = {
-            name: Place(np.dtype(NUMPY[e["dtype"]]), tuple(e["shape"]), 8 + size + at)
+            name: ArrayLocation(np.dtype(NUMPY[e["dtype"]]), tuple(e["shape"]), 8 + size + at)
             for name, e in header.items()
             if name != "__metadata__"
             for at in e["data_offsets"][:1]
@@ -220,7 +220,7 @@ def load(path: str | Path) -> CheckpointFile:
             f"format {FORMAT}; go on with the version that wrote it"
         )
     wrong = [
-        f"{path}: {key} is {shown(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]
+        f"{path}: {key} is {abbreviate(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]
         for key, kind in ABOUT.items()
         if type(about.get(key)) is not kind
     ]
@@ -229,7 +229,7 @@ def load(path: str | Path) -> CheckpointFile:
     return CheckpointFile(path, about, places)
 
 
-def shown(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """A value of a file for a message, cut where it is long."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -71,7 +71,7 @@ def restore(
             out = out[: rows[0]]
         stored.read_into(name, out)
         if name == TREE and rows[0]:
-            _sum_up(into[TREE], graph, rows[0])
+            _rebuild_sum_tree(into[TREE], graph, rows[0])
 
 
 def check(
@@ -181,7 +181,7 @@ def _leaves(tree: Array, graph: TaskGraph) -> Array:
     return tree[tree.size - _tree(graph)[0][-1] :]
 
 
-def _sum_up(tree: Array, graph: TaskGraph, rows: int) -> None:
+def _rebuild_sum_tree(tree: Array, graph: TaskGraph, rows: int) -> None:
     """The nodes above the first `rows` leaves, summed as the kernels sum them."""
     from pearl_devices.primitives.replay.sum_tree import raise_range
 

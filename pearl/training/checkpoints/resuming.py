@@ -1,4 +1,4 @@
-"""Resuming: the session and the state of a checkpoint, and the changes that a run may take in."""
+"""Resuming: the session of a checkpoint, and the changes of the spec that a run accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pearl.training.session import ResumePoint, Session
 LOG = logging.getLogger("pearl")
 
 FIXED = ("train.seed",)
-"""Keys of `train` that may not change; all others of `train` may, and none beside them."""
+"""Keys of `train` that may not change. All others of `train` may; keys outside `train` may not."""
 
 
 def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) -> None:
@@ -30,7 +30,7 @@ def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) ->
     Raises:
         SpecError: every other key that changed.
     """
-    old, new = _flat(before), _flat(now)
+    old, new = _flatten(before), _flatten(now)
     changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     refused = [k for k in changed if not k.startswith("train.") or k in FIXED]
     if refused:
@@ -44,7 +44,11 @@ def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) ->
 
 
 def check_seed(before: int, asked: int | None, file: Path) -> None:
-    """Raises SpecError where the seed asked for is not the one that the run began with."""
+    """Check that a requested seed is the one that the run began with.
+
+    Raises:
+        SpecError: the requested seed is another.
+    """
     if asked is not None and asked != before:
         raise SpecError(
             f"{file}: the run began with seed {before}, and {asked} is asked for; a run goes on "
@@ -55,11 +59,12 @@ def check_seed(before: int, asked: int | None, file: Path) -> None:
 def total_steps(
     state: RunState, per: int, steps: int | None, in_spec: int, spec_now: int, file: Path
 ) -> tuple[int, int]:
-    """(env steps of the run from now on, env steps that it was to have before).
+    """Return the env steps of the run from now on, and the env steps that were planned before.
 
     per: env steps of an iteration.
-    steps: asked for; None: not said. Then those of the spec if the spec had others when the run
-        began (in_spec), else as before or, where the run has come to its end, those of the spec.
+    steps: requested; None: not given. Then the spec's count holds if it has changed since the run
+        began (`in_spec`) or if the run had come to its end; else the count before.
+    in_spec, spec_now: env steps in the spec of the checkpoint, and in the present spec.
 
     Raises:
         SpecError: fewer than are done.
@@ -84,88 +89,90 @@ def resume(
     *,
     seed: int | None,
     own_plan: bool,
-) -> tuple[Session, RunState, ResumePoint]:
-    """The session, the state and the checkpoint that a run goes on with.
+) -> Session:
+    """Load a checkpoint; return the session that continues its run.
 
-    steps, seed: as asked for; None where nothing was.
-    own_plan: go on with the plan of the checkpoint, in a new session if that plan is another.
-    Raises SpecError where the run cannot go on from this checkpoint.
+    steps, seed: requested by the user; None: not given.
+    own_plan: continue with the plan of the checkpoint, in a new session if that plan is another.
+
+    Raises:
+        SpecError: the run cannot continue from this checkpoint.
     """
     c, file, about = session.compiled, stored.path, stored.about
     check_spec(about["spec"], plain(c.system.raw), file)
     check_seed(about["seed"], seed, file)
-    state, per = RunState.of(about["progress"], f"{file}: progress"), c.graph.env_steps
+    state, per = RunState.from_json(about["progress"], f"{file}: progress"), c.graph.env_steps
     in_spec, spec_now = about["spec"]["train"]["steps"], c.system.train.steps
     total, before = total_steps(state, per, steps, in_spec, spec_now, file)
     state.total_steps = total
-    own = about["plan"] == c.plan.to_json()
-    if own_plan and not own:
+    same_plan = about["plan"] == c.plan.to_json()
+    if own_plan and not same_plan:
         session = Session(recompile(about, c.system, file, emulate=c.emulate), session.seed)
     try:
-        given = session.load_checkpoint(stored, total)
+        constants = session.load_checkpoint(stored, total)
     except SpecError as error:
-        if own or own_plan:
+        if same_plan or own_plan:
             raise
         way = f"{file}: its own plan is another than the one given: leave that out (--plan)"
         raise SpecError(*error.problems, way) from None
-    anew: list[str] = []
+    session.state = state
+    reset: list[str] = []
     if total != before:
-        anew = sorted(n for n, a in given.items() if (session.arrays[n] != a).any())
-        for name in anew:
-            session.arrays[name][...] = given[name]
+        reset = sorted(n for n, a in constants.items() if (session.arrays[n] != a).any())
+        for name in reset:
+            session.arrays[name][...] = constants[name]
         text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
-        names = f"; set anew for that: {', '.join(anew)}" if anew else ""
-        log(state, f"{text}, no longer at {before}{names}")
-    resumed = ResumePoint(stored, about["environments"], tuple(anew))
-    _check_under_way(session, state, file, own=own or own_plan)
+        names = f"; set anew for that: {', '.join(reset)}" if reset else ""
+        log_event(state, f"{text}, no longer at {before}{names}")
+    session.resume_point = ResumePoint(stored, about["environments"], tuple(reset))
+    _check_under_way(session, file, own_plan=same_plan or own_plan)
     if restoring.CURSOR in session.arrays and restoring.CURSOR not in stored.places:
-        resumed = _refill(session, resumed, state)
+        _refill_replay(session)
     if about["pearl_version"] != pearl_version():
         state.log.note(
             f"{file} was written by pearl {about['pearl_version']}, and pearl "
             f"{pearl_version()} goes on: the run need not equal one that went through",
             restarts=0,
         )
-    return session, state, resumed
+    return session
 
 
-def _check_under_way(session: Session, state: RunState, file: Path, *, own: bool) -> None:
-    """Check that the lanes can go on amid an iteration, if the checkpoint was written amid one.
+def _check_under_way(session: Session, file: Path, *, own_plan: bool) -> None:
+    """Check that the lanes can continue the unfinished iteration of a checkpoint, if any.
 
-    own: they are those of the plan in the checkpoint.
+    own_plan: the lanes are those of the plan in the checkpoint.
     """
-    c = session.compiled
-    protocol, jobs = c.protocol, c.jobs.values()
-    if state.under_way and not own:
+    protocol, state = session.compiled.protocol, session.state
+    if state.under_way and not own_plan:
         raise SpecError(
             f"{file}: was written amid an iteration, which its own plan alone can go on with: "
             "leave the other one out (--plan)"
         )
     needed = {PART} if protocol.is_single_lane else {BEGIN, *(t.name for t in protocol.graph.tasks)}
     done = int(session.arrays[STOP][1]) if STOP in session.arrays else 0
-    steps = max(
-        (job.kernel.dim("steps") for job in jobs if is_interruptible(job.kernel)), default=1
-    )
+    kernels = [job.kernel for job in session.compiled.jobs.values()]
+    steps = max((k.dim("steps") for k in kernels if is_interruptible(k)), default=1)
     if done >= steps:
         raise SpecError(
             f"{file}: {STOP} says that {done} gradient steps of a firing are done; one of this "
             f"plan has {steps}"
         )
-    amid = bool(state.under_way) or done > 0
-    if state.under_way.keys() != (needed if amid else set()):
+    unfinished = bool(state.under_way) or done > 0
+    if state.under_way.keys() != (needed if unfinished else set()):
         raise SpecError(
             f"{file}: progress: under_way has {sorted(state.under_way)}; "
-            f"{sorted(needed) if amid else 'nothing'} is needed, as {STOP} says"
+            f"{sorted(needed) if unfinished else 'nothing'} is needed, as {STOP} says"
         )
 
 
-def _refill(session: Session, resumed: ResumePoint, state: RunState) -> ResumePoint:
-    """Go on from a checkpoint without its replay.
+def _refill_replay(session: Session) -> None:
+    """Continue from a checkpoint without its replay.
 
-    Nothing is under way, environments outside the arrays start anew, and learning waits until the
-    replay is as full as it first was.
+    Nothing is under way, external environments start again, and learning waits until the replay is
+    as full as it first was.
     """
-    c = session.compiled
+    c, state, point = session.compiled, session.state, session.resume_point
+    assert point
     starts = c.system.algorithm.learning_starts
     warm = state.refilled - (-starts // c.graph.env_steps)
     state.learnt = state.learning(warm)
@@ -175,24 +182,26 @@ def _refill(session: Session, resumed: ResumePoint, state: RunState) -> ResumePo
         session.arrays[STOP][:] = 0
     if "any_order.acted" in session.arrays:
         session.arrays["any_order.acted"][:] = 0
-    log(
+    log_event(
         state,
-        f"{resumed.stored.path} holds no replay: learning goes on once {starts} env "
+        f"{point.stored.path} holds no replay: learning goes on once {starts} env "
         "steps have filled it anew, and the run will not equal one that went through",
     )
-    return ResumePoint(resumed.stored, None, (*resumed.reset, "env.", "any_order.", STOP))
+    session.resume_point = ResumePoint(
+        point.stored, None, (*point.reset, "env.", "any_order.", STOP)
+    )
 
 
-def log(state: RunState, text: str) -> None:
-    """Note with the run's events what the run is about to do, and log it at once."""
+def log_event(state: RunState, text: str) -> None:
+    """Record with the run's events what the run is about to do, and log it at once."""
     state.log.note(text, restarts=0)
     LOG.warning(text)
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {prefix: value}
     found: dict[str, Any] = {}
     for key, item in value.items():
-        found |= _flat(item, f"{prefix}.{key}" if prefix else str(key))
+        found |= _flatten(item, f"{prefix}.{key}" if prefix else str(key))
     return found

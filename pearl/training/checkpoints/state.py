@@ -64,7 +64,7 @@ class RunState:
         return self.learnt + max(self.iteration - warm, 0)
 
     @staticmethod
-    def of(progress: Mapping[str, Any], where: str) -> RunState:
+    def from_json(progress: Mapping[str, Any], where: str) -> RunState:
         """The state in a checkpoint, with no failure.
 
         progress: of the checkpoint's description. Unknown keys are left out and noted in `log`.

@@ -1,5 +1,7 @@
-"""Warm start: the networks of another run, of a policy, or of a torch `state_dict`, before a run
-begins. Nothing that a file names is imported, and nothing is unpickled."""
+"""Warm start: a run begins with the networks of another run, a policy or a torch `state_dict`.
+
+Nothing that a file names is imported, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,16 @@ from pearl_devices.kernels.interface import states
 Array = npt.NDArray[Any]
 KEPT = ("learner.", "normalise.")
 LEFT = (".m", ".v", ".steps", ".step", ".visits")
-"""Ends of the names of arrays that are no networks: moments and counters begin anew."""
+"""Ends of the names of arrays that are no networks: moments and counters start from zero."""
 
 
-def take(session: Session, path: Path) -> list[str]:
+def load_networks(session: Session, path: Path) -> list[str]:
     """Copy the networks that a file holds into a session that has just started.
 
     path: a run folder or checkpoint (all networks and statistics), a policy file, or a torch
         state_dict (.safetensors; .pt, .pth) of the network that acts.
 
-    Returns sentences about what was taken and what begins anew.
+    Return sentences about the networks that were copied and the ones that were not.
 
     Raises:
         SpecError: a sentence for every network that does not fit.
@@ -40,8 +42,8 @@ def take(session: Session, path: Path) -> list[str]:
     file = path / CHECKPOINT if path.is_dir() else path
     if not file.is_file():
         raise SpecError(f"start_from: {path}: there is no file or run folder of that name")
-    given = _networks(session, file, acting)
-    here = [n for n in arrays if _goes_along(session, n) and "@" not in n]
+    given = _read_networks(session, file, acting)
+    here = [n for n in arrays if _is_copied(session, n) and "@" not in n]
     wrong = [
         f"start_from: {file}: {n} is {given[n].dtype}{list(given[n].shape)}; this spec has "
         f"{arrays[n].dtype}{list(arrays[n].shape)}"
@@ -64,7 +66,7 @@ def take(session: Session, path: Path) -> list[str]:
         if name.startswith("policy.") and learner in taken:
             array[...] = arrays[learner]
     spread(arrays)
-    session.keep()
+    session.mark_best()
     anew = [n for n in here if n not in given and n.removesuffix(".target") not in given]
     unused = [n for n in given if n not in here]
     return [
@@ -74,17 +76,17 @@ def take(session: Session, path: Path) -> list[str]:
     ]
 
 
-def _goes_along(session: Session, name: str) -> bool:
-    """Whether an array is of a network, or of what stands between environment and network."""
+def _is_copied(session: Session, name: str) -> bool:
+    """Whether an array belongs to a network, or to a kernel between environment and network."""
     if session.acting and name in states(session.acting):
         return True
     return name.startswith(KEPT) and not name.endswith(LEFT)
 
 
-def _networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
+def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
     """The networks in a file, by the names of arrays."""
     if file.suffix in (".pt", ".pth"):
-        return {f"learner.{acting}": _flat(session, file, acting, _unpickled(file))}
+        return {f"learner.{acting}": _flatten(session, file, acting, _load_torch_tensors(file))}
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -94,30 +96,32 @@ def _networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
     except (SafetensorError, OSError, ValueError) as error:
         raise SpecError(f"start_from: {file}: not readable: {error}") from None
     if "pearl" not in about:
-        return {f"learner.{acting}": _flat(session, file, acting, tensors)}
+        return {f"learner.{acting}": _flatten(session, file, acting, tensors)}
     if "parameters" in names:
         tensors, _ = read(file)
         return {f"learner.{acting}": tensors["parameters"], **states_in(tensors)}
     stored = checkpoint.load(file)
-    wanted = [n for n in stored.places if _goes_along(session, n)]
+    wanted = [n for n in stored.places if _is_copied(session, n)]
     return {n: stored.read(n) for n in wanted if "@" not in n}
 
 
-def _unpickled(file: Path) -> Mapping[str, Array]:
-    """The tensors of a file of torch's, of which only tensors are read (`weights_only`)."""
+def _load_torch_tensors(file: Path) -> Mapping[str, Array]:
+    """Read the tensors of a file of torch, and nothing else in it (`weights_only`)."""
     import torch
 
     try:
         found = torch.load(str(file), map_location="cpu", weights_only=True)
         return {str(name): tensor.numpy() for name, tensor in found.items()}
-    except Exception as error:  # whatever torch says of a file that is no state_dict
+    except Exception as error:  # torch raises many types for a file that is no state_dict
         text = " ".join(str(error).split())[:200]
         raise SpecError(f"start_from: {file}: not a state_dict of tensors alone: {text}") from None
 
 
-def _flat(session: Session, file: Path, acting: str, tensors: Mapping[str, Array]) -> Array:
-    """The parameters of the acting network from tensors named as torch.nn.Sequential names them,
-    or in the order of its layers under names of the user's own."""
+def _flatten(session: Session, file: Path, acting: str, tensors: Mapping[str, Array]) -> Array:
+    """Flatten the tensors of a `state_dict` to the parameters of the network that acts.
+
+    The names are those of torch.nn.Sequential, or custom names in the order of the layers.
+    """
     kernel, name = session.policy("last").kernel, f"learner.{acting}"
     flat: Array = session.arrays[name].copy()
     if kernel.dims.get("states") or kernel.modules:
@@ -132,7 +136,7 @@ def _flat(session: Session, file: Path, acting: str, tensors: Mapping[str, Array
             f"start_from: {file}: {len(weights)} layers ({', '.join(weights)}); the network "
             f"{acting} has {len(layers)}"
         )
-    for (i, o), weight in zip(layers, sorted(weights, key=_order), strict=True):
+    for (i, o), weight in zip(layers, sorted(weights, key=_sort_key), strict=True):
         bias = weight.removesuffix("weight") + "bias"
         for part, shape in ((weight, (o, i)), (bias, (o,))):
             found = tensors[part].shape if part in tensors else None
@@ -150,6 +154,6 @@ def _flat(session: Session, file: Path, acting: str, tensors: Mapping[str, Array
     return flat
 
 
-def _order(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name by their value, so that layer 10 follows layer 2."""
+def _sort_key(name: str) -> list[tuple[int, str]]:
+    """Sort numbers in a name by their value, so that layer 10 follows layer 2."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in name.split(".")]

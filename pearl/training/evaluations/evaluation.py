@@ -45,7 +45,7 @@ class Evaluation:
         )
 
 
-class Player:
+class EpisodePlayer:
     """Plays episodes of the policies of one system at once.
 
     Close it: environments outside the arrays serve all of its evaluations.
@@ -76,7 +76,7 @@ class Player:
         limit_s = system.train.env_time_limit or external_envs.TIME_LIMIT_S
         try:
             with reporting_user_errors(system, "the policy"):
-                arrays, call = self.ready(episodes)
+                arrays, call = self.bind(episodes)
                 arrays[policy_of(call.kernel)[0]][:] = policy.parameters
                 for name, array in policy.states.items():
                     arrays[name][...] = array
@@ -91,14 +91,13 @@ class Player:
         returns, cut = arrays["evaluation.returns"], arrays["evaluation.cut"]
         return Evaluation(tuple(returns.tolist()), int(cut.sum()), max_steps(system))
 
-    def ready(self, episodes: int) -> tuple[Buffers, Any]:
-        """The arrays and the call that play so many episodes, bound when they are first needed."""
+    def bind(self, episodes: int) -> tuple[Buffers, Any]:
+        """Return the arrays and the call that play `episodes` episodes; bind them once."""
         if episodes not in self._bound:
-            self._bound[episodes] = self._binding(episodes)
+            self._bound[episodes] = self._bind(episodes)
         return self._bound[episodes]
 
-    def _binding(self, episodes: int) -> tuple[Buffers, Any]:
-        """The arrays and the call that play so many episodes."""
+    def _bind(self, episodes: int) -> tuple[Buffers, Any]:
         system, env = self._system, self._system.env
         kernel = kernel_of(system, self._acting, episodes)
         arrays = allocate([kernel])
@@ -128,8 +127,8 @@ def limited(
 
 
 def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
-    """One evaluation; see `Player.evaluate`."""
-    player = Player(policy.system, policy.kernel)
+    """One evaluation; see `EpisodePlayer.evaluate`."""
+    player = EpisodePlayer(policy.system, policy.kernel)
     try:
         return player.evaluate(policy, episodes, seed)
     finally:

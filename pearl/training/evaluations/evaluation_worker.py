@@ -81,7 +81,7 @@ class EvaluationWorker:
         while self._answer is None:
             self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, LOOK_S)
             if self._answer is None:
-                died += self._look(died)
+                died += self._restart_if_dead(died)
         answer, self._answer, self._orders = self._answer, None, None
         if "failure" in answer:
             raise EnvironmentFailed(answer["failure"])
@@ -90,7 +90,7 @@ class EvaluationWorker:
         found = Evaluation(tuple(answer["returns"]), answer["cut"], answer["max_steps"])
         return found, answer["cpu_s"]
 
-    def _look(self, died: int) -> bool:
+    def _restart_if_dead(self, died: int) -> bool:
         """Whether the process had died and has a successor. died: times in this evaluation."""
         ended = self._child.exit_reason()
         if self._answer is not None:

@@ -1,8 +1,8 @@
-"""The evaluations of a run: at pauses or in a lane of their own amid it, and the final ones.
+"""The evaluations of a run: during training, at pauses or in a worker, and at the end.
 
-One in a lane of its own begins at a pause, of a copy of the policy, and its result is taken at the
-next, however long it took. So which policy is the best, and where a callback stops the run, follows
-from plan and seed alone.
+An evaluation in a worker begins at a pause, with a copy of the policy. The run takes the result at
+the next pause, however long the evaluation took. Therefore plan and seed alone decide which policy
+is the best and where a callback stops the run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pearl.spec.user_code import reporting_user_errors
-from pearl.training.checkpoints.state import RunState
-from pearl.training.evaluations.evaluation import Evaluation, Player
+from pearl.training.evaluations.evaluation import EpisodePlayer, Evaluation
 from pearl.training.evaluations.evaluation_worker import EvaluationWorker
 from pearl.training.policy import Policy
 from pearl.training.run_clock import RunClock
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Finals:
-    """The final evaluation: of the best policy and of the last, one object where both are equal."""
+class FinalEvaluations:
+    """The final evaluations of the best policy and the last; one object if both are equal."""
 
     best: Evaluation
     last: Evaluation
@@ -36,120 +35,136 @@ class Finals:
 class Evaluator:
     """Evaluates the policies of a run. Close it.
 
-    session, state: of the run; others after a change of the plan.
-    lane: where the plan has one for evaluations and the run is long enough for it; None: pauses.
+    session: of the run; a change of the plan replaces it.
+    worker: plays evaluations during training, if the plan has a place for that and the run is long
+        enough; None: training pauses for evaluations.
     """
 
-    def __init__(self, session: Session, state: RunState, spent: RunClock) -> None:
-        self.session, self.state, self._spent = session, state, spent
-        c = session.compiled
-        self._player = Player(c.system, session.policy("last").kernel)
-        self.lane: EvaluationWorker | None = None
+    def __init__(self, session: Session, clock: RunClock) -> None:
+        self.session, self._clock = session, clock
+        c, state = session.compiled, session.state
+        self._player = EpisodePlayer(c.system, session.policy("last").kernel)
+        self.worker: EvaluationWorker | None = None
         placed, every = c.plan.evaluation, c.system.train.evaluate_every
         if placed and placed.apart and every and not c.emulate:
             left = (state.total_steps - state.iteration * c.graph.env_steps) // every
             if left >= placed.pays_from:
-                self.lane = EvaluationWorker(c.system, session.evaluated_arrays)
+                self.worker = EvaluationWorker(c.system, session.evaluated_arrays)
 
     def close(self) -> None:
-        """End the environments, and the lane."""
+        """End the environments and the worker."""
         self._player.close()
-        if self.lane is not None:
-            self.lane.close()
+        if self.worker is not None:
+            self.worker.close()
 
     def begin(self) -> None:
-        """Begin an evaluation of the current policy in the lane."""
+        """Begin an evaluation of the current policy in the worker."""
         self.session.copy_for_evaluation()
-        self.state.judging = self.state.iteration
-        self.again()
+        self.session.state.judging = self.session.state.iteration
+        self.restart_pending()
 
-    def again(self) -> None:
-        """Begin the evaluation that the state says is under way, where it is not."""
-        if self.lane is not None and not self.lane.playing:
-            episodes = self.session.compiled.system.train.evaluate_episodes
-            self.lane.begin(self.session.evaluated_arrays, episodes, self._seed(self._amid))
+    def restart_pending(self) -> None:
+        """Begin the evaluation that the state names, unless the worker already plays it."""
+        if self.worker is not None and not self.worker.playing:
+            self.worker.begin(self.session.evaluated_arrays, self._episodes, self._seed(self._name))
 
     @property
-    def _amid(self) -> str:
-        return f"periodic {self.state.judging or self.state.iteration}"
+    def _episodes(self) -> int:
+        return self.session.compiled.system.train.evaluate_episodes
+
+    @property
+    def _name(self) -> str:
+        """The name of the evaluation during training, which decides its random stream."""
+        return f"periodic {self.session.state.judging or self.session.state.iteration}"
 
     def _seed(self, name: str) -> int:
         return key(self.session.seed, f"evaluation {name}")
 
     def result(self) -> Evaluation:
-        """The evaluation that the state says is under way or, at a pause, of the current policy."""
-        episodes = self.session.compiled.system.train.evaluate_episodes
-        if not self.state.judging:
-            return self._judged(self.session.policy("last"), episodes, self._amid)
-        if self.lane is None:  # it was begun before the run was resumed
-            return self._judged(self.session.evaluated_policy, episodes, self._amid)
-        self.again()
-        deaths = self.lane.deaths
-        try:
-            with self._spent.on("evaluation"):
-                found, cpu_s = self.lane.result()
-        except EnvironmentFailed as error:
-            return self._left_out(error)
-        finally:
-            for _ in range(self.lane.deaths - deaths):
-                self.state.log.note("the process of evaluation died and was started again")
-        self._spent.elsewhere(cpu_s)
-        return found
+        """Complete and return the evaluation that is under way.
 
-    def final(self) -> Finals:
-        """The evaluations of the best policy and the last, in the same episodes."""
+        If none is, evaluate the current policy.
+
+        Raises:
+            EnvironmentFailed: an environment failed, and the spec does not say `restart`.
+            LaneError: the worker cannot play the evaluation.
+        """
+        if not self.session.state.judging:
+            return self._evaluate(self.session.policy("last"), self._episodes, self._name)
+        if self.worker is None:  # the evaluation began before the run was resumed
+            return self._evaluate(self.session.evaluated_policy, self._episodes, self._name)
+        self.restart_pending()
+        deaths = self.worker.deaths
+        try:
+            with self._clock.timing("evaluation"):
+                evaluation, cpu_s = self.worker.result()
+        except EnvironmentFailed as error:
+            return self._omit(error)
+        finally:
+            for _ in range(self.worker.deaths - deaths):
+                self.session.state.log.note("the process of evaluation died and was started again")
+        self._clock.add_worker_cpu_s(cpu_s)
+        return evaluation
+
+    def final(self) -> FinalEvaluations:
+        """Evaluate the best policy and the last in the same episodes.
+
+        Raises:
+            EnvironmentFailed: an environment failed, and the spec does not say `restart`.
+        """
         session = self.session
         episodes = session.compiled.system.train.final_episodes
-        best = last = self._judged(session.policy("best"), episodes, "final")
+        best = last = self._evaluate(session.policy("best"), episodes, "final")
         if not session.best_is_last():
-            last = self._judged(session.policy("last"), episodes, "final")
-        for found in {id(each): each for each in (best, last)}.values():
-            if found.cut:
-                self.state.log.note(f"in the final evaluation {found.text}", restarts=0)
-        return Finals(best, last)
+            last = self._evaluate(session.policy("last"), episodes, "final")
+        for evaluation in {id(each): each for each in (best, last)}.values():
+            if evaluation.cut:
+                session.state.log.note(f"in the final evaluation {evaluation.text}", restarts=0)
+        return FinalEvaluations(best, last)
 
-    def _judged(self, policy: Policy, episodes: int, name: str) -> Evaluation:
-        """Episodes of a policy. name: of their random stream.
-
-        Where an environment fails and the spec says `restart`, none, and a note.
-        """
+    def _evaluate(self, policy: Policy, episodes: int, name: str) -> Evaluation:
+        """Play episodes of a policy here. name: decides their random stream."""
         if not episodes:
             return Evaluation((), 0, 0)
         try:
             with (
-                self._spent.on("bind"),
+                self._clock.timing("bind"),
                 reporting_user_errors(self.session.compiled.system, "the policy"),
             ):
-                self._player.ready(episodes)
-            with self._spent.on("evaluation"):
+                self._player.bind(episodes)
+            with self._clock.timing("evaluation"):
                 return self._player.evaluate(policy, episodes, self._seed(name))
         except EnvironmentFailed as error:
-            return self._left_out(error)
+            return self._omit(error)
 
-    def _left_out(self, error: EnvironmentFailed) -> Evaluation:
+    def _omit(self, error: EnvironmentFailed) -> Evaluation:
+        """Return an evaluation without episodes, and log why; raise `error` without `restart`."""
         if self.session.compiled.system.train.on_env_failure != "restart":
             raise error
-        self.state.log.note(f"{error}; this evaluation is left out", restarts=0)
+        self.session.state.log.note(f"{error}; this evaluation is left out", restarts=0)
         return Evaluation((), 0, 0)
 
-    def keep(self, found: Evaluation, iteration: int) -> None:
-        """Note an evaluation amid a run, of the policy of an iteration. The best is kept."""
-        state, c, spent = self.state, self.session.compiled, self._spent
-        steps = iteration * c.graph.env_steps
-        if found.cut and not state.evaluation_cuts:
-            state.log.note(f"env step {steps}: in evaluation {found.text}", restarts=0)
-        state.evaluation_cuts += found.cut
-        if not found.returns:
+    def record(self, evaluation: Evaluation, iteration: int) -> None:
+        """Record an evaluation during training, and its policy if that is the best so far.
+
+        iteration: of the policy.
+        """
+        session, state, clock = self.session, self.session.state, self._clock
+        steps = iteration * session.compiled.graph.env_steps
+        if evaluation.cut and not state.evaluation_cuts:
+            state.log.note(f"env step {steps}: in evaluation {evaluation.text}", restarts=0)
+        state.evaluation_cuts += evaluation.cut
+        if not evaluation.returns:
             return
-        mean, threshold = float(np.mean(found.returns)), c.system.env.threshold
+        mean, threshold = float(np.mean(evaluation.returns)), session.compiled.system.env.threshold
         if state.best_mean is None or mean > state.best_mean:
-            spent.reached("best", steps)
+            clock.record_milestone("best", steps)
         if threshold is not None and mean >= threshold and "threshold_s" not in state.spent:
-            spent.reached("threshold", steps)
+            clock.record_milestone("threshold", steps)
         state.last_mean = mean
         if state.best_mean is None or mean >= state.best_mean:
             state.best_mean = mean
             if iteration == state.judging:
-                self.session.mark_evaluated_best()
+                session.mark_evaluated_best()
             else:
-                self.session.keep()
+                session.mark_best()

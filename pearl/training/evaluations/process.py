@@ -15,7 +15,7 @@ from pearl.runtime.lanes.workers import error_text
 from pearl.runtime.protocol.channels import SharedArrays
 from pearl.spec.reading import load_on
 from pearl.spec.user_code import UserCodeError, build_graph
-from pearl.training.evaluations.evaluation import Player
+from pearl.training.evaluations.evaluation import EpisodePlayer
 from pearl.training.policy import Policy
 from pearl_devices import platform_json, torch_threads
 from pearl_devices.base import EnvironmentFailed
@@ -37,7 +37,7 @@ def _play(parent: ParentConnection, about: Answer) -> None:
     acting = acting_of(build_graph(system))
     states = {name: arrays[f"judged.{label(name)}"] for name in held(system, acting)}
     policy = Policy(system, acting, arrays["judged.policy"], states)
-    player = Player(system, acting)
+    player = EpisodePlayer(system, acting)
     with torch_threads.restoring_threads():
         while (orders := parent.next_request()) is not None:
             begin_cpu_s = time.process_time()

@@ -1,0 +1,15 @@
+"""How many threads of this process can run at the same time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from pearl_devices.discover import cpu_quota, usable_cpus
+
+
+def usable_cpu_count(root: Path = Path("/")) -> int:
+    """CPUs of the affinity mask, cut to the quota of the control groups, and 1 at least."""
+    quota = cpu_quota(root)
+    cpus = len(usable_cpus())
+    return cpus if quota is None else max(1, min(cpus, math.floor(quota)))
