@@ -160,7 +160,7 @@ def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     arcs = ((0, 1, 0.0, 0), (1, 0, 1.0, 1))
     timing = TimedGraph(None, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)})  # type: ignore[arg-type]
     backwards = np.array([1, 0]), np.array([1, 0])  # b → a without a token
-    orders = to_orders(timing, backwards)
+    orders = to_orders(timing.names, timing.lanes, backwards)
     assert orders is not None
     assert token_free_cycle(2, [*timing.arcs, *timing.ring(orders)])
     found = search._Search(timing, ({}, math.inf), 1)

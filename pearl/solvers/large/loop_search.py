@@ -20,8 +20,8 @@ from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
-from pearl.solvers.large.load_annealing import LoadProblem, greedy, to_load_problem
-from pearl.solvers.large.loop_tables import scratch_of, to_tables
+from pearl.solvers.large.load_annealing import greedy, to_load_problem
+from pearl.solvers.large.loop_tables import producers, scratch_of, to_tables
 from pearl.solvers.large.starts import contiguous, repaired, spread
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
@@ -42,11 +42,19 @@ POLISH = 40
 CHAINS = 5
 """Assignments behind the bound of chains that are tried (assumed)."""
 
-ANNEALING, HOT, COLD = 300_000, 0.01, 0.0005
-"""Moves of annealing at most, and its temperatures as shares of the value (assumed)."""
+LONG, SHORT, LONGER = 300_000, 4_000, 1.5
+"""Moves of the first annealing at most, of later ones at first, and the factor by which those grow
+after one without gain (assumed)."""
 
-HEATS = (0.01, 0.005, 0.002)
-"""First temperatures of later annealing (assumed)."""
+HOT, COLD, HEATS = 0.01, 0.0005, (0.01, 0.005, 0.002)
+"""First and last temperature of annealing as shares of the value, and first ones of later
+annealing (assumed: best of a few tried on rings of 200 tasks)."""
+
+FIRST = 0.25
+"""Share of the work left that one annealing takes at most (assumed)."""
+
+SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
+"""Shares of the work of each way to other assignments (assumed)."""
 
 SWAPS = 0.15
 """Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
@@ -54,13 +62,17 @@ SWAPS = 0.15
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 """Spreads of the factors by which prices are changed at random (assumed)."""
 
-TRIES = 200
-"""Random moves, of which the first is taken whose loads and cycles allow a better period."""
+TRIES, MOVES = 200, 3
+"""Random changes of the best assignment, of which the first is taken whose loads and cycles allow a
+better period, and moves of one change at most (assumed)."""
 
 NOISES = (0.0, 0.05, 0.1)
 """Shares of the period by which priorities of modulo schedules are moved at random (assumed)."""
 
-EMPTY = np.empty(0, np.int64)
+AGAIN = 12
+"""Schedules of the best assignment with other priorities (assumed)."""
+
+NONE_CRITICAL = np.empty(0, np.int64)
 
 
 @dataclass
@@ -85,67 +97,65 @@ class LoopSearch:
         self.dice = np.random.default_rng(seed)
         self.best: Loop | None = None
         self.bound: ChainBound | None = None
+        self.senders = producers(space)
+        self._several = bool((self.t.firings > 1).any())
+        self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
+        self._length, self._left = SHORT, 0.0
+        # CPU-seconds of steps (2 x AMD EPYC, Zen 5): they share out the work, no clock does.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
-        self._cost_of_bound = 2e-8 * arcs
-        self._cost_of_fit = 2e-6 * n
-        self._cost_of_swap = 2e-8 * arcs
-        self._cost_of_chain = 2.2e-6 * n
-        self.near = self.b.loads.near_first, self.b.loads.near
+        self._bound_cost, self._swap_cost = 2e-8 * arcs, 2e-8 * arcs
+        self._fit_cost, self._chain_cost = 2e-6 * n, 2.2e-6 * n
 
-    def run(self, work: float) -> None:
-        """Search until `work` is done, in `_cost` units, or the time limit passes."""
-        self.left = work
+    def run(self, work: float, known: Assignment | None = None) -> None:
+        """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
+
+        known: an assignment to begin from as well.
+        """
+        self._left = work
         with suppress(OutOfTimeError):
             program = ChainProgram(self.space)
             self.bound = climb(program)
-            starts = sorted(
-                ((float(self._bound_s(p)), k, p) for k, p in enumerate(self._starts(program))),
-                key=lambda s: s[:2],
-            )
+            places = list(self._starts(program))
+            if known is not None and (place := self.b.place_of(known)) is not None:
+                places.append(place)
+            starts = sorted(((self._bound_s(p), k, p) for k, p in enumerate(places)))
             if starts and starts[0][0] > self.bound.bound_s * 1.01:
-                place = self._annealed(starts[0][2], ANNEALING, HOT)
+                place = self._annealed(starts[0][2], LONG, HOT)
                 starts.insert(0, (self._bound_s(place), -1, place))
             for _, _, place in starts:
-                self._log('start', self._try(place, 2))
+                self._try(place, len(NOISES))
             self._search(program)
             self._finish()
 
-    log = None
-    length = 4000
-    def _log(self, what, won):
-        if self.log is None: self.log = {}
-        a = self.log.setdefault(what, [0, 0, None])
-        a[0] += 1; a[1] += won
-        if won: a[2] = round(self.best.period_s, 1)
+    def orders(self) -> tuple[Assignment, Orders, float] | None:
+        """The best assignment, its orders as a plan lists them, and their exact period in seconds;
+        None where there is none, or where pair terms rule it out."""
+        if self.best is None:
+            return None
+        a = self.b.assignment(self.best.place)
+        if self.space.violates_coupling(a):
+            return None
+        timing = build_timed_graph(a)
+        names = [
+            ("+".join(self.space.expansion.units[u]), f) for u, f in self.space.expansion.nodes
+        ]
+        names += self._transfer_names(self.best.transfers)
+        number = {name: i for i, name in enumerate(timing.names)}
+        at = np.array([number[name] for name in names], np.int64)
+        following, tokens = np.empty_like(at), np.empty_like(at)
+        following[at], tokens[at] = at[self.best.rings[0]], self.best.rings[1]
+        orders = to_orders(timing.names, timing.lanes, (following, tokens))
+        return None if orders is None else (a, orders, ring_period(timing, orders))
 
-    def _finish(self) -> None:
-        """Other schedules of the best assignment, and swaps from the best ones."""
-        if self.best is None: return
-        rings = Rings(self.best.arrays, self.random)
-        least = self._bound_s(self.best.place) * (1 + SAME)
-        made = [(self.best.period_s, self.best.rings)]
-        for k in range(12):
-            self.left -= self._cost_of_fit
-            target = self.best.period_s * (0.98 + 0.01 * (k % 5))
-            start = rings.fit(target, 0.1)
-            if start is not None:
-                r, p = rings.swapped(rings.rings_of(start, target), 20, least)
-                self.left -= 20 * self._cost_of_swap
-                made.append((p, r))
-        made.sort(key=lambda m: m[0])
-        for k, (p, r) in enumerate(made[:3]):
-            n = int(max(0, self.left) * (0.6, 0.5, 1.0)[k] / self._cost_of_swap)
-            if n == 0 or self.best.period_s <= least: break
-            r, p = rings.swapped(r, n, least)
-            self.left -= n * self._cost_of_swap
-            self._log('finish', p < self.best.period_s)
-            if p < self.best.period_s:
-                self.best.period_s, self.best.rings = p, r
-                self._log('finish', True)
-
-    @property
-    def _target_s(self) -> float:
-        return CLOSER * self.best.period_s if self.best else math.inf
+    def _transfer_names(self, transfers: Ints) -> list[tuple[str, int]]:
+        devices = [d.name for d in self.space.costs.platform.devices]
+        seen: dict[str, int] = {}
+        names = []
+        for p, d in transfers:
+            name = f"{self.senders[p]}>{devices[d]}"
+            names.append((name, seen.get(name, 0)))
+            seen[name] = seen.get(name, 0) + 1
+        return names
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Assignments to begin from that the memory of devices holds."""
@@ -163,113 +173,143 @@ class LoopSearch:
         if place is not None:
             yield place
 
-    def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
-        best = place.copy()
-        steps = int(min(steps, 0.25 * self.left / self._cost_of_bound)) + 1
-        loop_moves.anneal(
-            self.t, self.b.loads.seconds, *self.near, place.copy(), best, self.s, self.random,
-            steps, hot, COLD,
-        )  # fmt: skip
-        self.left -= steps * self._cost_of_bound
-        return best
-
     def _bound_s(self, place: Ints) -> float:
         return float(timed_native.bound_of(self.t, place, self.s)[0])
 
-    def _search(self, program: ChainProgram) -> None:
-        """Better assignments until the work is done but for a part that swaps keep."""
-        reserve, turn = SWAPS * self.left, 0
-        while self.best is not None and self.left > reserve:
-            look()
-            if self._is_least:
-                return
-            turn += 1
-            tight = self.best.period_s <= self._bound_s(self.best.place) * (1 + 1e-6)
-            if tight or turn % 40 == 0:
-                self._anneal_on()
-            elif turn % 8 == 0:
-                self._perturb(program)
-            else:
-                self._step()
-
-    def _anneal_on(self) -> None:
-        """Loads and cycles bound the best plan: lower both."""
-        assert self.best is not None
-        hot = float(self.dice.choice(HEATS))
-        place = self._annealed(self.best.place, self.length, hot)
-        won = False
-        if self._bound_s(place) < self._target_s:
-            won = self._try(place, 3)
-        if not won:
-            self.length = int(self.length * 1.5)
-        self._log('anneal', won)
-
-    def _perturb(self, program: ChainProgram) -> None:
-        assert self.bound is not None
-        strength = float(self.dice.choice(STRENGTHS))
-        prices, dice = self.bound.prices, self.dice
-
-        def other(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            changed: NDArray[np.float64] = values * np.exp(
-                strength * dice.normal(size=values.shape)
-            )
-            return changed
-
-        found = Prices(other(prices.cycles), other(prices.resources), other(prices.memory))
-        _, devices = program.cheapest(found)
-        self.left -= self._cost_of_chain
-        place = repaired(self.b, spread(self.b, devices))
-        if place is not None and self._bound_s(place) < self._target_s:
-            self._log(f'price{strength}', self._try(place, 1))
-
-    def _step(self) -> None:
-        assert self.best is not None
-        trial = np.empty_like(self.best.place)
-        left = loop_moves.propose(
-            self.t, self.b.loads.seconds, *self.near, self.best.place, trial, EMPTY, self.s,
-            self.random, self._target_s, TRIES, 3,
-        )  # fmt: skip
-        self.left -= (TRIES - max(left, 0)) * self._cost_of_bound
-        if left >= 0:
-            self._log('step', self._try(trial, 1))
-        self._log('nostep', left < 0)
+    @property
+    def _target_s(self) -> float:
+        return CLOSER * self.best.period_s if self.best else math.inf
 
     @property
     def _is_least(self) -> bool:
-        return (
-            self.best is not None
-            and self.bound is not None
-            and self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
-        )
+        if self.best is None or self.bound is None:
+            return False
+        return self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
+
+    def _search(self, program: ChainProgram) -> None:
+        """Better assignments until the work is done but for the part that swaps keep."""
+        whole = self._left
+        spent = dict.fromkeys(("step", "anneal", "price"), 0.0)
+        while self.best is not None and self._left > SWAPS * whole and not self._is_least:
+            look()
+            way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
+            before = self._left
+            if way == "step":
+                self._step(self.best.place)
+            elif way == "anneal":
+                self._anneal(self.best.place)
+            else:
+                self._reprice(program)
+            spent[way] += max(before - self._left, 1e-6)
+
+    def _step(self, place: Ints) -> None:
+        """A few random moves."""
+        trial = np.empty_like(place)
+        left = loop_moves.propose(
+            *self._moves, place, trial, NONE_CRITICAL, self.s, self.random, self._target_s, TRIES,
+            MOVES,
+        )  # fmt: skip
+        self._left -= (TRIES - max(left, 0)) * self._bound_cost
+        if left >= 0:
+            self._try(trial, 1)
+
+    def _anneal(self, place: Ints) -> None:
+        """Less load, and quicker cycles."""
+        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
+        if self._bound_s(place) >= self._target_s or not self._try(place, len(NOISES)):
+            self._length = int(self._length * LONGER)
+
+    def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
+        best = place.copy()
+        steps = int(min(steps, FIRST * max(0.0, self._left) / self._bound_cost)) + 1
+        loop_moves.anneal(*self._moves, place.copy(), best, self.s, self.random, steps, hot, COLD)
+        self._left -= steps * self._bound_cost
+        return best
+
+    def _reprice(self, program: ChainProgram) -> None:
+        """The assignment of other prices."""
+        assert self.bound is not None
+        strength, dice = float(self.dice.choice(STRENGTHS)), self.dice
+        prices = self.bound.prices
+        changed = [
+            values * np.exp(strength * dice.normal(size=values.shape))
+            for values in (prices.cycles, prices.resources, prices.memory)
+        ]
+        _, devices = program.cheapest(Prices(*changed))
+        self._left -= self._chain_cost
+        place = repaired(self.b, spread(self.b, devices))
+        if place is not None and self._bound_s(place) < self._target_s:
+            self._try(place, 1)
 
     def _try(self, place: Ints, tries: int) -> bool:
         """Look for a modulo schedule of an assignment below the best period."""
         look()
+        least, target = self._bound_s(place), self._target_s
+        if least >= target:
+            return False
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
-        target = self._target_s
-        least = self._bound_s(place)
-        if target == math.inf:
-            target = least
-            for _ in range(100):
-                self.left -= self._cost_of_fit
-                start = rings.fit(target, 0.0)
-                if start is not None:
-                    break
+        first = target == math.inf
+        target = least if first else target
+        for k in range(100 if first else tries):
+            self._left -= self._fit_cost
+            start = rings.fit(target, NOISES[k % len(NOISES)])
+            if start is not None and self._take(rings, transfers, place, start, target, least):
+                return True
+            if first:
                 target *= GROWTH
-        else:
-            if least >= target:
-                return False
-            for k in range(tries):
-                self.left -= self._cost_of_fit
-                start = rings.fit(target, NOISES[k % len(NOISES)])
-                if start is not None:
-                    break
-        if start is None:
-            return False
-        found, period = rings.swapped(rings.rings_of(start, target), POLISH, least * (1 + SAME))
-        self.left -= POLISH * self._cost_of_swap
-        if period < (self.best.period_s if self.best else math.inf):
-            self.best = Loop(period, place.copy(), arrays, transfers, found)
-            return True
         return False
+
+    def _take(
+        self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
+        target: float, least: float,
+    ) -> bool:  # fmt: skip
+        """Take a schedule, after some swaps, if it is better than the best and a list says it."""
+        first = rings.rings_of(start, target)
+        self._left -= POLISH * self._swap_cost
+        found, period = rings.swapped(first, POLISH, least * (1 + SAME))
+        if self._several and not self._is_list(rings.arrays, transfers, found):
+            found, period = rings.swapped(first, 1, 0.0)
+            if not self._is_list(rings.arrays, transfers, found):
+                return False
+        if period >= (self.best.period_s if self.best else math.inf):
+            return False
+        self.best = Loop(period, place.copy(), rings.arrays, transfers, found)
+        return True
+
+    def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
+        x = self.space.expansion
+        names = [*(("+".join(x.units[u]), f) for u, f in x.nodes)]
+        names += self._transfer_names(transfers)
+        lanes: dict[int, list[int]] = {}
+        for i, k in enumerate(arrays.lane):
+            lanes.setdefault(int(k), []).append(i)
+        return to_orders(names, {str(k): tuple(v) for k, v in lanes.items()}, rings) is not None
+
+    def _finish(self) -> None:
+        """Other schedules of the best assignment, and swaps from the best ones."""
+        best = self.best
+        if best is None:
+            return
+        rings, least = Rings(best.arrays, self.random), self._bound_s(best.place) * (1 + SAME)
+        made = [(best.period_s, best.rings)]
+        for k in range(AGAIN if best.period_s > least else 0):
+            look()
+            target = best.period_s * (0.98 + 0.01 * (k % 5))
+            self._left -= self._fit_cost
+            start = rings.fit(target, NOISES[-1])
+            if start is not None:
+                found, period = rings.swapped(rings.rings_of(start, target), POLISH, least)
+                self._left -= POLISH * self._swap_cost
+                made.append((period, found))
+        made.sort(key=lambda m: m[0])
+        for k, (_, rings_before) in enumerate(made[:3]):
+            valuations = int(max(0.0, self._left) * (0.6, 0.5, 1.0)[k] / self._swap_cost)
+            if valuations == 0 or best.period_s <= least:
+                break
+            look()
+            found, period = rings.swapped(rings_before, valuations, least)
+            self._left -= valuations * self._swap_cost
+            told = not self._several or self._is_list(best.arrays, best.transfers, found)
+            if told and period < best.period_s:
+                best.period_s, best.rings = period, found

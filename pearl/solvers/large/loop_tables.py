@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.solvers.large.load_annealing import LoadProblem, best_mode, packed, shared_width
+from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import watched
 
 Floats = NDArray[np.float64]
@@ -110,6 +111,13 @@ def scratch_of(t: LoopTables) -> Scratch:
     )
 
 
+def producers(space: SearchSpace) -> list[str]:
+    """The tasks whose messages go to other units, in the order of `LoopTables.task_unit`."""
+    x = space.expansion
+    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+    return list(dict.fromkeys(e.src for e in x.graph.edges if unit[e.src] != unit[e.dst]))
+
+
 def to_tables(b: LoadProblem) -> LoopTables:
     """The tables of a search space."""
     p, x, platform = b.space, b.space.expansion, b.space.costs.platform
@@ -141,16 +149,16 @@ def to_tables(b: LoadProblem) -> LoopTables:
     arcs = np.array(rows, np.int64).reshape(-1, 4)
     arc_first = np.zeros(len(x.nodes) + 1, np.int64)
     np.cumsum(np.bincount(arcs[:, 0], minlength=len(x.nodes)), out=arc_first[1:])
-    producers = list(dict.fromkeys(e.src for e in x.graph.edges if unit[e.src] != unit[e.dst]))
-    number = {task: k for k, task in enumerate(producers)}
-    edges_of: list[list[int]] = [[] for _ in producers]
+    senders = producers(p)
+    number = {task: k for k, task in enumerate(senders)}
+    edges_of: list[list[int]] = [[] for _ in senders]
     edge_bytes = np.zeros(len(x.graph.edges))
     for e, edge in enumerate(x.graph.edges):
         single = len(x.units[unit[edge.src]]) == 1
         edge_bytes[e] = edge.bytes if single else edge.bytes * x.graph.repetition[edge.src]
         if unit[edge.src] != unit[edge.dst]:
             edges_of[number[edge.src]].append(e)
-    arcs_of: list[list[int]] = [[] for _ in producers]
+    arcs_of: list[list[int]] = [[] for _ in senders]
     for k, (_, _, _, e) in enumerate(rows):
         if e >= 0 and unit[x.graph.edges[e].src] != unit[x.graph.edges[e].dst]:
             arcs_of[number[x.graph.edges[e].src]].append(k)
@@ -184,10 +192,10 @@ def to_tables(b: LoadProblem) -> LoopTables:
         arc_first,
         np.array([unit[e.dst] for e in x.graph.edges], np.int64),
         edge_bytes,
-        np.array([unit[t] for t in producers], np.int64),
-        np.array([x.node[t, 0] for t in producers], np.int64),
+        np.array([unit[t] for t in senders], np.int64),
+        np.array([x.node[t, 0] for t in senders], np.int64),
         np.array(
-            [x.graph.repetition[t] if len(x.units[unit[t]]) == 1 else 1 for t in producers],
+            [x.graph.repetition[t] if len(x.units[unit[t]]) == 1 else 1 for t in senders],
             np.int64,
         ),
         task_first,

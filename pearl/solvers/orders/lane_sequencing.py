@@ -221,7 +221,7 @@ def _in_order_of(timing: TimedGraph, start: list[float], period: float) -> Order
             (i, -turns[i])
             for i in sorted(members, key=lambda i: (phase[i], timing.occupancy_s[i] > 0, start[i]))
         ]
-        row = to_list(timing, ring)
+        row = to_list(timing.names, ring)
         if row is None:
             return None
         orders[lane] = row

@@ -52,14 +52,14 @@ def in_turn(timing: TimedGraph) -> list[Arc]:
 
 
 def to_list(
-    timing: TimedGraph, ring: Sequence[tuple[int, int]]
+    names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...] | None:
     """The list that says a ring, with the least sum of offsets; None if no list does.
 
     ring: (node, offset in iterations) in the order of execution, from any node on.
     """
-    several = any(timing.names[i][1] for i, _ in ring)
-    cuts = [c for c in range(len(ring)) if not several or _is_list(timing, ring, c)]
+    several = any(names[i][1] for i, _ in ring)
+    cuts = [c for c in range(len(ring)) if not several or _is_list(names, ring, c)]
     if not cuts:
         return None
     offsets = [ahead for _, ahead in ring]
@@ -74,12 +74,12 @@ def to_list(
     return tuple((i, ahead - lowest) for i, ahead in row)
 
 
-def _is_list(timing: TimedGraph, ring: Sequence[tuple[int, int]], cut: int) -> bool:
+def _is_list(names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]], cut: int) -> bool:
     seen: dict[str, tuple[int, int]] = {}
     for k in range(len(ring)):
         i, ahead = ring[(cut + k) % len(ring)]
         ahead += cut + k >= len(ring)
-        task, firing = timing.names[i]
+        task, firing = names[i]
         before = seen.get(task)
         if before is None:
             if firing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -139,12 +139,14 @@ class Rings:
         return best, float(period)
 
 
-def to_orders(timing: TimedGraph, rings: Next) -> Orders | None:
+def to_orders(
+    names: Sequence[tuple[str, int]], lanes: Mapping[str, Sequence[int]], rings: Next
+) -> Orders | None:
     """The rings as lists, whose n-th entry of a task is its firing n. None if no list says them:
     all firings of each task must lie in one turn from some cut of the ring on."""
     following, tokens = rings
     orders = {}
-    for name, members in timing.lanes.items():
+    for name, members in lanes.items():
         entry, ahead = members[0], 0
         ring = []
         for _ in members:
@@ -152,7 +154,7 @@ def to_orders(timing: TimedGraph, rings: Next) -> Orders | None:
             ahead += int(tokens[entry])
             entry = int(following[entry])
         # The ring closes with one token: `ahead` is 1 now.
-        row = to_list(timing, ring)
+        row = to_list(names, ring)
         if row is None:
             return None
         orders[name] = row

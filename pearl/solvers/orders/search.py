@@ -96,9 +96,9 @@ class _Search:
         # A few valuations give the exact period and the first steps from there.
         first = self.rings.rings_of(start, target_s)
         rings, period = self._swapped(first, 20)
-        if self.several and to_orders(self.timing, rings) is None:
+        if self.several and to_orders(self.timing.names, self.timing.lanes, rings) is None:
             rings, period = self._swapped(first, 1)
-            if to_orders(self.timing, rings) is None:
+            if to_orders(self.timing.names, self.timing.lanes, rings) is None:
                 return False  # no list says this schedule: the next priorities may give another
         self.made.append((period, rings))
         return True
@@ -108,7 +108,7 @@ class _Search:
 
     def _offer(self, rings: Next) -> None:
         """Take rings as the best orders if a list says them and their exact period is less."""
-        orders = to_orders(self.timing, rings)
+        orders = to_orders(self.timing.names, self.timing.lanes, rings)
         if orders is not None:
             exact = ring_period(self.timing, orders)  # infinite for a cycle without tokens
             if exact < self.best[1] * (1 - SAME):
