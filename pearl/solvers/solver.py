@@ -174,7 +174,7 @@ def solve_problem(
     ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
     deadline = began + time_limit_s - ending_s
     grace_s = GRACE_S + GRACE * time_limit_s
-    search = Search(deadline, seed, name, workers=workers or usable_cpu_count())
+    search = Search(deadline, seed, name, None, workers or usable_cpu_count(), time_limit_s)
     spare = cache(partial(first_plan, problem))
     run = partial(or_spare, partial(from_start, registered.load(name)), spare, problem)
     regret: Regret | None = None

@@ -88,10 +88,7 @@ def _fits(t, seconds, place, used, moved, count):
     used[:] = 0.0
     for c in range(len(place)):
         used[t.device[place[c]]] += t.memory[c]
-    for d in range(len(used)):
-        if used[d] > t.capacity[d]:
-            return False
-    return True
+    return not (used > t.capacity).any()
 
 
 @_native

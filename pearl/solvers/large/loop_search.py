@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +54,9 @@ FIRST = 0.25
 
 SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
 """Shares of the work of each way to other assignments (assumed)."""
+
+ROWS = 0.2
+"""Share of the work of each of the two first searches (assumed)."""
 
 SWAPS = 0.15
 """Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
@@ -106,26 +108,26 @@ class LoopSearch:
         self._bound_cost, self._swap_cost = 2e-8 * arcs, 2e-8 * arcs
         self._fit_cost, self._chain_cost = 2e-6 * n, 2.2e-6 * n
 
-    def run(self, work: float, known: Assignment | None = None) -> None:
-        """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
-
-        known: an assignment to begin from as well.
-        """
+    def run(self, work: float) -> None:
+        """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
         self._left = work
-        with suppress(OutOfTimeError):
+        kept, part = SWAPS * work, ROWS * work
+        rows: Loop | None = None
+        try:
             program = ChainProgram(self.space)
             self.bound = climb(program)
-            places = list(self._starts(program))
-            if known is not None and (place := self.b.place_of(known)) is not None:
-                places.append(place)
-            starts = sorted(((self._bound_s(p), k, p) for k, p in enumerate(places)))
-            if starts and starts[0][0] > self.bound.bound_s * 1.01:
-                place = self._annealed(starts[0][2], LONG, HOT)
-                starts.insert(0, (self._bound_s(place), -1, place))
-            for _, _, place in starts:
+            # Two searches, from rows of classes and from little load; the better one goes on.
+            for place in contiguous(self.b, self.t, self.dice):
                 self._try(place, len(NOISES))
-            self._search(program)
+            self._search(program, self._left - part)
+            rows, self.best = self.best, None
+            self._begin(program)
+            self._search(program, self._left - part)
+            self.best = _better(self.best, rows)
+            self._search(program, kept)
             self._finish()
+        except OutOfTimeError:
+            self.best = _better(self.best, rows)
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """The best assignment, its orders as a plan lists them, and their exact period in seconds;
@@ -157,6 +159,16 @@ class LoopSearch:
             seen[name] = seen.get(name, 0) + 1
         return names
 
+    def _begin(self, program: ChainProgram) -> None:
+        """Assignments of little load and quick cycles, the least bound first."""
+        assert self.bound is not None
+        starts = sorted((self._bound_s(p), k, p) for k, p in enumerate(self._starts(program)))
+        if starts and starts[0][0] > self.bound.bound_s * 1.01:
+            place = self._annealed(starts[0][2], LONG, HOT)
+            starts.insert(0, (self._bound_s(place), -1, place))
+        for _, _, place in starts:
+            self._try(place, len(NOISES))
+
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Assignments to begin from that the memory of devices holds."""
         assert self.bound is not None
@@ -166,7 +178,6 @@ class LoopSearch:
         place = repaired(self.b, spread(self.b, devices))
         if place is not None:
             yield place
-        yield from contiguous(self.b, self.t, self.dice)
         place = greedy(self.b)
         if place is None:
             place = repaired(self.b, self.b.loads.seconds.argmin(axis=1))
@@ -186,11 +197,10 @@ class LoopSearch:
             return False
         return self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
 
-    def _search(self, program: ChainProgram) -> None:
-        """Better assignments until the work is done but for the part that swaps keep."""
-        whole = self._left
+    def _search(self, program: ChainProgram, until: float) -> None:
+        """Better assignments until so much work is left."""
         spent = dict.fromkeys(("step", "anneal", "price"), 0.0)
-        while self.best is not None and self._left > SWAPS * whole and not self._is_least:
+        while self.best is not None and self._left > until and not self._is_least:
             look()
             way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
             before = self._left
@@ -313,3 +323,8 @@ class LoopSearch:
             told = not self._several or self._is_list(best.arrays, best.transfers, found)
             if told and period < best.period_s:
                 best.period_s, best.rings = period, found
+
+
+def _better(a: Loop | None, b: Loop | None) -> Loop | None:
+    """The one of the smaller period."""
+    return min((x for x in (a, b) if x is not None), key=lambda x: x.period_s, default=None)
