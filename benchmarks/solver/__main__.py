@@ -9,6 +9,8 @@ PARTS = {
     "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
     "placement": "published placement instances", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
+    "cycles": "rings, nested loops and small graphs with cycles",
+    "pipelines": "training of pipelines with micro-batches in flight",
     "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""

@@ -32,8 +32,10 @@ def ring(seed: int, ratio: float, tokens: int, *, tasks: int = 200, devices: int
 def nested(
     seed: int, ratio: float, inner: int, outer: int, *, rings: int, each: int, devices: int
 ) -> Loop:
-    """Rings of `each` tasks with `inner` tokens, joined by an outer ring with `outer` tokens through
-    the first task of each; costs, copies and memory as those of `ring`."""
+    """Rings of `each` tasks with `inner` tokens, joined by an outer ring with `outer` tokens.
+
+    The outer ring goes through the first task of each; costs, copies and memory as in `ring`.
+    """
     pairs = []
     for k in range(rings):
         first = k * each

@@ -75,3 +75,51 @@ def test_compiled_timing_is_that_of_planning():
 def known_rings(arrays):
     """Each node again after an iteration, at the soonest: the same for any numbers of nodes."""
     return [(i, i, seconds, 1) for i, seconds in enumerate(arrays.occupancy)]
+
+
+def searched(loop, seed, work):
+    from pearl.solvers.large.loop_search import LoopSearch
+
+    (space,) = search_spaces(Problem(*loop))
+    search = LoopSearch(space, seed)
+    search.run(work)
+    return search
+
+
+def test_a_pipeline_gets_rows_of_blocks_that_overlap():
+    search = searched(pipeline(1, 16, 4, 8, equal=False), 0, 0.1)
+    a, orders, period_s = search.orders()
+    assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
+    assert not search.space.violates_coupling(a)
+    assert search.bound.bound_s <= period_s <= 1.15 * search.bound.bound_s
+    ahead = [offset for entries in orders.values() for _, offset in entries]
+    assert max(ahead) > 0  # iterations overlap
+
+
+def test_steps_and_not_the_clock_say_what_is_found():
+    first, again = (searched(ring(1, 0.3, 4, tasks=60), 3, 0.05) for _ in range(2))
+    assert first.orders()[1:] == again.orders()[1:]
+    more = searched(ring(1, 0.3, 4, tasks=60), 3, 0.3)
+    assert more.best.period_s <= first.best.period_s <= 1.5 * first.bound.bound_s
+
+
+def test_plans_of_many_rates_are_lists():
+    """Of a schedule that no list of entries says, the next one is tried."""
+    from pearl.solvers.orders.list_orders import ring_period
+
+    several = 0
+    for space in some_spaces():
+        firings = [space.expansion.firings(u) for u in range(len(space.options))]
+        if max(firings) == 1:
+            continue
+        from pearl.solvers.large.loop_search import LoopSearch
+
+        search = LoopSearch(space, 1)
+        search.run(0.005)
+        found = search.orders()
+        if found is not None:
+            a, orders, period_s = found
+            assert ring_period(build_timed_graph(a), orders) == period_s
+            assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
+            several += 1
+    assert several > 20

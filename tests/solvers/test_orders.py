@@ -166,3 +166,23 @@ def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     found = search._Search(timing, ({}, math.inf), 1)
     found._offer(backwards)
     assert found.best == ({}, math.inf)
+
+
+@pytest.mark.parametrize("size", [8, 14, 20, 40])
+def test_acyclic_graphs_reach_their_load(size: int) -> None:
+    """Entries may run ahead, so that nothing but loads bounds the period."""
+    for seed in range(8):
+        dice = random.Random(100 * seed + size)
+        names = [f"t{i}" for i in range(size)]
+        edges = [
+            Edge(names[i], names[j])
+            for j in range(1, size)
+            for i in sorted({dice.randrange(j) for _ in range(dice.randrange(3))})
+        ]
+        platform = star(devices("d0", "d1", "d2", lanes=1), latency_s=0.1)
+        modes = [mode(n, f"d{dice.randrange(3)}", dice.uniform(0.5, 1.5)) for n in names]
+        timing = timed(
+            TaskGraph("x", tasks(*names), tuple(edges)), CostTable(platform, tuple(modes))
+        )
+        found = best_orders(timing)
+        assert found.period_s == pytest.approx(max(timing.loads_s.values()), rel=1e-6)

@@ -1,7 +1,7 @@
 """Assignments of many tasks by annealing of the largest load, and a lower bound by counting.
 
-Where there are many tasks, loads and not cycles bound the period, and a search space that takes
-every copy into account is too large to be solved to proof. Then annealing finds the plan, and the
+Where there are many tasks and no cycle joins them, loads bound the period, and a search space that
+takes every copy into account is too large to be solved to proof. Then annealing finds the plan. The
 bound is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
 """
 

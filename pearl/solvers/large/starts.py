@@ -114,8 +114,9 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
             return place
         here = np.flatnonzero((loads.device[place] == over[0]) & (loads.memory > 0))
         room = used[loads.device] + loads.memory[here, None] <= loads.capacity[loads.device]
-        more = loads.seconds[here] - loads.seconds[here, place[here]][:, None]
-        more = np.where(room, more / loads.memory[here, None], math.inf)
+        able = np.isfinite(loads.seconds[here]) & room
+        more = np.where(able, loads.seconds[here], 0.0) - loads.seconds[here, place[here]][:, None]
+        more = np.where(able, more / loads.memory[here, None], math.inf)
         at = int(more.argmin())
         if not math.isfinite(more.flat[at]):
             return None

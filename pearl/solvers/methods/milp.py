@@ -1,7 +1,8 @@
 """Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
 
 Many tasks go through annealing and a bound of loads first (`load_search`), and no further where the
-period form would be too large.
+period form would be too large. Graphs with cycles are searched by assignments that are valued with
+their orders (`loop_search`), where the period form does not prove the best plan soon.
 
 The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
