@@ -1,19 +1,23 @@
 """How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
 
 Draws modules of the three packages by their lines and a single-line mutant of each
-(`benchmarks.mutants`). In a copy of the tree it runs the tests that call the mutated function, but
-for those marked `slow`, until one fails or they and their processes have taken 60 CPU-seconds:
-first the files that name the module, among them the quickest. Which tests call which functions, and
-how long each takes, is recorded first on the tree without a mutant, where every test must pass.
+(`benchmarks.mutants`). In a copy of the tree it runs the tests that lead to the mutated lines and
+the others of its room, but for those marked `slow`, until one fails or they and their processes
+have taken 60 CPU-seconds (`--limit-s`). `mutation_choice` reads from the sources which tests lead
+where, and the nearest run first. Nothing is recorded before.
 
-A mutant of a compiled kernel would cost a compilation of every kernel that calls the mutated one.
-The tests of kernels are therefore recorded a second time with NUMBA_DISABLE_JIT=1, where kernels
-are Python functions. A test that fails so, or takes 5 CPU-seconds more than twice its usual time,
-needs compiled code. A mutant of a kernel meets the other tests first, uncompiled, and then those.
+Machine code of a mutant of a kernel would have to be compiled for every kernel that calls the
+mutated one. Mutants of compiled functions and of what these mention therefore meet the tests with
+NUMBA_DISABLE_JIT=1, where kernels are Python functions, but for modules with intrinsics. Mutants of
+other lines in files that machine code may come from find the machine code of before.
 
-A mutant is killed (a test fails), survived (none does), equivalent (it survived, and a sentence in
-`mutation_equivalent.json` says why no test can fail), or out of time. The score is the share killed
-of killed and survived.
+A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
+it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
+
+A mutant is killed (a test fails), survived (none does, all having run or the CPU-seconds being
+spent), equivalent (it survived, and a sentence in `mutation_equivalent.json` says why no test can
+fail), or out of time (it makes one test take 10 CPU-seconds). The score is the share killed of
+killed and survived, with its 95 % interval (Wilson 1927).
 
 Why no maintained tool does this. mutmut 3.8 knows the tests that call a function and resumes, but
 leaves out module constants and decorated functions, so every kernel, property and cached function:
@@ -28,47 +32,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import multiprocessing
 import os
 import random
-import shutil
+import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import binomtest
+
 from benchmarks.bars import Bar, at_least, finish
 from benchmarks.mutants import Mutant, mutants, sound
-from benchmarks.mutation_choice import PACKAGES, Choice, needing, sources
-from benchmarks.mutation_runs import How, Ran, Record, Tree, adopt, listed, trace_file, warm
+from benchmarks.mutation_choice import PACKAGES, Choice, file_of, module_name, sources
+from benchmarks.mutation_runs import Tree, adopt, listed, warm
 from pearl.files import write_atomically
-from pearl_devices.cpu_count import usable_cpu_count
+from pearl_devices.primitives import code_cache
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
-MOST_S = 60.0
-"""CPU-seconds for all tests of a mutant and the processes that they start."""
-SLOWER, ALLOWANCE_S = 2.0, 5.0
-"""A test that takes more than so many times its usual time and so many CPU-seconds without compiled
-kernels needs them."""
-FILE_S = 1200.0
-"""CPU-seconds for a test file without a mutant."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
-"""The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was running;
-tests: how many were chosen, but for those; uncompiled: without compiled kernels; seconds: taken by
-the clock; cpu_s: CPU-seconds taken."""
+"""The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was stuck;
+tests: number of tests that passed; of: number of those chosen; compiled: with compiled kernels;
+cpu_s: CPU-seconds taken."""
 
 
 def digest(root: Path) -> str:
@@ -78,98 +72,58 @@ def digest(root: Path) -> str:
     return sha256("\n".join(names + texts).encode()).hexdigest()[:16]
 
 
-def recorded(pool: ProcessPoolExecutor, base: Tree, folder: Path) -> list[Record]:
-    """Runs all tests without a mutant, traced: with compiled kernels, then without, where they may
-    need some. Files that `folder` holds a record of are not run again. Ends the program if a test
-    fails."""
-    files = [f for f in listed(base.root) if f.startswith("tests/") and Path(f).match("test_*.py")]
-    running = [pool.submit(record, base, file, folder) for file in files]
-    found: list[Record] = [{}, {}]
-    for future in as_completed(running):
-        text, *both = future.result()
-        if text:
-            pool.shutdown(wait=False, cancel_futures=True)
-            sys.exit(f"these tests fail without a mutant:\n{text}")
-        for whole, part in zip(found, both, strict=True):
-            whole |= part
-    return found
+@dataclass
+class Trial:
+    """Mutants against the tests of a tree. passes: `test compiled` → whether the test passes
+    without a mutant, of those that have failed with one."""
 
+    tree: Tree
+    choice: Choice
+    limit_s: float
+    passes: dict[str, bool] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
-def record(tree: Tree, file: str, folder: Path) -> tuple[str, Record, Record]:
-    """The tests of one file that fail, and what is recorded with and without compiled kernels.
-    Those that fail traced are tried without. Those that fail without compiled kernels, or take
-    too long, need them."""
-    kept = folder / f"{file.replace('/', '.')}.json"
-    if kept.exists():
-        return "", *json.loads(kept.read_text())
-    ran, compiled = traced(tree, How(), file)
-    if ran.ended != "passed":
-        ran = tree.run([file], [], FILE_S, How())
-        if ran.ended != "passed":
-            return "\n".join(ran.failed or [file]) + f"\n{ran.text}", {}, {}
-    interpreted: Record = {}
-    if tests := needing(tree.root, compiled):
-        limits_s = {test: SLOWER * compiled[test][0] + ALLOWANCE_S for test in tests}
-        ran, interpreted = traced(tree, How(compiled=False, limits_s=limits_s), file, tests)
-        lost = {*ran.failed, *([ran.running] if ran.ended == "out of time" else ())}
-        interpreted |= {
-            test: (math.inf, interpreted[test][1]) for test in lost & interpreted.keys()
-        }
-    seconds = sum(seconds for seconds, _ in compiled.values())
-    few = f"{sum(s < math.inf for s, _ in interpreted.values()):4} of {len(tests):4} uncompiled"
-    print(f"{seconds:7.1f} s  {few}  {file}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps([compiled, interpreted]))
-    return "", compiled, interpreted
+    def outcome(self, mutant: Mutant) -> Outcome:
+        """Run the tests of one mutant."""
+        batches, ended, stopped, done, spent_s = self.choice.batches(mutant), "", "", 0, 0.0
+        name = f"{module_name(mutant.file).replace('.', '/')}.py"
+        of_kernels = name in code_cache.sources().names.values()
+        compiled = not (of_kernels and self.choice.is_compiled(mutant))
+        for batch in batches:
+            left = [t for t in batch if self.passes.get(f"{t} {compiled}", True)]
+            while left and not ended:
+                with self.tree.holding(mutant, same_code=of_kernels and compiled):
+                    ran = self.tree.run(left, self.limit_s - spent_s, compiled=compiled)
+                done, spent_s = done + sum(ran.passed.values()), spent_s + ran.cpu_s
+                if ran.ended == "passed":
+                    break
+                if ran.ended == "spent":
+                    ended = "survived"
+                    break
+                test = next((t for t in left if ran.test in (t, file_of(t))), left[0])
+                rest = left[left.index(test) :]
+                if self.sound(rest, compiled=compiled):
+                    ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
+                left = [t for t in rest[1:] if self.passes.get(f"{t} {compiled}", True)]
+        self.cpu_s += spent_s
+        return asdict(mutant) | {
+            "outcome": ended or "survived", "test": stopped, "tests": done,
+            "of": sum(map(len, batches)), "compiled": compiled, "cpu_s": round(spent_s, 2),
+        }  # fmt: skip
 
-
-def traced(tree: Tree, how: How, file: str, tests: Sequence[str] = ()) -> tuple[Ran, Record]:
-    hits = Path(tempfile.mkdtemp(dir=tree.home))
-    ran, found = tree.run([file], tests, FILE_S, replace(how, hits=hits)), {}
-    for test, seconds in ran.seconds.items():
-        traces = [trace_file(hits, name) for name in (test, *ran.wide.get(test, []))]
-        calls = {call for trace in traces if trace.exists() for call in read_trace(trace)}
-        found[test] = round(seconds, 3), sorted(calls)
-    shutil.rmtree(hits)
-    return ran, found
-
-
-def read_trace(trace: Path) -> Iterator[str]:
-    """`file function`, functions named as in a `Mutant`."""
-    for line in trace.read_text().splitlines():
-        file, name = line.split("\t")
-        where = name.replace(".<locals>", "").partition("<")[0].strip(".")
-        if where and file.split("/")[0] in PACKAGES:
-            yield f"{file} {where}"
-
-
-_copies: dict[Path, Tree] = {}
-"""Of each process of the pool: its own copy of the tree."""
-
-
-def decided(
-    base: Tree, work: Path, mutant: Mutant, groups: list[tuple[bool, list[str]]], how: How
-) -> Outcome:
-    """The outcome of one mutant against these tests of `Choice.tests`."""
-    if work not in _copies:
-        _copies[work] = Tree.copied(base.root, Path(tempfile.mkdtemp(prefix="copy", dir=work)))
-    begin, spent_s, ended, test = time.monotonic(), 0.0, "survived", ""
-    with _copies[work].holding(mutant):
-        for compiled, tests in groups:
-            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-            left_s = max(0.0, MOST_S - spent_s)
-            ran = _copies[work].run(files, tests, left_s, replace(how, compiled=compiled))
-            spent_s += ran.cpu_s
-            if ran.ended != "passed":
-                ended = "killed" if ran.ended == "failed" else ran.ended
-                test = ran.failed[0] if ran.failed else ran.running
-                break
-    count = {compiled: len(tests) for compiled, tests in groups}
-    return asdict(mutant) | {
-        "outcome": ended, "test": test, "tests": count.get(True, 0),
-        "uncompiled": count.get(False, 0), "seconds": round(time.monotonic() - begin, 2),
-        "cpu_s": round(spent_s, 2),
-    }  # fmt: skip
+    def sound(self, tests: list[str], *, compiled: bool) -> bool:
+        """Whether the first test passes without a mutant. Without compiled kernels many do not, so
+        that all are tried then."""
+        key = f"{tests[0]} {compiled}"
+        if key not in self.passes:
+            tried = tests[:1] if compiled else tests
+            ran = self.tree.run(tried, self.limit_s, first=False, compiled=compiled)
+            self.cpu_s += ran.cpu_s
+            self.passes[key] = False
+            self.passes |= {f"{test} {compiled}": passed for test, passed in ran.passed.items()}
+            if ran.ended == "stuck":
+                self.passes[f"{ran.test} {compiled}"] = False
+        return self.passes[key]
 
 
 EXTRAS = {"envpool": "devices/pearl_devices/primitives/envs/envpool_envs.py"}
@@ -230,8 +184,9 @@ def labelled(outcomes: list[Outcome], root: Path) -> list[Outcome]:
 def text(outcome: Outcome) -> str:
     """Where a mutant is, how it ended, and its difference."""
     by = f" by {outcome['test']}" if outcome["test"] else ""
-    tests = f"{outcome['uncompiled']} + {outcome['tests']} tests"
-    ended = f"{outcome['outcome']}{by}, {tests}, {outcome['seconds']} s"
+    how = "" if outcome["compiled"] else " uncompiled"
+    tests = f"{outcome['tests']} of {outcome['of']}{how} tests passed"
+    ended = f"{outcome['outcome']}{by}, {tests}, {outcome['cpu_s']} CPU-s"
     head = f"{outcome['file']}:{outcome['line']} {outcome['kind']}: {ended}"
     return f"{head}\n  - {outcome['before']}\n  + {outcome['after']}"
 
@@ -245,10 +200,12 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     for package in (*PACKAGES, "all"):
         here = [o for o in outcomes if package in ("all", o["file"].split("/")[0])]
         ended = Counter(o["outcome"] for o in here)
-        decided = ended["killed"] + ended["survived"]
-        share = f"{ended['killed'] / decided:.1%}" if decided else "–"
-        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share])
-    met = ended["killed"] >= ASKED * decided
+        killed, decided = ended["killed"], ended["killed"] + ended["survived"]
+        if decided:
+            interval = binomtest(killed, decided).proportion_ci(method="wilson")
+            share = f"{killed / decided:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share if decided else "–"])
+    met = killed >= ASKED * decided
     bars = [Bar("mutants killed of those decided", share, f"at least {ASKED:.0%}", met)]
     if len(outcomes) >= DECIDED:
         bars.append(at_least("mutants decided", decided, DECIDED, "{}"))
@@ -257,55 +214,53 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
 
 
 def tested(given: argparse.Namespace, work: Path) -> int:
-    begin, tree = time.monotonic(), digest(given.root)
-    about = {"tree": tree, "seed": given.seed, "module": given.module}
-    outcomes: list[Outcome] = []
+    """Decides the mutants that are asked for, keeping each outcome at once; the exit status."""
+    about = {
+        "tree": digest(given.root), "seed": given.seed, "module": given.module,
+        "limit_s": given.limit_s,
+    }  # fmt: skip
+    kept: dict[str, Any] = {"about": about, "passes": {}, "cpu_s": 0.0, "mutants": []}
     if given.resume and given.resume.exists():
         kept = json.loads(given.resume.read_text())
         if kept["about"] != about:
             sys.exit(f"{given.resume} is of {kept['about']}, this is {about}: name another file")
-        outcomes = kept["mutants"]
     if given.again:
         chosen = alive(given.root, given.again)
     else:
         chosen = drawn(given.root, given.seed, given.count, given.module)
-    done = {(*key(o), o["line"]) for o in outcomes}
-    base = Tree.copied(given.root, work / "base")
-    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork"), adopt) as pool:
-        choice = Choice(base.root, *recorded(pool, base, work / tree))
-        kernels, running = base.kernels(), []
-        for mutant in chosen:
-            if (*key(mutant), mutant.line) not in done:
-                how = How(first=True, kernels=kernels, stale=frozenset(choice.stale(mutant)))
-                groups = choice.tests(mutant)
-                running.append(pool.submit(decided, base, work, mutant, groups, how))
-        for future in as_completed(running):
-            outcomes.append(future.result())
-            print(f"{len(outcomes):4}  {text(outcomes[-1])}", flush=True)
+    done = {(*key(o), o["line"]) for o in kept["mutants"]}
+    if left := [m for m in chosen if (*key(m), m.line) not in done]:
+        tree = Tree.copied(given.root, work)
+        choice = Choice(tree.root, tree.collected())
+        trial = Trial(tree, choice, given.limit_s, kept["passes"], kept["cpu_s"])
+        for mutant in left:
+            kept["mutants"].append(trial.outcome(mutant))
+            kept["cpu_s"] = round(trial.cpu_s, 1)
+            print(f"{len(kept['mutants']):4}  {text(kept['mutants'][-1])}", flush=True)
             if given.resume:
-                whole = json.dumps({"about": about, "mutants": outcomes}, indent=1)
-                write_atomically(given.resume, f"{whole}\n".encode())
-    for copy in work.glob("copy*"):
-        shutil.rmtree(copy)
-    values = {"about": about, "seconds": round(time.monotonic() - begin)}
-    return shown(labelled(outcomes, given.root), given.json, values)
+                write_atomically(given.resume, f"{json.dumps(kept, indent=1)}\n".encode())
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=given.root, capture_output=True, text=True, check=False)
+    values = {"commit": commit.stdout.strip(), "about": about, "cpu_s": kept["cpu_s"]}
+    return shown(labelled(kept["mutants"], given.root), given.json, values)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=250, help="mutants (default 250)")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="CPU-seconds for one mutant")
     parser.add_argument("--module", default="", help="only modules with this in their path")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
-    parser.add_argument("--jobs", type=int, default=usable_cpu_count(), help="mutants at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
     parser.add_argument("--json", metavar="FILE")
     given = parser.parse_args(arguments)
     os.environ |= ONE_THREAD
+    adopt()
     warm()
     with tempfile.TemporaryDirectory(prefix="mutation") as folder:
-        return tested(given, given.resume.with_suffix(".work") if given.resume else Path(folder))
+        return tested(given, Path(folder))
 
 
 if __name__ == "__main__":

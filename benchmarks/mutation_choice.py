@@ -1,30 +1,35 @@
-"""Which tests a mutant meets, whether compiled, and which machine code it may change."""
+"""Which tests a mutant meets, nearest first, and whether it changes machine code: the sources are
+read, no test runs for the choice."""
 
 from __future__ import annotations
 
 import ast
-import math
+import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from copy import copy
 from pathlib import Path
 
-from benchmarks.mutants import Mutant, walk
-from benchmarks.mutation_runs import Record, listed
+from benchmarks.mutants import Mutant
+from benchmarks.mutation_runs import Unit, listed
 
 PACKAGES = ("pearl", "devices", "estimators")
 """Folders of the tree with the packages in them."""
-COMPILES = re.compile(rb"^(?:from|import) .*(?:numba|primitives\.(?:native|code_cache))", re.M)
-"""In modules with compiled functions."""
 
-Unit = tuple[str, str]
-"""A file, and a function, a class or the names that are assigned there, as `Mutant.where`."""
+FILES = 3
+"""Test files of the first batch of a mutant. Each batch has twice the files of the one before."""
+
+COMPILERS = frozenset(["compiled", "part", "njit", "overload", "intrinsic"])
+"""What compiles functions, and what is assigned from a call of one."""
+
+_REFERENCE = re.compile(r"([\w.]+):(\w+)")
+"""A function that is imported on use: `package.module:function`."""
 
 
-def sources(root: Path) -> list[str]:
+def sources(root: Path, folders: Iterable[str] = PACKAGES) -> list[str]:
     """The modules of the packages."""
-    return [f for f in listed(root) if f.endswith(".py") and f.split("/")[0] in PACKAGES]
+    return [f for f in listed(root) if f.endswith(".py") and f.split("/")[0] in folders]
 
 
 def module_name(file: str) -> str:
@@ -39,126 +44,162 @@ def room(file: str) -> str:
     return rest[0] if first == "pearl" and len(rest) > 1 else first
 
 
-def needing(root: Path, record: Record) -> list[str]:
-    """The tests that may run compiled functions: those that call a function of a module with some,
-    and those of files that import primitives themselves."""
-    files = {f for f in sources(root) if COMPILES.search((root / f).read_bytes())}
-    texts = {file: (root / file).read_text() for file in {t.partition("::")[0] for t in record}}
-    return [
-        test
-        for test, (_, calls) in record.items()
-        if "pearl_devices.primitives" in texts[test.partition("::")[0]]
-        or any(call.split()[0] in files for call in calls)
-    ]
-
-
 class Choice:
-    """compiled, interpreted: the tests with compiled kernels, and without; those that need compiled
-    ones have infinite seconds there."""
+    """The mentions of names in the packages and in the tests.
 
-    def __init__(self, root: Path, compiled: Record, interpreted: Record) -> None:
-        self.root, self.compiled, self.interpreted = root, compiled, interpreted
-        self.trees = {file: ast.parse((root / file).read_bytes()) for file in sources(root)}
-        self.seen = callers(compiled), callers(interpreted)
+    tests: test → the functions, fixtures and classes that it consists of.
+    """
 
-    @cached_property
-    def mentions(self) -> dict[str, set[Unit]]:
-        """Name → where it is mentioned."""
-        found = defaultdict[str, set[Unit]](set)
-        for file, tree in self.trees.items():
-            for where, node in walk(tree):
+    def __init__(self, root: Path, tests: dict[str, list[Unit]]) -> None:
+        self.tests = tests
+        costs = root / "tests/costs.json"
+        self.costs_s: dict[str, float] = json.loads(costs.read_text()) if costs.exists() else {}
+        self.mentions = defaultdict[str, set[Unit]](set)
+        self.importers = defaultdict[str, set[str]](set)
+        trees = {f: ast.parse((root / f).read_bytes()) for f in sources(root, (*PACKAGES, "tests"))}
+        self._files = {module_name(file): file for file in trees}
+        assigned = [node for tree in trees.values() for node in tree.body]
+        self._compilers = COMPILERS.union(
+            *(
+                {n.id for n in node.targets if isinstance(n, ast.Name)}
+                for node in assigned
+                if isinstance(node, ast.Assign) and called(node.value) & COMPILERS
+            )
+        )
+        self.compiled, self.functions = set[Unit](), set[Unit]()
+        for file, tree in trees.items():
+            self.importers[file].add(file)
+            for where, node in inside(tree):
+                for name in self._names(file, node):
+                    self.mentions[name].add((file, where))
                 match node:
-                    case ast.Name(id=name) | ast.Attribute(attr=name):
-                        found[name].add((file, where))
-                    case ast.alias(name=name):
-                        found[name].add((file, where or name))
-        return found
+                    case ast.FunctionDef(decorator_list=by) | ast.ClassDef(decorator_list=by):
+                        self.functions.add((file, where))
+                        used = by
+                    case ast.Assign(value=ast.Call(args=[_, *_]) as call):
+                        used = [call]
+                    case _:
+                        used = []
+                if any(called(each) & self._compilers for each in used):
+                    self.compiled.add((file, where))
 
-    @cached_property
-    def importers(self) -> dict[str, set[str]]:
-        """File → it and the files that import something of it."""
-        files = {module_name(file): file for file in self.trees}
-        found = {file: {file} for file in self.trees}
-        for file, tree in self.trees.items():
-            for node in ast.walk(tree):
-                names = []
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.module:
-                    names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-                for name in names:
-                    if name in files:
-                        found[files[name]].add(file)
-        return found
+    def _names(self, file: str, node: ast.AST) -> Iterator[str]:
+        """The names that a node mentions. Notes what the node imports."""
+        modules = list[str]()
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.Import(names=aliases):
+                modules = [alias.name for alias in aliases]
+            case ast.ImportFrom(module=str(module), names=aliases):
+                modules = [module, *(f"{module}.{alias.name}" for alias in aliases)]
+                yield from (alias.name for alias in aliases)
+            case ast.Constant(value=str(text)) if found := _REFERENCE.fullmatch(text):
+                module, name = found.groups()
+                modules = [m for m in self._files if f".{m}".endswith(f".{module}")]
+                yield name
+            case ast.Constant(value=str(text)) if text.isidentifier():
+                modules = [f"{module_name(file)}.{text}"]  # a table of the modules beside it
+                yield f"{text!r}"
+        for name in modules:
+            if name in self._files:
+                self.importers[self._files[name]].add(file)
 
     def users(self, unit: Unit) -> set[Unit]:
-        """What mentions this, in its file or one that imports something of it."""
+        """The places that mention the unit, in its file or one that imports something of it; any
+        place if there are none."""
         file, where = unit
-        there = {user for name in parts(where) for user in self.mentions.get(name, ())}
-        return {user for user in there if user[0] in self.importers[file]}
+        names = where.replace(".", " ").split()
+        there = {user for name in names for user in self.mentions[name]} - {unit}
+        return {user for user in there if user[0] in self.importers[file]} or there
 
-    def calling(self, unit: Unit, seen: Mapping[str, set[str]]) -> set[str]:
-        """The tests that call this function or, where none is seen to, the one around it."""
-        file, where = unit
-        names = [where, *(where.rsplit(".", n)[0] for n in range(1, where.count(".") + 1))]
-        return next((c for name in names if (c := seen.get(f"{file} {name}"))), set())
+    def distances(self, mutant: Mutant) -> dict[Unit, int]:
+        """Unit → number of mentions from there to the mutated one. The name of a module in a text
+        is two: a test may take the module from a table."""
+        near = {(mutant.file, mutant.where)}
+        known = dict.fromkeys(near, 0)
+        module = module_name(mutant.file).rpartition(".")[2]
+        for distance in range(1, len(self.mentions)):
+            near = {user for unit in near for user in self.users(unit)}
+            if distance == 2:
+                near |= {u for u in self.mentions[f"{module!r}"] if u[0].startswith("tests/")}
+            near -= known.keys()
+            known |= dict.fromkeys(near, distance)
+            if not near and distance > 1:
+                break
+        return known
 
-    def tests(self, mutant: Mutant) -> list[tuple[bool, list[str]]]:
-        """One or two groups of tests in their order, and whether kernels are compiled in each.
-
-        Those that call its function. Where no test is seen to, as with constants: those that call
-        a function that mentions it, and so on. Where no test does that either, as with a process
-        of its own: the tests of the room. A function that is seen to be called only where kernels
-        are not compiled is a kernel: then first the tests that pass so.
-        """
-        found, known, kernel = set[str](), set[Unit](), False
-        rest = [(mutant.file, mutant.where)]
+    def is_compiled(self, mutant: Mutant) -> bool:
+        """Whether machine code may change with the mutant: it is in a compiled function or around
+        one, or a compiled function mentions it, directly or through what is assigned."""
+        file, where = mutant.file, mutant.where
+        if where.partition(".")[0] in COMPILERS:
+            return False
+        if any(f == file and f"{w}.".startswith(f"{where}.") for f, w in self.compiled):
+            return True
+        rest, known = [(file, where)], set[Unit]()
         while rest:
             known.add(unit := rest.pop())
-            usual, uncompiled = (self.calling(unit, seen) for seen in self.seen)
-            found |= usual | uncompiled
-            kernel |= bool(uncompiled and not usual)
-            if not usual and not uncompiled:
+            names = unit[1].split(".")
+            around = {(unit[0], ".".join(names[:n])) for n in range(1, len(names) + 1)}
+            if around & self.compiled:
+                return True
+            if unit == (file, where) or not around & self.functions:
                 rest += self.users(unit) - known
-        if not found:
-            found = {t for t in self.compiled if t.startswith(f"tests/{room(mutant.file)}/")}
-        python = {test for test, (seconds, _) in self.interpreted.items() if seconds < math.inf}
-        quick = found & python if kernel else set[str]()
-        groups = [
-            (False, self.ordered(quick, self.interpreted, mutant)),
-            (True, self.ordered(found - quick, self.compiled, mutant)),
-        ]
-        return [(compiled, tests) for compiled, tests in groups if tests]
+        return False
 
-    def ordered(self, tests: set[str], of: Record, mutant: Mutant) -> list[str]:
-        """File after file: first those that name the module, then the quickest."""
-        total = defaultdict[str, float](float)
-        for test in tests:
-            total[test.partition("::")[0]] += of[test][0]
-        word = re.compile(rf"\b{module_name(mutant.file).rpartition('.')[2]}\b")
-        order = {f: (not word.search((self.root / f).read_text()), s, f) for f, s in total.items()}
-        return sorted(tests, key=lambda test: (order[test.partition("::")[0]], of[test][0], test))
-
-    def stale(self, mutant: Mutant) -> set[str]:
-        """The modules whose machine code may be another: those of what mentions what is mutated,
-        and of what mentions that, and so on."""
-        rest = [(mutant.file, mutant.where.split(".")[0])]
-        known = set[Unit]()
-        while rest:
-            known.add(unit := rest.pop())
-            rest += {(f, where.split(".")[0]) for f, where in self.users(unit)} - known
-        return {module_name(file) for file, _ in known}
+    def batches(self, mutant: Mutant) -> list[list[str]]:
+        """The tests that lead to the mutant, then the others of its room and of files that import
+        its module. The nearest come first, of equal ones those of its room, then the cheapest."""
+        near, place = self.distances(mutant), f"tests/{room(mutant.file)}/"
+        module = module_name(mutant.file).rpartition(".")[2]
+        order = dict[str, tuple[float, ...]]()
+        for test, units in self.tests.items():
+            distance = min((near[unit] for unit in units if unit in near), default=99)
+            if module in re.split(r"\W", test.partition("[")[2]):
+                distance = min(distance, 2)
+            seen = file_of(test) in self.importers[mutant.file] or test.startswith(place)
+            if distance < 99 or seen:
+                order[test] = distance, not test.startswith(place), self.costs_s.get(test, 0.0)
+        batches, files = list[list[str]]([[]]), set[str]()
+        for test in sorted(order, key=order.__getitem__):
+            if len(files | {file_of(test)}) > FILES << (len(batches) - 1):
+                batches.append([])
+                files.clear()
+            files.add(file_of(test))
+            batches[-1].append(test)
+        return batches
 
 
-def callers(record: Record) -> dict[str, set[str]]:
-    """`file function` → the tests that call it."""
-    found = defaultdict[str, set[str]](set)
-    for test, (_, calls) in record.items():
-        for call in calls:
-            found[call].add(test)
-    return dict(found)
+def called(node: ast.AST) -> set[str]:
+    """The name of a decorator or of a called function."""
+    match node:
+        case ast.Call(func=func):
+            return called(func)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return {name}
+    return set()
 
 
-def parts(where: str) -> list[str]:
-    """`A.b` → A, b; `x y` → x, y."""
-    return where.replace(".", " ").split()
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def inside(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every node below this one, with the function or class around it, or else the names that are
+    assigned there, as in `Mutant.where`."""
+    for child in ast.iter_child_nodes(node):
+        inner = where
+        match child:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                inner = f"{where}.{name}" if where else name
+            case ast.Assign(targets=[target, *_]) | ast.AnnAssign(target=target) if not where:
+                inner = " ".join(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+            case ast.Import() | ast.ImportFrom() if not where:
+                for alias in child.names:
+                    alone = copy(child)
+                    alone.names = [alias]
+                    yield alias.asname or alias.name, alone
+                continue
+        yield inner, child
+        yield from inside(child, inner)

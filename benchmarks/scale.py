@@ -307,7 +307,8 @@ def planned(limit_s: float) -> dict[str, Any]:
     """A plan of DQN with 4,096 environments for HOSTS × DEVICES, one copy of the actors a host at
     most: its rate, its gap, and what it took, from the platform on."""
     from pearl import load, solve
-    from pearl.planning.costs import CostTable, build_cost_table
+    from pearl.planning.costs import CostTable
+    from pearl.planning.estimated_costs import build_cost_table
     from pearl.spec.user_code import build_graph
     from pearl_devices import Link
     from pearl_devices.hosts import of_hosts

@@ -65,6 +65,7 @@ def _environment(tree: Path, caches: Path) -> dict[str, str]:
     path = os.pathsep.join(str(tree / folder) for folder in (".", "devices", "estimators"))
     kept = {"NUMBA_CACHE_DIR": caches / "numba", "PEARL_CACHE_DIR": caches / "pearl"}
     found = os.environ | ONE_THREAD | {name: str(folder) for name, folder in kept.items()}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
     return found | {"XDG_CACHE_HOME": str(caches / "user"), "PYTHONPATH": path}
 
 
@@ -124,9 +125,11 @@ def start(tree: Path, spec: str, plan: Path | None, caches: Path, *, whole: bool
 
 
 def _installed(tree: Path, folder: Path) -> None:
-    """Compile the tree's sources to bytecode, as an installation does: where Python is told to
-    write none, each run would."""
+    """Compile the tree's sources, and the libraries that a run imports, to bytecode, as an
+    installation does."""
     _spent(tree, folder, ["-m", "compileall", "-q", "pearl", "devices", "estimators"])
+    imports = "import gymnasium, highspy, jinja2, networkx, numba, scipy.optimize, torch, typer"
+    _spent(tree, folder, ["-c", imports])
 
 
 def _planned(tree: Path, spec: str, folder: Path) -> Path:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pearl.errors import InfeasibleError, SpecError
     from pearl.explanation import explain
     from pearl.graph.limits import Limits
-    from pearl.graph.task_graph import Edge, Task, TaskGraph
+    from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+    from pearl.planner.planner import pareto as pareto
+    from pearl.planner.planner import plan as plan
     from pearl.planning.costs import CostTable, Mode
     from pearl.planning.plans import Plan
     from pearl.planning.runs import Run
@@ -46,6 +48,7 @@ __all__ = [
     "Device",
     "Edge",
     "Estimate",
+    "Fusion",
     "InfeasibleError",
     "Kernel",
     "Limits",
@@ -79,7 +82,7 @@ _HOMES = {
     "pearl.planning.costs": ("CostTable", "Mode"),
     "pearl.explanation": ("explain",),
     "pearl.errors": ("InfeasibleError", "SpecError"),
-    "pearl.graph.task_graph": ("Edge", "Task", "TaskGraph"),
+    "pearl.graph.task_graph": ("Edge", "Fusion", "Task", "TaskGraph"),
     "pearl.graph.limits": ("Limits",),
     "pearl.planner.planner": ("pareto", "plan"),
     "pearl.planning.plans": ("Plan",),
@@ -104,6 +107,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("pearl.planning.plans").pearl_version()
+    if name == "io":
+        return import_module("pearl.io")
     if name not in _HOME:
         raise AttributeError(f"module 'pearl' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

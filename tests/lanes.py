@@ -14,7 +14,8 @@ import numpy as np
 from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, build_cost_table
+from pearl.planning.costs import CostTable
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
 from pearl.runtime.protocol import single_lane

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pearl import solve
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.spec.reading import load
 from pearl.spec.system import System

@@ -1,6 +1,7 @@
 """What the README and the examples show works as printed."""
 
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -49,6 +50,45 @@ def test_the_example_without_rl_finds_the_gpu_for_the_heavy_stage():
     assert plan.period_s == pytest.approx(around / 2)
 
 
+SOLVER = re.findall(r"```python\n(.*?)```", (ROOT / "docs/solver.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SOLVER, ids=["job shop", "pipeline", "groups"])
+def test_an_example_of_the_solver_is_short_and_draws_its_chart(code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert code.count("\n") < 40
+    exec(compile(code, "docs/solver.md", "exec"), {})
+    (chart,) = tmp_path.glob("*.svg")
+    assert chart.read_text() == (ROOT / "docs" / chart.name).read_text()
+    told = capsys.readouterr().out
+    assert re.search(
+        "all done after 15 s, optimal|every 9.000 ms, 0.0%|lag 1: 458 s.*optimal", told
+    )
+
+
+def test_the_example_of_groups_of_gpus_chooses_the_published_split(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["llm_placement.py"])
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import llm_placement
+
+    plan = llm_placement.main()
+    assert llm_placement.groups_of(plan) == [
+        (["rollout"], 4),
+        (["old_log_prob", "update_actor"], 12),
+    ]
+    assert (plan.period_s, plan.status) == (458.0, "optimal")
+    assert (tmp_path / "placement.svg").read_text().startswith("<svg")
+    tight = {  # training holds 84 GB on one GPU, 42 GB on each of two
+        "gpus": 4, "times": {"rollout": {1: 4.0}, "train": {1: 1.0, 2: 2.0}}, "gpu_gb": 80,
+        "sharded_gb": {"train": 84}, "each_gb": {"rollout": 40}, "transfer_s": 0.5, "lag": 1,
+    }  # fmt: skip
+    plan = pearl.solve(**llm_placement.read(tight))
+    assert plan.task("train").width == 2
+    assert sorted(llm_placement.groups_of(plan)) == [(["rollout"], 1), (["train"], 2)]
+    assert plan.period_s == 4.0  # 40 + 42 GB are too much for one group
+
+
 def test_no_path_of_a_machine_stands_in_the_repository():
     pattern = re.compile(r"/(work|root|home|tmp)/[a-z]")
     files = [p for p in ROOT.rglob("*") if p.suffix in {".md", ".py", ".toml", ".yaml"}]
@@ -61,7 +101,7 @@ def test_no_path_of_a_machine_stands_in_the_repository():
 
 PLACES = r"`((?:pearl|devices|estimators|tests|configs|benchmarks|examples|docs)/[\w./-]*[\w/])`"
 NAMES = r"\b((?:pearl|pearl_devices|pearl_estimators|benchmarks|tests)(?:\.\w+)+)"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -71,7 +111,7 @@ def test_files_and_names_of_a_page_are_there(page):
         if not re.search("NAME|KIND", place):
             assert (ROOT / place).exists(), place
     for name in set(re.findall(NAMES, text)):
-        if not re.search("NAME|KIND", name):
+        if not re.search(r"NAME|KIND|\.md$", name):
             assert there(name.split(".")), name
 
 
@@ -97,3 +137,64 @@ def test_a_recipe_is_short_and_names_its_patch():
     patches = {file.name for file in (ROOT / "tests/recipes").glob("*.patch")}
     assert {p for r in recipes for p in re.findall(r"`(\w+\.patch)`", r)} == patches
     assert all(recipe.count("\n") < 15 for recipe in recipes)
+
+
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+CODE = {
+    "README.md": "tests/test_docs.py",
+    "docs/design.md": "tests/test_docs.py",
+    "docs/tutorials/own_environment.md": "tests/test_docs.py",
+    "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
+    "docs/own_device.md": "tests/devices/test_device_kinds.py",
+    "docs/own_kernel.md": "tests/algorithms/test_own_kernel.py",
+    "docs/contract.md": "signatures, which tests/test_public.py holds",
+    "docs/steering.md": "a callback; tests/training/test_steering.py has others like it",
+    "docs/solver.md": "tests/test_docs.py",
+    "docs/sweep.md": "a sweep of many runs; tests/population runs smaller ones",
+}
+"""Page → the test that runs its blocks of Python, or the reason why none does."""
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_of_a_page_runs_or_has_a_reason(page):
+    name = str(page.relative_to(ROOT))
+    text = page.read_text()
+    assert ("```python" in text) == (name in CODE), name
+    where = CODE.get(name, "a reason")
+    if where.endswith(".py"):
+        assert page.name in (ROOT / where).read_text(), where
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist_with_these_options(page):
+    import typer.main
+
+    from pearl.cli import app
+
+    group = typer.main.get_command(app)
+    for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for line in re.findall(r"^(?:\$ )?pearl (.+)$", block, re.MULTILINE):
+            command, *words = shlex.split(line, comments=True)
+            group.commands[command].make_context(command, words)  # raises on an unknown option
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_an_own_environment_trains(tmp_path):
+    page = (ROOT / "docs/tutorials/own_environment.md").read_text()
+    environment, network, policy = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (spec,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "corridor.py").write_text(environment + network)
+    (tmp_path / "corridor.yaml").write_text(spec)
+    (tmp_path / "policy.py").write_text(policy)
+    pearl_command = [sys.executable, "-m", "pearl"]
+    for words in (
+        [*pearl_command, "train", "corridor.yaml", "--set", "train.calibrate_after=false"],
+        [*pearl_command, "train", "corridor.yaml", "--set", "algorithm.network=corridor:network",
+         "--out", "runs/with_network", "--steps", "1000"],
+    ):  # fmt: skip
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    shown = subprocess.run(
+        [sys.executable, "policy.py"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert shown.stdout.strip() == "1"

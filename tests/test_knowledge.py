@@ -33,7 +33,9 @@ of `primitives`, on a GPU the files that the records name."""
 EXCUSED = {
     "pearl/explanation/crossover.py": "the batch size that is asked about is the one of update",
     "pearl/planner/async_plan.py": "actors in any order are this pattern of tasks",
-    "pearl/planning/costs.py": "the lane of update stays where a run starts",
+    "pearl/planning/estimated_costs.py": "the lane of update stays where a run starts",
+    "pearl/planning/schedule.py": "a round of the loop is an iteration in traces",
+    "pearl/report/words.py": "a round of the loop is an iteration in reports too",
     "pearl/runtime/lanes/async_actor.py": "an actor in any order reads the newest parameters",
     "pearl/runtime/lanes/async_learner.py": "a learner in any order stores and sends",
     "pearl/runtime/protocol/lane_schedule.py": "the lane that learns is the one of update",

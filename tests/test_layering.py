@@ -37,6 +37,7 @@ ROOMS = [
     "algorithms",
     "spec",
     "planning",
+    "io",
     "solvers.orders",
     "solvers.model",
     "solvers.period",

@@ -26,8 +26,8 @@ import pearl
 from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
 from pearl.files import write_atomically
-from pearl.planning.costs import build_cost_table
 from pearl.planning.draws import Draws
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem

@@ -11,7 +11,7 @@ from benchmarks.bars import Part
 from benchmarks.protocol.waits import hosted
 from pearl import solve
 from pearl.algorithms import algorithm
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.spec.reading import load
 from pearl.spec.system import System

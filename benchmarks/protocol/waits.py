@@ -15,7 +15,7 @@ from typing import Any
 from pearl import solve
 from pearl.algorithms import algorithm
 from pearl.planner import async_plan
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.runs import Run

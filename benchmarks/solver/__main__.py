@@ -7,7 +7,8 @@ from benchmarks.run import main
 
 PARTS = {
     "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
-    "placement": "published placement instances", "speed": "small problems to proof",
+    "placement": "RL loops of language models on groups of GPUs",
+    "layers": "published placements of layers", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
     "cycles": "rings, nested loops and small graphs with cycles",
     "pipelines": "training of pipelines with micro-batches in flight",

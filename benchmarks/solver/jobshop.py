@@ -3,7 +3,7 @@
 Machines are devices with one lane, operations tasks, jobs chains of edges. Every instance is solved
 with `pearl.solve(objective="makespan")` and the time limit that the bar names; beside it stands
 HEFT alone. Best known makespans are those of ScheduleOpt/benchmarks (August 2026). The folder
-`flexible_jobshop` of the data has the files; `read_jobshop` reads any in their format.
+`flexible_jobshop` of the data has the files; `pearl.io.read_fjsp` reads them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from pathlib import Path
 
 from benchmarks.bars import AbsentError, Bar, Part, at_most
 from pearl import solve
-from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable, Mode
+from pearl.io import read_fjsp
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
-from pearl_devices import Device, Kernel, Link, Platform
-from pearl_estimators import Estimate
 
 BEST_KNOWN = {
     "Brandimarte": dict(
@@ -46,57 +43,6 @@ QUICK = ("mk01", "mk04", "k1", "k2", "k3", *(f"sfjs{i:02d}" for i in range(1, 11
 """What --quick solves: those that take under a second each."""
 
 
-def read_jobshop(path: str | Path) -> tuple[TaskGraph, CostTable]:
-    """A flexible job shop as a graph with costs: an operation is a task `j0o0`, a machine a device
-    `m0` with one lane, a job a chain of edges; machines are joined by links that cost nothing.
-
-    The file: jobs and machines in the first line (what follows there is ignored), then a job a
-    line: its number of operations, and for each its number of machines and the pairs machine,
-    time. Machines count from 0 or from 1, whichever fits the file. Times become seconds. A
-    ValueError says what is wrong with the file.
-    """
-    lines = [line.split() for line in Path(path).read_text().splitlines() if line.strip()]
-    try:
-        jobs, machines = int(lines[0][0]), int(lines[0][1])
-        shop = [_job(line) for line in lines[1 : jobs + 1]]
-    except (IndexError, ValueError) as error:
-        raise ValueError(f"{path}: not a flexible job shop: {error}") from None
-    if len(shop) < jobs:
-        raise ValueError(f"{path}: {jobs} jobs announced, {len(shop)} lines found")
-    used = {m for job in shop for ways in job for m, _ in ways}
-    first = 1 if max(used) == machines else 0
-    if min(used) < first or max(used) > machines - 1 + first:
-        raise ValueError(f"{path}: machines {min(used)} to {max(used)} used, {machines} announced")
-    names = [f"m{k}" for k in range(machines)]
-    platform = Platform(
-        "machines",
-        tuple(Device(n, "null") for n in names),
-        tuple(Link(names[0], n, 0.0, 1e18, paid_by="nobody") for n in names[1:]),
-    )
-    tasks, edges, modes = [], [], []
-    for j, job in enumerate(shop):
-        for o, ways in enumerate(job):
-            name = f"j{j}o{o}"
-            tasks.append(Task(name, Kernel("operation")))
-            if o:
-                edges.append(Edge(f"j{j}o{o - 1}", name))
-            modes += [
-                Mode((name,), names[m - first], "run", 1, Estimate(seconds)) for m, seconds in ways
-            ]
-    return TaskGraph(Path(path).stem, tuple(tasks), tuple(edges)), CostTable(platform, tuple(modes))
-
-
-def _job(line: list[str]) -> list[list[tuple[int, float]]]:
-    """The ways (machine, time) of each operation; an IndexError where the line is too short."""
-    job, at = [], 1
-    for _ in range(int(line[0])):
-        count = int(line[at])
-        pairs = range(at + 1, at + 1 + 2 * count, 2)
-        job.append([(int(line[k]), float(line[k + 1])) for k in pairs])
-        at += 1 + 2 * count
-    return job
-
-
 def run(quick: bool, data: Path | None) -> Part:
     """The table and its bars; AbsentError without the data."""
     folder = data / "flexible_jobshop" if data else None
@@ -108,7 +54,7 @@ def run(quick: bool, data: Path | None) -> Part:
         for name, best in known.items():
             if quick and name not in QUICK:
                 continue
-            graph, costs = read_jobshop(folder / f"{name}.txt")
+            graph, costs = read_fjsp(folder / f"{name}.txt")
             heft = solve(graph, costs, objective="makespan", method="heft")
             wall, cpu = time.perf_counter(), time.process_time()
             plan = solve(graph, costs, objective="makespan", time_limit_s=TIME_LIMIT_S)

@@ -52,15 +52,15 @@ IN_TURN, PROCESSES = "gymnasium", "processes"
 """The variants of a CPU that step environments one after the other, and each in a process of its
 own. A plan has the second where environments wait, or the user names it."""
 
-
 OPT_IN_VARIANTS = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
     "multiplies bfloat16",
     "eager-bf16": "rounds to bfloat16; of the updates of continuous actions, on a GPU",
     "host-rows": "keeps the rows of a replay in the host's memory, where a GPU reads them; name it "
     "for replay_insert and replay_sample alike",
-    "envpool": "steps envpool's versions of the environments; needs the package envpool (the extra "
-    "[envpool])",
+    "integer-tree": "rounds priorities to whole numbers and draws other rows; on a simulated FPGA; "
+    "name it for replay_insert, replay_sample and replay_update alike",
+    "envpool": "steps envpool's environments; needs the package envpool (the extra [envpool])",
 }
 """Variants that a plan has only where the user names them, since they compute something else than
 the others do, or have arrays in another place → what."""
@@ -107,7 +107,8 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """One place where kernels run.
 
-    kind: its backend, a key of `pearl_devices.BACKENDS`.
+    kind: its backend, a key of `pearl_devices.BACKENDS`; by default `null`, which runs nothing, for
+        costs that are given.
     width: units that lanes share.
     width_unit: the unit, as its kind names it: cores, sm, pe, ….
     max_lanes: serial executors that may run side by side on it.
@@ -127,13 +128,15 @@ class Device:
     figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
     sources: field or figure → the origin of the number; "assumed" where nothing was found.
     host: the computer that holds it, on a platform of several (`pearl_devices.hosts`), else "".
+    unit_memory_bytes: memory of one unit, of a device whose units have memory of their own, such as
+        the GPUs of a pool. Each unit of a lane holds what the modes on that lane keep there.
 
     Raises:
         ValueError: a number is out of range; the text names device and field.
     """
 
     name: str
-    kind: str
+    kind: str = "null"
     width: int = 1
     width_unit: str = "cores"
     max_lanes: int = 1
@@ -153,6 +156,7 @@ class Device:
     figures: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
+    unit_memory_bytes: float = math.inf
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
@@ -168,8 +172,9 @@ class Device:
             _check(owner, name, getattr(self, name), positive=True)
         for name in ("overhead_s", "idle_power_w", "active_power_w", "context_power_w"):
             _check(owner, name, getattr(self, name), positive=False)
-        if self.memory_bytes != math.inf:
-            _check(owner, "memory_bytes", self.memory_bytes, positive=True)
+        for name in ("memory_bytes", "unit_memory_bytes"):
+            if getattr(self, name) != math.inf:
+                _check(owner, name, getattr(self, name), positive=True)
         for name, value in self.figures.items():
             _check(owner, f"figure {name}", value, positive=False)
         if self.active_power_w < self.idle_power_w:
@@ -283,6 +288,7 @@ class Platform:
     host: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))
         names = [d.name for d in self.devices]
         if not names:
             raise ValueError(f"platform {self.name!r} has no device; it needs at least one")

@@ -63,15 +63,12 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """The ways to run `kernel` on a CPU, as (variant, cores); `Refused` where it cannot.
 
-    Where a figure `bfloat16` of the device is 0, the variants that round to it are left out:
-    without instructions for it one took minutes for what float32 does in seconds.
+    A figure `torch` of 0 leaves out the variants of torch, which is not installed there. A figure
+    `bfloat16` of 0 leaves out the variants that round to it: without instructions for bfloat16 a
+    kernel took minutes where float32 takes seconds.
     """
-    found = _variants(kernel).items()
-    slow = device.figures.get("bfloat16") == 0
     offered = tuple(
-        (name, v.cores)
-        for name, v in found
-        if v.cores <= device.width and not (slow and name.endswith("bf16"))
+        (name, v.cores) for name, v in _variants(kernel).items() if _lack(name, v, device) is None
     )
     if not offered:
         return _refused(kernel, device)
@@ -90,13 +87,18 @@ def _refused(kernel: Kernel, device: Device) -> Refused:
     if not able:
         what = "torch modules" if kernel.modules else "these sizes and options"
         return Refused(f"of its variants {', '.join(kind.variants)} none computes {what}")
-    needs = ", ".join(
-        f"{name} needs {v.cores} cores"
-        if v.cores > device.width
-        else f"{name} needs bfloat16 instructions"
-        for name, v in able.items()
-    )
-    return Refused(f"{needs}; it has {device.width} cores")
+    return Refused(", ".join(f"{name} {_lack(name, v, device)}" for name, v in able.items()))
+
+
+def _lack(name: str, variant: Variant, device: Device) -> str | None:
+    """The lack of `device` that keeps a variant from running there, as a predicate; or None."""
+    if variant.cores > device.width:
+        return f"needs {variant.cores} cores and the device has {device.width}"
+    if name.startswith("torch") and device.figures.get("torch") == 0:
+        return f"needs torch; {torch_threads.INSTALL}"
+    if name.endswith("bf16") and device.figures.get("bfloat16") == 0:
+        return "needs bfloat16 instructions"
+    return None
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
@@ -136,6 +138,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
                 f"it must be {dtype}{shape}, C-contiguous"
             )
     if variant.startswith("torch"):
+        torch_threads.require_torch(f"kernel {kernel.kind}: variant {variant}")
         torch_threads.limit_to_one()
     if kind_of(kernel).structure == "own":
         return user_kinds.bind(kind_of(kernel), kernel, variant, buffers)

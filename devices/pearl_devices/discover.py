@@ -29,6 +29,7 @@ from pearl_devices.base import (
 )
 from pearl_devices.compile_target import held_to
 from pearl_devices.cores import Core, core_of
+from pearl_devices.torch_threads import has_torch
 
 ROOT = Path("/")
 
@@ -41,12 +42,10 @@ at 2.6 GHz did products at 3.6, one at 2.45 boosts to 3.5. Of others it is assum
 CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel a core
 CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
 CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server parts draw 5 to 12 W a core
-GPU_CONTEXT_SHARE = (
-    0.2  # of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; 2605.23918)
-)
+# of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; arXiv 2605.23918)
+GPU_CONTEXT_SHARE = 0.2
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 # PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
-
 CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 # CUDA programming guide, arithmetic per compute capability; 128 for every other one since 6.1.
 HALF_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
@@ -89,8 +88,10 @@ def cpu(root: Path = ROOT) -> Device:
         "active_power_w": "assumed: 20 W and 8 W a core",
         "clock_hz": clock_source,
         "flops_per_cycle": f"assumed of {units}",
-        "bfloat16": "1 where the CPU multiplies bfloat16, by its features",
+        "bfloat16": f"the CPU has {'' if figures['bfloat16'] else 'no '}instructions for bfloat16",
     }
+    if not has_torch():
+        figures["torch"], sources["torch"] = 0.0, "torch is not installed"
     cache_source = "/sys/devices/system/cpu/cpu*/cache"
     return Device(
         "cpu",
@@ -127,7 +128,6 @@ def _number(path: Path) -> float | None:
 
 
 def usable_cpus() -> list[int]:
-    """The CPUs of the affinity mask of this process."""
     """The CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))

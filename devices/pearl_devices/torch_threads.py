@@ -6,11 +6,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
-from pearl_devices.base import Call
+from pearl_devices.base import Call, UnsupportedError
+
+INSTALL = "torch is not installed: pip install 'pearl-toolkit[train]'"
+"""The way out of every error about a missing torch."""
 
 _before: list[int] = []
 """The number of threads before the limit; empty without a limit."""
+
+
+def has_torch() -> bool:
+    """Tell whether torch is installed; import nothing."""
+    return find_spec("torch") is not None
+
+
+def require_torch(thing: str) -> None:
+    """Check that torch is installed.
+
+    thing: What needs torch; the subject of the error.
+
+    Raises:
+        UnsupportedError: torch is not installed.
+    """
+    if not has_torch():
+        raise UnsupportedError(f"{thing} needs torch; {INSTALL}")
 
 
 def limit_to_one() -> None:

@@ -1,68 +1,60 @@
-"""Closed forms of FPGA designs that nobody has built: a systolic array, a sum tree for replay.
+"""Times of the simulated FPGA: cycles of engines in Verilog, and of PEARL's released design.
 
-The cycle counts are those of designs on paper. An output-stationary n×n array finishes one tile of
-inner size k after k + 2(n-1) + 1 cycles, and a K-ary sum-tree sampler takes 3 cycles a level plus
-1. Assumed: writes to the tree take as long, draws follow each other every 3 cycles, no cycle is
-lost between tiles, passes and steps, and the clock is met. A register-transfer design may lose
-some; none was made or simulated. The other design, `released`, is in `fpga_released`.
+The cycles of a learner are those of its program (`pearl_devices.fpga.learner`), and those of the
+sum tree a form; both equal the simulation of the register-transfer code without tolerance. What no
+simulation gives is assumed: the clock, the doorbell, and that the DDR memory gives rows at its
+bandwidth. The band is the clock's: published float32 designs reach 152 to 340 MHz (FAQ, a
+Q-learning accelerator after place and route, github.com/ce-uos/faq-qlearning-accelerator; arrays on
+Stratix 10 "close to and above 300 MHz", highpermeshes.github.io, 2019), which is 0.8 to 1.5 times
+the time at 250 MHz. The other design, `released`, is in `fpga_released`.
 """
 
 from __future__ import annotations
 
-from math import isqrt
-
 from pearl_devices import Device, FigureError, Kernel
-from pearl_devices.fpga import figure, is_released, tree_width
+from pearl_devices.fpga import is_released, learner
+from pearl_devices.fpga.resources import figure, released_tree_width
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.counting import ADAM_FLOPS, parameters
 from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
 from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
-BELOW, ABOVE = 0.2, 0.5  # assumed: a built design is rather slower than its form than faster
-CYCLES_PER_LEVEL = 3  # address, read, compare; one memory a level, so the interval is 3 too
-OPTIMISER_MACS = -(-(ADAM_FLOPS + 3) // 2)  # Adam and a Polyak target, two flops a multiply-add
+BELOW, ABOVE = 0.2, 0.5  # of the clock, see above
+CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, hand on
 DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
 
 
-def gemm_cycles(m: int, k: int, n: int, array: int) -> int:
-    """Cycles of A (m×k) · B (k×n) on an output-stationary array×array grid, tile after tile.
-
-    The accumulator in row i, column j of a tile is right after k + i + j + 1 cycles, so a tile of
-    r rows and c columns takes k + (r-1) + (c-1) + 1, and k + 2(array-1) + 1 where it is full.
-    The sum over all tiles, with m rows and n columns shared among them:
-    """
-    rows, columns = -(-m // array), -(-n // array)
-    return rows * columns * (k - 1) + columns * m + rows * n
+def draw_cycles(depth: int, draws: int) -> int:
+    """Cycles from the first of so many draws, one a cycle, to the last leaf."""
+    return CYCLES_PER_LEVEL * depth + draws - 1
 
 
-def network_cycles(kernel: Kernel, array: int) -> int:
-    """Cycles of one forward pass (inference), or of all passes of one gradient step.
-
-    Activations and biases are applied as results leave the array, at no cycle of their own.
-    """
-    return sum(gemm_cycles(m, k, n, array) for m, k, n in kind_of(kernel).products(kernel))
+def set_cycles(depth: int, sets: int) -> int:
+    """Cycles from the first of so many sets, one in three cycles, until the root has the last."""
+    return CYCLES_PER_LEVEL * (depth + sets - 1)
 
 
-def optimiser_cycles(kernel: Kernel, array: int) -> int:
-    """Cycles of Adam and the target's update: array² units, a multiply-add a cycle each."""
-    size = sum(parameters(widths) for widths in kernel.networks.values())
-    return -(-size * OPTIMISER_MACS // array**2)
+def _learner_times(
+    kernel: Kernel, device: Device, variant: str, width: int
+) -> tuple[float, float, float]:
+    """Rows of the batch stream into the engine one a cycle, or as fast as the DDR memory gives
+    them; nothing else of the step hides them."""
+    clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
+    engine = learner(kernel, device, variant, width)
+    steps = kernel.dims.get("steps", 1)
+    assert isinstance(steps, int)
+    work = (engine.cycles - engine.beats) / clock
+    if kind_of(kernel).structure != "gradient":  # the host writes the observations into the engine
+        return work + engine.beats / clock, 0.0, 0.0
+    stream = max(engine.beats / clock, engine.batch * _sample_bytes(kernel) / ddr)
+    return steps * (work + stream), 0.0, device.figures.get("ddr_latency_s", DDR_LATENCY_S)
 
 
-def tree_cycles(depth: int, requests: int) -> int:
-    """Cycles from the first of `requests` draws or writes to the last result.
-
-    3·depth + 1 for one; the next one follows 3 cycles later, as every level has its own memory.
-    """
-    return CYCLES_PER_LEVEL * (requests - 1) + CYCLES_PER_LEVEL * depth + 1
-
-
-def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, float]:
+def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[float, float, float]:
     """(compute, memory, fixed) seconds of one firing, without the doorbell.
 
-    Compute and memory overlap; fixed is what neither hides: DDR latency and pipeline fill.
+    Compute and memory overlap; fixed is what neither hides: DDR latency and the depth of the tree.
     """
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
     latency = device.figures.get("ddr_latency_s", DDR_LATENCY_S)
@@ -71,15 +63,8 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
         return 0.0, kernel.bytes_in / ddr, latency
     if is_released(device):
         return fpga_released.times(kernel, width, clock, ddr)
-    if structure == "network":
-        array = isqrt(width)
-        return network_cycles(kernel, array) / clock, 0.0, 0.0
-    if structure == "gradient":
-        array, steps = isqrt(width), kernel.dim("steps")
-        cycles = network_cycles(kernel, array) + optimiser_cycles(kernel, array)
-        # Weights, targets and moments stay on chip; only the batch comes from DDR.
-        batch = kernel.dim("batch") * _sample_bytes(kernel)
-        return steps * cycles / clock, steps * batch / ddr, latency
+    if structure in ("network", "gradient"):
+        return _learner_times(kernel, device, variant, width)
     inserts = structure == "insert"
     requests = kernel.dim("envs") if inserts else kernel.dim("batch") * kernel.dim("steps")
     moved = 0.0
@@ -89,9 +74,11 @@ def _times(kernel: Kernel, device: Device, width: int) -> tuple[float, float, fl
         moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
     if not prioritised(kernel):
         return requests / clock, moved / ddr, latency
-    busy = CYCLES_PER_LEVEL * requests
-    drain = tree_cycles(tree_depth(kernel), requests) - busy
-    return busy / clock, moved / ddr, latency + drain / clock
+    draws = structure == "sample"
+    depth = tree_depth(kernel)
+    cycles = draw_cycles(depth, requests) if draws else set_cycles(depth, requests)
+    busy = requests if draws else CYCLES_PER_LEVEL * requests
+    return busy / clock, moved / ddr, latency + (cycles - busy) / clock
 
 
 def _sample_bytes(kernel: Kernel) -> int:
@@ -103,59 +90,44 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
     """The rung closed_form. Latency = doorbell + fixed + max(compute, memory).
 
     Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one is
-    rung or its pipeline drains. `width` counts multiply-add units (DSP blocks): n² of an n×n array.
-    An engine does its `steps` gradient steps one after another, so it keeps every latency.
+    rung or its pipeline drains. `width` counts multiply-add units (DSP blocks).
 
     Raises:
-        FigureError: the width is less than the design needs, or a figure is missing.
+        FigureError: no engine has this variant and width, or a figure is missing.
     """
-    least = {"tree": 0, "engine": 1}.get(variant)
-    if least is not None and width < least + tree_width(kernel):
+    if variant == "tree" and width < released_tree_width(kernel):
         raise FigureError(
             f"kernel {kernel.kind} on {device.name!r}: {variant} needs at least "
-            f"{least + tree_width(kernel)} pe, given {width}"
+            f"{released_tree_width(kernel)} pe, given {width}"
         )
-    if variant == "engine":
-        return _engine(kernel, device, width)
-    compute, memory, fixed = _times(kernel, device, width)
-    return _estimate(device, compute, memory, fixed, max(compute, memory), variant)
-
-
-def _engine(kernel: Kernel, device: Device, width: int) -> Estimate:
-    kind = kind_of(kernel)
-    array = isqrt(width - tree_width(kernel))
-    one = kind.kernel({**kernel.dims, "steps": 1})
-    times = [_times(part, device, array * array) for part, _ in kind.parts(one)]
-    steps = kernel.dim("steps")
-    compute = steps * sum(c for c, _, _ in times)
-    memory = steps * sum(m for _, m, _ in times)
-    busy = steps * sum(max(c, m) + f for c, m, f in times)
-    return _estimate(device, compute, memory, busy - max(compute, memory), busy, "engine")
+    compute, memory, fixed = _times(kernel, device, variant, width)
+    return _estimate(device, compute, memory, fixed, variant)
 
 
 def _estimate(
-    device: Device, compute: float, memory: float, fixed: float, occupancy: float, variant: str
+    device: Device, compute: float, memory: float, fixed: float, variant: str
 ) -> Estimate:
-    start = device.overhead_s
+    start, mhz = device.overhead_s, figure(device, "clock_hz") / 1e6
     latency = start + fixed + max(compute, memory)
     bound: Bound = "compute" if compute >= memory else "memory"
     if start + fixed > max(compute, memory):
         bound = "overhead"
     return Estimate(
         latency,
-        occupancy_s=min(occupancy, latency),
+        occupancy_s=min(max(compute, memory), latency),
         low_s=latency * (1 - BELOW),
         high_s=latency * (1 + ABOVE),
         rung="closed_form",
         bound_by=bound,
-        source=(
-            f"{_origin(device)}: {variant} at {figure(device, 'clock_hz') / 1e6:g} MHz, cycles "
-            "and clock assumed"
-        ),
+        source=f"{_origin(device)}: {variant} at {mhz:g} MHz, {_assumed(device)}",
     )
 
 
 def _origin(device: Device) -> str:
     if is_released(device):
         return "closed form of PEARL's released design (HeteroRL), not built here"
-    return "closed form of a design not built"
+    return "cycles of an engine in Verilog, equal to its simulation"
+
+
+def _assumed(device: Device) -> str:
+    return "cycles and clock assumed" if is_released(device) else "clock assumed"

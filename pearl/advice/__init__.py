@@ -7,6 +7,7 @@ left are named.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +18,12 @@ from pearl.advice import hardware, limits_cost, measuring, sizes
 from pearl.advice.case import Case, Finding
 from pearl.errors import SpecError
 from pearl.explanation.resolve import LEAST_S
+from pearl.files import write_atomically
 from pearl.graph.limits import time_limit_faults
 from pearl.planner.planner import as_system, plan
 from pearl.planning.draws import NUMBER, Draws
 from pearl.planning.plans import Plan, plain
+from pearl.report.document import Page
 from pearl.seeds import checked_seed
 from pearl.spec.messages import nearest
 from pearl.spec.system import System
@@ -50,6 +53,40 @@ class Advice:
         from pearl.advice.page import text
 
         return text(self)
+
+    def _repr_html_(self) -> str:
+        from pearl.report.html import cell_html
+
+        return cell_html(self.page())
+
+    def page(self, written: str = "") -> Page:
+        """Return the advice as a page. written: the date, for the footer; empty for none."""
+        from pearl.advice.page import advice_page
+
+        return advice_page(self, written)
+
+    def save(self, path: str | Path) -> None:
+        """Write the advice, whole or not at all, in the format of the suffix: .html, .json or .txt.
+
+        Raises:
+            SpecError: another suffix.
+        """
+        from pearl.report.html import page_html
+        from pearl.report.report import today
+
+        suffix = Path(path).suffix.lower()
+        if suffix == ".html":
+            text = page_html(self.page(today()))
+        elif suffix == ".json":
+            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        elif suffix == ".txt":
+            text = f"{self}\n"
+        else:
+            raise SpecError(
+                f"advice {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
+                "must be one of .html, .json, .txt"
+            )
+        write_atomically(path, text.encode())
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pearl.errors import SpecError
+from pearl_devices import UnsupportedError
 from pearl_devices.kernel import Module
+from pearl_devices.torch_threads import require_torch
 
 
 def own_networks(
@@ -28,10 +30,15 @@ def own_networks(
         Network name → module; empty without a program.
 
     Raises:
-        SpecError: A module cannot be built, or has outputs of another shape.
+        SpecError: torch is not installed, or a module cannot be built or has outputs of another
+            shape.
     """
     if program is None:
         return {}
+    try:
+        require_torch(f"algorithm.network: {program}")
+    except UnsupportedError as error:
+        raise SpecError(str(error)) from None
     from pearl_devices.primitives.torch.modules import measure
 
     modules = {}

@@ -13,11 +13,15 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pearl.errors import InfeasibleError, SpecError
+
+if TYPE_CHECKING:
+    from pearl.report.document import Page
 
 SCHEMA = 1
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -59,12 +63,14 @@ class Result:
     object: for programs, written as JSON.
     status: exit status of the process.
     after: called when text and object are written; None for no call.
+    page: makes the page that `--html` writes; None where the command has none.
     """
 
     text: str
     object: dict[str, Any]
     status: int = DONE
     after: Callable[[], None] | None = None
+    page: Callable[[], Page] | None = None
 
 
 def command(function: Callable[..., Result]) -> Callable[..., None]:
@@ -80,6 +86,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
                 if target != "-" and result.text:
                     print(result.text, flush=True)
                 _write_json(result.object, target)
+                _write_html(result, options.get("html_file"))
                 if result.after is not None:
                     result.after()
         except KeyboardInterrupt:
@@ -139,6 +146,15 @@ def _write_json(value: dict[str, Any], target: str | None) -> None:
     from pearl.files import write_atomically
 
     write_atomically(target, text.encode())
+
+
+def _write_html(result: Result, target: Path | None) -> None:
+    if target is None or result.page is None:
+        return
+    from pearl.files import write_atomically
+    from pearl.report.html import page_html
+
+    write_atomically(target, page_html(result.page()).encode())
 
 
 def main() -> None:

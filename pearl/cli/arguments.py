@@ -69,6 +69,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="The same as KEY=VALUE after SPEC."),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write the result as a page with figures."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print every table.")]
 Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output."),

@@ -45,18 +45,26 @@ def init(
         str | None,
         typer.Option(
             metavar="DEVICES",
-            help="Write this platform into the spec for editing: "
-            "cpu=ryzen_9_7950x,gpu=rtx_4090x2, of "
-            "`pearl list devices`.",
+            help="Write a platform file instead of a spec, for editing and for `platform: FILE`: "
+            "cpu=ryzen_9_7950x,gpu=rtx_4090x2, of `pearl list devices`.",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Write every key with its default and its meaning.")
+    ] = False,
     json_file: Json = None,
 ) -> Result:
-    """Write a commented spec to start from."""
+    """Write a spec to start from, or a platform file."""
     from pearl.files import make_folders
+    from pearl.spec.platform_template import platform_text
     from pearl.spec.template import init_text
 
-    text = init_text(algorithm, env, platform)
+    if platform is None:
+        text, following = init_text(algorithm, env, full=full), f"pearl check {file}"
+    elif algorithm or env or full:
+        raise SpecError("--platform writes a platform file; leave out --algorithm, --env, --full")
+    else:
+        text, following = platform_text(platform), f"pearl plan SPEC platform={file}"
     make_folders(file)
     try:
         with file.open("x", encoding="utf-8") as out:
@@ -66,7 +74,7 @@ def init(
             f"{file}: exists already; init does not overwrite, name another file"
         ) from None
     value = {"schema": SCHEMA, "path": str(file)}
-    return Result(f"wrote {file}; next: pearl check {file}", value)
+    return Result(f"wrote {file}; next: {following}", value)
 
 
 @command

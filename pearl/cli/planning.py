@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import SCHEMA, Result, command
-from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, warn_of_measuring
+from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
 
@@ -29,6 +29,10 @@ class Objective(StrEnum):
 def plan(
     spec: Spec,
     keys: Keys = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="OTHER.json", help="Put the plan beside these plans."),
+    ] = None,
     diff: Annotated[
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
     ] = None,
@@ -54,7 +58,9 @@ def plan(
             metavar="DIR", help="With --explain: write the near-optimal plans to this folder."
         ),
     ] = None,
+    verbose: Verbose = False,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
@@ -62,20 +68,24 @@ def plan(
     from pearl.explanation import explain as explained
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
-    from pearl.report.report import Report
+    from pearl.report.compare import SideBySide, side_of_plan
+    from pearl.report.report import Report, today
+    from pearl.report.terminal import terminal_width
 
     if runner_ups is not None and not explain:
         raise SpecError(
             f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
         )
     other = load_plan(diff) if diff else None
+    others = [(file.stem, load_plan(file)) for file in compare or ()]
     override = [f"objective={objective.value}"] if objective else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
     result = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
     explanation = explained(result) if explain else None
     report = Report(result, None, system, explanation=explanation)
-    text, value = str(report), report.to_json()
+    text = report.text(terminal_width(), verbose=verbose)
+    value = report.to_json()
     if explanation is not None and runner_ups is not None:
         runner_ups.mkdir(parents=True, exist_ok=True)
         for n, close in enumerate(explanation.runner_ups.plans, 1):
@@ -84,7 +94,12 @@ def plan(
     if other is not None:
         value["diff"] = difference(other, result)
         text = difference_text(other, result)
-    return Result(text, value)
+    if others:
+        sides = [side_of_plan(system.name, result), *(side_of_plan(*pair) for pair in others)]
+        beside = SideBySide(tuple(sides))
+        value = {**value, "compare": beside.to_json()["sides"]}
+        return Result(str(beside), value, page=lambda: beside.page(today()))
+    return Result(text, value, page=lambda: report.page(today()))
 
 
 @command
@@ -98,11 +113,14 @@ def pareto(
         float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
     ] = 60.0,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Compute the throughput–power Pareto front."""
     from pearl.cli.text import front_text
     from pearl.planner.planner import pareto
+    from pearl.report.front_page import front_page
+    from pearl.report.report import today
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
@@ -114,7 +132,8 @@ def pareto(
         "assignments": [[number[id(p)] for p in row.plans] for row in plans.assignments],
         "open_w": [list(ends) for ends in plans.open_w],
     }
-    return Result(front_text(plans, plans.open_w), value)
+    text = front_text(plans, plans.open_w)
+    return Result(text, value, page=lambda: front_page(plans, system.name, today()))
 
 
 @command
@@ -129,13 +148,16 @@ def balance(
         typer.Option(min=1, help="Also plan how to partition this many such GPUs into slices."),
     ] = None,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Find how many actor threads keep the GPU busy (threads per SM)."""
     from pearl.files import write_atomically
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.gpu_slices import plan_slices
+    from pearl.report.balance_page import balance_page
     from pearl.report.balance_text import balance_svg, balance_text, slices_text
+    from pearl.report.report import today
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
@@ -145,7 +167,9 @@ def balance(
         write_atomically(plot, balance_svg(result).encode())
     parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
     value = {**result.to_json(), "slices": slices.to_json() if slices else None}
-    return Result("\n\n".join(parts), {"schema": SCHEMA, **value})
+    text = "\n\n".join(parts)
+    value = {"schema": SCHEMA, **value}
+    return Result(text, value, page=lambda: balance_page(result, today()))
 
 
 @command
@@ -174,6 +198,7 @@ def advise(
     ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the draws.")] = 0,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Report the bottleneck of a spec and what would improve it, with confidence."""
@@ -182,6 +207,7 @@ def advise(
     from pearl.advice import advise as advised
     from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
+    from pearl.report.report import today
 
     override = [f"platform={platform}"] if platform else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
@@ -205,4 +231,4 @@ def advise(
         listener=listener,
         words=words,
     )
-    return Result(footer(advice), advice.to_json())
+    return Result(footer(advice), advice.to_json(), page=lambda: advice.page(today()))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, Result, command, error_line
-from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides, warn_of_measuring
+from pearl.cli.arguments import Html, Json, Keys, Set, Spec, load_spec, overrides, warn_of_measuring
 from pearl.errors import SpecError
 
 
@@ -68,6 +68,7 @@ def sweep(
         ),
     ] = None,
     set: Set = None,
+    html_file: Html = None,
     json_file: Json = None,
 ) -> Result:
     """Train every combination of seeds and values on this machine or a cluster."""
@@ -75,6 +76,7 @@ def sweep(
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
     from pearl.population.population import sweep as swept
+    from pearl.report.report import today
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}
@@ -112,7 +114,7 @@ def sweep(
     if result.status == "failed":
         error_line(f"{folder}: some runs failed")
     status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(result.status, DONE)
-    return Result(text, result.to_json(), status)
+    return Result(text, result.to_json(), status, page=lambda: result.page(today()))
 
 
 def sweep_folder(name: str, out: Path | None, *, resume: bool) -> Path:

@@ -15,12 +15,14 @@ import typer
 
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, SCHEMA, Result, command, error_line
 from pearl.cli.arguments import (
+    Html,
     Json,
     Keys,
     RunDir,
     Set,
     Spec,
     Trust,
+    Verbose,
     load_spec,
     overrides,
     warn_of_measuring,
@@ -113,11 +115,13 @@ def train(
         ),
     ] = None,
     trust: Trust = False,
+    verbose: Verbose = False,
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
     """Plan, train, and report predictions next to measurements."""
     with _starting():
+        from pearl.report.terminal import terminal_width
         from pearl.spec.reading import load_static
         from pearl.training.interruption import ENDING, interruptible
         from pearl.training.progress import progress_display
@@ -149,7 +153,8 @@ def train(
             progress=progress,
             replan=replan,
         )
-    text = f"{trainer.report(run)}\n\nrun folder: {folder}"
+    text = trainer.report(run).text(terminal_width(), verbose=verbose)
+    text += f"\n\nrun folder: {folder} (report.html has every figure)"
     if run.status == "failed":
         error_line(f"{folder}: training failed: {run.message}")
     decisions = run.drift.decisions if run.drift else ()
@@ -306,10 +311,26 @@ def export(
 
 
 @command
-def report(run_dir: RunDir, json_file: Json = None) -> Result:
-    """Print and rewrite the report of a run."""
-    from pearl.report.report import load_report
+def report(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Folders left by `pearl train`."),
+    ],
+    verbose: Verbose = False,
+    html_file: Html = None,
+    json_file: Json = None,
+) -> Result:
+    """Print and rewrite the report of a run; of several runs, put them side by side."""
+    from pearl.report.report import load_report, today
+    from pearl.report.terminal import terminal_width
 
-    run_report = load_report(run_dir)
-    run_report.save(run_dir / "report.html")
-    return Result(str(run_report), run_report.to_json())
+    reports = [load_report(folder) for folder in run_dirs]
+    if len(reports) > 1:
+        from pearl.report.compare import SideBySide, side_of_run
+
+        found = SideBySide(tuple(side_of_run(r) for r in reports))
+        return Result(str(found), found.to_json(), page=lambda: found.page(today()))
+    only = reports[0]
+    only.save(run_dirs[0] / "report.html")
+    text = only.text(terminal_width(), verbose=verbose)
+    return Result(text, only.to_json(), page=lambda: only.page(today()))

@@ -25,7 +25,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, plain
 from pearl.planning.problem import Problem
-from pearl.report.document import Block
+from pearl.report.document import Block, Detail, LeadSentence, Section
 from pearl.report.terminal import block_text
 from pearl.spec.system import System
 from pearl_devices.kernels import kind_of
@@ -75,6 +75,30 @@ class Explanation:
         from pearl.explanation.sections import blocks
 
         return blocks(self)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of a page."""
+        from pearl.explanation.sections import page_sections
+
+        return page_sections(self)
+
+    def details(self) -> tuple[Detail, ...]:
+        """Return everything in numbers."""
+        from pearl.explanation.sections import details
+
+        return details(self)
+
+    def short_blocks(self) -> tuple[Block, ...]:
+        """Return what the short report in a terminal shows."""
+        from pearl.explanation.sections import short_blocks
+
+        return short_blocks(self)
+
+    def help_sentence(self) -> LeadSentence:
+        """Return what would help most, in one sentence."""
+        from pearl.explanation.sections import help_sentence
+
+        return help_sentence(self)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object; each runner-up holds its whole plan."""

@@ -1,4 +1,4 @@
-"""The section of a report about an explanation: sentences and tables of ready text."""
+"""The parts of a report about an explanation: sentences, tables and figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from pearl.explanation.bound import Bound
 from pearl.explanation.crossover import Crossover
 from pearl.explanation.what_if import WhatIf
 from pearl.formatting import NONE, count, figure, listed, percent, si
-from pearl.report.document import Column, Sentences, Table
+from pearl.report import words
+from pearl.report.document import (
+    Block,
+    Column,
+    Detail,
+    LeadSentence,
+    Section,
+    Sentences,
+    Table,
+)
+from pearl.report.figures.bars import BarRow, almost_as_good, bar_chart
+from pearl.report.lead import HELPS, NOTHING
+from pearl.report.lead import percent as rounded_percent
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
@@ -17,6 +29,17 @@ if TYPE_CHECKING:
 TITLE = "Explanation"
 VISIBLE = 0.001
 """A change of throughput and efficiency below this share is only named."""
+
+SHOWN = 8
+"""Most bars of the chart."""
+
+SLACK = {
+    "policy_lag": "act on weights one iteration old",
+    "prefetch": "fetch one batch ahead",
+    "insertion_lag": "store one iteration late",
+    "priority_staleness": "priorities one step old",
+}
+"""Limit on slack → one more of it in words."""
 
 FEW = 3
 """Of the changes for which no time was left, so many are named."""
@@ -176,3 +199,142 @@ def _change_text(after: float | None, before: float | None, unit: str = "") -> s
     if after is None or not before:
         return figure(after, unit)
     return f"{figure(after, unit)} ({100 * (after / before - 1):+.1f} %)"
+
+
+def change_words(w: WhatIf) -> str:
+    """A change in few words: `learn 20 % faster`, `fetch one batch ahead`."""
+    if w.kind == "task":
+        return f"{words.short_name(w.name)} 20{words.BLANK}% faster"
+    if w.kind == "slack":
+        return SLACK.get(w.name, w.text)
+    if w.kind == "link":
+        return f"link {w.name} twice as fast"
+    if w.kind == "lanes":
+        return f"one more unit and call at a time on {words.device_name(w.name)}"
+    return w.text if w.text.startswith("nothing") else f"without {words.device_name(w.name)}"
+
+
+def gain_text(gain: float) -> str:
+    """A change of speed with its sign: `+21 %`."""
+    sign = "+" if gain >= 0 else ""
+    return f"{sign}{rounded_percent(gain)}"
+
+
+def help_sentence(e: Explanation) -> LeadSentence:
+    """The change that helps most; beside it the best one that changes what is learned."""
+    gains = [w for w in e.what_ifs if w.gain is not None and w.kind != "device"]
+    plain = max((w for w in gains if w.kind != "slack"), key=lambda w: w.gain or 0, default=None)
+    slack = max((w for w in gains if w.kind == "slack"), key=lambda w: w.gain or 0, default=None)
+    good = [w for w in (plain, slack) if w is not None and (w.gain or 0.0) >= NOTHING]
+    if not good:
+        least = rounded_percent(NOTHING)
+        text = f": none of {len(e.what_ifs)} changes that were tried gives {least} or more."
+        return LeadSentence(HELPS, "It does not matter", text)
+    first = max(good, key=lambda w: w.gain or 0.0)
+    name = change_words(first)
+    answer = f"{name[:1].upper()}{name[1:]} gives {gain_text(first.gain or 0.0)}"
+    others = [w for w in good if w is not first]
+    older = ", with older data" if first.kind == "slack" else ""
+    if others:
+        other = others[0]
+        how = "without a faster call, " if other.kind == "slack" else ""
+        tail = ", with older data" if other.kind == "slack" else ""
+        text = f"{older}; {how}{change_words(other)} gives {gain_text(other.gain or 0.0)}{tail}."
+    else:
+        rest = "nothing else that was tried" if e.left_out else "nothing else"
+        text = f"{older}; {rest} gives {rounded_percent(NOTHING)} or more."
+    return LeadSentence(HELPS, answer, text)
+
+
+def page_sections(e: Explanation) -> tuple[Section, ...]:
+    """What if, and what is almost as good."""
+    return tuple(s for s in (_what_if(e), _almost(e)) if s is not None)
+
+
+def _what_if(e: Explanation) -> Section | None:
+    known = [w for w in e.what_ifs if w.gain is not None]
+    bars = [
+        BarRow(change_words(w), w.gain or 0.0, gain_text(w.gain or 0.0), w.kind == "slack")
+        for w in known
+        if w.kind != "device" and abs(w.gain or 0.0) >= VISIBLE
+    ][:SHOWN]
+    small = [w for w in known if w.kind != "device" and abs(w.gain or 0.0) < VISIBLE]
+    if small:
+        tasks = [words.short_name(w.name) for w in small if w.kind == "task"]
+        named = f"{', '.join(tasks)} faster" if tasks else f"{len(small)} other changes"
+        bars.append(BarRow(named, 0.0, "< 0.1 %"))
+    gone = [
+        f"{change_words(w)} {gain_text(w.gain or 0.0)}"
+        for w in known
+        if w.kind == "device"
+    ]  # fmt: skip
+    figure = bar_chart(bars, "What a change would bring, in speed, by falling gain.")
+    if figure is None:
+        return None
+    helps = [b for b in bars if b.value >= NOTHING]
+    if not helps:
+        finding = "No change matters."
+    elif len(helps) < 3:
+        only = "Of what was tried only" if e.left_out else "Only"
+        verb = "matters" if len(helps) == 1 else "matter"
+        finding = f"{only} {' and '.join(b.name for b in helps)} {verb}."
+    else:
+        finding = f"{len(helps)} changes give {rounded_percent(NOTHING)} or more."
+    guide = f"Change in {e.value_unit}, each solved anew."
+    if e.left_out:
+        guide += f" No time was left for {len(e.left_out)} more; Details list them."
+    if any(b.hollow for b in bars):
+        guide += " Hollow: also changes what is learned, as data are older."
+    notes = [f"Taking something away: {'; '.join(gone)}."] if gone else []
+    blocks: list[Block] = [figure]
+    if notes:
+        blocks.append(Sentences("", (("", notes[0]),), inline=True))
+    return Section("What if", finding, guide, tuple(blocks))
+
+
+def short_difference(text: str) -> str:
+    """A difference of a plan with the short name of its task: `copy eager`."""
+    task, _, rest = text.partition(" ")
+    if not rest or task.isdigit():
+        return text
+    return f"{words.short_name(task)} {rest}"
+
+
+def _almost(e: Explanation) -> Section | None:
+    close = e.runner_ups.plans
+    if not close:
+        return None
+    rows = [("this plan", e.value, 0.0)]
+    rows += [("; ".join(map(short_difference, r.differs)), r.plan.value, r.loss) for r in close]
+    figure = almost_as_good(rows, e.value_unit, e.within)
+    if figure is None:
+        return None
+    n = len(close)
+    finding = f"{n} other plan{'s are' if n > 1 else ' is'} within {rounded_percent(e.within)}."
+    guide = "Loss against this plan."
+    if e.runner_ups.complete:
+        guide += " No further placement comes as close; proved."
+    return Section("Almost as good", finding, guide, (figure,))
+
+
+def details(e: Explanation) -> tuple[Detail, ...]:
+    """The answers, the near-optimal plans and every change in numbers."""
+    return (Detail("The explanation in numbers", blocks(e, every_change=True)),)
+
+
+def short_blocks(e: Explanation) -> tuple[Block, ...]:
+    """What a terminal shows: the changes and plans that matter, a line each."""
+    rows: list[tuple[str, str, str]] = []
+    for w in e.what_ifs:
+        if w.gain is not None and abs(w.gain) >= VISIBLE and len(rows) < SHOWN:
+            after = "" if w.value is None else f"{count(w.value)} {e.value_unit}"
+            rows.append((change_words(w), gain_text(w.gain), after))
+    table = Table(
+        "", (Column("what if"), Column("change", "right"), Column("gives", "right")), tuple(rows)
+    )
+    close = e.runner_ups.plans
+    text = "; ".join(
+        f"{'; '.join(map(short_difference, r.differs))} ({gain_text(-r.loss)})" for r in close[:3]
+    )
+    said = Sentences("", (("almost as good", text),)) if close else None
+    return tuple(b for b in (table if rows else None, said) if b is not None)

@@ -23,6 +23,7 @@ class Limits:
     policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, firings.
     memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
     variants it may use. pin: task → device. together: pairs of tasks on one device.
+    apart: pairs of tasks that never share a lane, whether on one device or on two.
     env_groups: groups of environments, one a firing; part of the graph and not a bound.
     learners: learners with averaged gradients; part of the graph and not a bound.
     reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
@@ -46,6 +47,7 @@ class Limits:
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pin: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, str], ...] = ()
+    apart: tuple[tuple[str, str], ...] = ()
     env_groups: int = 1
     learners: int = 1
     reduction: Literal["star", "shards"] | None = None
@@ -56,7 +58,7 @@ class Limits:
     @property
     def named_tasks(self) -> frozenset[str]:
         """The tasks that a limit names."""
-        pairs = (task for pair in self.together for task in pair)
+        pairs = (task for pair in (*self.together, *self.apart) for task in pair)
         return frozenset((*self.devices, *self.variants, *self.pin, *self.replicas, *pairs))
 
     def without_slack(self) -> Limits:
@@ -96,15 +98,21 @@ class Limits:
                     f"limits: {name} is {shown(number)}; it must be a whole number of at least "
                     f"{least}"
                 )
-        if not isinstance(self.together, list | tuple):
-            raise SpecError(
-                f"limits: together is {shown(self.together)}; a tuple of pairs of tasks is needed"
-            )
-        for pair in self.together:
-            if not is_names(pair) or len(pair) != 2:
-                problems.append(
-                    f"limits: together has {shown(pair)}; each entry is a pair of tasks"
+        for name in ("together", "apart"):
+            pairs = getattr(self, name)
+            if not isinstance(pairs, list | tuple):
+                raise SpecError(
+                    f"limits: {name} is {shown(pairs)}; a tuple of pairs of tasks is needed"
                 )
+            for pair in pairs:
+                if not is_names(pair) or len(pair) != 2:
+                    problems.append(
+                        f"limits: {name} has {shown(pair)}; each entry is a pair of tasks"
+                    )
+                elif name == "apart" and pair[0] == pair[1]:
+                    problems.append(
+                        f"limits: apart has {shown(pair)}; a task cannot be apart from itself"
+                    )
         for device, size in self.memory_bytes.items():
             if size != math.inf and (wrong := misfit(size, above=True)):
                 problems.append(f"limits: memory of {device} {wrong}")

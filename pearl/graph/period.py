@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,27 @@ not (assumed: loading it takes about a second)."""
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or those of a fused mode."""
+
+WINDOW_UNITS = 16
+"""Units of an expansion up to which windows are looked for (assumed: a window for each pair)."""
+
+
+@dataclass(frozen=True)
+class FiringWindow:
+    """The first firing of one unit, the last firing of one, and the firings that run between.
+
+    Firings of a unit run in their own order. So each of these firings starts after the first one
+    has started and is over before the last one starts, where these two are not among them.
+
+    first, last: the units. begin, end: their nodes. firings: (unit, number of its firings that
+    the window holds) of each unit, these two included.
+    """
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    firings: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,46 @@ class Expansion:
         tasks = self.units[unit]
         return self.graph.repetition[tasks[0]] if len(tasks) == 1 else 1
 
+    @cached_property
+    def windows(self) -> tuple[FiringWindow, ...]:
+        """The windows in which a lane may have to wait: those that hold several firings of a unit,
+        or two that no path orders. None where there are more than WINDOW_UNITS units."""
+        units = range(len(self.units))
+        if not 1 < len(units) <= WINDOW_UNITS:
+            return ()
+        n = len(self.nodes)
+        number = {node: i for i, node in enumerate(self.nodes)}
+        ends = [(number[u, 0], number[u, self.firings(u) - 1]) for u in units]
+        free = [(s, d) for s, d, m, _ in self.arcs if m == 0 and s != d]
+        free += [
+            (i, number[u, f + 1]) for i, (u, f) in enumerate(self.nodes) if (u, f + 1) in number
+        ]
+        after: list[list[int]] = [[] for _ in range(n)]
+        before: list[list[int]] = [[] for _ in range(n)]
+        for s, d in free:
+            after[s].append(d)
+            before[d].append(s)
+        ahead = [_reached(after, begin) for begin, _ in ends]
+        behind = [_reached(before, end) for _, end in ends]
+        found = []
+        for i in units:
+            for j in units:
+                inside = ahead[i] & behind[j]
+                if not inside:
+                    continue
+                counts: dict[int, int] = {}
+                for node in inside:
+                    counts[self.nodes[node][0]] = counts.get(self.nodes[node][0], 0) + 1
+                members = sorted(counts)
+                if max(counts.values()) > 1 or any(
+                    ends[b][0] not in ahead[a] and ends[a][0] not in ahead[b]
+                    for a in members
+                    for b in members[: members.index(a)]
+                ):
+                    firings = tuple((u, counts[u]) for u in members)
+                    found.append(FiringWindow(i, j, ends[i][0], ends[j][1], firings))
+        return tuple(found)
+
     def rows(self, edge: Edge) -> list[tuple[int, int, int]]:
         """The arcs (src node, dst node, tokens) that one edge stands for, fewest tokens each.
 
@@ -70,6 +132,15 @@ class Expansion:
                 if not (inside and tokens == 0):
                     least[src, dst] = min(tokens, least.get((src, dst), tokens))
         return [(src, dst, tokens) for (src, dst), tokens in least.items()]
+
+
+def _reached(out: Sequence[Sequence[int]], start: int) -> set[int]:
+    found, queue = {start}, [start]
+    while queue:
+        new = set(out[queue.pop()]) - found
+        found |= new
+        queue += new
+    return found
 
 
 def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:

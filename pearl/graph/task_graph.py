@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS
 from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.repetition import firings_of
 from pearl_devices import Kernel
 from pearl_devices.validation import is_names, is_whole, misfit, shown
 
@@ -43,7 +44,8 @@ class Task:
     """A kernel that fires repeatedly.
 
     name: not empty, without the characters of `RESERVED`.
-    kernel: the computation of one firing.
+    kernel: the computation of one firing; by default one of the task's name that nothing is known
+        of, for modes whose times are given.
     reads, writes: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
         state run on one device, except a copying task for the states that it writes.
     copies: the task copies one state to another (param_sync) and stays with the state it reads.
@@ -56,7 +58,7 @@ class Task:
     """
 
     name: str
-    kernel: Kernel
+    kernel: Kernel = None  # type: ignore[assignment]
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     copies: bool = False
@@ -65,6 +67,8 @@ class Task:
     part: Replica | None = None
 
     def __post_init__(self) -> None:
+        if self.kernel is None:
+            object.__setattr__(self, "kernel", Kernel(str(self.name)))
         problems = [
             f"task {shown(self.name)}: {name} is {shown(getattr(self, name))}; {needed} is needed"
             for name, fits, needed in (
@@ -174,19 +178,42 @@ class Edge:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A set of tasks that may run as one call an iteration, on one lane (a fused mode)."""
+    """A set of tasks that may run as one call an iteration, on one lane (a fused mode).
+
+    name: for messages.
+    tasks: the names of its tasks.
+    kernel: the computation of one call; by default one of the fusion's name that nothing is known
+        of, for modes whose times are given.
+    shares: task → the share of a call's time that a plan states for it, 1 in all. None: by what
+        the tasks cost apart.
+
+    Raises:
+        SpecError: a field has another type, or the shares are not those of its tasks.
+    """
 
     name: str
     tasks: tuple[str, ...]
-    kernel: Kernel
+    kernel: Kernel = None  # type: ignore[assignment]
+    shares: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         where, tasks = f"fusion {shown(self.name)}", self.tasks
+        if self.kernel is None:
+            object.__setattr__(self, "kernel", Kernel(str(self.name)))
         if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
             raise SpecError(f"{where}: tasks is {shown(tasks)}; needed are two or more, each once")
         if not isinstance(self.kernel, Kernel):
             raise SpecError(f"{where}: kernel is {shown(self.kernel)}; a Kernel is needed")
         object.__setattr__(self, "tasks", tuple(tasks))
+        if self.shares is not None:
+            given = self.shares if isinstance(self.shares, Mapping) else {}
+            sound = set(given) == set(tasks) and not any(misfit(s) for s in given.values())
+            if not sound or abs(math.fsum(given.values()) - 1) > 1e-9:
+                raise SpecError(
+                    f"{where}: shares are {shown(self.shares)}; needed is a number of at least 0 "
+                    f"for each of {', '.join(tasks)}, 1 in all"
+                )
+            object.__setattr__(self, "shares", MappingProxyType(dict(given)))
 
 
 @dataclass(frozen=True)
@@ -317,53 +344,9 @@ class TaskGraph:
     def repetition(self) -> Mapping[str, int]:
         """Firings of each task in one iteration: the least positive solution of the balance
         equations (one for each connected component)."""
-        for e in self.edges:
-            if e.src == e.dst and e.production != e.consumption:
-                raise SpecError(
-                    f"edge {e.src} → {e.dst}: a self-loop produces {e.production} and consumes "
-                    f"{e.consumption} a firing; they must be equal"
-                )
-        rate: dict[str, Fraction] = {}
-        for root in (t.name for t in self.tasks):
-            if root in rate:
-                continue
-            rate[root] = Fraction(1)
-            queue, parent = [root], {root: ""}
-            while queue:
-                here = queue.pop()
-                for e in self._touching[here]:
-                    there = e.dst if here == e.src else e.src
-                    ratio = Fraction(e.production, e.consumption)
-                    implied = rate[here] * (ratio if here == e.src else 1 / ratio)
-                    if there not in rate:
-                        rate[there], parent[there] = implied, here
-                        queue.append(there)
-                    elif rate[there] != implied:
-                        raise SpecError(self._disagreement(parent, here, there))
-            scale = math.lcm(*(rate[n].denominator for n in parent))
-            common = math.gcd(*(int(rate[n] * scale) for n in parent))
-            for n in parent:
-                rate[n] = rate[n] * scale / common
-        return MappingProxyType({t.name: int(rate[t.name]) for t in self.tasks})
-
-    def _disagreement(self, parent: Mapping[str, str], a: str, b: str) -> str:
-        def up(n: str) -> list[str]:
-            path = [n]
-            while parent[path[-1]]:
-                path.append(parent[path[-1]])
-            return path
-
-        left, right = up(a), up(b)
-        meet = next(n for n in left if n in right)
-        around = [*left[: left.index(meet) + 1][::-1], *right[: right.index(meet)], meet]
-        return (
-            f"graph {self.name!r}: rates disagree around the cycle {' – '.join(around)}; "
-            "production · firings of the source must equal consumption · firings of the "
-            "destination on every edge, else tokens pile up or run out"
-        )
+        return MappingProxyType(firings_of(self.name, self._touching, self.edges))
 
     def _reached(self, start: str) -> set[str]:
-        """The tasks that edges lead to from `start`, itself included."""
         found, queue = {start}, [start]
         while queue:
             here = queue.pop()
@@ -390,10 +373,27 @@ class TaskGraph:
         if problems:
             raise SpecError(*problems)
 
+    def to_networkx(self) -> Any:
+        """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default
+        as attributes; `pearl.io.from_networkx` reads it back."""
+        import networkx as nx
+
+        found = nx.MultiDiGraph(name=self.name, **_given(self, "name", "tasks", "edges"))
+        for task in self.tasks:
+            found.add_node(task.name, **_given(task, "name"))
+        for edge in self.edges:
+            found.add_edge(edge.src, edge.dst, **_given(edge, "src", "dst"))
+        return found
+
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
         """The same graph with the slack of the edges of `slack` set, by their keys."""
         edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
         return replace(self, edges=tuple(edges))
+
+
+def _given(value: Any, *left_out: str) -> dict[str, Any]:
+    some = [f for f in fields(value) if f.name not in left_out]
+    return {f.name: v for f in some if (v := getattr(value, f.name)) not in (f.default, {}, ())}
 
 
 def _repeated(names: list[str]) -> list[str]:

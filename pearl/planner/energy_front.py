@@ -12,10 +12,13 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
+from pearl.notebook import HasPage
 from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders, plan_timing
@@ -53,7 +56,7 @@ class FrontAssignment:
         return self.plans[0]
 
 
-class Front(list[Plan]):
+class Front(HasPage, list[Plan]):
     """Plans by rising power and rising throughput, none of them dominated by any plan.
 
     open_w: ranges of power (low, high), W, in which better plans may be missing: not proved.
@@ -64,6 +67,19 @@ class Front(list[Plan]):
     ) -> None:
         super().__init__(plans)
         self.open_w = tuple(open_w)
+
+    PAGE: ClassVar[str] = "pearl.report.front_page:front_html"
+
+    def save(self, path: str | Path) -> None:
+        """Write the front as a page, whole or not at all.
+
+        Raises:
+            SpecError: the suffix is not .html.
+        """
+        if not self._save_html(path):
+            raise SpecError(
+                f"front {path}: the suffix must be .html; `Plan.save` writes its plans as JSON"
+            )
 
     @property
     def assignments(self) -> tuple[FrontAssignment, ...]:

@@ -17,7 +17,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable, add_lane_overhead, build_cost_table
+from pearl.planning.costs import CostTable
+from pearl.planning.estimated_costs import add_lane_overhead, build_cost_table
 from pearl.planning.plans import EvaluationPlacement, Plan
 from pearl.planning.problem import Problem
 from pearl.spec.platform_entries import count_unsourced

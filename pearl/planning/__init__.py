@@ -4,6 +4,7 @@ __all__ = [
     "bands",
     "costs",
     "draws",
+    "estimated_costs",
     "plan_builder",
     "plan_validation",
     "plans",

@@ -13,6 +13,7 @@ from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times,
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
+from pearl.planning.schedule import Timetable
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
 from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
@@ -129,6 +130,7 @@ def build_plan(
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
         bands=build_bands(sampled, draws, graph.env_steps, graph.updates, graph.batch),
         simulated=tuple(d.name for d in assignment.costs.platform.devices if d.simulated),
+        timetable=Timetable(timed, (*rings, *held), period, single),
     )
 
 

@@ -15,7 +15,7 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.problem import Problem, split_costs
-from pearl.planning.replicas import ReplicaSplit, copy_name, split_graph
+from pearl.planning.replicas import ReplicaSplit, copy_name, split_graph, split_limits
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
 from pearl_devices import Platform
 from pearl_estimators import Estimate
@@ -129,11 +129,24 @@ def check_plan(plan: Plan, problem: Problem) -> None:
                 f"{device.width_unit} wide together; it has {device.width}"
             )
         problems += [
+            f"plan: the modes on lane {lane} keep {size:.3g} bytes on each unit of {device.name}; "
+            f"a unit has {device.unit_memory_bytes:.3g} bytes"
+            for (name, number), size in a.unit_bytes.items()
+            if name == device.name and size > device.unit_memory_bytes * (1 + 1e-12)
+            for lane in [next(t.lane for t in plan.tasks if a.place_of(t.task) == (name, number))]
+        ]
+        problems += [
             f"plan: task {t.task} is {t.width} wide on lane {k.lane}, which is {k.width} wide"
             for k in lanes
             for t in plan.tasks
             if t.lane == k.lane and t.width > k.width
         ]
+    for one, other in split_limits(problem.limits, split).apart:
+        if a.place_of(one) == a.place_of(other):
+            problems.append(
+                f"plan: tasks {one} and {other} are both on lane {plan.task(one).lane}; they must "
+                "be apart (limits.apart)"
+            )
     for state in graph.states:
         where = {t.name: a.device_of(t.name) for t in graph.tasks if state in t.home}
         if len(set(where.values())) > 1:

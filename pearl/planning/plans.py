@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
+from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
-from pearl_devices.validation import is_number, is_whole, mistyped, shown
+from pearl.planning.json_records import build, list_of
+from pearl.planning.schedule import FiringTimes, Timetable
+from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
@@ -182,7 +185,7 @@ BOUND_SOURCES = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(HasPage):
     """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
     every field. Times in seconds, energies in joules, power in watts.
 
@@ -194,6 +197,7 @@ class Plan:
     simulated: the devices of the platform that no hardware stands behind; texts say so of each.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
+    timetable: when its firings run; None for a plan from a file. Neither written nor compared.
     """
 
     pearl_version: str
@@ -228,6 +232,7 @@ class Plan:
     regret: Regret | None = None
     simulated: tuple[str, ...] = ()
     problem: Problem | None = field(default=None, compare=False, repr=False)
+    timetable: Timetable | None = field(default=None, compare=False, repr=False)
 
     def task(self, name: str) -> Placement:
         """Return the placement of a task.
@@ -242,14 +247,60 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        result: dict[str, Any] = plain(asdict(replace(self, problem=None)))
-        del result["problem"]
+        result: dict[str, Any] = plain(asdict(replace(self, problem=None, timetable=None)))
+        del result["problem"], result["timetable"]
         return result
 
+    PAGE: ClassVar[str] = "pearl.report.front_page:plan_html"
+
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, whole or not at all."""
+        """Write the plan, whole or not at all: as a page for the suffix .html, else as JSON."""
+        if self._save_html(path):
+            return
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text.encode())
+
+    def schedule(self, iterations: int = 1) -> tuple[FiringTimes, ...]:
+        """Start and end of every firing and transfer of the first iterations, by start.
+
+        Of a makespan from time 0 on; else of the periodic schedule, in which the firing of each
+        further iteration is `period_s` later: what a lane does for the next iteration before this
+        one is over has a time beyond it.
+
+        Raises:
+            SpecError: the plan comes from a file, or `iterations` is below 1.
+        """
+        firings = self._times().firings(iterations)
+        return tuple(sorted(firings, key=lambda f: (f.start_s, f.lane)))
+
+    def gantt(self, path: str | Path | None = None, *, iterations: int = 1) -> str:
+        """An SVG image of the schedule: a row for each lane and link, a box for each firing.
+
+        path: a file to write it to as well. Raises as `schedule`.
+        """
+        image = self._times().gantt(iterations)
+        if path is not None:
+            write_atomically(path, image.encode())
+        return image
+
+    def trace(self, path: str | Path | None = None, *, iterations: int = 3) -> dict[str, Any]:
+        """The schedule as Chrome trace events, for ui.perfetto.dev: a process for each device, a
+        thread for each lane, a flow for each message between lanes.
+
+        path: a JSON file to write it to as well. Raises as `schedule`.
+        """
+        events = self._times().trace(iterations)
+        if path is not None:
+            write_atomically(path, json.dumps(events).encode())
+        return events
+
+    def _times(self) -> Timetable:
+        if self.timetable is None:
+            raise SpecError(
+                "this plan comes from a file, which holds no graph and costs, so the times of its "
+                "firings are not known; solve its problem again with known= this plan"
+            )
+        return self.timetable
 
 
 def plain(value: Any) -> Any:
@@ -289,10 +340,11 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
         )
+    orders = {"order": lambda entries, place: list_of(Entry, entries, place)}
     nested: dict[str, Callable[[Any], Any]] = {
         "bound_value": lambda v: 0.0 if v is None else v,
         "bottleneck": lambda v: build(Bottleneck, v, f"{where}: bottleneck"),
-        "lanes": lambda v: list_of(Lane, v, f"{where}: lanes"),
+        "lanes": lambda v: list_of(Lane, v, f"{where}: lanes", orders),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
         "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
         "evaluation": lambda v: (
@@ -305,68 +357,6 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     plan: Plan = build(Plan, values, where)
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
-
-
-def list_of(kind: type, values: Any, where: str) -> tuple[Any, ...]:
-    """Build objects of a dataclass from a list of JSON objects.
-
-    Raises:
-        SpecError: the value is not a list of such objects; names the place `where`.
-    """
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
-    return tuple(build(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
-
-
-_PLAIN: dict[str, Callable[[object], bool]] = {
-    "int": is_whole,
-    "float": is_number,
-    "str": lambda item: isinstance(item, str),
-    "bool": lambda item: isinstance(item, bool),
-}
-
-
-def fits(item: Any, kind: str) -> bool:
-    """Whether a value is of a field's type as written: a number, text, one of some words, a list or
-    an object of these, or None where that is allowed. Types beyond have a reader of their own."""
-    if kind.endswith(" | None"):
-        return item is None or fits(item, kind.removesuffix(" | None"))
-    if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _PLAIN:
-        inner = kind[6:].partition(",")[0]
-        return isinstance(item, list | tuple) and all(fits(each, inner) for each in item)
-    if kind.startswith("Mapping[str, "):
-        inner = kind.removeprefix("Mapping[str, ")[:-1]
-        return isinstance(item, Mapping) and all(fits(each, inner) for each in item.values())
-    if kind.startswith("Literal["):
-        return isinstance(item, str) and repr(item) in kind[len("Literal[") : -1].split(", ")
-    return kind not in _PLAIN or _PLAIN[kind](item)
-
-
-def build(kind: type, value: Any, where: str) -> Any:
-    """Build an object of a dataclass from a JSON object; unknown keys are ignored.
-
-    Raises:
-        SpecError: a key is missing or has a value of another type; names the place `where`.
-    """
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
-    values: dict[str, Any] = {}
-    for f in fields(kind):
-        if f.name not in value:
-            optional = f.default is not f.default_factory  # either is set
-            if not optional:
-                raise SpecError(f"{where}: key {f.name!r} is missing")
-            continue
-        item = value[f.name]
-        if not fits(item, str(f.type)):
-            needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
-            raise SpecError(f"{where}: {f.name} is {shown(item)}; a {needed} is needed")
-        if f.name == "order" and kind is Lane:
-            item = list_of(Entry, item, f"{where}: order")
-        elif isinstance(item, list):
-            item = tuple(item)
-        values[f.name] = item
-    return kind(**values)
 
 
 CLOSED: Literal["closed_form"] = "closed_form"

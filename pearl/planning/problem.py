@@ -62,8 +62,8 @@ def split_problem(problem: Problem, split: ReplicaSplit) -> Problem:
 def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
     """The table for the graph of a choice of replicas: each copy has the modes for its share.
 
-    Pair terms hold for copies in proportion to their shares, so that all copies of two tasks in
-    the same modes together add what the whole tasks would.
+    Pair terms and lane terms hold for copies in proportion to their shares, so that all copies of
+    two tasks that are placed alike add together what the whole tasks would.
     """
     if not split.tasks:
         return costs
@@ -90,4 +90,13 @@ def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
         for a, share_a in copies(first)
         for b, share_b in copies(second)
     }
-    return CostTable(costs.platform, tuple(modes), pairs)
+    by_lane: list[dict[tuple[str, str], float]] = [
+        {
+            (a, b): seconds * share_a * share_b
+            for (first, second), seconds in terms.items()
+            for a, share_a in copies(first)
+            for b, share_b in copies(second)
+        }
+        for terms in (costs.apart_extra_s, costs.shared_extra_s)
+    ]
+    return CostTable(costs.platform, tuple(modes), pairs, *by_lane)

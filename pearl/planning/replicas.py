@@ -201,5 +201,6 @@ def split_limits(limits: Limits, split: ReplicaSplit) -> Limits:
         variants=each(limits.variants),
         pin=each(limits.pin),
         together=tuple(together),
+        apart=tuple(p for a, b in limits.apart for p in itertools.product(names(a), names(b))),
         replicas={},
     )

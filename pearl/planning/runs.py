@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planning.plans import SCHEMA, Plan, build, fits, list_of, load_plan, plain
+from pearl.notebook import HasPage
+from pearl.planning.json_records import build, fits, list_of
+from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
 from pearl_devices.validation import shown
 
 Status = Literal["done", "stopped", "interrupted", "failed"]
@@ -120,7 +122,7 @@ class StoppedBy:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(HasPage):
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
     wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
@@ -210,8 +212,12 @@ class Run:
             values[name] = None if part is None else asdict(part)
         return plain(values)  # type: ignore[no-any-return]
 
+    PAGE: ClassVar[str] = "pearl.report.front_page:run_html"
+
     def save(self, path: str | Path) -> None:
-        """Write the run as JSON, whole or not at all."""
+        """Write the run, whole or not at all: as a page for the suffix .html, else as JSON."""
+        if self._save_html(path):
+            return
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text.encode())
 

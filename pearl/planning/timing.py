@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,9 +70,28 @@ class Assignment:
     def device_of(self, task: str) -> str:
         return self.modes[self.unit_of[task]].device
 
+    def place_of(self, task: str) -> tuple[str, int]:
+        """Device and number of the lane of a task."""
+        u = self.unit_of[task]
+        return self.modes[u].device, self.lanes[u]
+
+    @cached_property
+    def unit_bytes(self) -> dict[tuple[str, int], float]:
+        """Device and number of a lane → bytes that its modes keep on each of its units."""
+        kept: dict[tuple[str, int], float] = {}
+        for mode, lane in zip(self.modes, self.lanes, strict=True):
+            kept[mode.device, lane] = kept.get((mode.device, lane), 0.0) + mode.unit_bytes
+        return kept
+
+    def share_lane(self, unit: int, other: int) -> bool:
+        """Whether two units run on one lane."""
+        mine, theirs = self.modes[unit].device, self.modes[other].device
+        return mine == theirs and self.lanes[unit] == self.lanes[other]
+
     @cached_property
     def extra_s(self) -> tuple[float, ...]:
-        """The pair terms of each unit. They concern modes of single tasks, not fused calls."""
+        """Seconds added to a firing of each unit: pair terms, which concern modes of single tasks
+        and not fused calls, and lane terms."""
         key = {
             unit[0]: self.modes[u].key
             for u, unit in enumerate(self.expansion.units)
@@ -82,6 +101,7 @@ class Assignment:
         for ((a, a_key), (b, b_key)), seconds in self.costs.pair_extra_s.items():
             if key.get(a) == a_key and key.get(b) == b_key:
                 extra[self.unit_of[a]] += seconds
+        extra = [seconds + more for seconds, more in zip(extra, self.lane_extra_s, strict=True)]
         for u, seconds in enumerate(extra):
             if self.modes[u].estimate.occupancy_s + seconds < -1e-15:
                 raise SpecError(
@@ -89,6 +109,16 @@ class Assignment:
                     f"add up to {seconds} s; it takes {self.modes[u].estimate.occupancy_s} s, "
                     "and its time must stay at least 0"
                 )
+        return tuple(extra)
+
+    @cached_property
+    def lane_extra_s(self) -> tuple[float, ...]:
+        """Seconds that lane terms add to a firing of each unit; of a fused call, to the call."""
+        x, extra = self.expansion, [0.0] * len(self.modes)
+        for a, b, seconds, shared in self.costs.lane_terms:
+            u, w = self.unit_of[a], self.unit_of[b]
+            if u != w and self.share_lane(u, w) == shared:
+                extra[u] += seconds * (x.graph.repetition[a] if len(x.units[u]) > 1 else 1)
         return tuple(extra)
 
     def latency_s(self, unit: int) -> float:
@@ -222,9 +252,26 @@ class TimedGraph:
 
     @cached_property
     def order_bound_s(self) -> float:
-        """No order of the lanes gives a smaller period: max(loads, maximum cycle ratio)."""
-        ratio, _ = howard(len(self.names), self.raised_arcs)
+        """No order of the lanes gives a smaller period: max(loads, maximum cycle ratio), with the
+        firings of each window one after the other on each lane."""
+        ratio, _ = howard(len(self.names), [*self.raised_arcs, *self._window_arcs()])
         return max(ratio, *self.loads_s.values())
+
+    def _window_arcs(self) -> Iterator[Arc]:
+        """For each window and lane, what passes at least between its ends: the firings that the
+        lane runs of it, after the first unit is complete where that runs elsewhere. Copies that a
+        lane pays for are left out: one may go on after the result is there."""
+        a = self.assignment
+        lanes = [(m.device, k) for m, k in zip(a.modes, a.lanes, strict=True)]
+        for window in a.expansion.windows:
+            busy: dict[tuple[str, int], float] = {}
+            for u, firings in window.firings:
+                seconds = (firings - (u == window.last)) * a.occupancy_s(u)
+                busy[lanes[u]] = busy.get(lanes[u], 0.0) + seconds
+            for lane, seconds in busy.items():
+                if lanes[window.first] != lane:
+                    seconds += a.latency_s(window.first)
+                yield window.begin, window.end, seconds, 0
 
     def ring(self, orders: Orders) -> list[Arc]:
         """The arcs that lane orders add: one token around each ring, shifted by the offsets."""

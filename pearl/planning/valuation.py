@@ -159,8 +159,9 @@ def _times(
     own = [np.full(number, float(x)) for x in timed.latency_s]
     occupancy = [np.full(number, float(x)) for x in timed.occupancy_s]
     for i, (u, _) in enumerate(a.expansion.nodes):
-        own[i] += a.latency_s(u) * (factors[u] - 1)
-        occupancy[i] += a.occupancy_s(u) * (factors[u] - 1)
+        fixed_s = a.lane_extra_s[u]  # what crossing between lanes costs is not drawn
+        own[i] += (a.latency_s(u) - fixed_s) * (factors[u] - 1)
+        occupancy[i] += (a.occupancy_s(u) - fixed_s) * (factors[u] - 1)
     latency = own
     for c in crossings:
         pairs = [*zip(timed.latency_s, c.twice.latency_s, strict=True)]

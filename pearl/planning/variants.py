@@ -60,7 +60,9 @@ def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, lim
     if is_excluded(tasks, device, limits):
         return "kept off by the limits"
     ways = ", ".join(dict(offers(kernel, device)))
-    return refusal_reason(kernel, device) or f"offers {ways}; the limits leave none"
+    absent = [device.sources[f] for f, value in device.figures.items() if not value]
+    why = f" ({'; '.join(absent)})" if absent else ""
+    return refusal_reason(kernel, device) or f"offers {ways}; the limits leave none{why}"
 
 
 def refusal_reason(kernel: Kernel, device: Device) -> str:

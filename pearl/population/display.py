@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from pearl.formatting import count
-from pearl.population.results import SweepRun
+from pearl.population.setting_results import SweepRun
 
 DRAW_INTERVAL_S = 0.5
 """Time between two drawings of the table."""

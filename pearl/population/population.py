@@ -23,11 +23,12 @@ from pearl.population.driver import Event, Journal, StageEnd, drive, replay_hist
 from pearl.population.local_executor import LocalExecutor
 from pearl.population.members import Population, build_population, load_setting
 from pearl.population.packing import Packing, Planner
-from pearl.population.results import Status, Sweep, SweepRun, summarise
+from pearl.population.results import Status, Sweep
 from pearl.population.run_files import FILE, SweepFolder, load_sweep_file
 from pearl.population.schedulers import RunStage
 from pearl.population.search import ASHA as ASHA
 from pearl.population.search import TOURNAMENT as TOURNAMENT
+from pearl.population.setting_results import SweepRun, summarise
 from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible

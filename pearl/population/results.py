@@ -5,111 +5,37 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.formatting import NONE, count
 from pearl.planning.plans import SCHEMA, pearl_version, plain
-from pearl.planning.runs import load_metrics, load_run
 from pearl.population.members import shown
 from pearl.population.packing import duration
-from pearl.population.schedulers import RunStage
-from pearl.population.statistics import interval
-from pearl.report.document import Box, Column, Drawing, Facts, Label, Page, Table
-from pearl.report.drawings import COLOURS, MARGIN, WIDTH, curves, ticks
-from pearl.report.html import page_html
+from pearl.population.setting_results import SettingResult, SweepRun
+from pearl.report.document import (
+    Column,
+    Detail,
+    Facts,
+    KeyFigure,
+    LeadSentence,
+    Page,
+    Section,
+    Table,
+)
+from pearl.report.figures.curves import SettingCurve, intervals, sweep_curves
+from pearl.report.html import cell_html, page_html
+from pearl.report.report import today
 from pearl.report.terminal import page_text
 
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
 SUFFIXES = (".html", ".json", ".csv", ".txt")
-POINTS = 60
-"""Limit of the points of a curve."""
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """One run of a population. The measured fields are None before the run has ended.
-
-    run: name of the run, and of its folder.
-    setting: name of its setting.
-    seed: of all random streams of the run.
-    values: dotted key of the spec → value that overrides the spec.
-    steps: target env steps of its last stage.
-    parent: the run that it was branched from, or None.
-    status: waiting, running, done, failed (the run reported an error), died (its process ended
-        without an error) or interrupted.
-    eval_mean: mean return of the best policy in its final evaluation.
-    last_eval_mean: mean return of the last policy in its final evaluation.
-    env_steps: that the run has done.
-    env_steps_per_s: rate of its training.
-    wall_s: wall time of the run in seconds.
-    cpu_s: CPU time of the run in seconds.
-    restarts: of its process.
-    message: why the run is not done, or None.
-    """
-
-    run: str
-    setting: str
-    seed: int
-    values: Mapping[str, object]
-    steps: int
-    parent: str | None = None
-    status: str = "waiting"
-    eval_mean: float | None = None
-    last_eval_mean: float | None = None
-    env_steps: int | None = None
-    env_steps_per_s: float | None = None
-    wall_s: float | None = None
-    cpu_s: float | None = None
-    restarts: int = 0
-    message: str | None = None
-
-    @classmethod
-    def waiting(cls, stage: RunStage, **more: Any) -> SweepRun:
-        """Make a run that has not started. more: further fields."""
-        s = stage
-        return cls(s.run, s.setting, s.seed, dict(s.values), s.steps, s.parent, **more)
-
-    @classmethod
-    def done(cls, stage: RunStage, folder: Path, restarts: int) -> SweepRun:
-        """Make a run that has finished its stage, from its folder."""
-        run = load_run(folder)
-        keys = ("env_steps", "env_steps_per_s", "wall_s", "cpu_s")
-        means = {key: run.returns[key] for key in ("eval_mean", "last_eval_mean")}
-        measured = {key: getattr(run, key) for key in keys} | means
-        return cls.waiting(stage, status="done", restarts=restarts, **measured)
-
-
-@dataclass(frozen=True)
-class SettingResult:
-    """The results of one setting over its seeds.
-
-    setting: its name.
-    values: dotted key of the spec → value that overrides the spec.
-    runs: number of its runs.
-    done: number of its runs that are done.
-    steps: largest number of env steps of a run that is done.
-    iqm: interquartile mean of `eval_mean`; None before a run is done.
-    low: lower end of the 95 % interval of `iqm`.
-    high: upper end of the 95 % interval of `iqm`.
-    curve: (env steps, iqm, low, high) of the evaluations during training.
-    """
-
-    setting: str
-    values: Mapping[str, object]
-    runs: int
-    done: int
-    steps: int | None
-    iqm: float | None
-    low: float | None
-    high: float | None
-    curve: tuple[tuple[float, float, float, float], ...] = ()
+MOST = 16
+"""Settings of a figure at most, the best ones."""
 
 
 @dataclass(frozen=True)
@@ -257,27 +183,120 @@ class Sweep:
     def __str__(self) -> str:
         return page_text(self.page())
 
-    def page(self) -> Page:
-        """Return the sweep as a page."""
+    def _repr_html_(self) -> str:
+        return cell_html(self.page())
+
+    def lead(self) -> tuple[LeadSentence, ...]:
+        """Return what you got, what limits it and what would help most."""
+        best = next((s for s in self.ranked() if s.iqm is not None), None)
+        done = sum(r.status == "done" for r in self.runs)
+        if best is None or best.iqm is None:
+            answer = "A schedule" if self.status == "planned" else "No result"
+            got = LeadSentence("What you get", answer, f": {self.schedule}.")
+            return (got,)
+        bad = len([r for r in self.runs if r.status in ("failed", "died", "interrupted")])
+        lost = f"; {bad} of {len(self.runs)} runs did not finish" if bad else ""
+        text = f", the interquartile mean of {best.done} runs{lost}."
+        got = LeadSentence("What you got", f"{best.setting} scores {count(best.iqm)}", text)
+        others = [s for s in self.ranked() if s is not best and s.high is not None]
+        close = [s for s in others if best.low is not None and (s.high or 0.0) >= best.low]
+        if not others:
+            limit = LeadSentence("How sure", "One setting", ": nothing to compare it with.")
+        elif close:
+            text = f": {len(close)} of {len(others)} others have intervals that overlap with it."
+            limit = LeadSentence("How sure", "Not sure yet", text)
+        else:
+            limit = LeadSentence("How sure", "Sure", ": no other interval overlaps with it.")
+        seeds = len(self.seeds)
+        if close and others:
+            text = f" than {seeds}: intervals shrink with the root of their number."
+            helps = LeadSentence("What would help most", "More seeds", text)
+        else:
+            text = f": {done} runs in {duration(self.wall_s)} settled it."
+            helps = LeadSentence("What would help most", "It does not matter", text)
+        return got, limit, helps
+
+    def key_figures(self) -> tuple[KeyFigure, ...]:
+        """Return the best result, the number of runs, and the time."""
+        best = next((s for s in self.ranked() if s.iqm is not None), None)
+        done = sum(r.status == "done" for r in self.runs)
+        found = []
+        if best is not None and best.low is not None:
+            note = f"{count(best.low)} – {count(best.high)}, 95 % interval"
+            found.append(KeyFigure("best return", count(best.iqm), "", note))
+        found.append(KeyFigure("runs", f"{done}", f"of {len(self.runs)}", self.status))
+        found.append(KeyFigure("settings", f"{len(self.settings)}", "", f"{len(self.seeds)} seeds"))
+        if self.status != "planned":
+            cpu_s = sum(r.cpu_s or 0.0 for r in self.runs)
+            note = f"{duration(cpu_s)} CPU of the runs"
+            found.append(KeyFigure("time", duration(self.wall_s), "", note))
+        return tuple(found)
+
+    def page(self, written: str = "") -> Page:
+        """Return the sweep as a page. written: the date, for the footer; empty for none."""
+        shown = self.tables()
+        head = Detail("The sweep in numbers", (Facts("", self.facts()),))
+        rows = tuple(Detail(t.title, (replace(t, title=""),)) for t in shown)
+        runs = self._runs()
+        footer = (
+            f"pearl {pearl_version()} · interquartile means with 95 % intervals of the stratified "
+            "bootstrap (Agarwal et al. 2021) · returns measured"
+        )
         return Page(
-            f"PEARL {self.kind} of {self.name}",
-            (Facts("", self.facts()), *self.drawings(), *self.tables()),
-            footer=f"Written by pearl {pearl_version()}. Interquartile means with 95 % intervals "
-            "of the stratified bootstrap (Agarwal et al. 2021).",
+            self.name,
+            (Facts("", self.facts()), *shown),
+            footer=footer + (f" · written {written}" if written else ""),
+            subtitle=f"{self.kind.capitalize()} · {len(self.runs)} runs",
+            lead=self.lead(),
+            figures=self.key_figures(),
+            sections=self.sections(),
+            details=(head, *rows, *([Detail("Every run", (runs,))] if runs else [])),
         )
 
-    def drawings(self) -> tuple[Drawing, ...]:
-        """Draw the intervals of the settings and their curves over env steps.
+    def _runs(self) -> Table | None:
+        if self.status == "planned":
+            return None
+        numbers = ("return", "last", "env steps", "env steps/s", "CPU")
+        heading = (Column("run"), Column("status"), *(Column(n, "right") for n in numbers))
+        rows = tuple(
+            (
+                r.run,
+                r.status,
+                count(r.eval_mean),
+                count(r.last_eval_mean),
+                count(r.env_steps),
+                count(r.env_steps_per_s),
+                NONE if r.cpu_s is None else duration(r.cpu_s),
+            )
+            for r in self.runs
+        )
+        return Table("", heading, rows)
 
-        A tournament has no drawings.
-        """
-        best = [s for s in self.ranked() if s.iqm is not None][:COLOURS]
-        if self.kind == "tournament" or not best:
+    def sections(self) -> tuple[Section, ...]:
+        """Return the figures of the settings; none of a tournament or before a run is done."""
+        ranked = [
+            SettingCurve(s.setting, s.curve, s.low, s.iqm, s.high)
+            for s in self.ranked()
+            if s.iqm is not None and s.low is not None and s.high is not None
+        ]
+        if self.kind == "tournament" or not ranked:
             return ()
-        lines = [(i, s.setting, [(x, y) for x, y, *_ in s.curve]) for i, s in enumerate(best)]
-        bands = [(i, [(x, a, b) for x, _, a, b in s.curve]) for i, s in enumerate(best)]
-        drawings = _intervals(best), curves("Return during training", lines, bands)
-        return tuple(d for d in drawings if d)
+        best = ranked[0]
+        apart = [s for s in ranked[1:] if s.high < best.low]
+        finding = f"{best.name} is best, with {count(best.mean)}"
+        if len(ranked) > 1:
+            close = len(ranked) - 1 - len(apart)
+            finding += f"; {close} of {len(ranked) - 1} others may be as good" if close else ""
+        guide = "Interquartile mean over the seeds, with its 95 % interval."
+        found = [("Settings", f"{finding}.", guide, intervals(ranked[:MOST]))]
+        found.append(
+            ("Learning", "", "Grey: the 95 % interval of the best setting.", sweep_curves(ranked))
+        )
+        return tuple(
+            Section(title, finding, guide, (figure,), brief=True)
+            for title, finding, guide, figure in found
+            if figure is not None
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the report atomically, in the format of the suffix: .html, .json, .csv or .txt.
@@ -293,7 +312,7 @@ class Sweep:
         elif suffix == ".txt":
             text = f"{self}\n"
         elif suffix == ".html":
-            text = page_html(self.page())
+            text = page_html(self.page(today()))
         else:
             raise SpecError(
                 f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
@@ -310,77 +329,3 @@ class Sweep:
             row = {k: getattr(run, k) for k in plain_keys}
             writer.writerow(row | {k: shown(v) for k, v in run.values.items()})
         return out.getvalue()
-
-
-def _intervals(settings: Sequence[SettingResult]) -> Drawing | None:
-    """Draw one row a setting: its interval as a box, its mean as a number."""
-    ends = [v for s in settings for v in (s.low, s.high) if v is not None]
-    low, high = min(ends), max(ends)
-    if not high > low:
-        low, high = low - 1.0, high + 1.0
-    left = min(20 + 6.8 * max(len(s.setting) for s in settings), WIDTH / 2.5) + MARGIN / 4
-    scale, row = (WIDTH - left - 90) / (high - low), 26.0
-    boxes, labels, lines = [], [], []
-    bottom = 8 + row * len(settings)
-    for tick in ticks(low, high, 6):
-        x = left + (tick - low) * scale
-        lines.append((x, 4.0, x, bottom))
-        labels.append(Label(x, bottom + 16, f"{tick:,.6g}", "middle"))
-    for i, s in enumerate(settings):
-        assert s.iqm is not None
-        assert s.low is not None
-        assert s.high is not None
-        y, x = 8 + i * row, left + (s.low - low) * scale
-        text = f"{s.setting}: {count(s.iqm)}, 95 % interval {count(s.low)} to {count(s.high)}"
-        labels.append(Label(left - 10, y + 13, s.setting[-60:], "end"))
-        labels.append(Label(left + (s.high - low) * scale + 8, y + 13, count(s.iqm)))
-        boxes.append(Box(x, y, max((s.high - s.low) * scale, 3.0), 16, i, "", text))
-    return Drawing(
-        "Return of the settings",
-        "Interquartile mean over the seeds (the number) with its 95 % interval (the box).",
-        bottom + 26,
-        tuple(boxes),
-        tuple(labels),
-        tuple(lines),
-    )
-
-
-def summarise(runs: Sequence[SweepRun], folder: Path | None) -> SettingResult:
-    """Summarise a setting over its runs.
-
-    folder: of the run folders; None for no interval and no curve.
-    """
-    done = [r for r in runs if r.status == "done"]
-    scores = [r.eval_mean for r in done if r.eval_mean is not None]
-    returns = interval([scores]) if scores and folder is not None else None
-    return SettingResult(
-        runs[0].setting,
-        runs[0].values,
-        len(runs),
-        len(done),
-        max((r.env_steps or 0 for r in done), default=None),
-        returns.mean if returns else None,
-        returns.low if returns else None,
-        returns.high if returns else None,
-        curve(done, folder) if folder is not None else (),
-    )
-
-
-def curve(runs: Sequence[SweepRun], folder: Path) -> tuple[tuple[float, float, float, float], ...]:
-    """Summarise the evaluations of the runs of one setting, up to the env steps that all reached.
-
-    Returns (env steps, interquartile mean, low, high) of every point.
-    """
-    lines = []
-    for run in runs:
-        rows = load_metrics(folder / run.run / "metrics.csv")
-        points = [(r["env_steps"], r["eval_mean"]) for r in rows if "eval_mean" in r]
-        lines.append(np.array(points, np.float64).reshape(-1, 2))
-    if not lines or not all(len(line) for line in lines):
-        return ()
-    first, last = max(line[0, 0] for line in lines), min(line[-1, 0] for line in lines)
-    summaries = []
-    for x in np.linspace(first, last, POINTS if last > first else 1):
-        scores = [line[np.searchsorted(line[:, 0], x, "right") - 1, 1] for line in lines]
-        summaries.append((float(x), *interval([scores])))
-    return tuple(summaries)

@@ -1,12 +1,19 @@
 """Reports of plans and runs, as terminal text, HTML and JSON."""
 
 __all__ = [
+    "balance_page",
     "balance_text",
     "bands_text",
+    "compare",
     "document",
-    "drawings",
+    "figures",
+    "front_page",
     "html",
+    "lead",
+    "origin",
+    "plan_page",
     "report",
     "tables",
     "terminal",
+    "words",
 ]

@@ -28,7 +28,7 @@ def balance_text(balance: Balance) -> str:
     if balance.points:
         sweeps.insert(1, ("SMs, all cores", balance.sms))
     tables = {
-        name: _sweep(f"{balance.spec} on {balance.platform}: {name}", s) for name, s in sweeps
+        name: sweep_table(f"{balance.spec} on {balance.platform}: {name}", s) for name, s in sweeps
     }
     flat = [
         f"{name} ({_size(points[0], name)} to {_size(points[-1], name)})"
@@ -43,7 +43,8 @@ def balance_text(balance: Balance) -> str:
         "Predicted, energy modelled; slack enough for nobody to wait for anybody.",
     ]
     lines = [textwrap.fill(text, terminal_width()) for text in sentences if text]
-    return "\n\n".join(part for part in ("\n".join(lines), *tables.values()) if part)
+    shown = [block_text(table) for table in tables.values() if table is not None]
+    return "\n\n".join(part for part in ("\n".join(lines), *shown) if part)
 
 
 def verdict_sentence(v: BalanceAnswer) -> str:
@@ -131,14 +132,14 @@ def _size(point: SweepPoint, name: str) -> int | None:
     return {"cores": point.cores, "SMs": point.sms}.get(name.partition(",")[0], point.actors)
 
 
-def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
-    """The rows whose rate differs from that of the row before; empty where all are alike."""
+def sweep_table(title: str, points: Sequence[SweepPoint]) -> Table | None:
+    """The rows whose rate differs from that of the row before; None where all are alike."""
     shown = [points[0]]
     for p in points[1:]:
         if abs(p.env_steps_per_s / shown[-1].env_steps_per_s - 1) >= ALIKE:
             shown.append(p)
     if len(shown) == 1:
-        return ""
+        return None
     heading = (
         *(Column(n, "right") for n in ("actors", "cores", "SMs", "env steps/s", "env steps/J")),
         Column("busiest"),
@@ -160,7 +161,7 @@ def _sweep(title: str, points: Sequence[SweepPoint]) -> str:
     )
     beyond = points[-1] is not shown[-1]
     notes = (f"More changes less than {percent(ALIKE)}.",) if beyond else ()
-    return block_text(Table(title, heading, rows, notes))
+    return Table(title, heading, rows, notes)
 
 
 def balance_svg(balance: Balance) -> str:

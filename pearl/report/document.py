@@ -1,4 +1,4 @@
-"""The content of a report before it is drawn: a page of facts, sentences, tables and drawings.
+"""The content of a report before it is drawn: a page of sentences, figures, tables and drawings.
 
 `pearl.report.terminal` and `pearl.report.html` show the same page, so that they cannot disagree.
 Every block says `simulated` of simulated devices when its builder calls `marked`.
@@ -6,11 +6,12 @@ Every block says `simulated` of simulated devices when its builder calls `marked
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pearl.formatting import WORD, marked
+from pearl.report.canvas import NARROW, WIDE, Canvas
 
 Rows = tuple[tuple[str, str], ...]
 """Pairs of a label and its text."""
@@ -38,10 +39,12 @@ class Sentences:
 
     title: the heading.
     rows: a label, which may be a question or empty, and its sentences each.
+    inline: short rows that stand in one paragraph.
     """
 
     title: str
     rows: Rows
+    inline: bool = False
 
     def marked(self, simulated: Collection[str]) -> Sentences:
         """Return the sentences as `formatting.marked` writes them, labels included."""
@@ -99,77 +102,137 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rectangle of a drawing.
-
-    x, y, width, height: of the rectangle, in user units of the drawing.
-    colour: number of a colour of the style sheet, 0 to 9.
-    label: text inside the rectangle; empty if there is no room.
-    hint: text that appears on hovering.
-    """
-
-    x: float
-    y: float
-    width: float
-    height: float
-    colour: int
-    label: str
-    hint: str
-
-
-@dataclass(frozen=True)
-class Label:
-    """A word of a drawing.
-
-    x, y: of the anchor, in user units of the drawing.
-    anchor: as in SVG: start, middle or end.
-    """
-
-    x: float
-    y: float
-    text: str
-    anchor: str = "start"
-
-
-@dataclass(frozen=True)
 class Drawing:
-    """A drawing, WIDTH × height user units. A terminal leaves drawings out.
+    """A figure, drawn once for each width of a page. A terminal leaves drawings out.
 
-    height: in user units.
-    lines: of the grid, (x1, y1, x2, y2).
-    paths: lines, (colour, SVG points).
-    legend: (colour, name).
-    areas: (colour, SVG points), filled with a translucent colour.
+    title: the heading; empty where the heading of the section is enough.
+    sentence: what the figure shows, for readers who do not see it.
+    draw: makes the drawing for a width in user units.
+    caption: words below it.
     """
 
     title: str
-    caption: str
-    height: float
-    boxes: tuple[Box, ...] = ()
-    labels: tuple[Label, ...] = ()
-    lines: tuple[tuple[float, float, float, float], ...] = ()
-    paths: tuple[tuple[int, str], ...] = ()
-    legend: tuple[tuple[int, str], ...] = ()
-    areas: tuple[tuple[int, str], ...] = ()
+    sentence: str
+    draw: Callable[[float], Canvas]
+    caption: str = ""
 
-    def marked(self, simulated: Collection[str]) -> Drawing:
-        """Return the drawing with labels, hints and legend as `formatting.marked` writes them."""
-        boxes = (
-            replace(b, label=marked(b.label, simulated), hint=marked(b.hint, simulated))
-            for b in self.boxes
+    @property
+    def canvases(self) -> tuple[Canvas, Canvas]:
+        """The drawings for a screen and for a phone."""
+        return self.draw(WIDE), self.draw(NARROW)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line to copy. title: words before it."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One question with its verdict.
+
+    question: in words. verdict: the answer in a few words.
+    glyph: how it is decided: yes, no, if, or same (it does not matter).
+    reason: sentences. command: shows more; empty for none.
+    draw: a small figure in a width in user units, with its sentence; None for none.
+    """
+
+    question: str
+    verdict: str
+    glyph: Literal["yes", "no", "if", "same"]
+    reason: str
+    command: str = ""
+    draw: Callable[[float], Canvas] | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Cards in two columns."""
+
+    cards: tuple[Card, ...]
+    title: str = ""
+
+
+Block = Facts | Sentences | Table | Drawing | Command | Cards
+
+
+@dataclass(frozen=True)
+class LeadSentence:
+    """One of the sentences at the top of a page.
+
+    label: the question that it answers, `What limits it`.
+    answer: the first words, in bold. reason: the rest of the sentence.
+    """
+
+    label: str
+    answer: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The whole sentence."""
+        return f"{self.answer}{self.reason}"
+
+    def marked(self, simulated: Collection[str]) -> LeadSentence:
+        """Return the sentence as `formatting.marked` writes it."""
+        if WORD in self.text:
+            return self
+        answer = marked(self.answer, simulated)
+        reason = self.reason if answer != self.answer else marked(self.reason, simulated)
+        return replace(self, answer=answer, reason=reason)
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A number at the top of a page.
+
+    label: its subject. value, unit: the number. note: a band, a source, or how it was counted.
+    band: low, estimate and high of a whisker on a scale from zero; None for none.
+    """
+
+    label: str
+    value: str
+    unit: str = ""
+    note: str = ""
+    band: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with one finding and how to read what follows.
+
+    title: the heading. finding: one sentence, its first words in bold up to a `:` or `;` or `,`.
+    guide: how to read the figure; empty where nothing needs to be said.
+    brief: also part of the short form in a notebook.
+    """
+
+    title: str
+    finding: str
+    guide: str
+    blocks: tuple[Block, ...]
+    brief: bool = False
+
+    def marked(self, simulated: Collection[str]) -> Section:
+        """Return the section with its words as `formatting.marked` writes them."""
+        blocks = tuple(
+            b.marked(simulated) if isinstance(b, Facts | Sentences | Table) else b
+            for b in self.blocks
         )
-        labels = (replace(t, text=marked(t.text, simulated)) for t in self.labels)
-        return replace(
-            self,
-            title=marked(self.title, simulated),
-            caption=marked(self.caption, simulated),
-            boxes=tuple(boxes),
-            labels=tuple(labels),
-            legend=tuple((colour, marked(name, simulated)) for colour, name in self.legend),
-        )
+        finding, guide = marked(self.finding, simulated), marked(self.guide, simulated)
+        return replace(self, finding=finding, guide=guide, blocks=blocks)
 
 
-Block = Facts | Sentences | Table | Drawing
+@dataclass(frozen=True)
+class Detail:
+    """Blocks behind a summary, closed at first. note: more words of the summary, in grey."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,12 +240,22 @@ class Page:
     """A report.
 
     title: the first line.
-    blocks: from top to bottom.
+    subtitle: what it is about, in one line.
     warning: a sentence directly below the title; empty for none.
-    footer: sentences at the end of an HTML page.
+    lead: what you get, what limits it, what would help most.
+    figures: key figures.
+    sections: from top to bottom.
+    blocks: what a terminal shows below lead and key figures; an HTML page has sections instead.
+    details: everything in numbers.
+    footer: where the numbers come from.
     """
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = ()
     warning: str = ""
     footer: str = ""
+    subtitle: str = ""
+    lead: tuple[LeadSentence, ...] = ()
+    figures: tuple[KeyFigure, ...] = ()
+    sections: tuple[Section, ...] = ()
+    details: tuple[Detail, ...] = ()

@@ -1,12 +1,13 @@
 """`Report`: the decisions of a plan and, with a run, their results. Terminal text, HTML, JSON.
 
-`Report.page` puts the blocks of `pearl.report.tables` and `pearl.report.drawings` in an order;
-`pearl.report.terminal` and `pearl.report.html` show the page.
+`Report.page` puts sentences, figures and tables in an order; `pearl.report.terminal` and
+`pearl.report.html` show the page.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +17,14 @@ from pearl.files import write_atomically
 from pearl.formatting import WORD, listed, marked
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
-from pearl.report import drawings, tables
-from pearl.report.document import Block, Facts, Page, Sentences, Table
-from pearl.report.html import page_html
+from pearl.report import origin, plan_page, run_page, tables
+from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
+from pearl.report.html import cell_html, page_html
+from pearl.report.lead import plan_lead, run_lead
 from pearl.report.terminal import page_text, terminal_width
 from pearl_devices.validation import mistyped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pearl.explanation import Explanation
     from pearl.spec.system import StaticSpec
 
@@ -32,22 +32,10 @@ SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
 """Characters of a line of a report that is saved as text."""
 
-ON_SCREEN = (
-    "plan", "assignment", "timeline", "lanes", "bound", "edges", "explanation", "rates", "curve",
-    "times", "run",
+VERBOSE = (
+    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "run",
 )  # fmt: skip
-"""Parts of a report in a terminal: the result comes last, next to the prompt."""
-
-ON_PAGE = (
-    "plan", "run", "rates", "curve", "bound", "assignment", "timeline", "lanes", "edges",
-    "explanation", "bars", "times",
-)  # fmt: skip
-"""Parts of a report on an HTML page: the result comes first."""
-
-FOOTER = (
-    "Written by pearl {version}. Every estimate names its source, best first: measured, "
-    "calibrated, closed form, datasheet; or given by the user. Bands hold 90 % of cases."
-)
+"""Parts of the long report in a terminal: the result comes last, next to the prompt."""
 
 
 @dataclass(frozen=True)
@@ -77,37 +65,79 @@ class Report:
     def __str__(self) -> str:
         return self.text(terminal_width())
 
-    def text(self, width: int) -> str:
-        """Return the report as plain text in lines of at most `width` characters (at least 60)."""
-        return page_text(self.page(ON_SCREEN), width)
+    def _repr_html_(self) -> str:
+        return cell_html(self.page())
 
-    def page(self, order: Sequence[str] = ON_PAGE) -> Page:
-        """Return the report as a page. order: names of its parts, of ON_SCREEN and ON_PAGE."""
-        simulated = self.plan.simulated
+    def text(self, width: int, *, verbose: bool = False) -> str:
+        """Return the report as plain text in lines of at most `width` characters (at least 60).
+
+        verbose: with every table, instead of the lead, the key figures and one table.
+        """
+        return page_text(self.long_page() if verbose else self.page(), width)
+
+    def page(self, written: str = "") -> Page:
+        """Return the report as a page. written: the date, for the footer; empty for none."""
+        plan, run, e = self.plan, self.run, self.explanation
+        platform = self.system.platform if self.system is not None else None
+        if platform is None and plan.problem is not None:
+            platform = plan.problem.costs.platform
+        title, subtitle = plan_page.heading(plan, self.system, "plan" if run is None else "run")
+        sections: list[Section | None] = []
+        if run is None:
+            lead = plan_lead(plan, e.help_sentence() if e else None)
+            figures = plan_page.key_figures(plan)
+            sections += [
+                plan_page.graph_section(plan),
+                plan_page.timeline_section(plan, platform),
+                plan_page.load_section(plan),
+            ]
+        else:
+            lead, figures = run_lead(run), run_page.key_figures(run)
+            sections += [
+                run_page.learning_section(run, self.learning()),
+                run_page.timeline_section(run, platform),
+                plan_page.graph_section(plan),
+                run_page.ratio_section(run),
+                run_page.time_section(run),
+            ]
+        sections += e.sections() if e else ()
+        sections.append(plan_page.roofline_section(plan))
+        more = e.details() if e else ()
+        details = plan_page.details(plan, platform, more)
+        blocks = plan_page.short_tables(plan) if run is None else run_page.short_tables(run)
+        return Page(
+            title,
+            (*blocks, *(e.short_blocks() if e else ())),
+            tables.SIMULATED if run is not None and run.simulated else "",
+            origin.footer(plan, run, written),
+            subtitle,
+            tuple(s.marked(plan.simulated) for s in lead),
+            figures,
+            tuple(s.marked(plan.simulated) for s in sections if s is not None),
+            (*(run_page.details(run) if run is not None else ()), *details),
+        )
+
+    def long_page(self) -> Page:
+        """Return the report with every table, for a terminal."""
         assignment, lanes, *edges = self.plan_tables()
         parts: dict[str, tuple[Block | None, ...]] = {
             "plan": (Facts("Plan", self.plan_facts()),),
             "assignment": (assignment,),
-            "timeline": (drawings.timeline(self.plan).marked(simulated),),
             "lanes": (lanes,),
             "bound": (Sentences("What bounds it", (("", self.bound_sentence()),)),),
             "edges": tuple(edges),
-            "curve": (drawings.learning_curve(self.learning()),),
         }
         if self.explanation is not None:
             parts["explanation"] = self.explanation.blocks()
         if self.run is not None:
             rates, *times = tables.comparison(self.run)
-            bars = drawings.prediction_bars(self.run)
             parts["run"] = (Facts("Run", tables.run_facts(self.run)),)
-            parts["rates"] = (rates.marked(simulated),)
-            parts["times"] = tuple(t.marked(simulated) for t in times)
-            parts["bars"] = (bars and bars.marked(simulated),)
+            parts["rates"] = (rates.marked(self.plan.simulated),)
+            parts["times"] = tuple(t.marked(self.plan.simulated) for t in times)
         return Page(
             self.title(),
-            tuple(block for name in order for block in parts.get(name, ()) if block),
+            tuple(block for name in VERBOSE for block in parts.get(name, ()) if block),
             tables.SIMULATED if self.run is not None and self.run.simulated else "",
-            FOOTER.format(version=self.plan.pearl_version),
         )
 
     def plan_facts(self) -> tuple[tuple[str, str], ...]:
@@ -168,17 +198,23 @@ class Report:
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":
-            text = page_html(self.page())
+            text = page_html(self.page(today()))
         elif suffix == ".json":
             text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         elif suffix == ".txt":
-            text = self.text(SAVED_WIDTH) + "\n"
+            text = self.text(SAVED_WIDTH, verbose=True) + "\n"
         else:
             raise SpecError(
                 f"report {path}: suffix {suffix or 'none'!r}; the suffix chooses the format, "
                 f"allowed are {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
+
+
+def today() -> str:
+    """The date as pages write it: `25 Nov 2026`."""
+    now = time.localtime()
+    return f"{now.tm_mday} {time.strftime('%b %Y', now)}"
 
 
 def load_report(folder: str | Path) -> Report:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pearl.report.document import Block, Drawing, Facts, Page, Table
+from pearl.report.document import Block, Cards, Command, Drawing, Facts, KeyFigure, Page, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,12 +35,25 @@ def page_text(page: Page, width: int | None = None) -> str:
     width: characters of a line, at least NARROWEST; None for those of this terminal.
     """
     console, out = _console(terminal_width() if width is None else max(width, NARROWEST))
-    _print(console, page.title)
+    _print(console, page.title + (f": {page.subtitle}" if page.subtitle else ""))
     if page.warning:
         _print(console, page.warning)
+    if page.lead:
+        rows = tuple((s.label.lower(), s.text.replace("`", "")) for s in page.lead)
+        _show_facts(console, Facts("", rows))
+    if page.figures:
+        console.print()
+        _print(console, "; ".join(map(_figure_text, page.figures)))
     for number, block in enumerate(page.blocks):
+        if page.lead:
+            console.print()
         _show(console, block, heading=number > 0)
     return _text(out)
+
+
+def _figure_text(f: KeyFigure) -> str:
+    note = f" ({f.note})" if f.note else ""
+    return f"{f.label} {f.value}{f' {f.unit}' if f.unit else ''}{note}"
 
 
 def block_text(*blocks: Block) -> str:
@@ -75,6 +88,13 @@ def _print(console: Console, text: str) -> None:
 
 def _show(console: Console, block: Block, *, heading: bool = True) -> None:
     if isinstance(block, Drawing):
+        return
+    if isinstance(block, Command):
+        _print(console, f"{block.title} {block.text}".strip())
+        return
+    if isinstance(block, Cards):
+        for card in block.cards:
+            _print(console, f"{card.question} {card.verdict}. {card.reason}".strip())
         return
     if heading and block.title:
         console.print()

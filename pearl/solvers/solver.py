@@ -22,6 +22,8 @@ from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS
 from pearl.solvers.first_plan import first_plan
+from pearl.solvers.free_messages import free_weights_note
+from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound
@@ -82,6 +84,7 @@ def solve(
     seed: int = 0,
     known: Plan | None = None,
     workers: int | None = None,
+    on_incumbent: Listener | None = None,
 ) -> Plan:
     """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
     or whose first iteration is complete soonest (`makespan`); or the plan that draws of the times
@@ -95,6 +98,10 @@ def solve(
     workers: threads at most that search at the same time; by default as many as the CPUs that this
         process may use, by its affinity mask and control groups.
 
+    on_incumbent: called with each better plan while the search goes on, of which nothing is proven
+        yet, and at the end with the plan that is returned. What it raises ends the search. Of a
+        robust objective, at the end only.
+
     Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
     of its regret, value and bound those of the estimates.
 
@@ -104,11 +111,21 @@ def solve(
     """
     problems = problem_faults(graph, costs, limits)
     problems += _faults(objective, method, time_limit_s, seed, workers)
+    if on_incumbent is not None and not callable(on_incumbent):
+        problems.append(
+            f"on_incumbent is {shown(on_incumbent)}; a function of a Plan is needed, or None"
+        )
     if problems:
         raise SpecError(*problems)
     problem = Problem(graph, costs, limits, objective)
     return solve_problem(
-        problem, method=method, time_limit_s=time_limit_s, seed=seed, known=known, workers=workers
+        problem,
+        method=method,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        known=known,
+        workers=workers,
+        on_incumbent=on_incumbent,
     )
 
 
@@ -151,6 +168,7 @@ def solve_problem(
     seed: int = 0,
     known: Plan | None = None,
     workers: int | None = None,
+    on_incumbent: Listener | None = None,
 ) -> Plan:
     """Return the plan of a problem, as `solve`, which describes the options.
 
@@ -174,7 +192,12 @@ def solve_problem(
     ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
     deadline = began + time_limit_s - ending_s
     grace_s = GRACE_S + GRACE * time_limit_s
-    search = Search(deadline, seed, name, None, workers or usable_cpu_count(), time_limit_s)
+    search = Search(
+        deadline, seed, name, workers=workers or usable_cpu_count(), limit_s=time_limit_s
+    )
+    quiet = search
+    if on_incumbent is not None and not robust:
+        search = replace(search, offer=Incumbents(problem, name, seed, on_incumbent).offer)
     spare = cache(partial(first_plan, problem))
     run = partial(or_spare, partial(from_start, registered.load(name)), spare, problem)
     regret: Regret | None = None
@@ -195,6 +218,8 @@ def solve_problem(
         raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except OutOfTimeError:
         raise _no_time(graph, firings, time_limit_s) from None
+    except ListenerError as error:
+        raise error.__cause__ or error from None
     except FAULTS as error:
         fault = f"it failed with {type(error).__name__}: {reason(error)}"
         raise registered.fault_error(name, fault) from error
@@ -207,7 +232,7 @@ def solve_problem(
     with suppress(OutOfTimeError), within(deadline + grace_s):
         if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
             exact = name == "milp" and not outcome.timed_out
-            best = break_ties(best, problem, search, run, exact=exact)
+            best = break_ties(best, problem, quiet, run, exact=exact)
     proof = Proof(
         objective=objective,
         method=name,
@@ -224,7 +249,10 @@ def solve_problem(
             "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
         )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
-    return replace(plan, problem=whole)
+    plan = replace(plan, problem=whole, note=free_weights_note(best.assignment))
+    if on_incumbent is not None:
+        on_incumbent(plan)
+    return plan
 
 
 def _least_regret(

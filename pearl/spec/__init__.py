@@ -8,6 +8,7 @@ __all__ = [
     "models",
     "platform_entries",
     "platform_files",
+    "platform_template",
     "reading",
     "system",
     "template",

@@ -352,8 +352,9 @@ def unknown_names(
     for task, names in mapping("devices").items():
         places += [(("devices", task, i), name) for i, name in enumerate(listed(names))]
     places += [(("pin", task), name) for task, name in mapping("pin").items()]
-    for i, pair in enumerate(listed(limits.get("together"))):
-        tasks += [(("together", i, j), task) for j, task in enumerate(listed(pair))]
+    for key in ("together", "apart"):
+        for i, pair in enumerate(listed(limits.get(key))):
+            tasks += [((key, i, j), task) for j, task in enumerate(listed(pair))]
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
@@ -383,6 +384,7 @@ def _limits(section: LimitsSection) -> Limits:
         variants=section.variants,
         pin=section.pin,
         together=tuple((a, b) for a, b in section.together),
+        apart=tuple((a, b) for a, b in section.apart),
         max_lanes=section.max_lanes,
         replicas=section.replicas,
         env_groups=section.env_groups,

@@ -109,6 +109,7 @@ class LimitsSection:
     )
     pin: dict[str, StrictStr] = Field(default_factory=dict, description="Task → its device.")
     together: Pairs = Field(default=(), description="Pairs of tasks that share a device.")
+    apart: Pairs = Field(default=(), description="Pairs of tasks that never share a lane.")
     replicas: dict[str, Copies] = Field(
         default_factory=dict,
         description="Acting task → copies at most, each on a share of the environments, e.g. "

@@ -23,9 +23,9 @@ COUNT = re.compile(r"(.+)x([1-9]\d?)")
 FORM = "write NAME=DEVICE, …, the host's CPU first, such as cpu=ryzen_9_7950x,gpu=rtx_4090x2"
 
 
-def platform_text(given: str) -> list[str]:
-    """The lines of a spec's `platform:` for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`, with
-    every number of its devices and the usual links, and their sources.
+def platform_text(given: str) -> str:
+    """Return a platform file for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`, with every number
+    of its devices, the usual links, and their sources.
 
     Raises:
         SpecError: the text has another form, or names what is not in the catalogue.
@@ -38,18 +38,18 @@ def platform_text(given: str) -> list[str]:
     }
     if kinds[host] != of_hosts:
         raise SpecError(f"--platform: {host} is a {kinds[host]}; the first is the host: {FORM}")
-    lines = ["platform:", "  name: mine", "  devices:"]
+    lines = ["name: mine", "devices:"]
     for name, of in devices.items():
         if of == HERE:
-            lines.append(f"    {name}: {HERE}")
+            lines.append(f"  {name}: {HERE}")
         else:
-            lines += [f"    {name}:", *(f"    {line}" for line in written(of))]
+            lines += [f"  {name}:", *(f"  {line}" for line in written(of))]
     links = [
-        f"    - {{between: [{host}, {name}], {_link(name, kinds[name])}}}"
+        f"  - {{between: [{host}, {name}], {_link(name, kinds[name])}}}"
         for name, of in devices.items()
         if name != host and not catalogue()[of].get("unified_memory")
     ]
-    return [*lines, *(["  links:", *links] if links else [])]
+    return "\n".join([*lines, *(["links:", *links] if links else []), ""])
 
 
 def _devices(given: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`init_text`: a commented spec, written from the models, so that it never lags behind them."""
+"""`init_text`: a spec to start from, written from the models, so that it never lags behind them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from pearl.algorithms import algorithm as module
 from pearl.errors import SpecError
 from pearl.spec.messages import fields_of
 from pearl.spec.models import LimitsSection, Spec, Train
-from pearl.spec.platform_template import platform_text
 from pearl.spec.yaml_reader import show
 
+FIRST_KEYS = ("num_envs", "hidden", "batch_size", "replay_ratio", "rollout_steps")
+"""Keys of an algorithm that most users change first."""
 
-def init_text(
-    algorithm: str | None = None, env: str | None = None, platform: str | None = None
-) -> str:
-    """A spec with every key, its default and what it means; it can be loaded as it is.
 
-    algorithm, env: None: the first that ships; a small one that suits the algorithm.
-    platform: devices of the catalogue to be written out; see `platform_template.platform_text`.
+def init_text(algorithm: str | None = None, env: str | None = None, *, full: bool = False) -> str:
+    """Return a spec that can be loaded as it is.
+
+    algorithm: None for the first that ships.
+    env: None for a small environment that suits the algorithm.
+    full: Write every key with its default and its meaning, not only the first keys to change.
 
     Raises:
-        SpecError: no algorithm that ships has this name; or as `platform_text`.
+        SpecError: no algorithm that ships has this name.
     """
     algorithm = algorithm or ALGORITHMS[0]
     if algorithm not in ALGORITHMS:
@@ -38,16 +39,41 @@ def init_text(
     if env is None:
         small = "Pendulum-v1" if source.ACTIONS == "continuous" else "CartPole-v1"
         env = "FrozenLake-v1" if getattr(source, "FAMILY", "") == "tabular" else small
+    named = {"name": algorithm, "env": env}
+    return (_full_text if full else _short_text)(source.Options, named)
+
+
+def _short_text(options: type, named: Mapping[str, Any]) -> str:
+    fields = fields_of(options)
+    defaults = {
+        key: fields[key].get_default(call_default_factory=True)
+        for key in FIRST_KEYS
+        if key in fields
+    }
+    keys = [f"  {key}: {_value(value)}" for key, value in {**named, **defaults}.items()]
+    return "\n".join(
+        [
+            "# `pearl init --full` writes every key with its meaning; `pearl check` finds errors.",
+            "algorithm:",
+            *keys,
+            "platform: host          # this machine; `pearl list platforms` shows others",
+            "objective: throughput   # or power_efficiency, makespan, robust, robust_worst",
+            f"train: {{steps: {fields_of(Train)['steps'].default}, seed: 0}}",
+            "",
+        ]
+    )
+
+
+def _full_text(options: type, named: Mapping[str, Any]) -> str:
     lines = [
         "# A system spec: what is trained, where, and what a plan may do. Every key with its",
         "# default; delete what you do not change. Quantities carry their unit (8 GiB, 2 ms).",
     ]
     lines += ["", "algorithm:"]
-    lines += _keys(source.Options, {"name": algorithm, "env": env}, 1)
+    lines += _keys(options, named, 1)
     for key in ("platform", "objective"):
         field = fields_of(Spec)[key]
-        given = platform_text(platform) if key == "platform" and platform is not None else None
-        lines += ["", *_comment(field.description, 0), *(given or [f"{key}: {field.default}"])]
+        lines += ["", *_comment(field.description, 0), f"{key}: {field.default}"]
     for key, model in (("limits", LimitsSection), ("train", Train)):
         lines += ["", *_comment(fields_of(Spec)[key].description or "", 0), f"{key}:"]
         lines += _keys(model, {}, 1)

@@ -24,11 +24,17 @@ def describe_progress(now: Progress) -> str:
     return ", ".join(parts)
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
 @contextmanager
 def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
     """A listener for `Trainer.train(progress=…)`; its drawing is complete when the block ends."""
     stream = sys.stderr if stream is None else stream
-    if not stream.isatty():
+    if not stream.isatty() and not in_notebook():
         yield _lines(stream)
         return
     from rich.console import Console
@@ -42,7 +48,8 @@ def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progres
         TextColumn("{task.fields[line]}", markup=False),
         TimeRemainingColumn(compact=True),
     )
-    with Bar(*columns, console=Console(file=stream)) as bar:
+    console = Console() if in_notebook() else Console(file=stream)
+    with Bar(*columns, console=console) as bar:
         task = bar.add_task("start", total=1, line="")
 
         def draw(now: Progress) -> None:

@@ -39,6 +39,7 @@ from pearl.training.evaluations import evaluation
 from pearl.training.interruption import interruptible
 from pearl.training.policy import Policy
 from pearl.training.policy_export import export
+from pearl.training.progress import in_notebook, progress_display
 from pearl.training.run import run_training
 from pearl.training.session import Session
 from pearl.training.steering import Callback, CallbackList, Listener
@@ -200,7 +201,8 @@ class Trainer:
         callbacks: called during the run, in this order (`pearl.Callback`). If one returns
             `pearl.STOP`, the run ends as `stopped`, with a checkpoint and the final evaluation. If
             one raises, the run ends as `failed`, with a checkpoint, and the exception is raised.
-        progress: a function called a few times a second, as `on_progress` of a last callback; its
+        progress: a function called a few times a second, as `on_progress` of a last callback; in a
+            notebook without callbacks the default draws a bar; its
             answer is ignored.
         replan: at a checkpoint whose period is more than 15 % off the predicted one, search a plan
             that is better at the measured times, and continue with it. Parameters, replay, random
@@ -223,7 +225,6 @@ class Trainer:
         if problems:
             raise SpecError(*problems)
         check_devices(self.session.compiled)
-        callback_list = CallbackList.from_arguments(callbacks, progress)
         folder = Path(out) if out is not None else None
         if replan:
             plan_change.check(self.session, folder)
@@ -233,6 +234,9 @@ class Trainer:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
         with ExitStack() as stack:
+            if progress is None and not callbacks and in_notebook():
+                progress = stack.enter_context(progress_display())
+            callback_list = CallbackList.from_arguments(callbacks, progress)
             stack.enter_context(skipping_timing_if_busy(self.system))
             interruption = stack.enter_context(interruptible())
             if folder is None:

@@ -51,7 +51,7 @@ def test_they_agree_on_every_number() -> None:
     assert plan.bands is not None
     low, high = plan.bands.env_steps_per_s or (0, 0)
     said = f"{count(rate)} env steps/s ({count(low)}–{count(high)})"
-    assert said in str(Report(plan, None, system))
+    assert said in Report(plan, None, system).text(100, verbose=True)
     assert said in bound.answer
     drawn = sampled_rates(plan, Draws())
     assert sorted(drawn)[10] == pytest.approx(low, rel=0.1)

@@ -144,7 +144,7 @@ def test_a_makespan_is_asked_for_by_option_or_spec_and_said_to_be_one(
     found = ran.object()
     assert problems(found, "plan") == []
     assert (found["objective"], found["value_unit"]) == ("makespan", "s")
-    by_spec = Ran("plan", spec, "--set", "objective=makespan")
+    by_spec = Ran("plan", spec, "--set", "objective=makespan", "--verbose")
     assert "until the first iteration is complete, at least" in by_spec.out
     assert "an iteration where iterations follow one another" in by_spec.out
     held = Ran("plan", spec, "--objective", "makespan", "--set", "limits.power=3 W")
@@ -304,15 +304,16 @@ def test_init_writes_a_platform_out_and_check_counts_what_is_changed(tmp_path: P
     file = tmp_path / "mine.yaml"
     asked = "cpu=ryzen_9_7950x,gpu=rtx_4090x2"
     assert Ran("init", file, "--platform", asked).status == 0
-    assert Ran("check", file, "--json", "-").object()["notes"] == []
+    check = ("check", "dqn_cartpole", f"platform={file}", "--json", "-")
+    assert Ran(*check).object()["notes"] == []
     text = file.read_text()
     assert text.count("memory: 24 GiB") == 2
     file.write_text(text.replace("    memory: 24 GiB", "    memory: {value: 48 GiB}"))
-    assert Ran("check", file).status == 0  # the entry's source stands for it
-    mine, gone = re.subn(r"      source: .*RTX 4090 Specifications.*\n", "", text)
+    assert Ran(*check).status == 0  # the entry's source stands for it
+    mine, gone = re.subn(r"    source: .*RTX 4090 Specifications.*\n", "", text)
     assert gone == 2
     file.write_text(mine)
-    (note,) = Ran("check", file, "--json", "-").object()["notes"]
+    (note,) = Ran(*check).object()["notes"]
     assert re.fullmatch(r"1\d of \d\d numbers of the platform are yours", note)
     wrong = Ran("init", tmp_path / "x.yaml", "--platform", "cpu=i486")
     assert (wrong.status, (tmp_path / "x.yaml").exists()) == (2, False)
@@ -373,7 +374,7 @@ def test_set_is_checked_like_the_file(spec: Path) -> None:
 
 
 def test_plan_prints_a_report_and_writes_a_plan(spec: Path, tmp_path: Path) -> None:
-    ran = Ran("plan", spec, "--json", tmp_path / "plan.json")
+    ran = Ran("plan", spec, "--verbose", "--json", tmp_path / "plan.json")
     assert ran.status == 0
     stored = json.loads((tmp_path / "plan.json").read_text())
     assert problems(stored, "plan") == []

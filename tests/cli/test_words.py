@@ -39,12 +39,25 @@ def test_keys_after_the_spec_are_laid_over_it_and_set_comes_after_them(spec: Pat
     assert "did you mean batch_size?" in err
 
 
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_template_of_every_algorithm_loads_as_it_is(name: str, tmp_path: Path) -> None:
+def test_a_template_of_every_algorithm_loads_as_it_is(
+    name: str, full: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "spec.yaml"
-    assert pearl_says("init", str(file), "--algorithm", name)[0] == 0
-    assert file.read_text() == init_text(name)
+    words = ("init", str(file), "--algorithm", name, *(["--full"] if full else []))
+    assert pearl_says(*words)[0] == 0
+    text = file.read_text()
+    assert text == init_text(name, full=full)
+    assert full or text.count("\n") <= 12
     assert pearl.load(file).algorithm.name == name
+
+
+def test_a_platform_file_is_no_spec(tmp_path: Path) -> None:
+    words = ("init", str(tmp_path / "box.yaml"), "--platform", "cpu=here", "--full")
+    status, _, err = pearl_says(*words)
+    assert (status, list(tmp_path.iterdir())) == (2, [])
+    assert "--platform writes a platform file; leave out --algorithm, --env, --full" in err
 
 
 def test_a_template_has_the_environment_asked_for(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pearl
 from pearl.algorithms import algorithm
 from pearl.graph.limits import Limits
 from pearl.graph.sequential import program_order
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Device, Platform, backend, buffers, kernel, kernels

@@ -17,7 +17,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import add_lane_overhead
+from pearl.planning.estimated_costs import add_lane_overhead
 from pearl.runtime.lanes import overhead
 from pearl.testing.kernel_buffers import copied, equal, filled
 from pearl.training.trainer import Trainer
@@ -136,15 +136,14 @@ def test_the_helping_thread_ends_with_its_call() -> None:
 
 
 def test_a_process_with_a_helping_thread_ends() -> None:
-    text = (
-        "from pearl_devices import cpu\n"
-        "from tests.devices.test_two_cores import update\n"
-        "from tests.algorithms.test_td3_sac import started\n"
-        "k = update('ddpg', 8)\n"
-        "call = cpu.bind(k, 'native-pair', started(k))\n"
-        "call()\n"
-        "print('done')\n"
-    )
+    text = f"""if True:
+        from pearl_devices import cpu, kernel
+        from pearl_devices.buffers import allocate
+        k = kernel("update.ddpg", {sizes("ddpg", 8)}, program="pearl.algorithms.ddpg:losses")
+        call = cpu.bind(k, "native-pair", allocate([k]))
+        call()
+        print("done")
+    """
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True
     )

@@ -14,7 +14,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.runs import Drift, TaskDrift
 from pearl.training.run_feedback import contradicted
 from pearl_devices import Device, Kernel, kernel

@@ -18,6 +18,7 @@ from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.benchmark_kernels import bound
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import call_overhead_s, launches
+from tests.devices import test_work_ppo as on_policy
 
 CPU = Device(
     "cpu",
@@ -210,6 +211,7 @@ class Dispatched(TorchDispatchMode):
         kernel("update.dqn", DQN.dims | {"q": (4, 64, 64, 3), "duelling": 1}, program=DQN.program),
         ACT,
         kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
+        *(on_policy.PPO, on_policy.A2C, on_policy.GAE, on_policy.ACT),
     ],
     ids=lambda k: k.kind,
 )

@@ -9,7 +9,7 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.costs import add_lane_overhead
+from pearl.planning.estimated_costs import add_lane_overhead
 from pearl_devices import kernel
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES

@@ -554,20 +554,21 @@ def test_the_report_holds_the_explanation_in_every_form(tmp_path: Path) -> None:
     _, plan, e = shipped()
     report = Report(plan, explanation=e)
     for width in (60, 100, 140):
-        text = report.text(width)
+        text = report.text(width, verbose=True)
         assert max(map(len, text.splitlines())) <= width
         assert "Explanation" in text
         assert "What would change it" in text
     for suffix in ("html", "json", "txt"):
         report.save(tmp_path / f"report.{suffix}")
     html = (tmp_path / "report.html").read_text()
-    assert "<h2>Explanation</h2>" in html
+    assert "<h3>Explanation</h3>" in html
+    assert "<h2>What if</h2>" in html
     assert "What would change it" in html
     stored = json.loads((tmp_path / "report.json").read_text())
     assert problems(stored, "plan") == []
     assert len(stored["explanation"]["what_ifs"]) == len(e.what_ifs)
     assert "Explanation" not in str(Report(plan))
-    assert "<h2>Explanation</h2>" not in _html(Report(plan), tmp_path)
+    assert "<h2>What if</h2>" not in _html(Report(plan), tmp_path)
 
 
 def _html(report: Report, folder: Path) -> str:
@@ -604,7 +605,7 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
     spec = ("dqn_cartpole", "--set", "platform=cpu_gpu", "--set", "limits={}")
     ran = Ran("plan", *spec, "--explain", "--runner-ups", tmp_path, "--json", tmp_path / "p.json")
     assert ran.status == 0, ran.err
-    assert "What would change it" in ran.out
+    assert "what if" in ran.out
     stored = json.loads((tmp_path / "p.json").read_text())
     assert problems(stored, "plan") == []
     close = stored["explanation"]["runner_ups"]["plans"]

@@ -9,7 +9,8 @@ from pearl.errors import InfeasibleError
 from pearl.explanation.what_if import speed_up
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable, Mode, _carried_bytes, build_cost_table
+from pearl.planning.costs import CostTable, Mode
+from pearl.planning.estimated_costs import _carried_bytes, build_cost_table
 from pearl.report.tables import assignment
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import Device, Kernel, kernel
@@ -84,7 +85,7 @@ def test_a_task_that_no_device_runs_is_an_error_with_the_reason_of_every_device(
         Device("board", "fpga", width=4, figures=clock, design="released"),
     )
     for task, reasons in (
-        (acting, ("no design draws random numbers", "no design draws random numbers")),
+        (acting, ("the engines compute DQN and DDPG", "no design draws random numbers")),
         (step, ("no design stores stacked frames", "the released design runs gradient steps")),
     ):
         graph = TaskGraph("one", (Task("x", task),), (Edge("x", "x", tokens_seq=1),))

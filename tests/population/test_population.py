@@ -19,7 +19,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
 from pearl.population.members import build_population
-from pearl.population.results import summarise
+from pearl.population.setting_results import summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
@@ -315,7 +315,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
 
 
 def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
-    from pearl.population.results import SweepRun
+    from pearl.population.setting_results import SweepRun
 
     outcomes = []
     for seed, last in ((0, 400), (1, 200)):
@@ -333,11 +333,12 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
 
 
 def test_returns_below_one_keep_three_digits():
-    from pearl.population.results import SettingResult, _intervals
+    from pearl.report.canvas import Text
+    from pearl.report.figures.curves import SettingCurve, intervals
 
     settings = [
-        SettingResult(f"learning_rate={rate}", {}, 3, 3, 1000, mean, mean - 0.01, mean + 0.01, ())
+        SettingCurve(f"learning_rate={rate}", (), mean - 0.01, mean, mean + 0.01)
         for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
     ]
-    drawn = _intervals(settings)
-    assert {"0.0981", "0.0603"} <= {label.text for label in drawn.labels}
+    shapes = intervals(settings).draw(800.0).shapes
+    assert {"0.0981", "0.0603"} <= {each.text for each in shapes if isinstance(each, Text)}

@@ -155,15 +155,21 @@ def platforms() -> str:
 
 
 TEXTS: dict[str, Callable[[], str]] = {
-    "run.txt": lambda: Report(two_device_plan(), example_run()).text(100),
-    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan()), every_edge=True).text(64),
-    "drifted.txt": lambda: drifted().text(120),
+    "run.txt": lambda: Report(two_device_plan(), example_run()).text(100, verbose=True),
+    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan()), every_edge=True).text(
+        64, verbose=True
+    ),
+    "drifted.txt": lambda: drifted().text(120, verbose=True),
     "simulated.txt": lambda: Report(
         two_device_plan(), example_run(simulated=True, energy_j=None, energy_source=None)
-    ).text(100),
+    ).text(100, verbose=True),
     "cycle.txt": lambda: Report(
         replace(two_device_plan(), bottleneck=Bottleneck("cycle", "", ("a", "b")), pace_s=1e-3)
-    ).text(80),
+    ).text(80, verbose=True),
+    "short_plan.txt": lambda: Report(two_device_plan()).text(80),
+    "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
+    "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
+    "short_drifted.txt": lambda: drifted().text(80),
     "run.html": lambda: bare(Report(two_device_plan(), example_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),

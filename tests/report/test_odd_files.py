@@ -19,7 +19,8 @@ from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
 from pearl.planning.plans import load_plan
 from pearl.planning.runs import Drift, TaskDrift, load_metrics, load_run
-from pearl.report.drawings import learning_curve, ticks
+from pearl.report.canvas import ticks
+from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report, load_report
 from pearl_estimators.gpu import calibration
 from pearl_estimators.host.calibration import CalibrationError
@@ -62,6 +63,7 @@ def test_a_run_with_an_odd_value_is_reported_or_refused(tmp_path, at, value) -> 
     except SpecError:
         return
     assert report.text(60)
+    assert report.text(60, verbose=True)
     report.save(tmp_path / "report.html")
     json.loads(json.dumps(report.to_json(), allow_nan=False))
 
@@ -164,7 +166,10 @@ def test_any_numbers_in_the_metrics_make_a_page(tmp_path, rows) -> None:
 def test_a_curve_leaves_out_what_cannot_be_drawn() -> None:
     rows = [{"env_steps": x, "mean_return_20": y} for x, y in ((1, 2), (2, 1e308), (3, 5))]
     whole = learning_curve([rows[0], rows[2]])
-    assert learning_curve(rows) == whole is not None
+    found = learning_curve(rows)
+    assert found is not None
+    assert whole is not None
+    assert found.canvases == whole.canvases
     assert learning_curve([rows[1], rows[1]]) is None
 
 

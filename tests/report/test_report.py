@@ -16,7 +16,8 @@ from pearl.errors import SpecError
 from pearl.formatting import band, count, percent, ratio, si
 from pearl.planning.plans import Bottleneck, Plan
 from pearl.planning.runs import TaskTiming, load_metrics, load_run
-from pearl.report.drawings import learning_curve, ticks
+from pearl.report.canvas import ticks
+from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report
 from pearl.report.tables import bound_sentence
 from tests.examples import example_run, fused_plan, two_device_plan
@@ -63,13 +64,13 @@ def test_no_line_of_the_text_is_wider_than_asked(plan: Plan, width: int) -> None
 @pytest.mark.parametrize(("gap", "said"), [(0.0004, "below 0.1 %"), (0.0006, "0.1 %")])
 def test_a_gap_that_is_left_is_not_called_none(gap: float, said: str) -> None:
     plan = replace(two_device_plan(), status="time_limit", gap=gap)
-    text = " ".join(Report(plan).text(140).split())
+    text = " ".join(Report(plan).text(140, verbose=True).split())
     assert f"stopped at the time limit, gap to the proved bound {said} " in text
 
 
 def test_a_simulated_run_never_claims_to_be_measured() -> None:
     run = example_run(simulated=True)
-    text = Report(run.plan, run).text(120)
+    text = Report(run.plan, run).text(120, verbose=True)
     assert "simulated: the times and rates" in text
     assert "simulated / predicted" in text
     assert "measured /" not in text
@@ -88,8 +89,8 @@ def test_energy_always_names_its_source(
     energy_j: float | None, source: str | None, text: str
 ) -> None:
     report = Report(two_device_plan(), example_run(energy_j=energy_j, energy_source=source))
-    assert text in report.text(100)
-    assert "98.8 env steps/J (modelled)" in report.text(100)
+    assert text in report.text(100, verbose=True)
+    assert "98.8 env steps/J (modelled)" in report.text(100, verbose=True)
 
 
 def test_an_energy_without_a_source_cannot_be_built() -> None:
@@ -224,10 +225,9 @@ def test_a_learning_curve_needs_two_different_points() -> None:
     assert learning_curve(flat) is None
     drawing = learning_curve(_curve())
     assert drawing is not None
-    assert [name for _, name in drawing.legend] == [
-        "mean of the last 20 training episodes",
-        "latest evaluation of the greedy policy",
-    ]
+    assert drawing.sentence == (
+        "Return over env steps: training from 5 to 500 and best evaluation 60 at 50,000 env steps."
+    )
 
 
 def test_a_report_of_a_plan_with_zero_times_can_be_drawn(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_run_that_timed_no_task_shows_rates_only(tmp_path: Path) -> None:
     untimed = tuple(TaskTiming(t.task, t.seconds, None, 0) for t in plan.tasks)
     report = Report(plan, example_run(plan, tasks=untimed, env_steps_per_cpu_s=None))
     text, _ = _page(report, tmp_path)
-    for shown in (text, report.text(120)):
+    for shown in (text, report.text(120, verbose=True)):
         assert "14,667" in shown
         assert "Time per firing" not in shown
         assert "time per firing" not in shown
@@ -263,7 +263,9 @@ def test_saved_json_is_that_of_the_run_or_else_the_plan(tmp_path: Path, with_run
 def test_text_is_saved_and_other_suffixes_are_refused(tmp_path: Path) -> None:
     report = Report(two_device_plan())
     report.save(tmp_path / "report.txt")
-    assert (tmp_path / "report.txt").read_text(encoding="utf-8") == report.text(120) + "\n"
+    assert (tmp_path / "report.txt").read_text(encoding="utf-8") == report.text(
+        120, verbose=True
+    ) + "\n"
     for name in ("report.pdf", "report"):
         with pytest.raises(SpecError, match=r"\.html, \.json, \.txt"):
             report.save(tmp_path / name)
@@ -284,7 +286,7 @@ def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) ->
     stored = json.loads(json.dumps(run.to_json(), allow_nan=False))
     assert stored["env_steps_per_s"] is None
     assert stored["updates_per_s"] is None
-    assert "– " in Report(run.plan, run).text(120)
+    assert "– " in Report(run.plan, run).text(120, verbose=True)
 
 
 @pytest.mark.parametrize(

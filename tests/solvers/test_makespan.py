@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.solver.jobshop import read_jobshop
 from pearl import solve
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.period import token_free_cycle
 from pearl.graph.task_graph import Edge, Fusion, TaskGraph
+from pearl.io import read_fjsp
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plan_validation import check_plan, completions
@@ -317,7 +317,7 @@ SFJS01 = "2 2\n2 2 0 25 1 37 2 0 32 1 24\n2 2 0 45 1 65 2 0 21 1 65\n"
 @pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")
 def test_a_flexible_job_shop_is_solved_to_proof(tmp_path: Path) -> None:
     (tmp_path / "sfjs01.txt").write_text(SFJS01)
-    plan = shortest(*read_jobshop(tmp_path / "sfjs01.txt"), "cpsat")
+    plan = shortest(*read_fjsp(tmp_path / "sfjs01.txt"), "cpsat")
     assert plan.value == pytest.approx(66)
     assert plan.status == "optimal"
     assert plan.period_s <= plan.value
@@ -327,7 +327,7 @@ def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "one.txt").write_text("1 2 1.5\n2 2 1 5 2 7 1 2 3\n")
-    graph, costs = read_jobshop(tmp_path / "one.txt")
+    graph, costs = read_fjsp(tmp_path / "one.txt")
     assert [t.name for t in graph.tasks] == ["j0o0", "j0o1"]
     assert [(m.device, m.estimate.latency_s) for m in costs.modes] == [
         ("m0", 5.0),
@@ -340,7 +340,7 @@ def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
 def test_a_broken_job_shop_file_is_an_error_naming_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "broken.txt").write_text(text)
     with pytest.raises(ValueError, match=r"broken\.txt"):
-        read_jobshop(tmp_path / "broken.txt")
+        read_fjsp(tmp_path / "broken.txt")
 
 
 def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTable]:

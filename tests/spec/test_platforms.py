@@ -239,6 +239,7 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
         "ram_blocks": 2000,
         "ram_block_bits": "36864 bit",
         "ram_word_bits": "72 bit",
+        "float32_cycles": 4,
     }
     board = {**OWN_FPGA, "figures": figures}
     link = {"between": ["cpu", "board"], "source": "s", "latency": "1 us", "bandwidth": "9 GB/s"}

@@ -467,7 +467,9 @@ def test_any_yaml_like_text_is_a_system_or_a_spec_error(tmp_path: Path, pieces: 
 def test_a_good_spec_with_rubbish_in_it_is_a_system_or_a_spec_error(
     tmp_path: Path, pieces: list[str], line: int
 ) -> None:
-    lines = init_text().replace("# spaces:", "spaces: {obs: 4, actions: 2}").splitlines(True)
+    lines = (
+        init_text(full=True).replace("# spaces:", "spaces: {obs: 4, actions: 2}").splitlines(True)
+    )
     total(tmp_path, "".join([*lines[:line], "".join(pieces), *lines[line:]]).encode())
 
 
@@ -540,7 +542,7 @@ def test_every_key_of_the_schema_has_prose() -> None:
 def test_the_commented_spec_loads_and_names_every_key(tmp_path: Path, name: str) -> None:
     env = "Pendulum-v1" if algorithm(name).ACTIONS == "continuous" else "CartPole-v1"
     env = "FrozenLake-v1" if algorithm(name).FAMILY == "tabular" else env
-    text = init_text(name, env)
+    text = init_text(name, env, full=True)
     system = read(tmp_path, text)
     assert system.algorithm == algorithm(name).Options(name=name, env=env)
     for key in algorithm(name).Options.__pydantic_fields__:  # type: ignore[attr-defined]

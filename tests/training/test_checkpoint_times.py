@@ -143,7 +143,7 @@ def test_the_last_policy_stands_beside_the_best_and_is_judged_once(
     monkeypatch.setattr(evaluation.EpisodePlayer, "evaluate", evaluate)
     run = trainer.train(steps=320)
     assert next(given, None) is None
-    returns, text = run.returns, Report(run.plan, run).text(100)
+    returns, text = run.returns, Report(run.plan, run).text(100, verbose=True)
     final = judged[2:]
     if len(final) == 2:
         assert (returns["eval_mean"], returns["last_eval_mean"]) == (500.0, 117.0)

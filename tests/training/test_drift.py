@@ -20,7 +20,7 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.planning.costs import build_cost_table
+from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE
@@ -126,9 +126,9 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    sentence = "off by more than 15 % is update (3.00 x)."
-    assert sentence in " ".join(str(own.report(run)).split())
-    assert sentence in (tmp_path / "report.html").read_text()
+    sentence = "off by more than 15 % is {} (3.00 x)."
+    assert sentence.format("learn") in " ".join(str(own.report(run)).split())
+    assert sentence.format("update") in (tmp_path / "report.html").read_text()
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
@@ -152,7 +152,7 @@ def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, t
     (tmp_path / "run.json").write_text(json.dumps(value))
     run = load_run(tmp_path)
     assert run.drift is None
-    assert "Prediction beside measurement" in str(Report(run.plan, run))
+    assert "Prediction beside measurement" in Report(run.plan, run).text(100, verbose=True)
 
 
 def beside(machine: Machine, folder: Path, lanes: str = "one") -> tuple[Any, Run]:

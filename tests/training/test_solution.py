@@ -66,11 +66,11 @@ def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_tol
     assert found.checkpoint_s >= 1.0
     assert parts < found.end_s - 1000.0
     assert load_run(tmp_path).solution == found
-    text = " ".join(Report(run.plan, run).text(200).split())
+    text = " ".join(Report(run.plan, run).text(200, verbose=True).split())
     assert "to a return of 475 (env step 160)" in text
     assert "to the best, 490 (env step 240)" in text
     unsolved = replace(found, threshold_s=None, threshold_env_steps=None)
-    text = Report(run.plan, replace(run, solution=unsolved)).text(200)
+    text = Report(run.plan, replace(run, solution=unsolved)).text(200, verbose=True)
     assert "a return of 475 was not reached" in " ".join(text.split())
 
 

@@ -169,6 +169,8 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     gradient = KernelKind(
         name=f"learner_gradient.{of.algorithm}",
         structure="shared",
+        word="gradient",
+        does="computes the gradient of one learner's share of the batch",
         count=gradient_work,
         arrays=gradient_arrays,
         writes=("gradient.",),
@@ -186,6 +188,8 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     reduction = KernelKind(
         name=f"all_reduce.{of.algorithm}",
         structure="shared",
+        word="average",
+        does="averages the gradients of the learners",
         count=reduce_work,
         arrays=reduce_arrays,
         writes=("mean.", "loss.", "batch.td"),
@@ -201,6 +205,8 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     step = KernelKind(
         name=f"learner_step.{of.algorithm}",
         structure="shared",
+        word="apply",
+        does="applies the averaged gradient",
         count=step_work,
         arrays=step_arrays,
         writes=("learner.", "learners."),

@@ -22,7 +22,7 @@ def _networks(
 
 
 _PAIR = {"native-pair": primitive("updates.ddpg_pair:bind_learn", cores=2)}
-INFERENCE = off_policy.inference("ddpg", stochastic=False, networks=_networks)
+INFERENCE = off_policy.inference("ddpg", stochastic=False, networks=_networks, fpga=True)
 UPDATE = off_policy.update(
     "ddpg",
     _passes,
@@ -37,6 +37,7 @@ UPDATE = off_policy.update(
     loss_operations=18,
     example="pearl.algorithms.ddpg:losses",
     networks=_networks,
+    fpga=True,
 )
 LEARN = off_policy.learn(UPDATE, {"native": primitive("updates.ddpg:bind_learn"), **_PAIR})
 ITERATION = off_policy.iteration("actor", INFERENCE, LEARN)

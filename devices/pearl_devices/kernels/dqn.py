@@ -26,7 +26,9 @@ def _networks(
     return {"q": (obs, *hidden, outputs + duelling), **more, "double": int(rng.integers(2))}
 
 
-INFERENCE = off_policy.inference("dqn", stochastic=False, actions="discrete", networks=_networks)
+INFERENCE = off_policy.inference(
+    "dqn", stochastic=False, actions="discrete", networks=_networks, fpga=True
+)
 UPDATE = off_policy.update(
     "dqn",
     _passes,
@@ -38,6 +40,7 @@ UPDATE = off_policy.update(
     actions="discrete",
     networks=_networks,
     averaged=True,
+    fpga=True,
 )
 LEARN = off_policy.learn(UPDATE, {"native": primitive("updates.dqn:bind_learn")})
 ITERATION = off_policy.iteration("q", INFERENCE, LEARN)

@@ -141,6 +141,8 @@ def native(k: Kernel) -> bool:
 EVALUATION = KernelKind(
     name="evaluation",
     structure="evaluation",
+    word="evaluate",
+    does="plays test episodes with the greedy policy",
     count=lambda k: sum_of(played(k)),
     arrays=_arrays,
     writes=("evaluation.",),

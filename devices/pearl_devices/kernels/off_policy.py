@@ -108,14 +108,17 @@ def inference(
     stochastic: bool = True,
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
+    fpga: bool = False,
 ) -> KernelKind:
     """The kind that acts. native: it has implementations in `primitives.updates.<name>`, and in
-    CUDA `gpu.acting:bind_<name>`."""
+    CUDA `gpu.acting:bind_<name>`. fpga: it has a twin `primitives.fpga.acting:bind_<name>`."""
     variants = {"native": primitive(f"updates.{name}:bind_inference")} if native else {}
     cuda = {"cuda": Variant(f"pearl_devices.gpu.acting:bind_{name}")}
     return KernelKind(
         name=f"inference.{name}",
         structure="network",
+        word="act",
+        does="chooses actions",
         count=acting_work,
         arrays=acting_arrays,
         writes=("act.action", "rng.inference"),
@@ -134,6 +137,7 @@ def inference(
             "torch": primitive("torch.off_policy:bind_inference", on_host=beside_the_network),
         },
         cuda=cuda if native else {},
+        fpga=engine("acting", f"acting:bind_{name}") if fpga else None,
     )
 
 
@@ -155,6 +159,11 @@ def _assumed(k: Kernel) -> Mapping[str, Passes]:
     return dict.fromkeys(k.networks, Passes(2, 1))
 
 
+def engine(program: str, twin: str) -> tuple[str, str]:
+    """The functions of an engine of the simulated FPGA (`KernelKind.fpga`)."""
+    return f"pearl_devices.fpga.learner:of_{program}", f"pearl_devices.primitives.fpga.{twin}"
+
+
 def update(
     name: str,
     passes: Counted | None = None,
@@ -170,6 +179,7 @@ def update(
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
     averaged: bool = False,
+    fpga: bool = False,
 ) -> KernelKind:
     """The kind that takes gradient steps.
 
@@ -179,6 +189,7 @@ def update(
     hyper: constants of its own, hyper.<name> → how many numbers.
     stochastic: a gradient step draws random numbers.
     period: the size that says after how many gradient steps the passes repeat.
+    fpga: the simulated FPGA's learner has a program for it, and a twin in `primitives.fpga.<name>`.
     """
     counted = passes or _assumed
 
@@ -208,6 +219,8 @@ def update(
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
+        word="learn",
+        does="takes one gradient step",
         count=lambda k: gradient_work(k, counted(k)),
         arrays=arrays,
         writes=("batch.td", "learner.", "loss.", "rng.update"),
@@ -228,6 +241,7 @@ def update(
         networks=networks,
         variants=variants,
         cuda={**GRAPH, **(fused(name) if in_one_launch else {})},
+        fpga=engine(name, f"{name}:bind_update") if fpga else None,
     )
 
 

@@ -160,8 +160,13 @@ class KernelKind:
         one named `python` is called in every firing, with the kernel and its arrays by name.
     cuda: name → implementation in CUDA. Its function takes the kernel, the arrays on the device by
         name (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
+    fpga: of one that an engine of the simulated FPGA computes, two functions as `module:function`:
+        kernel and shape to the engine's program, kernel, arrays and size of the array to the call
+        of its twin.
     name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
     structure: what it computes.
+    word: a call of it in reports, a verb or noun of the field; empty: the name of its task.
+    does: what a call does, for "step moves the environments on"; empty where `word` is.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
     in_evaluation: of one that writes env.obs or act.action, and so stands between environments and
         network: the `module:function` that changes these rows and nothing else in evaluation and in
@@ -201,8 +206,11 @@ class KernelKind:
     writes: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)
     cuda: Mapping[str, Variant] = field(default_factory=dict)
+    fpga: tuple[str, str] | None = None
     name: str = ""
     structure: Structure = "own"
+    word: str = ""
+    does: str = ""
     count: Callable[[Kernel], Work] | None = None
     in_evaluation: str | None = None
     sends: tuple[str, ...] = ()

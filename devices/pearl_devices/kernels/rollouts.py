@@ -89,6 +89,8 @@ def counted(name: str) -> bool:
 ROLLOUT_INSERT = KernelKind(
     name="rollout_insert",
     structure="store",
+    word="store",
+    does="writes steps to the rollout",
     count=_insert_work,
     arrays=_insert_arrays,
     writes=("rollout.",),
@@ -107,6 +109,8 @@ ROLLOUT_INSERT = KernelKind(
 GAE = KernelKind(
     name="gae",
     structure="advantages",
+    word="advantages",
+    does="says how much better each action was than expected",
     count=_gae_work,
     arrays=_gae_arrays,
     writes=("rollout.",),

@@ -54,6 +54,8 @@ def _learning(name: str) -> KernelKind:
     return KernelKind(
         name=f"tabular.{name}",
         structure="table",
+        word="learn",
+        does="corrects the table by the last step",
         count=_work,
         arrays=_learn_arrays,
         writes=("policy.q", "learner.", "batch.td", "loss.q", "rng.update"),
@@ -64,6 +66,8 @@ def _learning(name: str) -> KernelKind:
 CHOOSE = KernelKind(
     name="tabular.choose",
     structure="table",
+    word="act",
+    does="chooses actions",
     count=_work,
     arrays=_choose_arrays,
     writes=("act.action", "rng.inference"),

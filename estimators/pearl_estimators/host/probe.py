@@ -22,10 +22,11 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from pearl_devices import Kernel
+from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.kernels import kind_of
+from pearl_devices.torch_threads import require_torch
 from pearl_estimators.host.calibration import (
     CalibrationError,
     checksum,
@@ -113,10 +114,14 @@ def probe() -> CpuProbe:
     """CpuProbe this host in a process of its own, and keep the result.
 
     Raises:
-        CalibrationError: it fails, or cannot be kept; the text says why.
+        CalibrationError: torch is not installed, the probe fails or cannot be kept.
     """
     from pearl_estimators.host.child_process import run_in_child
 
+    try:
+        require_torch("the probe of this host")
+    except UnsupportedError as error:
+        raise CalibrationError(str(error)) from None
     found = CpuProbe(**run_in_child("probe", EACH_S, timeout_s=TIMEOUT_S, request={}))
     file = path()
     body = sealed({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})

@@ -28,6 +28,7 @@ SECONDS, LEAST_S = 5.0, 1.0
 if the solver has used all its time (assumed: an answer without the reason is worth little)."""
 
 MEMORY = "memory"
+PAIRS = ("together", "apart")
 NUMBERS = ("power_w", "period_s", "min_throughput_per_s")
 _MAPPINGS = ("variants", "devices", "pin")
 
@@ -50,7 +51,8 @@ class Limit:
 def all_limits(limits: Limits) -> Iterator[Limit]:
     """Yield every limit in force. The filter leaves out the first ones first, so those that a user
     can change most easily come last and stay in the conflict."""
-    yield from (Limit("together", f"{a}, {b}") for a, b in limits.together)
+    for key in PAIRS:
+        yield from (Limit(key, f"{a}, {b}") for a, b in getattr(limits, key))
     for key in _MAPPINGS:
         yield from (Limit(key, task) for task in getattr(limits, key))
     if limits.max_lanes is not None:
@@ -64,11 +66,12 @@ def all_limits(limits: Limits) -> Iterator[Limit]:
 def keep_limits(problem: Problem, chosen: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
     """Return the problem with only the chosen limits, and the `ignore` of `search_spaces`."""
     limits = problem.limits
-    names = {key: {k.name for k in chosen if k.key == key} for key in (*_MAPPINGS, "together")}
+    names = {key: {k.name for k in chosen if k.key == key} for key in (*_MAPPINGS, *PAIRS)}
     changed: dict[str, Any] = {
         key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
     }
-    changed["together"] = tuple(p for p in limits.together if ", ".join(p) in names["together"])
+    for key in PAIRS:
+        changed[key] = tuple(p for p in getattr(limits, key) if ", ".join(p) in names[key])
     numbers = {k.key for k in chosen if not k.name}
     changed |= {key: None for key in ("max_lanes", *NUMBERS) if key not in numbers}
     alone = replace(problem, limits=replace(limits, **changed))
@@ -257,6 +260,9 @@ def _describe_limit(
     if limit.key == "together":
         text = f"puts {limit.name} on one device (together)"
         return text, [_entry("together", limit.name, 1, 0, "devices")]
+    if limit.key == "apart":
+        text = f"keeps {limit.name} on lanes of their own (apart)"
+        return text, [_entry("apart", limit.name, 2, 1, "lanes")]
     value = getattr(limits, limit.key)[limit.name]
     listed = value if isinstance(value, str) else ", ".join(value)
     word = {"pin": "pinned to", "devices": "allowed only on", "variants": "allowed only as"}
@@ -314,6 +320,19 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
     capacity = {
         d: min(platform.device(d).memory_bytes, limits.memory_bytes.get(d, math.inf)) for d in used
     }
+    entries = [_entry("memory", d, total, size, "bytes") for d, size in capacity.items()]
+    crowded = []
+    for d in used:
+        room = platform.device(d).unit_memory_bytes
+        kept = sum(min(m.unit_bytes for m in modes) for modes in space.options)
+        if room < math.inf and kept > 0:
+            crowded.append(
+                f"memory of a unit of {d} is {room:.3g} bytes, and all tasks on one lane keep at "
+                f"least {kept:.3g} bytes on each unit"
+            )
+            entries.append(_entry("memory", d, kept, room, "bytes"))
+    if crowded and total <= min(capacity.values()):
+        return f"fits into memory: {'; '.join(crowded)}", entries[len(capacity) :]
     largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
     names = {t for u in space.classes[largest] for t in space.expansion.units[u]}
     text = (
@@ -321,4 +340,4 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
         f"{', '.join(f'{d} {size:.3g} bytes' for d, size in capacity.items())}; the largest share "
         f"is {', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )
-    return text, [_entry("memory", d, total, size, "bytes") for d, size in capacity.items()]
+    return "; ".join([text, *crowded]), entries

@@ -65,6 +65,7 @@ def applies_to(space: SearchSpace, problem: Problem) -> bool:
         and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
         and problem.limits.power_w is None
         and space.max_lanes == math.inf
+        and not space.lanes_couple
         and len(space.classes) >= FEW
         and (len(space.classes) >= MANY or _acyclic(space))
     )

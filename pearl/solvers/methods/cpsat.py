@@ -75,6 +75,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if not candidates:
         raise no_plan_error(problem, search)
     best = min(candidates, key=lambda f: f.cost)
+    search.offer(best)
     least, timed_out = ALL, False
     for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
         floor, source = 0.0, "path"
@@ -90,6 +91,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
                 timed_out |= not finished
                 source = "search" if floor > longest_s else source
                 best = min(best, result, key=lambda f: f.cost)
+                search.offer(best)
         except OutOfTimeError:
             timed_out = True
         least = min(least, CostBound(floor, source if floor > 0 else ""))

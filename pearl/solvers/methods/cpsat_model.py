@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pearl.planning.timing import Assignment, build_timed_graph, delay_s
+from pearl.solvers.methods.cpsat_rows import extra_ticks, lane_rules, memory_rows
 from pearl.solvers.model.dag_instance import DagInstance, fastest, order_by_times, start_times_s
 from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
@@ -55,6 +56,7 @@ class Model:
             for t in (m.estimate.latency_s, m.estimate.occupancy_s)
         ]
         times += [abs(extra) for extra in p.costs.pair_extra_s.values()]
+        times += [extra for _, _, extra, _ in p.costs.lane_terms]
         for v, row in enumerate(it.before):
             for s, size, _ in row:
                 times += [
@@ -71,7 +73,8 @@ class Model:
         self._firings()
         self._precedence()
         self._lanes()
-        self._memory()
+        memory_rows(self.model, p, self.on)
+        lane_rules(self.model, p, self.x)
         self._hint(best)
 
     def ticks(self, seconds: float) -> int:
@@ -88,6 +91,7 @@ class Model:
             lanes = min(p.lanes[d.name], len({u for u, _ in users}))
             single = all(p.expansion.firings(u) == 1 for u, _ in users)
             free = widest * lanes <= d.width and p.max_lanes == math.inf
+            single = single and not p.lanes_couple
             alike = (lanes <= 1 and p.max_lanes == math.inf) or (single and free)
             self.by_lane[d.name] = not alike
         self.on: list[dict[str, Any]] = []
@@ -119,7 +123,7 @@ class Model:
         it, m = self.it, self.model
         p = it.space
         self.span = m.new_int_var(self.floor, self.horizon, "")
-        self.extra = self._pair_terms()
+        self.extra = extra_ticks(m, p, self.x, self.ticks)
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.intervals: dict[tuple[str, int], list[tuple[int, int, Any, Any]]] = {}
@@ -152,28 +156,6 @@ class Model:
                 else:
                     continue
                 self.intervals.setdefault((mode.device, k), []).append((v, busy, interval, x))
-
-    def _pair_terms(self) -> dict[tuple[int, int], list[tuple[int, Any]]]:
-        """(unit, option) → (ticks added, literal that both modes hold)."""
-        p, m = self.it.space, self.model
-        unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
-        number = {(u, w.key): o for u in unit.values() for o, w in enumerate(p.options[u])}
-        found: dict[tuple[int, int], list[tuple[int, Any]]] = {}
-        for ((a, a_key), (b, b_key)), seconds in p.costs.pair_extra_s.items():
-            if a not in unit or b not in unit:
-                continue
-            first, second = number.get((unit[a], a_key)), number.get((unit[b], b_key))
-            ticks = self.ticks(seconds)
-            if first is None or second is None or not ticks:
-                continue
-            both = m.new_bool_var("")
-            one = sum(x for (o, _), x in self.x[unit[a]].items() if o == first)
-            other = sum(x for (o, _), x in self.x[unit[b]].items() if o == second)
-            m.add(both <= one)
-            m.add(both <= other)
-            m.add(both >= one + other - 1)
-            found.setdefault((unit[a], first), []).append((ticks, both))
-        return found
 
     def _precedence(self) -> None:
         it, m = self.it, self.model
@@ -328,17 +310,6 @@ class Model:
                 behind[v] = max(behind[v], behind[d] + self.ticks(quick[it.unit[d]][0]))
         # the lane may be free before the result is there: the way behind counts from the result
         return head, behind
-
-    def _memory(self) -> None:
-        p = self.it.space
-        for device, capacity in p.capacity_bytes.items():
-            terms = [
-                (round(size), self.on[members[0]][device])
-                for members, size in zip(p.classes, p.memory_bytes, strict=True)
-                if size and device in self.on[members[0]]
-            ]
-            if capacity < math.inf and terms:
-                self.model.add(sum(b * x for b, x in terms) <= math.floor(capacity + len(terms)))
 
     def _hint(self, best: Candidate) -> None:
         m = self.model

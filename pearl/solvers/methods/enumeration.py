@@ -16,9 +16,9 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import GRAINS, ReplicaSplit, enumerate_splits
 from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.model.name_checks import check_names
 from pearl.solvers.model.search_space import (
     SearchSpace,
-    check_names,
     cost_of,
     fusion_choices,
     space_of,

@@ -93,6 +93,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
             timed_out = True
         if candidate and (best is None or candidate.cost < best.cost):
             best = candidate
+            search.offer(best)
     if best is None:
         raise no_plan_error(problem, search)
     timed_out = timed_out or time.monotonic() > deadline
@@ -144,6 +145,7 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
         and all(total[d] <= p.capacity_bytes[d] for d in total)
         and len(plain_widths(p)) == len(used)
         and not p.costs.pair_extra_s
+        and not p.lanes_couple
         and not any(link.paid_by == "link" for link in p.costs.platform.links)
     )
     return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
@@ -283,7 +285,7 @@ def _anneal_loads(
     room = dict(p.capacity_bytes)
     for members, size in zip(p.classes, p.memory_bytes, strict=True):
         room[first.assignment.modes[members[0]].device] -= size
-    by_rule = len(plain_widths(p)) < len({m.device for o in p.options for m in o})
+    by_rule = p.lanes_couple or len(plain_widths(p)) < len({m.device for o in p.options for m in o})
     idle_w = first.assignment.idle_power_w
 
     def score() -> float:

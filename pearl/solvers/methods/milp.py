@@ -90,7 +90,8 @@ class _Branches:
         self.start = search.start
         self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
         self.limit_s = search.limit_s
-        self.best: Candidate | None = None
+        self._offer = search.offer
+        self._best: Candidate | None = None
         self.timed_out = False
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
@@ -99,6 +100,17 @@ class _Branches:
         self._annealing: dict[int, LoadSearch] = {}
         self._loops: list[int] = []  # search spaces with cycles that are not searched yet
         self._until = self.deadline  # of the period form's next run
+
+    @property
+    def best(self) -> Candidate | None:
+        return self._best
+
+    @best.setter
+    def best(self, found: Candidate | None) -> None:
+        better = found is not None and found is not self._best
+        self._best = found
+        if found is not None and better:
+            self._offer(found)
 
     def leave_out(self, bound: float) -> None:
         """Say that there are plans in no search space here. None, there or here, costs less."""

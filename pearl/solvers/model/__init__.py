@@ -7,6 +7,7 @@ __all__ = [
     "linear",
     "list_schedule",
     "method",
+    "name_checks",
     "result",
     "search_space",
     "solver_process",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pearl.errors import InfeasibleError
@@ -18,6 +19,23 @@ from pearl_devices.kernels import kind_of
 def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
     costs, limits = problem.costs, problem.limits
     offered = sorted({m.device for m in costs.of(*unit)})
+    least: dict[str, float] = {}
+    for m in costs.of(*unit):
+        least[m.device] = min(m.unit_bytes, least.get(m.device, math.inf))
+    room = {d: costs.platform.device(d).unit_memory_bytes for d in offered}
+    if offered and all(least[d] > room[d] for d in offered):
+        return InfeasibleError(
+            "; ".join(
+                f"memory of a unit of {d} is too small: {'+'.join(unit)} keeps at least "
+                f"{least[d]:.3g} bytes on each unit, and a unit has {room[d]:.3g} bytes: give it a "
+                "mode that is spread over more units, or keeps less there"
+                for d in offered
+            ),
+            [
+                {"kind": "memory", "name": d, "need": least[d], "limit": room[d], "unit": "bytes"}
+                for d in offered
+            ],
+        )
     restrictions = [
         f"{key} {dict(value)[t] if not isinstance(value[t], str) else value[t]!r}"
         for t in unit

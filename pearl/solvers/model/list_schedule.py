@@ -72,6 +72,18 @@ class Schedule:
         for row in it.after:
             for _, size, task in row:
                 self.largest[task] = max(size, self.largest.get(task, 0.0))
+        self.kept: dict[tuple[str, int], float] = {}  # lane → bytes kept on each of its units
+        self.apart: dict[int, list[int]] = {}
+        for u, w in p.apart:
+            self.apart.setdefault(u, []).append(w)
+            self.apart.setdefault(w, []).append(u)
+        self.by_lane: dict[int, list[tuple[int, float, bool]]] = {}
+        unit_of = {t: u for u, tasks in enumerate(units) for t in tasks}
+        for a, b, extra, shared in p.costs.lane_terms:
+            u, w = unit_of[a], unit_of[b]
+            calls = p.expansion.graph.repetition[a] if len(units[u]) > 1 else 1
+            if u != w:
+                self.by_lane.setdefault(u, []).append((w, extra * calls, shared))
         self.where: list[str | None] = [None] * len(p.classes)
         self.group = {u: c for c, members in enumerate(p.classes) for u in members}
         self.room = dict(p.capacity_bytes)
@@ -102,15 +114,31 @@ class Schedule:
     def mode(self, unit: int, option: int) -> Mode:
         return self.it.space.options[unit][option]
 
-    def times(self, unit: int, option: int) -> tuple[float, float]:
-        """Latency and occupancy of an option, with the pair terms that hold so far."""
+    def times(self, unit: int, place: Place) -> tuple[float, float]:
+        """Latency and occupancy at a place, with the pair and lane terms that hold so far."""
+        option, lane = place
         e = self.mode(unit, option).estimate
         latency, occupancy = e.latency_s, e.occupancy_s
         for other, o, extra in self.paired.get((unit, option), ()):
-            place = self.taken[other]
-            if place and place[0] == o:
+            other_place = self.taken[other]
+            if other_place and other_place[0] == o:
                 latency, occupancy = max(0.0, latency + extra), max(0.0, occupancy + extra)
+        here = self.mode(unit, option).device, lane
+        for other, extra, shared in self.by_lane.get(unit, ()):
+            where = self.taken[other]
+            if where and (here == (self.mode(other, where[0]).device, where[1])) == shared:
+                latency, occupancy = latency + extra, occupancy + extra
         return latency, occupancy
+
+    def _may_share(self, unit: int, mode: Mode, lane: int) -> bool:
+        """Whether a lane has memory left on its units for a mode, and none that is apart."""
+        p, here = self.it.space, (mode.device, lane)
+        room = p.unit_capacity_bytes[mode.device] * (1 + 1e-12)
+        return self.kept.get(here, 0.0) + mode.unit_bytes <= room and all(
+            place is None or (self.mode(w, place[0]).device, place[1]) != here
+            for w in self.apart.get(unit, ())
+            for place in [self.taken[w]]
+        )
 
     def places(self, v: int) -> Iterator[Place]:
         """Places of a firing: the place of its unit, or every option and lane that leaves the
@@ -129,7 +157,8 @@ class Schedule:
             widths = self.widths[m.device]
             whole = p.costs.platform.device(m.device).width
             for lane, width in enumerate(widths):
-                if sum(widths) - width + max(width, m.width) <= whole:
+                fits = sum(widths) - width + max(width, m.width) <= whole
+                if fits and self._may_share(u, m, lane):
                     yield o, lane
             if (
                 len(widths) < min(p.lanes[m.device], self.most_lanes)
@@ -172,7 +201,7 @@ class Schedule:
         begin, _, _ = self._begin(v, place, undo, {})
         for line, start, seconds in reversed(undo):
             line.give_back(start, seconds)
-        return begin, begin + self.times(self.it.unit[v], place[0])[0]
+        return begin, begin + self.times(self.it.unit[v], place)[0]
 
     def put(self, v: int, place: Place) -> float:
         """Start a firing there as early as possible; when it is complete."""
@@ -189,10 +218,11 @@ class Schedule:
                 self.lines[m.device, len(widths)] = _Line()
                 widths.append(0)
             widths[lane] = max(widths[lane], m.width)
+            self.kept[m.device, lane] = self.kept.get((m.device, lane), 0.0) + m.unit_bytes
         begin, _, occupancy = self._begin(v, place, [], self.sent)
         self.start[v] = begin
         self.lines[m.device, lane].take(begin, occupancy)
-        return begin + self.times(u, option)[0]
+        return begin + self.times(u, place)[0]
 
     def _begin(
         self,
@@ -206,7 +236,7 @@ class Schedule:
         ready = 0.0
         for s, size, task in self.it.before[v]:
             ready = max(ready, self._arrival(s, size, task, device, undo, new))
-        occupancy = self.times(u, option)[1]
+        occupancy = self.times(u, place)[1]
         if v in self.turn_before:
             ready = max(ready, self.start[self.turn_before[v]] + occupancy)
         line = self.lines.get((device, lane))
@@ -222,9 +252,10 @@ class Schedule:
         new: dict[tuple[str, int, str], tuple[float, float]],
     ) -> float:
         w = self.it.unit[s]
-        option = self.taken[w][0]  # type: ignore[index]
-        source = self.mode(w, option).device
-        end = self.start[s] + self.times(w, option)[0]
+        taken = self.taken[w]
+        assert taken is not None
+        source = self.mode(w, taken[0]).device
+        end = self.start[s] + self.times(w, taken)[0]
         if source == device:
             return end
         platform = self.it.space.costs.platform
@@ -254,7 +285,7 @@ class Schedule:
 
     def end_s(self) -> float:
         """When the last firing is complete."""
-        latency = [self.times(u, place[0])[0] for u, place in enumerate(self.taken) if place]
+        latency = [self.times(u, place)[0] for u, place in enumerate(self.taken) if place]
         return max(t + latency[u] for t, u in zip(self.start, self.it.unit, strict=True))
 
     def to_candidate(self) -> Candidate | None:
@@ -271,7 +302,7 @@ class Schedule:
             return None
         keys: list[Key] = []
         for v, u in enumerate(self.it.unit):
-            free = self.start[v] + self.times(u, places[u][0])[1]
+            free = self.start[v] + self.times(u, places[u])[1]
             keys.append((self.start[v], free, float(self.it.place[v])))
         copies: dict[tuple[str, int], Key] = {}
         x = p.expansion

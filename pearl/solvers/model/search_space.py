@@ -24,6 +24,7 @@ from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import ReplicaSplit, enumerate_splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import memory_error, no_common_device_error, no_mode_error
+from pearl.solvers.model.name_checks import check_names
 from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host, owners
 
 
@@ -39,6 +40,8 @@ class SearchSpace:
     capacity_bytes: device → memory within the limits.
     lanes: device → lanes at most.
     max_lanes: lanes of all devices together at most.
+    unit_capacity_bytes: device → memory of each of its units.
+    apart: pairs of units that share no lane.
     """
 
     expansion: Expansion
@@ -49,6 +52,8 @@ class SearchSpace:
     capacity_bytes: Mapping[str, float]
     lanes: Mapping[str, int]
     max_lanes: float
+    unit_capacity_bytes: Mapping[str, float]
+    apart: tuple[tuple[int, int], ...]
 
     def violates_coupling(self, a: Assignment) -> bool:
         """Whether an assignment of this program breaks a rule that couples tasks."""
@@ -61,6 +66,11 @@ class SearchSpace:
             need[device] = need.get(device, 0.0) + size
         if any(size > self.capacity_bytes[d] * (1 + 1e-12) for d, size in need.items()):
             return True
+        if any(a.share_lane(u, w) for u, w in self.apart):
+            return True
+        for (device, _), size in a.unit_bytes.items():
+            if size > self.unit_capacity_bytes[device] * (1 + 1e-12):
+                return True
         width: dict[tuple[str, int], int] = {}
         for u, mode in enumerate(a.modes):
             key = (mode.device, a.lanes[u])
@@ -73,6 +83,15 @@ class SearchSpace:
             if len(widths) > self.lanes[d.name] or sum(widths) > d.width:
                 return True
         return len(width) > self.max_lanes
+
+    @cached_property
+    def lanes_couple(self) -> bool:
+        """Whether it matters beside their loads which units share a lane."""
+        return bool(self.apart or self.costs.lane_terms) or any(
+            m.unit_bytes > 0 and self.unit_capacity_bytes[m.device] < math.inf
+            for options in self.options
+            for m in options
+        )
 
     @cached_property
     def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
@@ -91,7 +110,8 @@ class SearchSpace:
         x, total = self.expansion, 0.0
         for u, options in enumerate(self.options):
             total += x.firings(u) * max(m.estimate.latency_s for m in options)
-        for ((a, _), _), extra in self.costs.pair_extra_s.items():
+        extras = [(a, extra) for ((a, _), _), extra in self.costs.pair_extra_s.items()]
+        for a, extra in [*extras, *((a, extra) for a, _, extra, _ in self.costs.lane_terms)]:
             total += max(extra, 0.0) * x.graph.repetition.get(a, 0)
         slowest = [
             (k.latency_s + k.per_message_s, 1 / k.bytes_per_s) for k in self.costs.platform.links
@@ -190,54 +210,6 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     ]
 
 
-def check_names(problem: Problem) -> None:
-    """Check that limits, modes and edges name tasks, devices and limits that exist.
-
-    Raises:
-        SpecError: a limit, a mode or an edge has an unknown name.
-    """
-    graph, costs, limits = problem.graph, problem.costs, problem.limits
-    tasks = dict.fromkeys(t.name for t in graph.tasks)
-    devices = dict.fromkeys(d.name for d in costs.platform.devices)
-    named_tasks = [
-        ("devices", limits.devices),
-        ("pin", limits.pin),
-        ("variants", limits.variants),
-        ("replicas", limits.replicas),
-        ("together", [t for pair in limits.together for t in pair]),
-    ]
-    problems = [
-        f"limits.{key}: no task {n!r}; there are {[*tasks]}"
-        for key, names in named_tasks
-        for n in names
-        if n not in tasks
-    ]
-    named_devices = [
-        ("pin", limits.pin.values()),
-        ("memory", limits.memory_bytes),
-        ("devices", [d for ds in limits.devices.values() for d in ds]),
-    ]
-    problems += [
-        f"limits.{key}: no device {n!r}; there are {[*devices]}"
-        for key, names in named_devices
-        for n in names
-        if n not in devices
-    ]
-    problems += [
-        f"cost table: mode of {', '.join(m.tasks)}: no task {t!r}; there are {[*tasks]}"
-        for m in costs.modes
-        for t in m.tasks
-        if t not in tasks
-    ]
-    problems += [
-        f"edge {e.src} → {e.dst}: slack limit {e.limit!r} is unknown"
-        for e in graph.edges
-        if e.limit is not None and not hasattr(limits, e.limit)
-    ]
-    if problems:
-        raise SpecError(*problems)
-
-
 def _allowed(mode: Mode, limits: Limits) -> bool:
     return all(
         mode.device in limits.devices.get(t, (mode.device,))
@@ -248,13 +220,13 @@ def _allowed(mode: Mode, limits: Limits) -> bool:
 
 
 def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
-    """Without modes that another one of the device beats in time, energy and width; modes with a
-    pair term stay."""
+    """Without modes that another one of the device beats in time, energy, width and memory of a
+    unit; modes with a pair term stay."""
     special = {choice for pair in costs.pair_extra_s for choice in pair}
 
-    def rank(m: Mode) -> tuple[float, float, float, int]:
+    def rank(m: Mode) -> tuple[float, float, float, int, float]:
         e = m.estimate
-        return e.latency_s, e.occupancy_s, e.energy_j, m.width
+        return e.latency_s, e.occupancy_s, e.energy_j, m.width, m.unit_bytes
 
     useful: dict[str, list[Mode]] = {}
     for m in sorted(modes, key=rank):
@@ -285,7 +257,13 @@ def space_of(
     """
     costs, limits = problem.costs, problem.limits
     platform = costs.platform
-    options = [[m for m in costs.of(*unit) if _allowed(m, limits)] for unit in x.units]
+    unit_capacity = {
+        d.name: math.inf if "memory" in ignore else d.unit_memory_bytes for d in platform.devices
+    }
+    options = [
+        [m for m in costs.of(*u) if _allowed(m, limits) and m.unit_bytes <= unit_capacity[m.device]]
+        for u in x.units
+    ]
     for unit, modes in zip(x.units, options, strict=True):
         if not modes:
             raise no_mode_error(unit, problem)
@@ -324,7 +302,26 @@ def space_of(
         capacity,
         {d: int(n) for d, n in lanes.items()},
         math.inf if free or limits.max_lanes is None else limits.max_lanes,
+        unit_capacity,
+        _apart(x, limits),
     )
+
+
+def _apart(x: Expansion, limits: Limits) -> tuple[tuple[int, int], ...]:
+    """The pairs of units that share no lane.
+
+    Raises:
+        InfeasibleError: a fused call holds both tasks of a pair.
+    """
+    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+    pairs = dict.fromkeys((unit[a], unit[b]) for a, b in limits.apart)
+    for a, b in limits.apart:
+        if unit[a] == unit[b]:
+            raise InfeasibleError(
+                f"tasks {a} and {b} must not share a lane (limits.apart), but one call runs both",
+                [{"kind": "apart", "name": f"{a}, {b}", "need": 2, "limit": 1, "unit": "lanes"}],
+            )
+    return tuple(pairs)
 
 
 def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, str]]:

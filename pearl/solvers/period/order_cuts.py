@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pearl.planning.costs import Mode
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.lane_sequencing import no_order_below
@@ -41,7 +41,7 @@ def conflict_units(
     """
     if len(a.expansion.nodes) > FIRINGS or any(s < 0 for s in a.costs.pair_extra_s.values()):
         return None
-    costs = replace(a.costs, platform=_with_elsewhere(a.costs.platform), pair_extra_s={}, modes=())
+    costs = CostTable(_with_elsewhere(a.costs.platform), ())
     apart = [_quickest(options, a.modes[u], None) for u, options in enumerate(space.options)]
     best = [
         _quickest(options, a.modes[u], a.modes[u].device) for u, options in enumerate(space.options)

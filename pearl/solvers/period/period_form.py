@@ -14,6 +14,7 @@ from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, longest_s
+from pearl.solvers.period.lane_rules import Place, extra_terms, lane_rules, window_rows
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
 from pearl.solvers.period.symmetry import find_orbits
@@ -54,12 +55,14 @@ class PeriodForm:
         self.frugal = self.objective == "power_efficiency" or limits.power_w is not None
         self.x: dict[tuple[int, int, int], int] = {}
         self._assign()
-        self.pair: dict[tuple[int, int], list[tuple[tuple[int, int], int, float]]] = {}
-        self._pair_terms()
+        self.extra = extra_terms(space, self.linear, self.x, self._places)
         self.transfers = Transfers(space, self.linear, self._places, self._used)
+        self.potential: dict[int, int] = {}
         self._arcs()
+        window_rows(space, self.linear, self.potential, self._seconds_at, self._places)
         self._loads()
         self._memory()
+        lane_rules(space, self.linear, self.x, self._places)
         self.energy = self._energy(self.transfers.joules, problem, known)
         if self.objective == "power_efficiency":
             self.objective_terms = self.energy
@@ -115,16 +118,17 @@ class PeriodForm:
 
     def _undominated(self, u: int) -> list[int]:
         """The options of a unit without those that another one of the device beats in time, and in
-        energy and width where these count; options with a pair term stay."""
+        energy, width and memory of a unit where these count; options with a pair term stay."""
         p = self.space
         unit = p.expansion.units[u]
         special = {choice for pair in p.costs.pair_extra_s for choice in pair}
 
-        def rank(m: Mode) -> tuple[float, float, float, int]:
+        def rank(m: Mode) -> tuple[float, float, float, int, float]:
             e = m.estimate
             wide = p.lanes[m.device] > 1 and not self.own[m.device]
             joules = e.energy_j if self.frugal else 0.0
-            return e.latency_s, e.occupancy_s, joules, m.width if wide else 0
+            kept = m.unit_bytes if p.unit_capacity_bytes[m.device] < math.inf else 0.0
+            return e.latency_s, e.occupancy_s, joules, m.width if wide else 0, kept
 
         best: list[int] = []
         for o in sorted(range(len(p.options[u])), key=lambda o: rank(p.options[u][o])):
@@ -198,30 +202,6 @@ class PeriodForm:
             linear.add(widths, 0.0, total_width)
         return opened
 
-    def _pair_terms(self) -> None:
-        """v = 1 where both modes of a pair term hold, by lane of the first."""
-        p = self.space
-        unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
-        for ((a, a_key), (b, b_key)), extra in p.costs.pair_extra_s.items():
-            if a not in unit or b not in unit or extra == 0:
-                continue
-            first = [o for o, m in enumerate(p.options[unit[a]]) if m.key == a_key]
-            second = [o for o, m in enumerate(p.options[unit[b]]) if m.key == b_key]
-            if not first or not second:
-                continue
-            (o,), (o2,) = first, second
-            both = self._of(unit[b], o2)
-            total: Terms = []
-            for (u, k, lane), x in list(self.x.items()):
-                if (u, k) == (unit[a], o):
-                    v = self.linear.variable(1.0)
-                    total.append((v, 1.0))
-                    self.linear.add([(v, -1.0), (x, 1.0)], 0.0, math.inf)
-                    self.pair.setdefault((unit[a], lane), []).append(((unit[a], o), v, extra))
-            self.linear.add([*((v, -1.0) for v, _ in total), *both], 0.0, math.inf)
-            ones = [(v, -1.0) for v, _ in [*self._of(unit[a], o), *both]]
-            self.linear.add([*total, *ones], -1.0, math.inf)
-
     def _arcs(self) -> None:
         """Rows of the arcs that lie on cycles: those within a strongly connected component."""
         from scipy.sparse import coo_array
@@ -243,7 +223,7 @@ class PeriodForm:
             key = (src, dst, tokens)
             heaviest[key] = max(edge.bytes * q, heaviest.get(key, 0.0))
         latency: dict[int, Terms] = {}
-        potential: dict[int, int] = {}
+        potential = self.potential
         fixed: set[int] = set()
         for (src, dst, tokens), size in heaviest.items():
             i, j = x.nodes[src][0], x.nodes[dst][0]
@@ -272,10 +252,22 @@ class PeriodForm:
         terms = [
             (v, -modes[o].estimate.latency_s * self.per_s) for (o, _), v in self._by_unit[u].items()
         ]
-        for (k, _), extras in self.pair.items():
+        for (k, _, _), extras in self.extra.items():
             if k == u:
-                terms += [(v, -extra * self.per_s) for _, v, extra in extras]
+                terms += [(v, -extra * self.per_s) for v, extra in extras]
         return terms
+
+    def _seconds_at(self, place: Place) -> tuple[Terms, Terms]:
+        """Occupancy and latency of a unit at a place, in the program's units of time."""
+        u, device, lane = place
+        occupancy = [(v, s * self.per_s) for v, s in self.extra.get(place, ())]
+        latency = list(occupancy)
+        for (o, k), v in self._by_unit[u].items():
+            mode = self.space.options[u][o]
+            if (mode.device, k) == (device, lane):
+                occupancy.append((v, mode.estimate.occupancy_s * self.per_s))
+                latency.append((v, mode.estimate.latency_s * self.per_s))
+        return occupancy, latency
 
     def _loads(self) -> None:
         p = self.space
@@ -283,10 +275,9 @@ class PeriodForm:
         for (u, o, lane), v in self.x.items():
             mode, q = p.options[u][o], p.expansion.firings(u)
             lanes.setdefault((mode.device, lane), []).append((v, q * mode.estimate.occupancy_s))
-        for (u, lane), extras in self.pair.items():
-            for (_, o), v, extra in extras:
-                device = p.options[u][o].device
-                lanes[device, lane].append((v, p.expansion.firings(u) * extra))
+        for (u, device, lane), extras in self.extra.items():
+            q = p.expansion.firings(u)
+            lanes[device, lane] += [(v, q * extra) for v, extra in extras]
         for place, terms in self.transfers.lane_load.items():
             lanes.setdefault(place, []).extend(terms)
         for terms in [*lanes.values(), *self.transfers.link_load.values()]:

@@ -20,7 +20,9 @@ def find_orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[
         for o in options:
             m = p.options[u][o]
             e = m.estimate
-            offers[m.device].append((u, e.latency_s, e.occupancy_s, e.energy_j, m.width))
+            offers[m.device].append(
+                (u, e.latency_s, e.occupancy_s, e.energy_j, m.width, m.unit_bytes)
+            )
     links = {frozenset((k.a, k.b)): k for k in platform.links}
 
     def cable(a: str, b: str) -> object:
@@ -31,7 +33,14 @@ def find_orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[
 
     def itself(d: Device) -> object:
         limits = p.lanes[d.name], d.width, p.capacity_bytes[d.name]
-        return limits, d.idle_power_w, d.waiting_power_w, d.when_unused, sorted(offers[d.name])
+        return (
+            limits,
+            p.unit_capacity_bytes[d.name],
+            d.idle_power_w,
+            d.waiting_power_w,
+            d.when_unused,
+            sorted(offers[d.name]),
+        )
 
     orbits: list[list[Device]] = []
     for d in platform.devices:

@@ -8,16 +8,18 @@ plans as fast in as many lanes, the method is asked for the one of least energy.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from pearl.errors import InfeasibleError
-from pearl.planning.problem import Problem
+from pearl.planning.problem import Problem, split_problem
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate
-from pearl.solvers.model.search_space import cost_of
+from pearl.solvers.model.search_space import SearchSpace, cost_of, space_of
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
 from pearl.time_limit import OutOfTimeError
@@ -54,9 +56,15 @@ def break_ties(
 def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
     """The plan with as many of its lanes made one as leaves its cost as it is."""
     tries, again = 0, True
+    space: SearchSpace | None = None
+    x, devices = found.assignment.expansion, problem.costs.platform.devices
+    if problem.limits.apart or any(d.unit_memory_bytes < math.inf for d in devices):
+        space = space_of(x, split_problem(problem, split_of(x.graph)), every_mode=True)
     while again:
         again = False
         for merged in _merged(found):
+            if space and space.violates_coupling(merged):
+                continue
             tries += 1
             if tries > MERGED:
                 return found

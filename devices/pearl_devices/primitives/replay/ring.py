@@ -203,7 +203,7 @@ def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
     )
 
 
-def _check_ring(kernel: Kernel) -> None:
+def check_ring(kernel: Kernel) -> None:
     capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
     if capacity % envs or capacity < 2 * envs:
         raise ValueError(
@@ -214,7 +214,7 @@ def _check_ring(kernel: Kernel) -> None:
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """replay_insert: writes step.* at the cursor, with the largest priority so far (1 at first)."""
-    _check_ring(kernel)
+    check_ring(kernel)
     prioritised = kernel.dim("prioritised")
     return bound(
         insert,
@@ -232,7 +232,7 @@ def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     Each batch counts as one firing of rng.replay_sample, so the same rows come whatever the
     grouping.
     """
-    _check_ring(kernel)
+    check_ring(kernel)
     return bound(sample_steps, *sample_arguments(kernel, buffers))
 
 

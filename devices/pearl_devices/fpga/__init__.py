@@ -1,0 +1,216 @@
+"""A simulated FPGA: engines in Verilog that learn and keep a sum tree, or PEARL's released design.
+
+No board is driven. The engines of the design `systolic` are in `rtl/`; `program` and `learner` have
+their programs and exact cycles, `simulation` and `bench` run the Verilog, and `primitives.fpga` is
+its twin: what a plan computes on this device is what the Verilog computes, bit for bit. The design
+`released` is the model by which PEARL's authors chose devices (HeteroRL, Zenodo
+10.5281/zenodo.10982989): nothing of it was built here, and it computes the host's numbers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
+from pearl_devices.device_kind import Refused
+from pearl_devices.fpga.learner import LearnerProgram
+from pearl_devices.fpga.program import Shape
+from pearl_devices.fpga.resources import (
+    TREE_WIDTH,
+    check_memories,
+    figure,
+    on_chip,
+    released_misfit,
+    released_tree_width,
+    tree_misfit,
+)
+from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels import kind_of
+from pearl_devices.kernels.replay import prioritised
+
+WIDTH_UNIT = "pe"  # a float32 multiply-add unit
+SIMULATED = True
+ESTIMATE = "pearl_estimators.fpga:closed_form"
+
+DESIGNS = ("systolic", "released")
+
+ARRAYS = (8, 16, 32, 64)
+"""Sizes N of the array of N × N elements that plans choose from."""
+
+LANES = (4, 1)
+"""N divided by one of these is the number of Adam's lanes that plans choose from."""
+
+RELEASED_TREE_DSP = 40
+"""DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
+
+FRAMES = "no design stores stacked frames"
+
+
+def check(device: Device) -> None:
+    """Checks the figures that designs are offered and estimated by.
+
+    Raises:
+        FigureError: a figure is missing or 0.
+    """
+    figure(device, "clock_hz")
+    check_memories(device)
+
+
+def is_released(device: Device) -> bool:
+    """Whether its design is the one that PEARL's authors released."""
+    return device.design == DESIGNS[1]
+
+
+@cache
+def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
+    """The learner of this shape for a kernel, or why there is none."""
+    functions = kind_of(kernel).fpga
+    assert functions is not None
+    module, _, name = functions[0].partition(":")
+    try:
+        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape)
+    except ValueError as error:
+        return str(error)
+    return found
+
+
+def learner(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
+    """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
+    have room for.
+
+    Raises:
+        FigureError: there is none, or the device has no hard float32 block.
+    """
+    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
+    fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
+    if not fitting:
+        raise FigureError(
+            f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe "
+            f"computes it; there are {sorted(found)}"
+        )
+    return found[max(fitting)]
+
+
+def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
+    """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
+    latency = int(figure(device, "float32_cycles"))
+    parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
+    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
+
+
+def _mode(found: LearnerProgram) -> tuple[str, int]:
+    return f"array{found.shape.array}", found.blocks()
+
+
+def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """The engines that compute a forward pass or gradient steps, in several sizes."""
+    on_chip(device)
+    if not device.figures.get("float32_cycles"):
+        return Refused(
+            "no hard float32 block (figure float32_cycles), on which the array is built: soft ones "
+            "take 8 to 11 cycles a sum"
+        )
+    reasons, fitting = [], []
+    for found in _learners(kernel, device):
+        if isinstance(found, str):
+            reasons.append(found)
+        elif found.blocks() > device.width:
+            reasons.append(f"{_mode(found)[0]} needs {found.blocks()} pe, has {device.width}")
+        elif why := _learner_misfit(found, device):
+            reasons.append(why)
+        else:
+            fitting.append(_mode(found))
+    return tuple(fitting) or Refused(reasons[0])
+
+
+def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """What the released design runs: `layered`, a unit of its own for each layer and pass of a
+    gradient step, all of which share the DSP blocks; a prioritised replay; the copy of parameters.
+
+    It has no inference, which stays on the CPU, no replay without priorities, and no engine that
+    samples and learns in one call.
+    """
+    structure = kind_of(kernel).structure
+    found: tuple[tuple[str, int], ...]
+    if structure == "gradient":
+        if device.width <= RELEASED_TREE_DSP:
+            return Refused(
+                f"the released design needs more than {RELEASED_TREE_DSP} pe, has {device.width}"
+            )
+        found = (("layered", device.width - RELEASED_TREE_DSP),)
+    elif structure in ("insert", "sample", "prioritise") and prioritised(kernel):
+        if kernel.dims.get("stack"):
+            return Refused(FRAMES)
+        found = (("tree", released_tree_width(kernel)),)
+    else:
+        return Refused(
+            "the released design runs gradient steps, a prioritised replay and the copy of "
+            "parameters"
+        )
+    if large := released_misfit(kernel, on_chip(device)):
+        return Refused(large)
+    if found[0][1] > device.width:
+        return Refused(f"{found[0][0]} needs {found[0][1]} pe, has {device.width}")
+    return found
+
+
+def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """The engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
+
+    An engine is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
+    where one does float32) or the memory on chip. No design draws random numbers, stores frames,
+    or computes duelling networks, torch modules or algorithms of the user's own.
+    """
+    kind = kind_of(kernel)
+    if kernel.dims.get("duelling"):
+        return Refused("no design computes a duelling network")
+    if kernel.modules:
+        return Refused("no design computes torch modules")
+    if kind.structure == "copy":
+        return (("copy", 1),)
+    if kind.structure in ("network", "gradient") and kind.fpga is None and not is_released(device):
+        return Refused(f"the engines compute DQN and DDPG; {kernel.kind} runs on CPUs and GPUs")
+    if kind.stochastic:
+        return Refused("no design draws random numbers")
+    if is_released(device):
+        return _released(kernel, device)
+    if kind.structure in ("network", "gradient"):
+        return _arrays(kernel, device)
+    if kernel.dims.get("stack"):
+        return Refused(FRAMES)
+    if kind.structure in ("insert", "sample", "prioritise"):
+        if not prioritised(kernel):
+            return (("ring", 1),)
+        if why := tree_misfit(kernel, on_chip(device)):
+            return Refused(why)
+        return (("integer-tree", TREE_WIDTH),)
+    if kind.structure == "fused":
+        return Refused("learner and replay are two engines; no design does both in one call")
+    return Refused(f"no design computes a kernel of structure {kind.structure}")
+
+
+def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
+    """Bind the twin of an engine, which computes the engine's bits on the host; of `ring`, `copy`
+    and the released design, the host's own code.
+
+    Raises:
+        UnsupportedError: no engine of an FPGA has this name.
+    """
+    if variant.startswith("array") and (functions := kind_of(kernel).fpga):
+        module, _, name = functions[1].partition(":")
+        call: Call = getattr(import_module(module), name)(kernel, buffers, int(variant[5:]))
+        return call
+    if variant == "integer-tree":
+        from pearl_devices.primitives.fpga import tree
+
+        return tree.bind(kernel, buffers)
+    if variant not in ("layered", "tree", "ring", "copy"):
+        raise UnsupportedError(
+            f"kernel {kernel.kind}, variant {variant!r}: a simulated FPGA has the engines "
+            f"{', '.join(f'array{n}' for n in ARRAYS)}, integer-tree, ring, layered, tree and copy"
+        )
+    from pearl_devices import backend
+
+    return backend("cpu").bind(kernel, "native", buffers)

@@ -1,0 +1,320 @@
+"""Gradient steps of DQN and DDPG as programs of the simulated FPGA's learner.
+
+`dqn` and `ddpg` place the matrices and write the program of one gradient step; `transfer` writes
+the programs that load or store parameters. Orders are those of `primitives.updates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pearl_devices.fpga.program import MOST_ROWS, PLACES, Instruction, Matrix, Memory, Shape
+from pearl_devices.kernel import Kernel
+
+HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
+"""Where results of a product go: `where` of its instruction, a sum of these."""
+
+
+@dataclass(frozen=True)
+class PlacedNet:
+    """A dense network on the engine: widths, input first; the matrix of parameters of each layer,
+    the bias as last row; what each layer reads from memory A, input first; the gradient by the
+    output."""
+
+    widths: tuple[int, ...]
+    weights: tuple[Matrix, ...]
+    inputs: tuple[Matrix, ...]
+    out: Matrix
+    deltas: tuple[Matrix, ...]
+
+
+@dataclass(frozen=True)
+class LearnerProgram:
+    """A learner: its engine, networks by name, memories, and the program of one gradient step.
+
+    blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of
+    the outputs' memories. batch, double: as of the kernel.
+    """
+
+    shape: Shape
+    nets: Mapping[str, PlacedNet]
+    batch: int
+    double: bool
+    program: tuple[Instruction, ...]
+    blocks_a: int
+    blocks_b: int
+    blocks_w: int
+    heads: int
+    observation: int
+    action: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of one gradient step from start to idle, without stalls of the stream."""
+        return 1 + sum(i.cycles(self.shape) for i in self.program)
+
+    @property
+    def beats(self) -> int:
+        """Rows of the batch stream in one gradient step."""
+        return sum(i.walked(self.shape.array) for i in self.program if i.op == "load")
+
+    @property
+    def stream_words(self) -> int:
+        """Words in a row of the stream."""
+        return max(4, self.shape.array)
+
+    def blocks(self) -> int:
+        """DSP blocks, one to a float32 multiply-add: the array, lanes of 11, a square to a column
+        of the gradient's norm and 2 more, the loss, and tanh and its gradient."""
+        n = self.shape.array
+        return n * n + 11 * self.shape.lanes + n + 2 + 4 + (6 if self.action else 0)
+
+
+def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) -> Instruction:
+    """The product of a layer's forward pass over `rows` rows in `down` blocks from the input's."""
+    i, weights = net.widths[layer], net.weights[layer]
+    hidden = layer < len(net.weights) - 1
+    x = net.inputs[layer]
+    made = Instruction(
+        "mul", k=i + 1, ct=weights.across, rl=(rows - 1) % n + 1, rt=-(-rows // n),
+        cl=(net.widths[layer + 1] - 1) % n + 1,
+        abase=x.base, a_sr=x.across, a_sk=1, acol=True, ones=True,
+        bbase=weights.base, b_sc=1, b_sk=weights.across, brow=True,
+        where=IN_A if hidden else HEAD, relu=hidden,
+        dbase=net.inputs[layer + 1].base if hidden else 0,
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def _forward(net: PlacedNet, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
+    """A forward pass. first: block of the input, if not its own first. last: `where` of the
+    output."""
+    found = [_layer(net, layer, rows, n) for layer in range(len(net.weights))]
+    found[0] = replace(found[0], abase=found[0].abase + first)
+    found[-1] = replace(found[-1], **last)  # type: ignore[arg-type]
+    return found
+
+
+def _of_target(program: list[Instruction]) -> list[Instruction]:
+    return [replace(i, from_target=True) if i.op == "mul" else i for i in program]
+
+
+def _backward(net: PlacedNet, batch: int, n: int, *, gradient: bool = True) -> list[Instruction]:
+    """The gradients by parameters (if `gradient`) and by activations, last layer first. That by the
+    activations of a layer takes their place in A."""
+    found, down = [], -(-batch // n)
+    for layer in range(len(net.weights) - 1, -1, -1):
+        i, o, weights = net.widths[layer], net.widths[layer + 1], net.weights[layer]
+        x, d = net.inputs[layer], net.deltas[layer]
+        if gradient:
+            found.append(Instruction(
+                "mul", k=batch, rt=weights.down, ct=weights.across, rl=i % n + 1,
+                cl=(o - 1) % n + 1, abase=x.base, a_sr=1, a_sk=x.across, ones=True,
+                bbase=d.base, b_sc=1, b_sk=d.across, brow=True, where=GRADIENT,
+                dbase2=weights.base,
+            ))  # fmt: skip
+        if layer:
+            after = net.out if layer == len(net.weights) - 1 else net.inputs[layer + 1]
+            found.append(Instruction(
+                "mul", k=o, rt=down, ct=x.across, rl=(batch - 1) % n + 1, cl=(i - 1) % n + 1,
+                abase=after.base, a_sr=after.across, a_sk=1, acol=True,
+                bbase=weights.base, b_sc=weights.across, b_sk=1,
+                where=IN_A | IN_B, masks=True, dbase=x.base, dbase2=net.deltas[layer - 1].base,
+            ))  # fmt: skip
+    return found
+
+
+def _optimise(net: PlacedNet, n: int) -> list[Instruction]:
+    """Clip, take the step's constants, and walk over all parameters."""
+    found = [Instruction("norm"), Instruction("load", where=6)]
+    for layer, w in enumerate(net.weights):
+        waits = layer == len(net.weights) - 1
+        found.append(
+            Instruction(
+                "adam",
+                dbase=w.base,
+                rt=w.down,
+                ct=w.across,
+                rl=net.widths[layer] % n + 1,
+                waits=waits,
+            )
+        )
+    return found
+
+
+def _rows(where: int, batch: int, across: int, base: int, n: int) -> Instruction:
+    return Instruction(
+        "load", where=where, rt=-(-batch // n), ct=across, rl=(batch - 1) % n + 1, dbase=base
+    )
+
+
+def _net(
+    widths: tuple[int, ...], x: Matrix, rows: int, batch: int, a: Memory, w: Memory
+) -> PlacedNet:
+    weights = tuple(w.matrix(i + 1, o) for i, o in pairwise(widths))
+    inputs = (x, *(a.matrix(rows, width) for width in widths[1:-1]))
+    return PlacedNet(widths, weights, inputs, a.matrix(batch, widths[-1]), ())
+
+
+def _deltas(net: PlacedNet, batch: int, b: Memory) -> PlacedNet:
+    return replace(net, deltas=tuple(b.matrix(batch, width) for width in net.widths[1:]))
+
+
+def _check(outputs: int, batch: int, n: int) -> None:
+    """Raises ValueError where the outputs have no place in a row, or a counter no place for a
+    sum."""
+    if outputs > n:
+        raise ValueError(
+            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; a larger "
+            "array computes them"
+        )
+    if batch > MOST_ROWS:
+        raise ValueError(f"a batch of {batch} rows: an engine counts to {MOST_ROWS}")
+
+
+def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> LearnerProgram:
+    """The learner of DQN, plain or double (`primitives.updates.dqn`)."""
+    n = shape.array
+    _check(widths[-1], batch, n)
+    a, w = Memory(n), Memory(n)
+    down = -(-batch // n)
+    x = a.matrix(2 * down * n, widths[0])
+    rows = down * n + batch if double else batch  # the padding between both halves included
+    net = _net(widths, x, rows, batch, a, w)
+    b = replace(w)
+    net = _deltas(net, batch, b)
+    half = down * x.across
+    program = [
+        _rows(0, batch, x.across, x.base, n),
+        _rows(0, batch, x.across, x.base + half, n),
+        _rows(5, batch, 1, 0, n),
+        *_of_target(_forward(net, batch, n, half, where=TARGET_HEAD)),
+        *_forward(net, rows, n),
+        Instruction(
+            "loss", k=batch, cl=widths[-1], abase=down, dbase=net.out.base,
+            dbase2=net.deltas[-1].base, variant=double,
+        ),
+        *_backward(net, batch, n),
+        *_optimise(net, n),
+        Instruction("halt"),
+    ]  # fmt: skip
+    return LearnerProgram(
+        shape, {"q": net}, batch, double, tuple(program), a.blocks, b.blocks, w.blocks,
+        2 * down * n, widths[0], 0,
+    )  # fmt: skip
+
+
+def ddpg(
+    actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape
+) -> LearnerProgram:
+    """The learner of DDPG (`primitives.updates.ddpg`): the critic's step, then the actor's."""
+    n, seen, act = shape.array, actor[0], actor[-1]
+    _check(act, batch, n)
+    a, w = Memory(n), Memory(n)
+    down = -(-batch // n)
+    x, x_next = a.matrix(batch, critic[0]), a.matrix(batch, critic[0])
+    mu, q = _net(actor, x, batch, batch, a, w), _net(critic, x, batch, batch, a, w)
+    b = replace(w)
+    mu, q = _deltas(mu, batch, b), _deltas(q, batch, b)
+    ahead = x_next.base - x.base
+    first, last = seen // n, (critic[0] - 1) // n
+    tail = last - first + 1
+    squash = Instruction(
+        "squash", k=batch, cl=act, lane0=seen % n, dbase=x.base + first, d_sr=x.across, variant=True
+    )
+    loss = Instruction("loss", k=batch, cl=1, dbase=q.out.base, dbase2=q.deltas[-1].base)
+    through = _backward(q, batch, n, gradient=False)
+    after = q.inputs[1] if len(q.weights) > 1 else q.out
+    through.append(Instruction(  # the gradient by the action: a few columns of the first layer
+        "mul", k=critic[1], rt=down, ct=tail, rl=(batch - 1) % n + 1, cl=n, abase=after.base,
+        a_sr=after.across, a_sk=1, acol=True, bbase=q.weights[0].base + first * q.weights[0].across,
+        b_sc=q.weights[0].across, b_sk=1, where=TARGET_HEAD,
+    ))  # fmt: skip
+    program = [
+        _rows(0, batch, x.across, x.base, n),
+        _rows(0, batch, x.across, x_next.base, n),
+        _rows(5, batch, 1, 0, n),
+        *_of_target(_forward(mu, batch, n, ahead)),
+        replace(squash, dbase=x_next.base + first, variant=False),
+        *_of_target(_forward(q, batch, n, ahead, where=TARGET_HEAD)),
+        *_forward(q, batch, n),
+        loss,
+        *_backward(q, batch, n),
+        *_optimise(q, n),
+        *_forward(mu, batch, n),
+        squash,
+        *_forward(q, batch, n),
+        replace(loss, waits=True),
+        *through,
+        Instruction(
+            "back", k=batch, cl=act, lane0=seen % n, ct=tail, dbase=mu.out.base,
+            dbase2=mu.deltas[-1].base, d_sr=1,
+        ),
+        *_backward(mu, batch, n),
+        *_optimise(mu, n),
+        Instruction("halt"),
+    ]  # fmt: skip
+    return LearnerProgram(
+        shape, {"actor": mu, "critic": q}, batch, False, tuple(program), a.blocks, b.blocks,
+        w.blocks, tail * down * n, seen, act,
+    )  # fmt: skip
+
+
+def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction, ...]:
+    """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or
+    V."""
+    at, n = PLACES.index(place), learner.shape.array
+    walks = [
+        Instruction(
+            op, where=at, dbase=w.base, rt=w.down, ct=w.across, rl=net.widths[layer] % n + 1
+        )
+        for net in learner.nets.values()
+        for layer, w in enumerate(net.weights)
+    ]
+    return (*walks, Instruction("halt"))
+
+
+def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
+    """A forward pass alone: observations in, outputs out. The host chooses the actions."""
+    n = shape.array
+    _check(widths[-1], rows, n)
+    a, w = Memory(n), Memory(n)
+    down = -(-rows // n)
+    x = a.matrix(rows, widths[0])
+    net = _net(widths, x, rows, rows, a, w)
+    program = (
+        _rows(0, rows, x.across, x.base, n),
+        *_forward(net, rows, n),
+        replace(_rows(PLACES.index("heads"), rows, 1, 0, n), op="store"),
+        Instruction("halt"),
+    )
+    return LearnerProgram(
+        shape,
+        {"q": net},
+        rows,
+        False,
+        program,
+        a.blocks,
+        w.blocks,
+        w.blocks,
+        down * n,
+        widths[0],
+        0,
+    )
+
+
+def of_dqn(kernel: Kernel, shape: Shape) -> LearnerProgram:
+    """The learner of an update.dqn."""
+    return dqn(kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double")), shape)
+
+
+def of_ddpg(kernel: Kernel, shape: Shape) -> LearnerProgram:
+    """The learner of an update.ddpg."""
+    return ddpg(kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch"), shape)
+
+
+def of_acting(kernel: Kernel, shape: Shape) -> LearnerProgram:
+    """The engine of an inference."""
+    return acting(kernel.layers(), kernel.dim("envs"), shape)

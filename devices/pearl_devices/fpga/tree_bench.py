@@ -1,0 +1,75 @@
+"""The simulated register-transfer code of the sum tree, driven as a host would drive it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices.fpga.resources import LEAF_BITS
+from pearl_devices.fpga.simulation import built, loaded, log2
+
+Numbers = npt.NDArray[np.uint64]
+
+
+def tree_parameters(capacity: int, fanout: int) -> dict[str, int]:
+    """The parameters of `rtl/tree.v`."""
+    depth = 1
+    while fanout**depth < capacity:
+        depth += 1
+    digits = log2(fanout)
+    return {
+        "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": capacity,
+        "TOTAL": LEAF_BITS + depth * digits,
+    }  # fmt: skip
+
+
+class Tree:
+    """A simulated tree; fanout: a power of two. library: of another build, for tests."""
+
+    def __init__(self, capacity: int, fanout: int, library: Path | None = None) -> None:
+        parameters = tree_parameters(capacity, fanout)
+        self.depth = parameters["D"]
+        self._library = loaded(library or built("tree", parameters, 0, 0))
+        for name in ("make", "total", "draw", "set"):
+            function = getattr(self._library, f"tree_{name}")
+            function.restype = ctypes.c_void_p if name == "make" else ctypes.c_long
+        self._library.tree_total.restype = ctypes.c_uint64
+        self._tree = ctypes.c_void_p(self._library.tree_make())
+
+    def close(self) -> None:
+        """Free the tree; it must not be used after this."""
+        self._library.tree_free(self._tree)
+
+    @property
+    def total(self) -> int:
+        """The sum of all priorities."""
+        return int(self._library.tree_total(self._tree))
+
+    def draw(self, prefixes: Sequence[int]) -> tuple[int, npt.NDArray[np.int64]]:
+        """The cycles of so many draws, one a cycle, and their leaves."""
+        given, leaves = np.array(prefixes, np.uint64), np.zeros(len(prefixes), np.uint64)
+        pointer: Any = ctypes.c_void_p
+        cycles = self._library.tree_draw(
+            self._tree, ctypes.c_long(len(given)), given.ctypes.data_as(pointer),
+            leaves.ctypes.data_as(pointer),
+        )  # fmt: skip
+        if cycles < 0:
+            raise RuntimeError("the simulated tree did not end its draws")
+        return int(cycles), leaves.astype(np.int64)
+
+    def set(self, leaves: Sequence[int], priorities: Sequence[int], apart: int = 3) -> int:
+        """The cycles of so many sets, one in `apart` cycles."""
+        at, values = np.array(leaves, np.uint64), np.array(priorities, np.uint64)
+        pointer: Any = ctypes.c_void_p
+        cycles = self._library.tree_set(
+            self._tree, ctypes.c_long(len(at)), apart, at.ctypes.data_as(pointer),
+            values.ctypes.data_as(pointer),
+        )  # fmt: skip
+        if cycles < 0:
+            raise RuntimeError("the simulated tree did not end its sets")
+        return int(cycles)

@@ -1,0 +1,1 @@
+"""What the simulated FPGA computes, bit for bit: the twin of its register-transfer code."""

@@ -1,0 +1,170 @@
+"""DDPG's gradient steps as the simulated FPGA computes them; `primitives.updates.ddpg` is the
+host's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.fpga.passes import (
+    adam,
+    backward,
+    clip_factor,
+    flush,
+    flush_all,
+    forward,
+    hidden,
+    loss_part,
+    target_mode,
+    td_slope,
+)
+from pearl_devices.primitives.fpga.tanh import tanh_table
+from pearl_devices.primitives.math.nets import rate
+from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.updates.critics import Net, batch, net, rules
+from pearl_devices.primitives.updates.stop_word import ended
+
+
+@exact
+def curve(z, table):
+    """tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
+    size = flush(abs(z))
+    at = min(np.int64(size * np.float32(64.0)), table.shape[0] - 1) if size < 8.0 else 511
+    past = flush(size - table[at, 0])
+    bent = flush(flush(table[at, 1] * past) + table[at, 2])
+    return -bent if z < np.float32(0.0) else bent
+
+
+@exact
+def squash(z, low, high, table, bent, joined):
+    """The last columns of joined ← actions of the outputs z (rows, A); bent ← their tanh."""
+    actions = z.shape[1]
+    start = joined.shape[1] - actions
+    for b in range(z.shape[0]):
+        for c in range(actions):
+            half = np.float32(0.5) * (high[c] - low[c])
+            middle = flush(low[c] + half)
+            bent[b, c] = curve(z[b, c], table)
+            joined[b, start + c] = flush(flush(flush(half) * bent[b, c]) + middle)
+
+
+@exact_apart
+def optimise(net, rules, array, sums):
+    net.steps[0] += 1
+    scale = clip_factor(net.grad, net.layers, array, sums, rules.clip_norm[0])
+    adam(
+        net.params, net.target, net.grad, net.m, net.v, net.steps[0],
+        rate(net.lr, net.steps[0] - 1), rules.adam, scale,
+        target_mode(rules.count[0], rules.every[0]), np.float32(rules.tau[0]),
+    )  # fmt: skip
+
+
+@exact_apart
+def step(
+    obs, action, reward, next_obs, discount, weight, td, actor, critic, rules, array, inv_rows,
+    table, joined, ahead, bent, tail, d_out, d_action, none, transposed, sums,
+):  # fmt: skip
+    """One gradient step on one batch, of the critic and then of the actor."""
+    samples, inputs, actions = obs.shape[0], obs.shape[1], action.shape[1]
+    low, high = rules.low, rules.high
+    for b in range(samples):
+        for c in range(inputs):
+            joined[b, c] = flush(obs[b, c])
+            ahead[b, c] = flush(next_obs[b, c])
+        for c in range(actions):
+            joined[b, inputs + c] = flush(action[b, c])
+    rules.count[0] += 1
+    z = actor.acts[hidden(actor.layers, samples) :].reshape(samples, actions)
+    q = critic.acts[hidden(critic.layers, samples) :].reshape(samples, 1)
+    forward(actor.target, actor.layers, ahead, actor.acts, samples, samples)
+    squash(z, low, high, table, bent, ahead)
+    forward(critic.target, critic.layers, ahead, critic.acts, samples, samples)
+    for b in range(samples):
+        td[b] = flush(flush(flush(discount[b]) * q[b, 0]) + flush(reward[b]))
+    forward(critic.params, critic.layers, joined, critic.acts, samples, samples)
+    delta, share, total = np.float32(rules.huber[0]), np.float32(inv_rows), np.float64(0.0)
+    for b in range(samples):
+        error = flush(q[b, 0] - td[b])
+        td[b] = abs(error)
+        total += loss_part(td[b], weight[b], share, delta)
+        d_out[b, 0] = td_slope(error, flush(weight[b]), share, delta)
+    critic.loss[0] = total
+    backward(
+        critic.params, critic.layers, joined, critic.acts, samples, d_out, critic.deltas,
+        critic.grad, none, transposed,
+    )  # fmt: skip
+    optimise(critic, rules, array, sums)
+
+    forward(actor.params, actor.layers, joined, actor.acts, samples, samples)
+    squash(z, low, high, table, bent, joined)
+    forward(critic.params, critic.layers, joined, critic.acts, samples, samples)
+    total = np.float64(0.0)
+    for b in range(samples):
+        total += q[b, 0]
+        d_out[b, 0] = -share
+    actor.loss[0] = -total / samples
+    backward(
+        critic.params, critic.layers, joined, critic.acts, samples, d_out, critic.deltas,
+        none.reshape(0), tail, transposed,
+    )  # fmt: skip
+    for b in range(samples):
+        for c in range(actions):
+            half = flush(np.float32(0.5) * (high[c] - low[c]))
+            rest = flush(np.float32(1.0) - flush(bent[b, c] * bent[b, c]))
+            d_action[b, c] = flush(tail[b, c] * flush(half * rest))
+    backward(
+        actor.params, actor.layers, joined, actor.acts, samples, d_action, actor.deltas,
+        actor.grad, none, transposed,
+    )  # fmt: skip
+    optimise(actor, rules, array, sums)
+
+
+@exact
+def flush_net(net):
+    flush_all(net.params)
+    flush_all(net.target)
+    flush_all(net.m)
+    flush_all(net.v)
+
+
+@exact_apart
+def update(
+    batch, rules, actor, critic, array, inv_rows, table, joined, ahead, bent, tail, d_out,
+    d_action, none, transposed, sums,
+):  # fmt: skip
+    flush_net(actor)
+    flush_net(critic)
+    for s in range(rules.stop[1], batch.td.shape[0]):
+        step(
+            batch.obs[s], batch.action[s], batch.reward[s], batch.next_obs[s], batch.discount[s],
+            batch.weight[s], batch.td[s], actor, critic, rules, array, inv_rows, table, joined,
+            ahead, bent, tail, d_out, d_action, none, transposed, sums,
+        )  # fmt: skip
+        if ended(rules.stop, s + 1, batch.td.shape[0]):
+            return
+
+
+def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
+    """What `step` takes after the batch."""
+    samples, act = kernel.dim("batch"), kernel.dim("act")
+    actor, critic = _net("actor", kernel, buffers), _net("critic", kernel, buffers)
+    inputs = kernel.layers("critic")[0]
+    widest = max(*kernel.layers("actor"), *kernel.layers("critic"))
+    return (
+        actor, critic, rules(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
+        *(np.zeros((samples, n), np.float32) for n in (inputs, inputs, act, act, 1, act, 0)),
+        np.zeros(widest**2, np.float32), np.zeros(array, np.float32),
+    )  # fmt: skip
+
+
+def _net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
+    return net(name, kernel, buffers)
+
+
+def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
+    """update.ddpg on an engine of array × array elements."""
+    actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
+    return bound(update, batch(buffers), constants, actor, critic, *rest)

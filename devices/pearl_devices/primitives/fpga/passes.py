@@ -1,0 +1,222 @@
+"""Products, norm, Adam and targets as the simulated FPGA computes them (`pearl_devices/fpga/rtl`).
+
+A product is rounded before it is added, sums run in the order of k with the bias last, and a
+subnormal number counts as +0. Parameters of a layer are (inputs + 1, outputs) row by row, the bias
+last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pearl_devices.primitives.native import exact, exact_apart
+
+TINY = np.float32(1.1754943508222875e-38)
+"""The least normal float32."""
+CLIP_EPS = np.float32(1e-6)
+
+
+@exact
+def flush(x):
+    """x as the DSP block sees it: a subnormal number or zero is +0."""
+    return np.float32(0.0) if abs(x) < TINY else x
+
+
+@exact_apart
+def flush_all(flat):
+    for j in range(flat.size):
+        flat[j] = flush(flat[j])
+
+
+@exact_apart
+def forward_layer(x, i, weights, out, relu):
+    """out (rows, o) ← the first i columns of x times weights (i + 1, o)."""
+    rows, o = out.shape
+    for r in range(rows):
+        row = out[r]
+        value = x[r, 0]
+        for c in range(o):
+            row[c] = flush(value * weights[0, c])
+        for k in range(1, i):
+            value = x[r, k]
+            for c in range(o):
+                row[c] = flush(row[c] + flush(value * weights[k, c]))
+        for c in range(o):
+            total = flush(row[c] + weights[i, c])
+            row[c] = np.float32(0.0) if relu and total < np.float32(0.0) else total
+
+
+@exact_apart
+def weight_gradient(x, i, d, gradient):
+    """gradient (i + 1, o) ← the first i columns of x and one of ones, transposed, times d (rows,
+    o)."""
+    rows, o = d.shape
+    for b in range(rows):
+        for a in range(i):
+            value = x[b, a]
+            for c in range(o):
+                term = flush(value * d[b, c])
+                gradient[a, c] = term if b == 0 else flush(gradient[a, c] + term)
+        for c in range(o):
+            gradient[i, c] = d[b, c] if b == 0 else flush(gradient[i, c] + d[b, c])
+
+
+@exact_apart
+def input_gradient(d, weights, first, out, transposed):
+    """out (rows, i) ← d (rows, o) times the transpose of rows first … of the weights."""
+    rows, o = d.shape
+    count = out.shape[1]
+    for c in range(o):
+        for a in range(count):
+            transposed[c * count + a] = weights[first + a, c]
+    for b in range(rows):
+        row = out[b]
+        for c in range(o):
+            value, start = d[b, c], c * count
+            if c == 0:
+                for a in range(count):
+                    row[a] = flush(value * transposed[a])
+            else:
+                for a in range(count):
+                    row[a] = flush(row[a] + flush(value * transposed[start + a]))
+
+
+@exact
+def mask(out, active):
+    """out ← 0 where the activation is not above 0."""
+    for b in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            out[b, a] = out[b, a] if active[b, a] > np.float32(0.0) else np.float32(0.0)
+
+
+@exact
+def hidden(layers, stored):
+    """Where the output begins in the activations of a pass, of `stored` rows a block."""
+    at = 0
+    for layer in range(1, layers.size - 1):
+        at += stored * layers[layer]
+    return at
+
+
+@exact_apart
+def forward(params, layers, x, acts, stored, rows):
+    """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows that
+    each block of `acts` has."""
+    offset, at = 0, 0
+    a = x[:rows]
+    for layer in range(layers.size - 1):
+        i, o = layers[layer], layers[layer + 1]
+        weights = params[offset : offset + (i + 1) * o].reshape(i + 1, o)
+        out = acts[at : at + rows * o].reshape(rows, o)
+        forward_layer(a, i, weights, out, layer < layers.size - 2)
+        offset += (i + 1) * o
+        at += stored * o
+        a = out
+
+
+@exact_apart
+def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, transposed):
+    """The gradient by the parameters (if `gradient` has any), and by the last tail.shape[1] inputs.
+
+    acts: of a pass. d_out (rows, out): the derivative by the output. deltas: scratch of two blocks.
+    """
+    rows = d_out.shape[0]
+    half = deltas.size // 2
+    offset, at = params.size, 0
+    for layer in range(1, layers.size):
+        at += stored * layers[layer]
+    d, here = d_out, 0
+    for layer in range(layers.size - 2, -1, -1):
+        i, o = layers[layer], layers[layer + 1]
+        offset -= (i + 1) * o
+        at -= stored * o
+        weights = params[offset : offset + (i + 1) * o].reshape(i + 1, o)
+        a = x[:rows]
+        if layer > 0:
+            below = at - stored * i
+            a = acts[below : below + rows * i].reshape(rows, i)
+        if gradient.size > 0:
+            weight_gradient(a, i, d, gradient[offset : offset + (i + 1) * o].reshape(i + 1, o))
+        if layer > 0:
+            out = deltas[here : here + rows * i].reshape(rows, i)
+            input_gradient(d, weights, 0, out, transposed)
+            mask(out, a)
+            d, here = out, half - here
+        elif tail.shape[1] > 0:
+            input_gradient(d, weights, i - tail.shape[1], tail, transposed)
+
+
+@exact_apart
+def clip_factor(gradient, layers, array, sums, clip_norm):
+    """The factor of a gradient (`rtl/norm.v`). sums (array): column c of all tiles of array ×
+    array, the last layer's first; then these one after the other."""
+    if clip_norm <= 0.0:
+        return np.float32(1.0)
+    for c in range(array):
+        sums[c] = np.float32(0.0)
+    offset = gradient.size
+    for layer in range(layers.size - 2, -1, -1):
+        down, across = layers[layer] + 1, layers[layer + 1]
+        offset -= down * across
+        for first in range(0, down, array):
+            for left in range(0, across, array):
+                count = min(array, across - left)
+                for r in range(first, min(first + array, down)):
+                    start = offset + r * across + left
+                    for c in range(count):
+                        g = gradient[start + c]
+                        sums[c] = flush(sums[c] + flush(g * g))
+    total = np.float32(0.0)
+    for c in range(array):
+        total = flush(total + sums[c])
+    length = flush(np.sqrt(total) + CLIP_EPS)
+    factor = flush(np.float32(clip_norm) / length)
+    return min(factor, np.float32(1.0))
+
+
+@exact_apart
+def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
+    """One step of Adam with the target (`rtl/adam.v`). mode: 0 leaves the target, 1 copies, 2 moves
+    it by tau."""
+    beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
+    rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
+    size = np.float32(lr / (1.0 - hyper[0] ** step))
+    root = np.float32(1.0 / np.sqrt(1.0 - hyper[1] ** step))
+    for j in range(params.size):
+        g = flush(gradient[j] * scale)
+        mean = flush(flush(beta1 * m[j]) + flush(rest1 * g))
+        square = flush(flush(beta2 * v[j]) + flush(flush(rest2 * g) * g))
+        divisor = flush(flush(np.sqrt(square) * root) + eps)
+        w = flush(params[j] - flush(flush(size * mean) / divisor))
+        m[j], v[j], params[j] = mean, square, w
+        if mode == 2:
+            target[j] = flush(target[j] + flush(tau * flush(w - target[j])))
+        elif mode == 1:
+            target[j] = w
+
+
+@exact
+def target_mode(count, every):
+    """How gradient step `count` moves the target."""
+    if every > 0.0:
+        return 1 if count % every == 0.0 else 0
+    return 2
+
+
+@exact
+def td_slope(error, weight, inv_rows, delta):
+    """The derivative by the value of one sample (`rtl/loss.v`)."""
+    cut = error
+    if delta > np.float32(0.0) and abs(error) > delta:
+        cut = delta if error > np.float32(0.0) else -delta
+    return flush(flush(weight * inv_rows) * cut)
+
+
+@exact
+def loss_part(size, weight, inv_rows, delta):
+    """The loss of one sample as the host computes it from what the FPGA returns: size is
+    |error|."""
+    share = weight * inv_rows
+    if delta > np.float32(0.0) and size > delta:
+        return share * delta * (size - np.float32(0.5) * delta)
+    return np.float32(0.5) * share * size * size

@@ -1,0 +1,27 @@
+"""The table of tanh of the simulated FPGA (`rtl/squash.v`)."""
+
+from __future__ import annotations
+
+import struct
+from math import tanh
+
+INTERVALS = 512
+"""Intervals of the table of tanh, of 1/64 each; the last holds for all larger arguments."""
+
+
+def tanh_table() -> list[tuple[float, float, float]]:
+    """(start, slope, value) of each interval, float32: a line from end to end; 1 in the last."""
+
+    def single(x: float) -> float:
+        return float(struct.unpack("f", struct.pack("f", x))[0])
+
+    table = [
+        (i / 64, single(64 * (tanh((i + 1) / 64) - tanh(i / 64))), single(tanh(i / 64)))
+        for i in range(INTERVALS - 1)
+    ]
+    return [*table, ((INTERVALS - 1) / 64, 0.0, 1.0)]
+
+
+def tanh_hex() -> str:
+    """The table as `$readmemh` reads it."""
+    return "".join(struct.pack(">3f", *line).hex() + "\n" for line in tanh_table())

@@ -1,0 +1,177 @@
+"""A drawing as shapes in user units, before it is written as SVG (`pearl.report.svg`).
+
+A figure is drawn once for each width of a page, WIDE and NARROW, so that its text keeps its size.
+Style names are classes of the style sheet: a colour of a device (`d0`, `d1`, `d2`) or of text
+(`ink`, `muted`), a tint (`t4` to `t10`, tenths of the colour), and what a shape is (`line`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+WIDE, NARROW = 808.0, 352.0
+"""User units of the two widths that every figure is drawn at: pixels of a screen and of a phone."""
+
+LETTER = 6.5
+"""Width of a letter of chart text, in user units; of the widest common system font."""
+
+
+@dataclass(frozen=True)
+class Rect:
+    """A rectangle; `radius` rounds its corners, `hint` says what it is (`<title>`)."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    style: str
+    radius: float = 0.0
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    style: str = "grid"
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path in the syntax of SVG."""
+
+    d: str
+    style: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A circle."""
+
+    x: float
+    y: float
+    radius: float
+    style: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A word. anchor: as in SVG: start, middle or end."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    style: str = "muted"
+
+
+Shape = Rect | Line | Path | Dot | Text
+
+
+@dataclass
+class Canvas:
+    """Shapes in the order in which they are painted.
+
+    width, height: in user units; the height grows with what is drawn.
+    """
+
+    width: float
+    height: float = 0.0
+    shapes: list[Shape] = field(default_factory=list)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether this is the drawing for a phone."""
+        return self.width < 500
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        style: str,
+        *,
+        radius: float = 0.0,
+        hint: str = "",
+    ) -> None:
+        self.shapes.append(Rect(x, y, max(width, 0.0), height, style, radius, hint))
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str = "grid") -> None:
+        self.shapes.append(Line(x1, y1, x2, y2, style))
+
+    def path(self, d: str, style: str, hint: str = "") -> None:
+        self.shapes.append(Path(d, style, hint))
+
+    def dot(self, x: float, y: float, radius: float, style: str, hint: str = "") -> None:
+        self.shapes.append(Dot(x, y, radius, style, hint))
+
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "start", style: str = "muted"
+    ) -> None:
+        self.shapes.append(Text(x, y, text, anchor, style))
+
+    def hatch(self, x: float, y: float, width: float, height: float) -> None:
+        """Fill a rectangle with thin diagonal lines: waiting."""
+        if width <= 0.5:
+            return
+        parts = []
+        c = math.ceil((x + y) / 6) * 6.0  # lines x + y = c, everywhere in phase
+        while c < x + width + y + height:
+            x1, x2 = max(x, c - y - height), min(x + width, c - y)
+            if x2 - x1 > 0.3:
+                parts.append(f"M{x1:.1f} {c - x1:.1f}L{x2:.1f} {c - x2:.1f}")
+            c += 6.0
+        self.path("".join(parts), "hatch")
+
+    def arrow(self, x1: float, y1: float, x2: float, y2: float, style: str = "muted") -> None:
+        """A thin line with a head at its end."""
+        self.line(x1, y1, x2, y2, f"thin {style}")
+        self.head(x1, y1, x2, y2, style)
+
+    def head(self, x1: float, y1: float, x2: float, y2: float, style: str = "muted") -> None:
+        """The head of an arrow that comes from (x1, y1) and ends at (x2, y2)."""
+        length = math.hypot(x2 - x1, y2 - y1)
+        if length < 1e-6:
+            return
+        a, b = (x2 - x1) / length, (y2 - y1) / length
+        left = f"{x2 - 6 * a + 2.7 * b:.1f} {y2 - 6 * b - 2.7 * a:.1f}"
+        right = f"{x2 - 6 * a - 2.7 * b:.1f} {y2 - 6 * b + 2.7 * a:.1f}"
+        self.path(f"M{x2:.1f} {y2:.1f}L{left}L{right}Z", f"fill {style}")
+
+    def whisker(self, low: float, x: float, high: float, y: float, *, hollow: bool = False) -> None:
+        """A band with short ends and a dot at the estimate."""
+        self.line(low, y, high, y, "ink line")
+        for end in (low, high):
+            self.line(end, y - 3.5, end, y + 3.5, "ink line")
+        self.dot(x, y, 2.6, "hollow" if hollow else "fill ink")
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten) that cover most of low to high."""
+    span = high - low
+    raw = span / about
+    if not (0 < raw < math.inf):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def shorten(text: str, length: int) -> str:
+    """A text of at most so many letters."""
+    return text if len(text) <= length else text[: max(length - 1, 1)] + "…"
+
+
+def text_width(text: str) -> float:
+    """User units that a chart text takes, at most."""
+    return LETTER * len(text)

@@ -1,0 +1,166 @@
+"""Bars: loads of devices, gains of changes, plans that come close, shares of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pearl.formatting import count, listed, percent, si
+from pearl.report.canvas import LETTER, Canvas, shorten, text_width
+from pearl.report.document import Drawing
+
+ROW = 24.0
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A row: name, a second line below it, a value, its text, and whether the bar is hollow."""
+
+    name: str
+    value: float
+    text: str
+    hollow: bool = False
+    style: str = "fill ink"
+    below: str = ""
+
+
+def bar_chart(bars: Sequence[BarRow], sentence: str, largest: float = 0.0) -> Drawing | None:
+    """Horizontal bars from zero, one scale; None without bars. Bars go left for values below 0."""
+    if not bars:
+        return None
+    return Drawing("", sentence, lambda width: _bars(width, bars, largest))
+
+
+def _bars(width: float, bars: Sequence[BarRow], largest: float) -> Canvas:
+    c = Canvas(width)
+    longest = max(max(len(b.name), len(b.below)) for b in bars)
+    left = min(longest * LETTER + 12, width * (0.44 if c.narrow else 0.42))
+    right = max(len(b.text) for b in bars) * LETTER + 10
+    most = (
+        largest or max((abs(b.value) for b in bars if math.isfinite(b.value)), default=1.0) or 1.0
+    )
+    least = min((b.value for b in bars if math.isfinite(b.value)), default=0.0)
+    zero = left + (0.0 if least >= 0 else (width - left - right) * 0.5)
+    scale = (width - right - zero) / most
+    y = 4.0
+    letters = max(int(left / LETTER) - 1, 6)
+    for b in bars:
+        c.text(0, y + 14, shorten(b.name, letters), style="ink")
+        if b.below:
+            c.text(0, y + 28, shorten(b.below, letters), style="muted small")
+        wide = min(abs(b.value), most) * scale if math.isfinite(b.value) else 0.0
+        x = zero - wide if b.value < 0 else zero
+        box = "box" if b.hollow else b.style
+        c.rect(x, y + 4, max(wide, 1.5), 12, box, hint=f"{b.name}: {b.text}")
+        c.text(width, y + 14, b.text, "end", "ink")
+        y += ROW + (12 if b.below else 0)
+    c.line(zero, 2, zero, y - 2, "axis")
+    c.height = y + 2
+    return c
+
+
+def almost_as_good(
+    rows: Sequence[tuple[str, float, float]], unit: str, within: float
+) -> Drawing | None:
+    """Plans as dots left of this one. rows: (what differs, value, loss as a share of this plan)."""
+    if len(rows) < 2:
+        return None
+    told = [f"{name} {count(value)} {unit}" for name, value, _ in rows]
+
+    def draw(width: float) -> Canvas:
+        c = Canvas(width)
+        left = min(max(len(n) for n, _, _ in rows) * LETTER + 12, width * 0.45)
+        left += 0 if c.narrow else 70
+        right = 64.0
+        span = width - left - right
+        low = min(-within, *(-loss for _, _, loss in rows))
+        high = max(0.0, *(-loss for _, _, loss in rows))
+
+        def at(share: float) -> float:
+            return left + span * (share - low) / (high - low or 1.0)
+
+        bottom = 8 + ROW * len(rows)
+        for k in range(6):
+            share = low * k / 5
+            c.line(at(share), 4, at(share), bottom, "axis" if k == 0 else "grid")
+            if not c.narrow or k % 2 == 0:
+                label = "0" if k == 0 else f"−{abs(100 * share):.3g} %"
+                c.text(at(share), bottom + 16, label, "middle")
+        y = 4.0
+        for number, (name, value, loss) in enumerate(rows):
+            style = "ink strong" if number == 0 else "ink"
+            letters = int((left - (0 if c.narrow else 70)) / LETTER) - 1
+            c.text(0, y + 14, shorten(name, letters), style=style)
+            if not c.narrow:
+                c.text(left - 14, y + 14, count(value), "end", style)
+            x = at(-loss)
+            c.line(x, y + 10, at(0), y + 10, "ink line")
+            c.dot(x, y + 10, 3.6, "fill ink" if number == 0 else "hollow")
+            text = "this plan" if number == 0 else "equal" if not round(1000 * loss) else (
+                f"{'−' if loss > 0 else '+'}{abs(100 * loss):.1f} %"
+            )  # fmt: skip
+            c.text(width, y + 14, "best" if text == "this plan" else text, "end", style)
+            y += ROW
+        c.height = bottom + 24
+        return c
+
+    return Drawing("", f"Plans that come close, best first: {listed(told)}.", draw)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of a stacked bar: name, seconds, style (`hatch` for waiting)."""
+
+    name: str
+    seconds: float
+    style: str
+
+
+def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | None:
+    """Shares of one whole, as one bar with a legend; None where all are zero.
+
+    in_seconds: the whole is a duration, so that the legend has seconds too.
+    """
+    parts = [p for p in parts if p.seconds > 0]
+    total = sum(p.seconds for p in parts)
+    if not parts or not total > 0:
+        return None
+
+    def draw(width: float) -> Canvas:
+        c, x = Canvas(width), 0.0
+        for p in parts:
+            wide = width * p.seconds / total
+            share = f"{p.name}: {si(p.seconds, 's')}, {percent(p.seconds / total)}"
+            if p.style == "hatch":
+                c.hatch(x, 0, wide, 28)
+                c.rect(x, 0, wide, 28, "outline", hint=share)
+            else:
+                c.rect(x, 0, wide, 28, f"call {p.style}", hint=share)
+            if text_width(p.name) + 12 < wide:
+                on = "on" if "t10" in p.style else "halo ink" if p.style == "hatch" else "ink"
+                c.text(x + 8, 18, p.name, style=on)
+            x += wide
+        columns = 2 if c.narrow else 4
+        step = width / columns
+        y = 44.0
+        for number, p in enumerate(parts):
+            left = (number % columns) * step
+            top = y + (number // columns) * 38
+            if p.style == "hatch":
+                c.hatch(left, top, 11, 11)
+            else:
+                c.rect(left, top, 11, 11, f"call {p.style}")
+            c.text(left + 18, top + 10, shorten(p.name, int(step / LETTER) - 3), style="ink")
+            took = f"{si(p.seconds, 's')} · " if in_seconds else ""
+            c.text(left + 18, top + 25, f"{took}{_share(p.seconds / total)}")
+        c.height = y + 38 * math.ceil(len(parts) / columns)
+        return c
+
+    told = [f"{p.name} {percent(p.seconds / total)}" for p in parts]
+    whole = f"Of {si(total, 's')}: " if in_seconds else ""
+    return Drawing("", f"{whole}{listed(told)}.", draw)
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"

@@ -1,0 +1,274 @@
+"""Returns over env steps: training, evaluations, the final test, and the settings of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pearl.formatting import count, listed, si
+from pearl.planning.runs import Row, Run
+from pearl.report.canvas import LETTER, Canvas, shorten, ticks
+from pearl.report.document import Drawing
+from pearl_devices.validation import LARGEST
+
+Points = Sequence[tuple[float, float]]
+MOST_POINTS = 300
+"""A line keeps at most so many of its points."""
+
+
+def points_of(rows: Sequence[Row], key: str, *, changes: bool = False) -> list[tuple[float, float]]:
+    """Env steps and one column of `metrics.csv`. Values beyond LARGEST are left out.
+
+    changes: only the rows where the value is new, as of an evaluation that later rows repeat.
+    """
+    found: list[tuple[float, float]] = []
+    for r in rows:
+        if {"env_steps", key} <= set(r) and 0 <= r["env_steps"] < LARGEST and abs(r[key]) < LARGEST:
+            if changes and found and found[-1][1] == r[key]:
+                continue
+            found.append((r["env_steps"], r[key]))
+    return found
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Scales of a chart of returns over env steps."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    last: float
+    low: float
+    high: float
+
+    def x(self, steps: float) -> float:
+        return self.left + steps / self.last * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.bottom - (value - self.low) / (self.high - self.low) * (self.bottom - self.top)
+
+    def line(self, points: Points) -> str:
+        stride = max(1, math.ceil(len(points) / MOST_POINTS))
+        kept = [*points[::stride], *([points[-1]] if (len(points) - 1) % stride else [])]
+        return "".join(
+            f"{'L' if i else 'M'}{self.x(a):.1f} {self.y(b):.1f}" for i, (a, b) in enumerate(kept)
+        )
+
+
+def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) -> Axes | None:
+    """Draw grid and ticks for these points; None where there is no range."""
+    points = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]
+    if not points:
+        return None
+    last = max(x for x, _ in points)
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    if not (last > 0 and high > low):
+        return None
+    if 0 <= low <= 0.5 * high:
+        low = 0.0
+    marks = ticks(low, high)
+    labels = [f"{y:,.6g}".replace("-", "−") for y in marks]
+    left = max(map(len, labels)) * LETTER + 12
+    found = Axes(left, c.width - right, top, top + height, last, low, high)
+    for value, text in zip(marks, labels, strict=True):
+        c.line(left, found.y(value), found.right, found.y(value))
+        c.text(left - 8, found.y(value) + 4, text, "end")
+    for steps in ticks(0, last, 3 if c.narrow else 5):
+        c.text(found.x(steps), found.bottom + 18, count(steps), "middle")
+    c.text(found.right, found.bottom + 34, "env steps", "end")
+    c.line(left, found.bottom, found.right, found.bottom, "axis")
+    c.height = found.bottom + 42
+    return found
+
+
+def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | None:
+    """Return against env steps: training, evaluations as dots, and the final test at the right.
+
+    None where there is not enough to draw a line.
+    """
+    training = points_of(rows, "mean_return_20")
+    tests = points_of(rows, "eval_mean", changes=True)
+    if max(len(training), len(tests)) < 2:
+        return None
+    final = _final(run)
+    curve = _Curve(training, tests, final, run)
+    if curve.draw(800.0).height == 0:
+        return None
+    parts = []
+    if training:
+        parts.append(f"training from {_number(training[0][1])} to {_number(training[-1][1])}")
+    if tests:
+        best = max(tests, key=lambda p: p[1])
+        parts.append(f"best evaluation {_number(best[1])} at {count(best[0])} env steps")
+    parts += [f"final test of the {name} policy {_number(mean)}" for name, mean, *_ in final]
+    return Drawing("", f"Return over env steps: {listed(parts)}.", curve.draw)
+
+
+Test = tuple[str, float, float, float]
+"""Name of a policy, mean, lowest and highest return of its final test."""
+
+
+def _final(run: Run | None) -> list[Test]:
+    if run is None or run.returns.get("eval_mean") is None:
+        return []
+    found: list[Test] = []
+    for name, key in (("best", ""), ("last", "last_")):
+        mean, all_ = run.returns.get(f"{key}eval_mean"), run.returns.get(f"{key}eval_returns")
+        if mean is None or (name == "last" and run.returns.get("best_is_last")):
+            continue
+        found.append((name, mean, min(all_ or [mean]), max(all_ or [mean])))
+    return found
+
+
+def _number(value: float) -> str:
+    return count(value).replace("-", "−")
+
+
+@dataclass(frozen=True)
+class _Curve:
+    training: Points
+    tests: Points
+    final: Sequence[Test]
+    run: Run | None
+
+    def draw(self, width: float) -> Canvas:
+        c = Canvas(width)
+        right = (92.0 if c.narrow else 96.0) if self.final else 10.0
+        span = [(0.0, v) for _, _, a, b in self.final for v in (a, b)]
+        at = axes(c, [*self.training, *self.tests, *span], right=right, top=34, height=210)
+        if at is None:
+            return c
+        c.text(0, 14, "return")
+        self._threshold(c, at)
+        if len(self.training) > 1:
+            c.path(at.line(self.training), "line muted none")
+            name = "training, last 20 episodes"
+            x = at.x(self.training[int(len(self.training) * 0.55)][0])
+            half = LETTER * len(name) / 2 + 4
+            under = [at.y(v) for s, v in self.training if abs(at.x(s) - x) <= half]
+            c.text(x, min(max(under) + 18, at.bottom - 6), name, "middle", "halo muted")
+        if self.tests:
+            if len(self.tests) > 1:
+                c.path(at.line(self.tests), "thin d0 none")
+            for x, y in self.tests:
+                hint = f"evaluation at {count(x)} env steps: {_number(y)}"
+                c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
+            best = max(self.tests, key=lambda p: p[1])
+            c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
+            name, x = "best evaluation, kept", at.x(best[0])
+            late = x + LETTER * len(name) / 2 > at.right
+            c.text(x, at.y(best[1]) - 12, name, "end" if late else "middle", "halo ink strong")
+            first = at.x(self.tests[0][0])
+            over = [at.y(v) for s, v in self.tests if at.x(s) - first <= 11 * LETTER]
+            c.text(first, max(min(over) - 12, at.top + 8), "evaluations", style="halo d0")
+        if self.final:
+            c.text(width, 14, "final test", "end")
+        for name, mean, low, high in self.final:
+            x = at.right + (14 if name == "best" else 26)
+            c.line(x, at.y(low), x, at.y(high), "ink line")
+            c.dot(x, at.y(mean), 3.6, "fill ink" if name == "best" else "hollow")
+            level = at.y(mean) + 4
+            if name == "last" and abs(level - at.y(self.final[0][1]) - 4) < 16:
+                level = at.y(self.final[0][1]) + (20 if mean <= self.final[0][1] else -12)
+            c.text(width, level, f"{name} {_number(mean)}", "end", "ink halo")
+        return c
+
+    def _threshold(self, c: Canvas, at: Axes) -> None:
+        solution = self.run.solution if self.run else None
+        if solution is None or solution.threshold is None:
+            return
+        if not at.low <= solution.threshold <= at.high:
+            return
+        y = at.y(solution.threshold)
+        c.line(at.left, y, at.right, y, "dotted ink")
+        text = f"{solution.threshold:g} counts as solved"
+        c.text(at.left + 6, y - 6, text, style="halo muted")
+
+
+@dataclass(frozen=True)
+class SettingCurve:
+    """A setting of a sweep: its curve (env steps, mean, low, high), and its result."""
+
+    name: str
+    curve: Sequence[tuple[float, float, float, float]]
+    low: float
+    mean: float
+    high: float
+
+
+DASHES = ("solid", "dash1", "dash2", "dash3")
+
+
+def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
+    """The curves of the best settings with their bands; None where no curve has two points."""
+    shown = [s for s in settings if len(s.curve) > 1][:4]
+    every = [(x, v) for s in shown for x, *ends in s.curve for v in ends]
+    if not shown:
+        return None
+
+    def draw(width: float) -> Canvas:
+        c = Canvas(width)
+        top = 16.0 + 18.0 * len(shown)
+        at = axes(c, every, right=10, top=top, height=220)
+        if at is None:
+            return c
+        for n, s in enumerate(shown):
+            c.line(0, 10 + 18 * n, 26, 10 + 18 * n, f"line {DASHES[n]} ink")
+            c.text(34, 14 + 18 * n, shorten(s.name, int((width - 34) / LETTER)), style="ink")
+        for n, s in reversed(list(enumerate(shown))):
+            low = [(x, a) for x, _, a, _ in s.curve]
+            high = [(x, b) for x, _, _, b in reversed(s.curve)]
+            if n == 0:
+                c.path(at.line([*low, *high]) + "Z", "zone")
+            c.path(at.line([(x, m) for x, m, _, _ in s.curve]), f"line {DASHES[n]} ink none")
+        return c
+
+    if draw(800.0).height == 0:
+        return None
+    told = [f"{s.name} ends at {_number(s.curve[-1][1])}" for s in shown]
+    return Drawing("", f"Return during training: {listed(told)}.", draw)
+
+
+def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing | None:
+    """One row a setting: the mean as a dot on its interval, all on one scale."""
+    if not settings:
+        return None
+    ends = [v for s in settings for v in (s.low, s.high)]
+    low, high = min(ends), max(ends)
+    if 0 <= low <= 0.5 * high:
+        low = 0.0
+    if not high > low:
+        low, high = low - 1.0, high + 1.0
+
+    def draw(width: float) -> Canvas:
+        c = Canvas(width)
+        left = min(max(len(s.name) for s in settings) * LETTER + 12, width * 0.46)
+        right = 64.0
+        x = _linear(low, high, left, width - right)
+        bottom = 8 + 26.0 * len(settings)
+        for tick in ticks(low, high, 3 if c.narrow else 5):
+            c.line(x(tick), 4, x(tick), bottom)
+            c.text(x(tick), bottom + 16, f"{tick:,.6g}".replace("-", "−"), "middle")
+        c.text(width - right, bottom + 32, unit, "end")
+        for n, s in enumerate(settings):
+            y = 20 + 26.0 * n
+            style = "ink strong" if n == 0 else "ink"
+            c.text(0, y + 4, shorten(s.name, int(left / LETTER) - 1), style=style)
+            c.whisker(x(s.low), x(s.mean), x(s.high), y, hollow=n > 0)
+            c.text(width, y + 4, _number(s.mean), "end", style)
+        c.height = bottom + 40
+        return c
+
+    told = [f"{s.name} {_number(s.mean)} ({_number(s.low)} to {_number(s.high)})" for s in settings]
+    return Drawing("", f"Return with its 95 % interval: {listed(told[:12])}.", draw)
+
+
+def _linear(low: float, high: float, left: float, right: float) -> Callable[[float], float]:
+    return lambda value: left + (value - low) / (high - low) * (right - left)
+
+
+def seconds_text(value: float) -> str:
+    """A duration in words."""
+    return si(value, "s")

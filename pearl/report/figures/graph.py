@@ -1,0 +1,348 @@
+"""The task graph: tasks as pills in bands of their devices, with what they wait for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pearl.formatting import count, listed, percent, si
+from pearl.planning.plans import Channel, Placement, Plan
+from pearl.report import words
+from pearl.report.canvas import Canvas, Shape, text_width
+from pearl.report.document import Drawing
+
+MOST = 24
+"""Most tasks that are drawn; the table of edges has all of any graph."""
+PILL = 34.0
+"""Height of a task."""
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge of what is taken."""
+
+Point = tuple[float, float]
+
+
+def task_graph(plan: Plan) -> Drawing | None:
+    """Tasks and the edges between them; None where there are too many, or one task alone.
+
+    Self-loops and edges that follow from others are left out.
+    """
+    tasks = list(dict.fromkeys(t.task for t in plan.tasks))
+    if not 1 < len(tasks) <= MOST:
+        return None
+    figure = _Graph(plan)
+    names = [
+        f"{words.short_name(e.src)} to {words.short_name(e.dst)}" for e in figure.edges if e.bytes
+    ]
+    places = [
+        f"{listed([words.short_name(t) for t in some])} on {words.device_name(d, plan.simulated)}"
+        for d, some in figure.bands.items()
+    ]
+    carries = f" Data go from {listed(names)}." if names else ""
+    return Drawing("", f"Task graph: {listed(places)}.{carries}", figure.draw)
+
+
+def shown_edges(plan: Plan) -> list[Channel]:
+    """One edge for each pair of tasks, without self-loops and edges that follow from others.
+
+    Tokens count in iterations: an edge that only orders follows from a path of edges with no more.
+    """
+    firings = {t.task: t.firings for t in plan.tasks}
+    first: dict[tuple[str, str], Channel] = {}
+    for e in plan.edges:
+        if e.src == e.dst or e.src not in firings or e.dst not in firings:
+            continue
+        old = first.get((e.src, e.dst))
+        if old is None or (e.bytes, -e.tokens) > (old.bytes, -old.tokens):
+            first[e.src, e.dst] = e
+
+    def ahead(e: Channel) -> float:
+        return e.tokens / max(e.consumption * firings[e.dst], 1)
+
+    kept = list(first.values())
+    for e in sorted(first.values(), key=lambda e: -ahead(e)):
+        others = [o for o in kept if o is not e]
+        if not e.bytes and _reach(others, ahead, e.src, e.dst) <= ahead(e) + 1e-12:
+            kept = others
+    return kept
+
+
+def _reach(
+    edges: Sequence[Channel], ahead: Callable[[Channel], float], src: str, dst: str
+) -> float:
+    """The fewest iterations of tokens on a path."""
+    best = {src: 0.0}
+    for _ in range(len(edges) + 1):
+        changed = False
+        for e in edges:
+            if e.src in best and best[e.src] + ahead(e) < best.get(e.dst, math.inf):
+                best[e.dst], changed = best[e.src] + ahead(e), True
+        if not changed:
+            break
+    return best.get(dst, math.inf)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    plan: Plan
+    _band_words: list[Box] = field(default_factory=list)
+
+    @cached_property
+    def tasks(self) -> list[Placement]:
+        """Each task once, in the order of the program."""
+        return list({t.task: t for t in reversed(self.plan.tasks)}.values())[::-1]
+
+    @cached_property
+    def bands(self) -> dict[str, list[str]]:
+        """Device → its tasks; CPUs first."""
+        found: dict[str, list[str]] = {}
+        for t in self.tasks:
+            found.setdefault(t.device, []).append(t.task)
+        order = sorted(found, key=lambda d: words.colour(self.plan, d))
+        return {d: found[d] for d in order}
+
+    @cached_property
+    def edges(self) -> list[Channel]:
+        return shown_edges(self.plan)
+
+    def _cells(self, columns: int) -> dict[str, tuple[int, int]]:
+        """Task → column and row: once around a ring, along the top and back along the bottom."""
+        names, n = [t.task for t in self.tasks], len(self.tasks)
+        columns = min(columns, max(2, math.ceil(n / 2)))
+        rows = 2 + max(0, math.ceil((n - 2 * columns) / 2))
+        right, left = rows - 2, rows - 2
+        ring = [(i, 0) for i in range(columns)]
+        ring += [(columns - 1, 1 + i) for i in range(right)]
+        lower = [(columns - 1 - i, rows - 1) for i in range(columns)]
+        spare = len(ring) + len(lower) + left - n
+        if spare >= left:  # the left side stays empty, and the bottom row is spread out
+            left = 0
+            few = n - len(ring)
+            if 1 < few < columns:
+                at = [round((columns - 1) * (1 - i / (few - 1))) for i in range(few)]
+                lower = [(col, rows - 1) for col in at]
+        ring += lower + [(0, rows - 2 - i) for i in range(left)]
+        return dict(zip(names, ring, strict=False))
+
+    def draw(self, width: float) -> Canvas:
+        c = Canvas(width)
+        columns = 3 if c.narrow else max(4, min(6, math.ceil(len(self.tasks) / 2)))
+        cells = self._cells(columns)
+        used = max(col for col, _ in cells.values()) + 1
+        pill = min(108.0, (width - 20) / used - (14 if c.narrow else 60))
+        inset = 16.0 if len(self.bands) > 1 else 4.0
+        step = (width - 2 * inset - pill) / max(used - 1, 1)
+        place: dict[str, tuple[float, float]] = {}
+        y = 4.0
+        self._band_words.clear()
+        for device, tasks in self.bands.items():
+            y = self._band(c, device, tasks, cells, place, (inset + pill / 2, step), y)
+        c.height = y
+        words_at = self._edges(c, place, pill)
+        for t in self.tasks:
+            self._pill(c, t, *place[t.task], pill)
+        c.shapes += words_at
+        self._legend(c)
+        return c
+
+    def _band(
+        self,
+        c: Canvas,
+        device: str,
+        tasks: Sequence[str],
+        cells: Mapping[str, tuple[int, int]],
+        place: dict[str, Point],
+        across: Point,
+        y: float,
+    ) -> float:
+        """Put the tasks of one device in their places; return the lower edge of its band."""
+        rows = sorted({cells[t][1] for t in tasks})
+        single = len(self.bands) == 1
+        first = next(iter(self.bands)) == device
+        top = y + (30 if single or first else 22)
+        gap = 92.0 if not c.narrow else 84.0
+        for t in tasks:
+            place[t] = (
+                across[0] + cells[t][0] * across[1],
+                top + PILL / 2 + rows.index(cells[t][1]) * gap,
+            )
+        bottom = top + PILL + (len(rows) - 1) * gap + (30 if single else 22 if first else 40)
+        colour = words.colour(self.plan, device)
+        name = words.device_name(device, self.plan.simulated)
+        lanes = [k for k in self.plan.lanes if k.device == device and k.width]
+        busy = max((k.load for k in lanes), default=0.0)
+        if not single:
+            at = y + 18 if first else bottom - 9  # edges between bands leave this corner free
+            c.rect(0, y, c.width, bottom - y, f"band {colour}", radius=2)
+            c.text(10, at, name, style=f"strong {colour}")
+            c.text(10 + text_width(name) + 14, at, f"{percent(busy)} busy")
+            self._band_words.append((8, at - 12, 30 + text_width(name) + 90, at + 4))
+            return bottom + 26.0
+        return bottom
+
+    def _pill(self, c: Canvas, t: Placement, x: float, y: float, pill: float) -> None:
+        colour = words.colour(self.plan, t.device)
+        copies = f", {t.replicas} copies" if t.replicas > 1 else ""
+        device = words.device_name(t.device, self.plan.simulated)
+        hint = f"{words.task_word(t)}: {si(t.seconds, 's')} a call on {device}{copies}"
+        strong = t is max(self.tasks, key=lambda p: p.share_of_period)
+        style = f"pill {colour}" + (" most" if strong else "")
+        c.rect(x - pill / 2, y - PILL / 2, pill, PILL, style, radius=PILL / 2, hint=hint)
+        word = words.task_word(t) + (f" ({t.replicas})" if t.replicas > 1 else "")
+        c.text(x, y - 2, word, "middle", "ink strong" if strong else "ink")
+        c.text(x, y + 11, si(t.seconds, "s"), "middle", "muted small")
+
+    def _edges(
+        self, c: Canvas, place: Mapping[str, tuple[float, float]], pill: float
+    ) -> list[Shape]:
+        """Draw the edges; return their words, which are painted over the tasks."""
+        above = Canvas(c.width, c.height)
+        taken = [
+            (x - pill / 2 - 2, y - PILL / 2 - 2, x + pill / 2 + 2, y + PILL / 2 + 2)
+            for x, y in place.values()
+        ]
+        labels: list[Box] = list(self._band_words)
+        pairs = {(e.src, e.dst) for e in self.edges}
+        crossed: list[tuple[float, float]] = []
+        for e in sorted(self.edges, key=lambda e: -e.bytes):
+            both = (e.dst, e.src) in pairs
+            curve = _EdgeCurve.best(place[e.src], place[e.dst], pill, taken, both, c, crossed)
+            crossed += [curve.at(i / 12) for i in range(13)]
+            style = "thin ink" if e.bytes else "thin dotted"
+            c.path(curve.d, f"{style} none")
+            (x1, y1), (x2, y2) = curve.at(0.93), curve.at(1.0)
+            c.head(x1, y1, x2, y2, "ink" if e.bytes else "muted")
+            if e.tokens:
+                x, y = curve.at(0.5)
+                if e.tokens > max(e.production, e.consumption) or e.tokens > 1:
+                    c.dot(x, y, 7.5, "fill ink")
+                    c.text(x, y + 4, count(e.tokens), "middle", "inverse small")
+                    labels.append((x - 9, y - 9, x + 9, y + 9))
+                else:
+                    c.dot(x, y, 3.0, "fill ink")
+                    labels.append((x - 5, y - 5, x + 5, y + 5))
+            if e.production != 1 or e.consumption != 1:
+                for t, number in ((0.1, e.production), (0.86, e.consumption)):
+                    if number != 1 or e.production != e.consumption:
+                        _label(above, curve, (t, t + 0.06, t - 0.06), str(number), labels, taken)
+            if e.bytes:
+                text = si(e.bytes, "B")
+                _label(above, curve, (0.4, 0.5, 0.3, 0.6, 0.7, 0.25), text, labels, taken)
+        return above.shapes
+
+    def _legend(self, c: Canvas) -> None:
+        y, x = c.height + 10, 0.0
+        parts = [("solid", "data, with size"), ("dotted", "order only")]
+        if any(e.tokens for e in self.edges):
+            parts.append(("dot", "there at the start"))
+        for kind, text in parts:
+            need = 24 + text_width(text) + 14
+            if x + need - 14 > c.width:
+                x, y = 0.0, y + 18
+            if kind == "dot":
+                c.dot(x + 8, y - 4, 3.0, "fill ink")
+            else:
+                c.line(x, y - 4, x + 18, y - 4, "thin ink" if kind == "solid" else "thin dotted")
+            c.text(x + 24, y, text)
+            x += need
+        c.height = y + 8
+
+
+def _label(
+    c: Canvas,
+    curve: _EdgeCurve,
+    spots: Sequence[float],
+    text: str,
+    labels: list[Box],
+    taken: Sequence[Box],
+) -> None:
+    """A word beside a curve, at the first spot where nothing else stands."""
+    wide = text_width(text)
+    options: list[tuple[float, float, str, Box]] = []
+    for t in spots:
+        x, y = curve.at(t)
+        dx, dy = curve.normal(t)
+        for side in (1, -1, 2.6, -2.6):
+            a, b = x + side * dx * 8, y + side * dy * 10 + 4
+            anchor = "middle" if abs(dx) < 0.2 else ("start" if side * dx > 0 else "end")
+            left = {"middle": a - wide / 2, "start": a, "end": a - wide}[anchor]
+            box = (left - 1, b - 11, left + wide + 1, b + 3)
+            options.append((a, b, anchor, box))
+    inside = [o for o in options if o[3][0] > -1 and o[3][2] < c.width + 1] or options
+    free = [o for o in inside if not any(_overlap(o[3], k) for k in (*labels, *taken))]
+    a, b, anchor, box = (free or inside)[0]
+    labels.append(box)
+    c.text(a, b, text, anchor, "halo muted small")
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+@dataclass(frozen=True)
+class _EdgeCurve:
+    """A quadratic curve from the edge of one pill to the edge of another."""
+
+    start: tuple[float, float]
+    middle: tuple[float, float]
+    end: tuple[float, float]
+
+    @classmethod
+    def best(
+        cls,
+        a: Point,
+        b: Point,
+        pill: float,
+        taken: Sequence[Box],
+        both: bool,
+        c: Canvas,
+        crossed: Sequence[Point],
+    ) -> _EdgeCurve:
+        """The straightest curve that crosses no other task, few edges, and stays on the page."""
+        length = math.hypot(b[0] - a[0], b[1] - a[1]) or 1.0
+        nx, ny = -(b[1] - a[1]) / length, (b[0] - a[0]) / length
+        straight = 26.0 if both else 0.0
+        bulges = [straight, *(s * k for k in (30, 60, 90, 130, 180) for s in (1, -1))]
+
+        def made(bulge: float) -> _EdgeCurve:
+            m = ((a[0] + b[0]) / 2 + nx * bulge, (a[1] + b[1]) / 2 + ny * bulge)
+            return cls(_border(a, m, pill), m, _border(b, m, pill))
+
+        def cost(bulge: float) -> float:
+            curve = made(bulge)
+            points = [curve.at(i / 20) for i in range(1, 20)]
+            hit = sum(x1 < x < x2 and y1 < y < y2 for x, y in points for x1, y1, x2, y2 in taken)
+            out = sum(not (0 < x < c.width and 0 < y < c.height) for x, y in points)
+            near = sum(abs(x - u) + abs(y - v) < 14 for x, y in points[2:-2] for u, v in crossed)
+            return abs(bulge) + 60 * hit + 40 * out + 12 * near
+
+        return made(min(bulges, key=cost))
+
+    @property
+    def d(self) -> str:
+        (a, b), (m, n), (x, y) = self.start, self.middle, self.end
+        return f"M{a:.1f} {b:.1f}Q{m:.1f} {n:.1f} {x:.1f} {y:.1f}"
+
+    def at(self, t: float) -> tuple[float, float]:
+        (a, b), (m, n), (x, y) = self.start, self.middle, self.end
+        u = 1 - t
+        return u * u * a + 2 * u * t * m + t * t * x, u * u * b + 2 * u * t * n + t * t * y
+
+    def normal(self, t: float) -> tuple[float, float]:
+        (x1, y1), (x2, y2) = self.at(t - 0.02), self.at(t + 0.02)
+        length = math.hypot(x2 - x1, y2 - y1) or 1.0
+        return (y2 - y1) / length, -(x2 - x1) / length
+
+
+def _border(
+    centre: tuple[float, float], towards: tuple[float, float], pill: float
+) -> tuple[float, float]:
+    """Where a line from the centre of a pill leaves it."""
+    dx, dy = towards[0] - centre[0], towards[1] - centre[1]
+    if dx == dy == 0:
+        return centre
+    half, high = pill / 2 + 2, PILL / 2 + 2
+    by = min(half / abs(dx) if dx else math.inf, high / abs(dy) if dy else math.inf)
+    return centre[0] + dx * by, centre[1] + dy * by

@@ -1,0 +1,139 @@
+"""The kernels of a plan under the roofs of their devices: rate over arithmetic per byte."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pearl.formatting import listed, si
+from pearl.planning.plans import Plan
+from pearl.report import words
+from pearl.report.canvas import Canvas, text_width
+from pearl.report.document import Drawing
+
+
+@dataclass(frozen=True)
+class KernelPoint:
+    """A task: FLOP per byte, FLOP/s as estimated, and its share of the roof there."""
+
+    name: str
+    device: str
+    intensity: float
+    rate: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A device's peak and bandwidth, of the width that the plan uses there."""
+
+    device: str
+    peak: float
+    bandwidth: float
+
+    def at(self, intensity: float) -> float:
+        return min(self.peak, intensity * self.bandwidth)
+
+
+def kernel_points(plan: Plan) -> tuple[list[Roof], list[KernelPoint]]:
+    """Roofs and tasks of a plan that holds its problem; nothing for a plan from a file."""
+    if plan.problem is None:
+        return [], []
+    platform = plan.problem.costs.platform
+    widths = {t.device: t.width for t in plan.tasks}
+    roofs = {}
+    for d in platform.devices:
+        if d.name in widths:
+            part = min(1.0, widths[d.name] / d.width)
+            roofs[d.name] = Roof(d.name, d.peak_flops_per_s * part, d.memory_bytes_per_s * part)
+    points = []
+    kernels = {t.name: t.kernel for t in plan.problem.graph.tasks}
+    for t in {t.task: t for t in reversed(plan.tasks)}.values():
+        kernel, roof = kernels.get(t.task), roofs.get(t.device)
+        moved = kernel.bytes_in + kernel.bytes_out if kernel else 0.0
+        if kernel and roof and kernel.flops > 0 and moved > 0 and t.seconds > 0:
+            x, rate = kernel.flops / moved, kernel.flops / t.seconds
+            points.append(
+                KernelPoint(words.short_name(t.task), t.device, x, rate, rate / roof.at(x))
+            )
+    used = [r for r in roofs.values() if any(p.device == r.device for p in points)]
+    return used, points
+
+
+def roofline(plan: Plan) -> Drawing | None:
+    """The roofline chart; None for a plan from a file, or one whose kernels count no arithmetic."""
+    roofs, points = kernel_points(plan)
+    if not points:
+        return None
+    told = [f"{p.name} {100 * p.share:.2g} % of its roof" for p in points]
+    return Drawing(
+        "", f"Roofline: {listed(told)}.", lambda width: _draw(width, plan, roofs, points)
+    )
+
+
+def _decade(k: int) -> str:
+    """A power of ten with its prefix: `10 G`."""
+    prefix = {0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P"}.get(k // 3, f"e{3 * (k // 3)}")
+    return f"{10 ** (k % 3)} {prefix}".strip()
+
+
+def _draw(width: float, plan: Plan, roofs: list[Roof], points: list[KernelPoint]) -> Canvas:
+    c = Canvas(width)
+    left, right, top, bottom = 68.0, width - 12.0, 24.0, 270.0
+    xs = [p.intensity for p in points] + [r.peak / r.bandwidth for r in roofs]
+    ys = [p.rate for p in points] + [r.peak for r in roofs]
+    x0, x1 = (math.floor(math.log10(min(xs)) - 0.2), math.ceil(math.log10(max(xs)) + 0.2))
+    y0, y1 = (math.floor(math.log10(min(ys)) - 0.2), math.ceil(math.log10(max(ys)) + 0.1))
+
+    def x(value: float) -> float:
+        return left + (math.log10(value) - x0) / (x1 - x0) * (right - left)
+
+    def y(value: float) -> float:
+        return bottom - (math.log10(value) - y0) / (y1 - y0) * (bottom - top)
+
+    c.text(0, 12, "FLOP/s")
+    for k in range(y0, y1 + 1, 2 if y1 - y0 > 6 else 1):
+        c.line(left, y(10.0**k), right, y(10.0**k))
+        c.text(left - 8, y(10.0**k) + 4, _decade(k), "end")
+    for k in range(x0, x1 + 1):
+        c.text(x(10.0**k), bottom + 18, f"{10.0**k:g}", "middle")
+    c.text(right, bottom + 34, "FLOP per byte", "end")
+    c.line(left, bottom, right, bottom, "axis")
+    for r in roofs:
+        start = max(10.0**x0, 10.0**y0 / r.bandwidth)
+        knee, end = r.peak / r.bandwidth, 10.0**x1
+        style = words.colour(plan, r.device)
+        corners = ((start, start * r.bandwidth), (knee, r.peak), (end, r.peak))
+        d = "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in corners)
+        c.path(d, f"line {style} none")
+        name = words.device_name(r.device, plan.simulated)
+        c.text(right - 2, y(r.peak) - 6, f"{name}: {si(r.peak, 'FLOP/s')}", "end", f"halo {style}")
+    boxes: list[tuple[float, float, float, float]] = []
+    for p in sorted(points, key=lambda p: -p.rate):
+        style = words.colour(plan, p.device)
+        a, b = x(p.intensity), y(p.rate)
+        hint = f"{p.name}: {si(p.rate, 'FLOP/s')}, {100 * p.share:.2g} % of its roof"
+        c.dot(a, b, 4, f"fill {style}", hint)
+        wide = text_width(p.name)
+        spots = [
+            (a + 8, b + 4, "start"),
+            (a - 8, b + 4, "end"),
+            (a, b - 9, "middle"),
+            (a, b + 18, "middle"),
+        ]
+        for tx, ty, anchor in spots:
+            begin = {"start": tx, "end": tx - wide, "middle": tx - wide / 2}[anchor]
+            box = (begin, ty - 10, begin + wide, ty + 3)
+            if (
+                begin > left
+                and box[2] < right
+                and not any(
+                    box[0] < q[2] and q[0] < box[2] and box[1] < q[3] and q[1] < box[3]
+                    for q in boxes
+                )
+            ):
+                break
+        boxes += [box, (a - 5, b - 5, a + 5, b + 5)]
+        c.text(tx, ty, p.name, anchor, "halo ink")
+    c.height = bottom + 42
+    return c

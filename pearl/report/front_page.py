@@ -1,0 +1,200 @@
+"""The page of a front of throughput and power, and the pages of plans and runs by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pearl.formatting import NONE, count, listed, si
+from pearl.planner.energy_front import Front, FrontAssignment, front_assignments
+from pearl.planning.plans import Plan
+from pearl.planning.runs import Run
+from pearl.report import words
+from pearl.report.bands_text import proof_text, range_text, rate_band
+from pearl.report.document import (
+    Column,
+    Detail,
+    KeyFigure,
+    LeadSentence,
+    Page,
+    Section,
+    Table,
+)
+from pearl.report.figures.front import FrontPoint, front_chart
+from pearl.report.figures.graph import task_graph
+from pearl.report.figures.timeline import timeline
+from pearl.report.html import cell_html, page_html
+from pearl.report.lead import largest_task, percent, where
+from pearl.report.origin import estimates_text
+from pearl.report.report import Report, today
+
+
+def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Page:
+    """The page of a front. title: of the spec. written: the date, for the footer."""
+    rows = front_assignments(plans)
+    fastest, least = rows[-1].fastest, min(plans, key=lambda p: p.power_w)
+    best = max(plans, key=_per_joule)
+    unit = fastest.value_unit
+    points = _labelled(rows)
+    figure = front_chart([_stretch(row, points) for row in rows], unit)
+    open_w = getattr(plans, "open_w", ())
+    finding = (
+        "Running flat out is also the most efficient."
+        if _per_joule(fastest) >= _per_joule(best) * 0.999
+        else f"{si(best.power_w, 'W')} gives most per joule."
+    )
+    guide = (
+        "Each line is one placement, slowed down: power is linear in its rate. Whiskers: 90 % band "
+        "of the speed. Power is modelled."
+    )
+    sections = [Section("Speed and power", finding, guide, (figure,) if figure else (), brief=True)]
+    strip = timeline(fastest)
+    graph = task_graph(fastest)
+    shown = tuple(f for f in (graph, strip) if f is not None)
+    text = where(fastest).removeprefix("with ")
+    finding = f"{text[:1].upper()}{text[1:]}."
+    sections.append(Section("The fastest plan", finding, "Hatched: waiting.", shown))
+    figures = [
+        KeyFigure(p.label, si(p.power_w, "W").partition(" ")[0], "W", f"{count(p.rate)} {unit}")
+        for p in points
+    ]
+    per_j, note = f"{unit.removesuffix('/s')}/J", f"at {si(best.power_w, 'W')}"
+    figures.append(KeyFigure("most efficient", f"{_per_joule(best):.3g}", per_j, note))
+    footer = (
+        f"pearl {fastest.pearl_version} · spec {fastest.spec_sha256[:8]} · planned for "
+        f"{fastest.host} · estimates: {estimates_text(fastest)} · power modelled · {len(plans)} "
+        f"plans, each {'proved' if not open_w else 'proved but in the ranges named'}"
+    )
+    return Page(
+        title or f"Front for {fastest.host}",
+        (front_table(rows),),
+        footer=footer + (f" · written {written}" if written else ""),
+        subtitle=f"Speed and power, nothing has run yet · {fastest.host}",
+        lead=_lead(rows, least, best, open_w),
+        figures=tuple(figures),
+        sections=tuple(s for s in sections if s.blocks),
+        details=(Detail("Every placement in numbers", (front_table(rows),)),),
+    )
+
+
+def _lead(
+    rows: Sequence[FrontAssignment],
+    least: Plan,
+    best: Plan,
+    open_w: Sequence[tuple[float, float]],
+) -> tuple[LeadSentence, ...]:
+    fastest = rows[-1].fastest
+    unit = fastest.value_unit
+    gets = LeadSentence(
+        "What you get",
+        f"From {count(least.value)} to {count(fastest.value)} {unit}",
+        f", for {si(least.power_w, 'W')} to {si(fastest.power_w, 'W')}, in "
+        f"{len(rows)} placement{'s' if len(rows) > 1 else ''}.",
+    )
+    most = largest_task(fastest, fastest.bottleneck.tasks)
+    limit = LeadSentence(
+        "What limits it",
+        f"{words.short_name(most.task).capitalize()} at the fast end" if most else "The tasks",
+        f": {words.task_word(most)} takes {percent(most.share_of_period)} of each "
+        f"{si(fastest.period_s, 's')} there." if most else ".",
+    )  # fmt: skip
+    if open_w:
+        text = f": better plans may be missing from {len(open_w)} ranges of power."
+        helps = LeadSentence("What would help most", "More time for the solver", text)
+    elif _per_joule(fastest) >= 0.999 * _per_joule(best):
+        text = ": the fastest plan also does most per joule; a limit on power only costs speed."
+        helps = LeadSentence("What would help most", "Nothing: run flat out", text)
+    else:
+        gain = _per_joule(best) / _per_joule(fastest) - 1
+        text = f" does {percent(gain)} more per joule than the fastest plan."
+        helps = LeadSentence("What would help most", f"A limit of {si(best.power_w, 'W')}", text)
+    return gets, limit, helps
+
+
+def _per_joule(plan: Plan) -> float:
+    return plan.value / plan.power_w if plan.power_w > 0 else math.inf
+
+
+def _labelled(rows: Sequence[FrontAssignment]) -> list[FrontPoint]:
+    """Least power, half speed and fastest."""
+    fastest = rows[-1].fastest
+    plans = [p for row in rows for p in row.plans]
+    least = min(plans, key=lambda p: p.power_w)
+    found = [_point(least, "least power")] if least is not fastest else []
+    half = fastest.value / 2
+    for row in rows:
+        low, high = row.slowest, row.fastest
+        if low.value <= half <= high.value and high.value > low.value:
+            part = (half - low.value) / (high.value - low.value)
+            watts = low.power_w + part * (high.power_w - low.power_w)
+            found.append(FrontPoint(watts, half, _style(high), "half speed"))
+            break
+    return [*found, _point(fastest, "fastest")]
+
+
+def _style(plan: Plan) -> str:
+    """The colour of the device that has most to do."""
+    most = largest_task(plan)
+    return words.colour(plan, most.device) if most else "d0"
+
+
+def _point(plan: Plan, label: str = "") -> FrontPoint:
+    return FrontPoint(plan.power_w, plan.value, _style(plan), label, rate_band(plan))
+
+
+def _stretch(row: FrontAssignment, labelled: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """The points of one assignment, with those that have a label."""
+    ends = [row.slowest, row.fastest] if len(row.plans) > 1 else [row.fastest]
+    points = [_point(p) for p in ends]
+    for p in labelled:
+        if p.style == _style(row.fastest) and (
+            row.slowest.power_w <= p.power_w <= row.fastest.power_w
+        ):
+            points.append(p)
+    return sorted(points, key=lambda p: p.power_w)
+
+
+def front_table(rows: Sequence[FrontAssignment]) -> Table:
+    """A row an assignment."""
+    cells = []
+    for row in rows:
+        low, high = row.slowest, row.fastest
+        ends = rate_band(high)
+        watts = [si(low.power_w, "W"), si(high.power_w, "W")]
+        rates = [count(low.value), count(high.value)]
+        cells.append(
+            (
+                " – ".join(dict.fromkeys(watts)),
+                " – ".join(dict.fromkeys(rates)),
+                range_text(ends) if ends else NONE,
+                f"{_per_joule(high):.3g}" if math.isfinite(_per_joule(high)) else NONE,
+                where(high).removeprefix("with "),
+                proof_text(high),
+            )
+        )
+    unit = rows[-1].fastest.value_unit
+    columns = (
+        Column("power", "right"), Column(unit, "right"), Column("90 % band", "right"),
+        Column(f"{unit.removesuffix('/s')}/J", "right"), Column("where"), Column("proof"),
+    )  # fmt: skip
+    simulated = {name for row in rows for name in row.fastest.simulated}
+    note = f"Devices: {listed(sorted({t.device for r in rows for t in r.fastest.tasks}))}."
+    return Table("", columns, tuple(cells), (note,)).marked(simulated)
+
+
+def front_html(front: Front, *, whole: bool) -> str:
+    """A front as HTML."""
+    return page_html(front_page(front, written=today())) if whole else cell_html(front_page(front))
+
+
+def plan_html(plan: Plan, *, whole: bool) -> str:
+    """A plan as HTML."""
+    report = Report(plan, None, plan.problem.system if plan.problem is not None else None)
+    return page_html(report.page(today())) if whole else cell_html(report.page())
+
+
+def run_html(run: Run, *, whole: bool) -> str:
+    """A run as HTML."""
+    system = run.plan.problem.system if run.plan.problem is not None else None
+    report = Report(run.plan, run, system)
+    return page_html(report.page(today())) if whole else cell_html(report.page())

@@ -1,0 +1,286 @@
+"""The three sentences on top of a page: what you get, what limits it, what would help most."""
+
+from __future__ import annotations
+
+from pearl.formatting import count, listed, si
+from pearl.planning.plans import Placement, Plan
+from pearl.planning.runs import Run
+from pearl.report import words
+from pearl.report.bands_text import rate_band
+from pearl.report.document import LeadSentence
+from pearl.report.figures.ratios import comparisons
+from pearl.report.figures.timeline import iteration_s
+
+GET, GOT = "What you get", "What you got"
+LIMITS, HELPS = "What limits it", "What would help most"
+
+FORGOTTEN = 0.9
+"""A last policy that keeps a smaller share of the best return has forgotten what it knew."""
+NOTHING = 0.02
+"""A change that brings a smaller share of speed is not worth a word (assumed)."""
+NEVER_WAITS = 0.98
+"""From this share of the time on a lane counts as busy all the time."""
+BUSY = 0.1
+"""From this share of time without a core on, a host counts as busy."""
+
+
+def plan_lead(plan: Plan, help_sentence: LeadSentence | None = None) -> tuple[LeadSentence, ...]:
+    """Of a plan. help_sentence: from an explanation; by default what the plan alone tells."""
+    return (_gets(plan), limit_sentence(plan), help_sentence or _plan_help(plan))
+
+
+def run_lead(run: Run) -> tuple[LeadSentence, ...]:
+    """Of a run: the result first, and bad news in its first words."""
+    return (_got(run), _run_limit(run), _run_help(run))
+
+
+def percent(share: float) -> str:
+    """A rounded share for sentences: `72 %`, `0.4 %`."""
+    value = 100 * share
+    text = f"{value:.0f}" if abs(value) >= 9.5 or value == 0 else f"{value:.1f}"
+    return f"{text}{words.BLANK}%".replace("-", "−")
+
+
+def _rate(plan: Plan) -> str:
+    if plan.value_unit == "s":
+        return si(plan.value, "s")
+    return f"{rounded(plan.value)} {plan.value_unit}"
+
+
+def rounded(value: float) -> str:
+    """Two or three digits, as in speech: `9,600`."""
+    if value >= 1000:
+        digits = 10.0 ** (len(f"{value:.0f}") - 3)
+        value = round(value / digits) * digits
+    return count(value)
+
+
+def where(plan: Plan) -> str:
+    """Where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
+    places: dict[str, list[str]] = {}
+    for t in plan.tasks:
+        name = words.short_name(t.task)
+        if name not in places.setdefault(t.device, []):
+            places[t.device].append(name)
+    names = {d: the_device(plan, d) for d in places}
+    if len(places) == 1:
+        device = next(iter(places))
+        lanes = [k for k in plan.lanes if k.width and k.device == device]
+        cores = sum(k.width for k in lanes)
+        if lanes and lanes[0].width_unit == "cores":
+            return f"with everything on {count(cores)} CPU core{'s' if cores > 1 else ''}"
+        return f"with everything on {names[device]}"
+    most = max(places, key=lambda d: len(places[d]))
+    rest = [f"{listed(some)} on {names[d]}" for d, some in places.items() if d != most]
+    return f"with {listed(rest)} and all else on {names[most]}"
+
+
+def the_device(plan: Plan, device: str) -> str:
+    """A device in a sentence: `the GPU`; a name of the user's own without the article."""
+    name = words.device_name(device, plan.simulated)
+    return f"the {name}" if name[:2].isupper() else name
+
+
+def _gets(plan: Plan) -> LeadSentence:
+    if plan.value_unit == "s":
+        answer, reason = f"The first iteration takes {si(plan.value, 's')}", ""
+    else:
+        answer, reason = f"About {_rate(plan)}", ""
+        ends = rate_band(plan)
+        if ends:
+            reason = f", likely {rounded(ends[0])} to {rounded(ends[1])}"
+    reason += f", {where(plan)}"
+    if plan.status != "optimal":
+        reason += f"; a better plan may exist, by at most {percent(plan.gap)}"
+    return LeadSentence(GET, answer, f"{reason}.")
+
+
+def largest_task(plan: Plan, tasks: tuple[str, ...] = ()) -> Placement | None:
+    """The task that takes most of an iteration, of these tasks if any are named."""
+    some = [t for t in plan.tasks if not tasks or t.task in tasks] or list(plan.tasks)
+    return max(some, key=lambda t: t.share_of_period, default=None)
+
+
+def limit_sentence(plan: Plan) -> LeadSentence:
+    """The bound of an iteration."""
+    b, period = plan.bottleneck, si(plan.period_s, "s")
+    if plan.pace_s is not None and plan.pace_s >= plan.period_s:
+        reason = f": iterations start {si(plan.pace_s, 's')} apart to keep it, and devices wait."
+        return LeadSentence(LIMITS, "The limit on power", reason)
+    most = largest_task(plan, b.tasks)
+    part = (
+        f"{words.task_word(most)} takes {percent(most.share_of_period)} of each {period}"
+        if most
+        else f"an iteration takes {period}"
+    )
+    lane = next((k for k in plan.lanes if k.lane == b.name), None)
+    if b.kind == "link":
+        link = f"The link {b.name}"
+        reason = f": its messages take all of each {period}."
+        return LeadSentence(LIMITS, link, reason)
+    busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
+    if b.kind == "cycle" and busiest is not None and busiest.load >= NEVER_WAITS:
+        lane = busiest
+    if lane is not None:
+        name = words.lane_name(plan, lane.lane)
+        others = [k for k in plan.lanes if k.lane != lane.lane and k.width]
+        idle = ""
+        if others:
+            least = max(others, key=lambda k: k.load)
+            idle = f"; {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
+        return LeadSentence(LIMITS, f"The {name}", f": it never waits, and {part}{idle}.")
+    stations = [t for t in b.tasks if ">" not in t]
+    around = " → ".join(dict.fromkeys(words.short_name(t) for t in stations)) or b.name
+    busy = (
+        f" {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)}."
+        if busiest
+        else ""
+    )
+    reason = f" ({around}): each call waits for the one before, and {part}.{busy}"
+    return LeadSentence(LIMITS, "One chain of calls", reason)
+
+
+def faster_gain(share: float, by: float = 0.2) -> float:
+    """The gain in speed where a task with this share of the time takes `by` less."""
+    return 1 / (1 - by * min(share, 1.0)) - 1
+
+
+def _plan_help(plan: Plan) -> LeadSentence:
+    """By the shares of the plan alone: exact where one lane sets the pace, else a bound."""
+    most = largest_task(plan, plan.bottleneck.tasks)
+    if most is None:
+        return LeadSentence(HELPS, "Nothing is known", ".")
+    gain = faster_gain(most.share_of_period)
+    exact = plan.bottleneck.kind == "lane" and len([k for k in plan.lanes if k.width]) == 1
+    upto = "" if exact else "up to "
+    reason = f" gives {upto}+{percent(gain)}; `pearl plan --explain` tries every other change."
+    return LeadSentence(
+        HELPS, f"A {words.short_name(most.task)} call 20{words.BLANK}% faster", reason
+    )
+
+
+def _got(run: Run) -> LeadSentence:
+    returns, solution = run.returns, run.solution
+    mean, last = returns.get("eval_mean"), returns.get("last_eval_mean")
+    if run.status in ("failed", "interrupted"):
+        steps = f" after {count(run.env_steps)} env steps"
+        if run.status == "failed":
+            return LeadSentence(GOT, f"The run failed{steps}", f": {run.message or 'no reason'}.")
+        return LeadSentence(GOT, f"The run was interrupted{steps}", "; `--resume` goes on with it.")
+    if mean is None:
+        value = returns.get("mean_last_20")
+        if value is None:
+            return LeadSentence(GOT, f"{count(run.env_steps)} env steps", ", no episode complete.")
+        text = f"A training return of {number(value)}"
+        return LeadSentence(GOT, text, ", the mean of the last 20 episodes; nothing was evaluated.")
+    answer = f"A policy that scores {number(mean)}"
+    parts = []
+    if solution is not None and solution.threshold is not None:
+        if solution.threshold_s is None and mean < solution.threshold:
+            parts.append(f"below the {solution.threshold:g} that count as solved")
+        elif solution.threshold_s is not None:
+            parts.append(f"solved after {si(solution.threshold_s, 's')}")
+    elif solution is not None and solution.best_s is not None:
+        parts.append(f"found after {si(solution.best_s, 's')}")
+    text = "".join(f", {part}" for part in parts)
+    if last is not None and not returns.get("best_is_last") and _forgot(mean, last):
+        text += "; the run went on and forgot it, so use policy_best, not the last one "
+        text += f"({number(last)})"
+    return LeadSentence(GOT, answer, f"{text}.")
+
+
+def _forgot(best: float, last: float) -> bool:
+    return last < best - (1 - FORGOTTEN) * abs(best)
+
+
+def number(value: float) -> str:
+    """A return: three digits, and a true minus sign."""
+    return count(value).replace("-", "−")
+
+
+def waited(run: Run) -> float:
+    """The share of the iteration in which the run was ready and had no core."""
+    return (run.drift.waited or 0.0) if run.drift is not None else 0.0
+
+
+def _run_limit(run: Run) -> LeadSentence:
+    """Who has the time; a run outside its band says so first."""
+    plan, measured = run.plan, iteration_s(run)
+    if run.simulated or not measured:
+        return limit_sentence(plan)
+    taken = waited(run)
+    if taken >= BUSY:
+        net = measured * (1 - taken) / plan.period_s
+        reason = (
+            f": they had its core for {percent(taken)} of the time; without them it takes "
+            f"{net:.2f}{words.BLANK}× the prediction."
+        )
+        return LeadSentence(LIMITS, "Other programs on this host", reason)
+    whole = comparisons(run)[0]
+    if not whole.inside:
+        off = run.plan.period_s / measured - 1
+        worse = "slower" if off < 0 else "faster"
+        text = f"{percent(abs(off))} {worse} than predicted"
+        return LeadSentence(LIMITS, text, f", outside the band; {_bound_phrase(run)}.")
+    base = limit_sentence(plan)
+    return LeadSentence(LIMITS, base.answer, f": {_bound_phrase(run)}.")
+
+
+def _bound_phrase(run: Run) -> str:
+    most = _largest_measured(run)
+    plan = run.plan
+    waits = "it never waits" if plan.bottleneck.kind == "lane" else "each call waits for another"
+    if most is None:
+        return waits
+    return f"{waits}, and {most[0]} takes {percent(most[1])} of its training time"
+
+
+def _largest_measured(run: Run) -> tuple[str, float] | None:
+    rows = [r for r in comparisons(run) if r.name != words.ITERATION]
+    whole = sum(r.share for r in rows)
+    if not rows:
+        most = largest_task(run.plan)
+        return (words.task_word(most), most.share_of_period) if most else None
+    best = max(rows, key=lambda r: r.share)
+    single = len([k for k in run.plan.lanes if k.width]) == 1
+    return best.name, best.share / whole if single and whole > 0 else min(best.share, 1.0)
+
+
+def _run_help(run: Run) -> LeadSentence:
+    """Stopping in time, a free core, or a faster call, in this order of what they would save."""
+    if run.status == "failed":
+        return LeadSentence(HELPS, "Mending the failure", "; Details have what went wrong.")
+    solution, options = run.solution, []
+    end_s = solution.end_s if solution is not None else run.wall_s
+    training_s = end_s
+    if solution is not None:
+        apart = (solution.plan_s, solution.bind_s, solution.evaluation_s, solution.checkpoint_s)
+        training_s = max(end_s - sum(apart), 0.0)
+    if solution is not None and solution.threshold_s is not None and run.stopped is None:
+        saved = 1 - solution.threshold_s / max(end_s, 1e-9)
+        text = f" would have saved {percent(saved)} of {si(end_s, 's')} (`--stop-at-return`)"
+        options.append((saved, "Stopping once solved", text))
+    if waited(run) >= BUSY:
+        lost_s = waited(run) * training_s
+        text = f" would give {si(lost_s, 's')} of the {si(end_s, 's')} back"
+        options.append((lost_s / max(end_s, 1e-9), "A core of its own", text))
+    if solution is not None:
+        saved = solution.plan_s / max(end_s, 1e-9)
+        text = f" saves the {si(solution.plan_s, 's')} of planning, {percent(saved)} of the run"
+        options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
+        saved = solution.bind_s / max(end_s, 1e-9)
+        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} of it"
+        options.append((saved, "Running it again", text))
+    most = _largest_measured(run)
+    tail = ""
+    if most is not None:
+        gain = faster_gain(most[1])
+        word = most[0].partition(words.BLANK)[0]
+        tail = f"a {word} call 20{words.BLANK}% faster gives +{percent(gain)}"
+    best = max(options, default=None)
+    if best is not None and best[0] >= 0.15:
+        speed = f"; for speed, {tail}." if tail else "."
+        return LeadSentence(HELPS, best[1], f"{best[2]}{speed}")
+    if not tail or most is None or faster_gain(most[1]) < NOTHING:
+        return LeadSentence(HELPS, "It does not matter", ": no single part takes much of the time.")
+    return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", ".")

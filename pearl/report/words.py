@@ -1,0 +1,111 @@
+"""Words of reports: short names of tasks and calls, names of devices, and their colours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from pearl.formatting import WORD
+from pearl.planning.plans import Placement, Plan
+from pearl_devices.kernels import KINDS, KernelKind
+
+ITERATION = "iteration"
+"""One round of the loop, and a fused call of all of it."""
+
+BLANK = "\u00a0"
+"""A space at which no line breaks: between a number and its unit."""
+
+
+@cache
+def _kind(name: str) -> KernelKind | None:
+    """The record of the kind of kernel that a task of this name has, by the name alone."""
+    exact = (r for r in KINDS.values() if r.family == name)
+    ending = (r for r in KINDS.values() if r.family.endswith(f"_{name}"))
+    return next(exact, next(ending, None))
+
+
+def short_name(task: str) -> str:
+    """A task in one word: `act`, `step`, `learn`, `gradient 2`; of a user's own task its name."""
+    name, _, number = task.partition("#")
+    found = re.fullmatch(r"(.+)_(\d+)", name)
+    stem = found[1] if found and _kind(name) is None else name
+    record = _kind(stem)
+    word = record.word if record and record.word else stem.replace("_", " ")
+    if found and stem != name:
+        word += f" {int(found[2]) + 1}"
+    return f"{word} {int(number) + 1}" if number.isdigit() else word
+
+
+def meaning(task: str) -> str:
+    """What a call of a task does, `chooses actions`; empty for a user's own task."""
+    record = _kind(re.sub(r"_\d+$", "", task)) or _kind(task)
+    return record.does if record else ""
+
+
+def call_name(plan: Plan, tasks: Sequence[str]) -> str:
+    """A call in few words: its task, `iteration` for a fused call of all tasks, `learn` for one
+    that takes gradient steps, else the words of its tasks."""
+    names = list(dict.fromkeys(tasks))
+    if len(names) == 1:
+        return short_name(names[0])
+    if {t.task for t in plan.tasks} <= set(names):
+        return ITERATION
+    learns = [n for n in names if is_gradient(n)]
+    return short_name(learns[0]) if learns else ", ".join(map(short_name, names))
+
+
+def is_gradient(task: str) -> bool:
+    """Whether a task takes gradient steps, by its name."""
+    record = _kind(task)
+    return record is not None and record.structure == "gradient"
+
+
+def times(word: str, number: float) -> str:
+    """A word and how often: `learn × 8`; the word alone for once."""
+    return word if number == 1 else f"{word}{BLANK}×{BLANK}{number:g}"
+
+
+def task_word(placement: Placement) -> str:
+    """A task with its calls in an iteration."""
+    return times(short_name(placement.task), placement.firings)
+
+
+def device_name(device: str, simulated: Sequence[str] = ()) -> str:
+    """A device as people write it: `GPU`, `FPGA (simulated)`; other names stay as they are."""
+    found = re.fullmatch(r"([a-z]{2,4})(\d*)", device)
+    name = f"{found[1].upper()} {found[2]}".strip() if found else device
+    return f"{name} ({WORD})" if device in simulated else name
+
+
+def lane_name(plan: Plan, lane: str) -> str:
+    """A lane by its device, with a number where the device has several."""
+    own = next(k for k in plan.lanes if k.lane == lane)
+    if not own.width:
+        return "link" if sum(not k.width for k in plan.lanes) == 1 else f"link {lane}"
+    lanes = [k.lane for k in plan.lanes if k.device == own.device and k.width]
+    name = device_name(own.device, plan.simulated)
+    unit = " core" if own.width_unit == "cores" and own.width == 1 and WORD not in name else ""
+    return f"{name}{unit}" + (f" {lanes.index(lane) + 1}" if len(lanes) > 1 else "")
+
+
+def colour(plan: Plan, device: str) -> str:
+    """The class of a device's colour: CPUs, other devices, simulated devices."""
+    if device in plan.simulated:
+        return "d2"
+    units = {t.device: t.width_unit for t in plan.tasks}
+    units |= {k.device: k.width_unit for k in plan.lanes}
+    return "d0" if units.get(device, "cores") == "cores" else "d1"
+
+
+def tints(plan: Plan) -> dict[str, str]:
+    """Task → the tint of its device's colour: full for the one that takes most time there."""
+    found: dict[str, str] = {}
+    for device in dict.fromkeys(t.device for t in plan.tasks):
+        share: dict[str, float] = {}
+        for t in plan.tasks:
+            if t.device == device:
+                share[t.task] = share.get(t.task, 0.0) + t.share_of_period
+        ranked = sorted(share, key=lambda name: -share[name])
+        found |= {name: ("t10", "t6", "t4")[min(n, 2)] for n, name in enumerate(ranked)}
+    return found

@@ -1,0 +1,51 @@
+"""Each better plan of a search, told to the caller while the search goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pearl.planning.plan_builder import Proof, build_plan
+from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
+from pearl.solvers.model.result import SAME, Candidate
+
+Listener = Callable[[Plan], object]
+
+
+class ListenerError(Exception):
+    """What the caller's function raised is the cause of this error; no method's fault."""
+
+
+class Incumbents:
+    """Tells a function of plans. A plan that is no better than the last one is not told."""
+
+    def __init__(self, problem: Problem, method: str, seed: int, listener: Listener) -> None:
+        self.problem, self.method, self.seed, self.listener = problem, method, seed, listener
+        self.began, self.least = time.monotonic(), float("inf")
+
+    def offer(self, found: Candidate) -> None:
+        """Tell of a candidate as a plan that nothing is proven of yet.
+
+        Raises:
+            ListenerError: from what the function raised.
+        """
+        if not found.cost < self.least * (1 - SAME):
+            return
+        proof = Proof(
+            objective=self.problem.objective,
+            method=self.method,
+            seed=self.seed,
+            solve_s=time.monotonic() - self.began,
+            bound=0.0,
+            period_bound_s=0.0,
+            timed_out=True,
+        )
+        power_w = self.problem.limits.power_w
+        plan = build_plan(found.assignment, found.ordered.orders, proof, power_w=power_w)
+        try:
+            self.listener(replace(plan, problem=self.problem))
+        except Exception as error:
+            raise ListenerError from error
+        self.least = found.cost

@@ -1,0 +1,92 @@
+"""Rows of the constraint program about what units share: pair and lane terms, memory, lanes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pearl.solvers.model.search_space import SearchSpace
+
+Ways = Sequence[Mapping[tuple[int, int], Any]]
+"""Unit → option and lane → the literal that says whether they are chosen."""
+
+Extra = dict[tuple[int, int], list[tuple[int, Any]]]
+"""Unit and option → ticks added, and the literal that says whether they are."""
+
+
+def extra_ticks(m: Any, p: SearchSpace, x: Ways, ticks: Callable[[float], int]) -> Extra:
+    """What pair terms and lane terms add to a firing."""
+    found: Extra = {}
+
+    def add(u: int, o: int, seconds: float, other: Any) -> None:
+        """Seconds of option o of unit u where the literals of `other` sum to 1 too."""
+        one = sum(literal for (k, _), literal in x[u].items() if k == o)
+        both = m.new_bool_var("")
+        m.add(both <= one)
+        m.add(both <= other)
+        m.add(both >= one + other - 1)
+        found.setdefault((u, o), []).append((ticks(seconds), both))
+
+    unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
+    number = {(u, w.key): o for u in unit.values() for o, w in enumerate(p.options[u])}
+    for ((a, a_key), (b, b_key)), seconds in p.costs.pair_extra_s.items():
+        if a not in unit or b not in unit:
+            continue
+        first, second = number.get((unit[a], a_key)), number.get((unit[b], b_key))
+        if first is not None and second is not None and ticks(seconds):
+            held = [literal for (o, _), literal in x[unit[b]].items() if o == second]
+            add(unit[a], first, seconds, sum(held))
+    units = {t: u for u, tasks in enumerate(p.expansion.units) for t in tasks}
+    for a, b, seconds, shared in p.costs.lane_terms:
+        u, w = units[a], units[b]
+        fused = len(p.expansion.units[u]) > 1
+        seconds *= p.expansion.graph.repetition[a] if fused else 1
+        if u == w or not ticks(seconds):
+            continue
+        holds, others = m.new_bool_var(""), on_lanes(p, x, w)
+        for lane, mine in on_lanes(p, x, u).items():
+            theirs = others.get(lane, 0)
+            m.add(holds >= (mine + theirs - 1 if shared else mine - theirs))
+        for o in range(len(p.options[u])):
+            add(u, o, seconds, holds)
+    return found
+
+
+def on_lanes(p: SearchSpace, x: Ways, unit: int) -> dict[tuple[str, int], Any]:
+    """Device and number of a lane → whether the unit is on it, as a sum of literals."""
+    found: dict[tuple[str, int], Any] = {}
+    for (o, lane), literal in x[unit].items():
+        key = p.options[unit][o].device, lane
+        found[key] = found.get(key, 0) + literal
+    return found
+
+
+def memory_rows(m: Any, p: SearchSpace, on: Sequence[Mapping[str, Any]]) -> None:
+    """Memory of devices. on: unit → device → the literal of its class."""
+    for device, capacity in p.capacity_bytes.items():
+        terms = [
+            (round(size), on[members[0]][device])
+            for members, size in zip(p.classes, p.memory_bytes, strict=True)
+            if size and device in on[members[0]]
+        ]
+        if capacity < math.inf and terms:
+            m.add(sum(b * x for b, x in terms) <= math.floor(capacity + len(terms)))
+
+
+def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
+    """Units that are apart, and what the modes of a lane keep on each of its units."""
+    for u, w in p.apart:
+        others = on_lanes(p, x, w)
+        for lane, mine in on_lanes(p, x, u).items():
+            if lane in others:
+                m.add(mine + others[lane] <= 1)
+    kept: dict[tuple[str, int], list[tuple[int, Any]]] = {}
+    for modes, row in zip(p.options, x, strict=True):
+        for (o, number), literal in row.items():
+            mode = modes[o]
+            if mode.unit_bytes > 0 and p.unit_capacity_bytes[mode.device] < math.inf:
+                size = math.floor(mode.unit_bytes)
+                kept.setdefault((mode.device, number), []).append((size, literal))
+    for (device, _), terms in kept.items():
+        m.add(sum(b * y for b, y in terms) <= math.floor(p.unit_capacity_bytes[device]))

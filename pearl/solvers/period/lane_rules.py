@@ -1,0 +1,127 @@
+"""Rows of the period form about which units share a lane: pair and lane terms, memory, limits, and
+the windows in which a lane runs one firing after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from pearl.solvers.model.linear import Linear, Terms
+from pearl.solvers.model.search_space import SearchSpace
+
+Place = tuple[int, str, int]
+"""A unit, a device and the number of a lane."""
+
+Chosen = Mapping[tuple[int, int, int], int]
+"""Unit, option and lane → the variable that says whether they are chosen."""
+
+NONZEROS = 100_000
+"""Coefficients of all window rows at most; above, windows are left to the orders (assumed)."""
+
+
+def extra_terms(
+    space: SearchSpace, linear: Linear, x: Chosen, places: Mapping[Place, Terms]
+) -> dict[Place, Terms]:
+    """Place of a unit → seconds that pair and lane terms add to each of its firings there, as
+    variable · seconds."""
+    extra: dict[Place, Terms] = {}
+    _pair_terms(space, linear, x, extra)
+    unit = {t: u for u, tasks in enumerate(space.expansion.units) for t in tasks}
+    for a, b, seconds, shared in space.costs.lane_terms:
+        u, w = unit[a], unit[b]
+        if u == w:
+            continue
+        fused = len(space.expansion.units[u]) > 1
+        calls = space.expansion.graph.repetition[a] if fused else 1
+        for (v, device, lane), here in places.items():
+            other = places.get((w, device, lane), [])
+            if v != u or (shared and not other):
+                continue
+            both = linear.variable(1.0)
+            sign = -1.0 if shared else 1.0
+            row = [(both, 1.0), *((k, -c) for k, c in here), *((k, sign * c) for k, c in other)]
+            linear.add(row, -1.0 if shared else 0.0, math.inf)
+            extra.setdefault((u, device, lane), []).append((both, seconds * calls))
+    return extra
+
+
+def _pair_terms(space: SearchSpace, linear: Linear, x: Chosen, extra: dict[Place, Terms]) -> None:
+    """v = 1 where both modes of a pair term hold, by lane of the first."""
+    unit = {tasks[0]: u for u, tasks in enumerate(space.expansion.units) if len(tasks) == 1}
+    for ((a, a_key), (b, b_key)), seconds in space.costs.pair_extra_s.items():
+        if a not in unit or b not in unit or seconds == 0:
+            continue
+        first = [o for o, m in enumerate(space.options[unit[a]]) if m.key == a_key]
+        second = [o for o, m in enumerate(space.options[unit[b]]) if m.key == b_key]
+        if not first or not second:
+            continue
+        one = [(lane, v) for (u, o, lane), v in x.items() if (u, [o]) == (unit[a], first)]
+        other = [(v, 1.0) for (u, o, _), v in x.items() if (u, [o]) == (unit[b], second)]
+        total: Terms = []
+        for lane, chosen in one:
+            both = linear.variable(1.0)
+            total.append((both, 1.0))
+            linear.add([(both, -1.0), (chosen, 1.0)], 0.0, math.inf)
+            extra.setdefault((unit[a], a_key[0], lane), []).append((both, seconds))
+        linear.add([*((v, -1.0) for v, _ in total), *other], 0.0, math.inf)
+        ones = [(v, -1.0) for _, v in one] + [(v, -1.0) for v, _ in other]
+        linear.add([*total, *ones], -1.0, math.inf)
+
+
+def lane_rules(
+    space: SearchSpace, linear: Linear, x: Chosen, places: Mapping[Place, Terms]
+) -> None:
+    """Units that are apart, and what the modes of a lane keep on each of its units."""
+    for u, w in space.apart:
+        for (v, device, lane), here in places.items():
+            other = places.get((w, device, lane))
+            if v == u and other:
+                linear.add([*here, *other], 0.0, 1.0)
+    kept: dict[tuple[str, int], Terms] = {}
+    for (u, o, lane), v in x.items():
+        mode = space.options[u][o]
+        room = space.unit_capacity_bytes[mode.device]
+        if mode.unit_bytes > 0 and room < math.inf:
+            kept.setdefault((mode.device, lane), []).append((v, mode.unit_bytes / room))
+    for terms in kept.values():
+        if len(terms) > 1:
+            linear.add(terms, 0.0, 1.0)
+
+
+def window_rows(
+    space: SearchSpace,
+    linear: Linear,
+    potential: Mapping[int, int],
+    seconds_at: Callable[[Place], tuple[Terms, Terms]],
+    places: Mapping[Place, Terms],
+) -> None:
+    """The firings of a window one after the other on each lane, after the first unit is complete
+    where that runs elsewhere: how a pipeline of firings fills and drains.
+
+    potential: node → the variable of its start. seconds_at: place of a unit → its occupancy and
+    latency there, in the seconds of the program.
+    """
+    at = {place: seconds_at(place) for place in places}
+    lanes = dict.fromkeys((device, lane) for _, device, lane in places)
+    rows: list[Terms] = []
+    for window in space.expansion.windows:
+        if window.begin not in potential or window.end not in potential:
+            continue
+        between = [(potential[window.end], 1.0), (potential[window.begin], -1.0)]
+        firings = {u: n - (u == window.last) for u, n in window.firings}
+        if window.first == window.last:  # the same on any lane
+            some = [p for p in places if p[0] == window.first]
+            n = firings[window.first]
+            rows.append([*between, *((v, -n * s) for p in some for v, s in at[p][0])])
+            continue
+        for lane in lanes:
+            here = [(u, *lane) for u in firings if (u, *lane) in places]
+            if len(here) < 2:
+                continue
+            terms = [(v, -firings[p[0]] * s) for p in here for v, s in at[p][0] if firings[p[0]]]
+            elsewhere = [p for p in places if p[0] == window.first and p[1:] != lane]
+            terms += [(v, -s) for p in elsewhere for v, s in at[p][1]]
+            rows.append([*between, *terms])
+    if sum(map(len, rows)) <= NONZEROS:
+        for row in rows:
+            linear.add(row, 0.0, math.inf)

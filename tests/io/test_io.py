@@ -1,0 +1,102 @@
+"""Job shops from files, and graphs of networkx."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pearl
+from pearl import Edge, SpecError, Task, TaskGraph
+from pearl.io import from_networkx, read_fjsp
+from pearl.testing.graphs import random_limited
+
+SHOP = "2 2\n2 1 1 3 2 1 4 2 1\n1 2 1 2 2 5\n"
+"""Job 0: machine 0 in 3 s, then machine 0 in 4 s or 1 in 1 s; job 1: machine 0 in 2 s or 1 in 5."""
+
+
+def test_a_shop_becomes_chains_on_machines(tmp_path: Path) -> None:
+    (tmp_path / "shop.txt").write_text(SHOP)
+    graph, costs = pearl.io.read_fjsp(tmp_path / "shop.txt")
+    assert [t.name for t in graph.tasks] == ["j0o0", "j0o1", "j1o0"]
+    assert [(e.src, e.dst) for e in graph.edges] == [("j0o0", "j0o1")]
+    assert [(m.device, m.estimate.latency_s) for m in costs.of("j0o1")] == [
+        ("m0", 4.0),
+        ("m1", 1.0),
+    ]
+    plan = pearl.solve(graph, costs, objective="makespan", method="exhaustive")
+    assert plan.value == 5.0  # job 1 on machine 1 or after job 0's first
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "first line must begin"),
+        ("two 2\n1 1 1 1\n", "first line must begin"),
+        ("2 2\n1 1 1 1\n", "2 jobs announced, 1 lines"),
+        ("0 2\n", "0 jobs announced"),
+        ("1 2\n1 1 1\n", "line 2: not a job"),
+        ("1 2\n1 1 1 x\n", "line 2: not a job"),
+        ("1 2\n1 1 1 2 9\n", "line 2: 1 operations announced"),
+        ("1 2\n1 0\n", "line 2: 1 operations announced"),
+        ("1 2\n1 1 1 -2\n", "line 2: a time is below 0"),
+        ("1 2\n1 1 1 nan\n", "line 2: a time is below 0"),
+        ("1 2\n1 1 5 2\n", "machines 5 to 5 are used, 2 announced"),
+    ],
+)
+def test_a_file_that_is_no_shop_is_told_so(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.txt").write_text(text)
+    with pytest.raises(SpecError, match=said):
+        read_fjsp(tmp_path / "shop.txt")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nowhere\.txt: cannot be read"):
+        read_fjsp(tmp_path / "nowhere.txt")
+
+
+@given(st.text(alphabet="0123456789 -.xn\n", max_size=60))
+def test_any_text_gives_a_shop_or_a_sentence(text: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "shop.txt").write_text(text)
+        try:
+            graph, _ = read_fjsp(Path(folder) / "shop.txt")
+        except SpecError:
+            return
+        assert graph.tasks
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_graph_goes_to_networkx_and_back(seed: int) -> None:
+    graph, _, _ = random_limited(seed)
+    again = from_networkx(graph.to_networkx())  # where edges stand by their sources
+    assert sorted(map(str, again.edges)) == sorted(map(str, graph.edges))
+    assert replace(again, edges=graph.edges) == graph
+
+
+def test_nodes_are_tasks_and_attributes_fields() -> None:
+    flow = nx.DiGraph()
+    flow.add_edge("decode", 7, bytes=3.0)
+    graph = from_networkx(flow, "video")
+    assert graph == TaskGraph(
+        "video", (Task("decode"), Task("7")), (Edge("decode", "7", bytes=3.0),)
+    )
+
+
+def test_what_is_no_task_graph_is_named() -> None:
+    with pytest.raises(SpecError, match="DiGraph or MultiDiGraph"):
+        from_networkx(nx.Graph([("a", "b")]))
+    with pytest.raises(SpecError, match="DiGraph or MultiDiGraph"):
+        from_networkx({"a": "b"})
+    weighted = nx.DiGraph()
+    weighted.add_edge("a", "b", weight=2)
+    with pytest.raises(SpecError, match=r"edge a → b has the attribute 'weight'.*allowed are"):
+        from_networkx(weighted)
+    with pytest.raises(SpecError, match="appears twice"):
+        from_networkx(nx.DiGraph([("1", 1)]))

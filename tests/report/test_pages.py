@@ -1,0 +1,349 @@
+"""Pages: what stands on the first screen, that every form tells the same numbers, and that figures
+are true to the plan."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import pearl
+from pearl.cli import app
+from pearl.explanation import explain
+from pearl.formatting import count, si
+from pearl.planner.energy_front import Front
+from pearl.planning.plans import Plan, load_plan
+from pearl.planning.runs import Drift, load_run
+from pearl.report import words
+from pearl.report.canvas import NARROW, WIDE, Rect, Text
+from pearl.report.compare import SideBySide, side_of_plan
+from pearl.report.figures.bars import BarRow, bar_chart
+from pearl.report.figures.graph import shown_edges, task_graph
+from pearl.report.figures.ratios import comparisons, reach
+from pearl.report.figures.timeline import timeline
+from pearl.report.front_page import front_page
+from pearl.report.html import page_html
+from pearl.report.report import Report
+from pearl.report.schedule import schedule_of
+from pearl.spec.checks import shipped
+from pearl.testing.graphs import devices, loop, mode, star
+from pearl.training import progress
+from tests.examples import example_run, fused_plan, two_device_plan
+
+EVIL = '<script>alert("x")</script>'
+JARGON = r"\b(firings?|lanes?|tokens?|slack|period|rung)\b|\w\+\w|\w_\w"
+"""Words that stand in Details alone; and names of fused calls and of tasks in a spec."""
+
+LINES, COLUMNS = 40, 80
+
+
+@cache
+def planned(name: str) -> Plan:
+    return pearl.plan(name)
+
+
+def body(page: str) -> str:
+    """The text of a page above its details and without its style, title and commands."""
+    inside = re.sub(r"<style>.*?</style>|<title>.*?</title>|<code>.*?</code>", "", page, flags=re.S)
+    inside = inside.partition("<h2>Details</h2>")[0]
+    return unescape(re.sub(r"<[^>]*>", " ", inside))
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_the_short_report_of_every_shipped_spec_fits_a_screen(name: str) -> None:
+    if name == "ppo_halfcheetah":
+        pytest.importorskip("mujoco")
+    report = Report(planned(name), None, pearl.load(name))
+    lines = report.text(COLUMNS).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+    assert sum(set(line.strip()) == {"─"} for line in lines) == 1, "one table, not split"
+    assert any(line.startswith("  what you get") for line in lines[1:3]), "the result comes first"
+    page = page_html(report.page())
+    assert len(page.encode()) <= 500_000
+    found = re.findall(JARGON, body(page).replace(name, "").replace("policy_best", ""))
+    assert found == []
+
+
+@pytest.fixture(scope="module", params=["dqn_cartpole", "q_learning_frozenlake"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    pearl.compile(request.param).train(steps=4_000, out=out)
+    return out
+
+
+def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
+    """Terminal, long terminal, HTML, JSON and CSV."""
+    run = load_run(trained)
+    stored = json.loads((trained / "run.json").read_text())
+    ran = CliRunner().invoke(app, ["report", str(trained)], env={"COLUMNS": str(COLUMNS)})
+    short = ran.stdout
+    assert ran.exit_code == 0
+    assert len(short.splitlines()) <= LINES
+    assert max(map(len, short.splitlines())) <= max(COLUMNS, 12 + len(str(trained)))
+    report = Report(run.plan, run, pearl.load(trained / "spec.yaml"))
+    long = report.text(200, verbose=True)
+    page = unescape(re.sub(r"<[^>]*>", " ", (trained / "report.html").read_text()))
+    forms = (" ".join(short.split()), " ".join(long.split()), " ".join(page.split()))
+    with (trained / "metrics.csv").open() as lines:
+        *_, last = csv.DictReader(lines)
+    assert float(last["env_steps"]) == stored["env_steps"]
+    numbers = [
+        count(stored["env_steps_per_s"]),
+        count(stored["predicted_env_steps_per_s"]),
+        count(stored["returns"]["eval_mean"]),
+        count(float(last["mean_return_20"])),
+    ]
+    for t in stored["tasks"]:
+        if "+" not in t["task"] and t["measured_s"]:
+            numbers += [si(t["predicted_s"], "s"), si(t["measured_s"], "s")]
+    assert len(numbers) > 6
+    for number in numbers:
+        assert all(number in form for form in forms), number
+    assert str(trained) in short, "the folder"
+
+
+def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
+    page = (trained / "report.html").read_text()
+    text = body(page)
+    assert re.findall(JARGON, re.sub(r"policy_best|\w+_cartpole|q_learning\w*", "", text)) == []
+    for heading in ("What you got", "What limits it", "What would help most"):
+        assert heading in text
+
+
+def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> None:
+    plan = planned("dqn_cartpole_gpu")
+    assert plan.problem is not None
+    found = schedule_of(plan, plan.problem.costs.platform)
+    assert found is not None
+    small = 1e-9
+    for lane in plan.lanes:
+        if lane.width:
+            calls = [e for e in found.events if e.lane == lane.lane]
+            busy = sum(e.end_s - e.start_s for e in calls)
+            assert busy == pytest.approx(lane.load * plan.period_s)
+            starts = sorted((e.start_s % plan.period_s, e.end_s - e.start_s) for e in calls)
+            again = (starts[0][0] + plan.period_s, 0.0)
+            for (start, takes), (after, _) in zip(starts, [*starts[1:], again], strict=True):
+                assert after >= start + takes - small
+    one = {e.task: e for e in found.events if not e.to}
+    sent = {e.task: e for e in found.events if e.to}
+    step, act = one["env_step"], one["inference"]
+    lag = (step.start_s - sent["inference"].end_s) / plan.period_s
+    assert lag == pytest.approx(round(lag), abs=1e-6), "the step starts when its message arrives"
+    late = sent["inference"].start_s - act.start_s - plan.task("inference").seconds
+    assert late % plan.period_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_schedule_of_one_lane_at_other_times_has_their_sum() -> None:
+    plan = fused_plan()
+    alone = schedule_of(plan)
+    slower = schedule_of(plan, None, {"env_step": 2.0})
+    assert alone is not None
+    assert slower is not None
+    assert alone.period_s == plan.period_s
+    assert slower.period_s == pytest.approx(plan.period_s + plan.task("env_step").seconds)
+    assert alone.busy("cpu/0") == [(0.0, pytest.approx(2 * plan.period_s))]
+
+
+def test_the_timeline_draws_every_visible_call_as_wide_as_it_takes() -> None:
+    plan = fused_plan()
+    drawing = timeline(plan)
+    assert drawing is not None
+    canvas = drawing.draw(WIDE)
+    step = [s for s in canvas.shapes if isinstance(s, Rect) and s.hint.endswith("step: 120 µs")]
+    assert len(step) == 2
+    strips = [s for s in canvas.shapes if isinstance(s, Rect) and s.hint]
+    whole = max(s.x + s.width for s in strips) - min(s.x for s in strips)
+    assert step[0].width == pytest.approx(whole * 120 / 892, rel=1e-3)
+
+
+def test_the_graph_leaves_out_edges_that_follow_from_others() -> None:
+    edges = {(e.src, e.dst) for e in shown_edges(planned("dqn_cartpole_gpu"))}
+    assert ("inference", "param_sync") not in edges, "follows around the loop"
+    assert ("env_step", "env_step") not in edges
+    assert {("inference", "env_step"), ("replay_sample", "update")} <= edges
+    assert ("param_sync", "inference") in edges, "carries the weights"
+    assert ("replay_insert", "replay_sample") in edges, "no other path orders these"
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_figures_stay_within_their_width(width: float) -> None:
+    plan = two_device_plan()
+    run = example_run(plan)
+    figures = [b for s in Report(plan, run).page().sections for b in s.blocks if hasattr(b, "draw")]
+    figures += [task_graph(planned("dqn_cartpole_gpu")), timeline(planned("dqn_cartpole_gpu"))]
+    assert len(figures) > 5
+    for figure in figures:
+        for shape in figure.draw(width).shapes:
+            if isinstance(shape, Rect):
+                assert -1 <= shape.x <= shape.x + shape.width <= width + 1
+            if isinstance(shape, Text):
+                wide = 5.0 * len(shape.text)  # less than any font takes
+                left = {"start": 0, "middle": wide / 2, "end": wide}[shape.anchor]
+                assert shape.x - left >= -8
+                assert shape.x - left + wide <= width + 8
+
+
+def test_the_axis_of_ratios_widens_symmetrically() -> None:
+    rows = comparisons(example_run(two_device_plan()))
+    assert reach(rows) == 4
+    assert reach([replace(rows[0], measured_s=5 * rows[0].predicted_s)]) == 16
+    assert reach([replace(rows[0], measured_s=rows[0].predicted_s / 5)]) == 16
+
+
+def test_short_names() -> None:
+    names = [words.short_name(t) for t in ("inference", "env_step#1", "update", "replay_update")]
+    assert names == ["act", "step 2", "learn", "priorities"]
+    assert words.short_name("gradient_1") == "gradient 2"
+    assert words.short_name("my_task") == "my task"
+    plan = fused_plan()
+    assert words.call_name(plan, [t.task for t in plan.tasks]) == "iteration"
+    assert words.call_name(plan, ["replay_sample", "update", "replay_update"]) == "learn"
+
+
+def test_a_run_outside_its_band_or_on_a_busy_host_says_so_second() -> None:
+    plan = two_device_plan()
+    slow = example_run(plan, env_steps_per_s=4_000.0)
+    lead = Report(plan, slow).page().lead
+    told = lead[1].text.replace(words.BLANK, " ")
+    assert told.startswith("75 % slower than predicted, outside the band")
+    drift = Drift(5e-4, 2e-3, 3.0, (), waited=0.6)
+    busy = Report(plan, replace(slow, drift=drift)).page().lead
+    told = busy[1].text.replace(words.BLANK, " ")
+    assert told.startswith("Other programs on this host: they had its core for 60 %")
+
+
+def test_a_run_that_did_not_reach_the_threshold_or_failed_says_so_first() -> None:
+    failed = example_run(status="failed", message="a loss is not finite")
+    assert Report(failed.plan, failed).page().lead[0].text == (
+        "The run failed after 50,000 env steps: a loss is not finite."
+    )
+
+
+def evil_plan() -> Plan:
+    plan = two_device_plan()
+    tasks = tuple(replace(t, task=t.task + EVIL, device=EVIL, variant=EVIL) for t in plan.tasks)
+    lanes = tuple(
+        replace(k, lane=EVIL + k.lane, device=EVIL,
+                order=tuple(replace(e, task=e.task + EVIL) for e in k.order))
+        for k in plan.lanes
+    )  # fmt: skip
+    return replace(plan, host=EVIL, tasks=tasks, lanes=lanes, pearl_version=EVIL, note=EVIL)
+
+
+def test_a_script_in_a_name_is_inert_on_every_page() -> None:
+    plan = evil_plan()
+    sides = SideBySide((side_of_plan(EVIL, plan), side_of_plan("b", two_device_plan())))
+    forms = [
+        plan._repr_html_(),
+        Front([plan])._repr_html_(),
+        page_html(front_page([plan], EVIL)),
+        sides._repr_html_(),
+        page_html(sides.page()),
+        example_run(plan)._repr_html_(),
+    ]
+    for form in forms:
+        assert "<script" not in form
+        assert "&lt;script&gt;" in form
+
+
+def test_objects_show_themselves_in_a_notebook_within_a_bound(tmp_path: Path) -> None:
+    plan = planned("dqn_cartpole_gpu")
+    for shown in (plan, Report(plan), Front([plan]), example_run(plan)):
+        cell = shown._repr_html_()
+        assert "<html" not in cell
+        assert "<footer" not in cell
+        assert 5_000 < len(cell) < 120_000
+        assert 'class="pearl cell"' in cell
+    plan.save(tmp_path / "plan.html")
+    assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
+    plan.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").value == plan.value
+    Front([plan]).save(tmp_path / "front.html")
+    with pytest.raises(pearl.SpecError, match=r"the suffix must be \.html"):
+        Front([plan]).save(tmp_path / "front.json")
+
+
+def test_progress_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not progress.in_notebook()
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(progress.sys.modules, "IPython", kernel)
+    assert progress.in_notebook()
+    terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace())
+    monkeypatch.setitem(progress.sys.modules, "IPython", terminal)
+    assert not progress.in_notebook()
+
+
+def test_what_would_help_most_is_the_best_change_or_that_it_does_not_matter() -> None:
+    graph = loop("a", "b")
+    platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
+    modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
+    e = explain(pearl.solve(graph, pearl.CostTable(platform, modes)))
+    best = max(w.gain or 0.0 for w in e.what_ifs if w.kind != "device")
+    assert f"+{100 * best:.0f} %" in e.help_sentence().text.replace(words.BLANK, " ")
+    flat = replace(e, what_ifs=tuple(replace(w, gain=0.0) for w in e.what_ifs))
+    assert flat.help_sentence().answer == "It does not matter"
+
+
+def test_bars_share_a_scale_from_zero() -> None:
+    drawing = bar_chart([BarRow("a", 1.0, "1"), BarRow("b", 0.25, "¼")], "Two bars.")
+    assert drawing is not None
+    first, second = (s for s in drawing.draw(WIDE).shapes if isinstance(s, Rect))
+    assert second.width == pytest.approx(first.width / 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "words_of"),
+    [
+        (("plan", "dqn_cartpole_gpu"), "Two steady iterations"),
+        (("balance", "dqn_cartpole_gpu"), "Balance of dqn_cartpole_gpu"),
+        (("pareto", "dqn_cartpole_gpu", "--gap", "0.3"), "half speed"),
+    ],
+)
+def test_commands_write_pages(command: tuple[str, ...], words_of: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ran = CliRunner().invoke(app, [*command, "--html", str(page)])
+    assert ran.exit_code == 0
+    text = page.read_text()
+    assert words_of in text
+    assert text.startswith("<!doctype html>")
+    assert "<script" not in text
+
+
+def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
+    two_device_plan().save(tmp_path / "other.json")
+    arguments = ["plan", "dqn_cartpole_gpu", "--compare", str(tmp_path / "other.json")]
+    ran = CliRunner().invoke(app, [*arguments, "--html", str(tmp_path / "page.html")])
+    assert ran.exit_code == 0
+    assert "Plans side by side: dqn_cartpole_gpu and other" in ran.stdout
+    assert "which is faster  other: 16,000 env steps/s" in ran.stdout
+    assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
+    """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
+    plan = planned("dqn_cartpole_gpu")
+    assert plan.problem is not None
+    found = schedule_of(load_plan(plan.to_json()), plan.problem.costs.platform)
+    assert found is not None
+    period = plan.period_s
+
+    def phases(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        first = next(start for task, start in pairs if task == "replay_insert")
+        moved = [(task, round((start - first) / period % 1.0, 6) % 1.0) for task, start in pairs]
+        return sorted(moved)
+
+    exact = [(f.task, f.start_s) for f in plan.schedule() if ">" not in f.task]
+    own = [(e.task, e.start_s) for e in found.events if not e.to]
+    for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
+        assert task == other
+        assert phase == pytest.approx(expected, abs=1e-5)
