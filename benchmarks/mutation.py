@@ -8,8 +8,9 @@ where, and the nearest run first. Nothing is recorded before.
 
 Machine code of a mutant of a kernel would have to be compiled for every kernel that calls the
 mutated one. Mutants of compiled functions and of what these mention therefore meet the tests with
-NUMBA_DISABLE_JIT=1, where kernels are Python functions, but for modules with intrinsics. Mutants of
-other lines in files that machine code may come from find the machine code of before.
+NUMBA_DISABLE_JIT=1, where kernels are Python functions, but for modules with intrinsics. The tests
+that do not pass so without a mutant, or not in time, follow with kernels compiled. Mutants of other
+lines in files that machine code may come from find the machine code of before.
 
 A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
 it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
@@ -41,6 +42,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,8 @@ from pearl_devices.primitives import code_cache
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = "benchmarks/mutation_equivalent.json"
 ASKED, DECIDED = 0.9, 200
+TEST_S, COMPILING_S = 10.0, 40.0
+"""CPU-seconds that one test may take: twice what makes a test `slow`; and where it compiles."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 OUTCOMES = ("killed", "survived", "equivalent", "out of time")
 
@@ -85,39 +89,46 @@ class Trial:
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Run the tests of one mutant."""
-        batches, ended, stopped, done, spent_s = self.choice.batches(mutant), "", "", 0, 0.0
+        batches, done, spent_s = self.choice.batches(mutant), set[str](), 0.0
+        ended = stopped = again = ""
         name = f"{module_name(mutant.file).replace('.', '/')}.py"
         of_kernels = name in code_cache.sources().names.values()
-        compiled = not (of_kernels and self.choice.is_compiled(mutant))
-        for batch in batches:
-            left = [t for t in batch if self.passes.get(f"{t} {compiled}", True)]
-            while left and not ended:
-                with self.tree.holding(mutant, same_code=of_kernels and compiled):
-                    ran = self.tree.run(left, self.limit_s - spent_s, compiled=compiled)
-                done, spent_s = done + sum(ran.passed.values()), spent_s + ran.cpu_s
+        kernel = of_kernels and self.choice.is_compiled(mutant)
+        for batch, compiled in product(batches, (False, True) if kernel else (True,)):
+            slow = kernel and compiled
+            left = [t for t in batch if not slow or self.passes.get(f"{t} False") is False]
+            test_s = COMPILING_S if slow else TEST_S
+            while not ended and (
+                left := [t for t in left if self.passes.get(f"{t} {compiled}", True)]
+            ):
+                with self.tree.holding(mutant, same_code=of_kernels and not kernel):
+                    ran = self.tree.run(left, self.limit_s - spent_s, test_s, compiled=compiled)
+                done |= {t for t, passed in ran.passed.items() if passed}
+                spent_s += ran.cpu_s
                 if ran.ended == "passed":
                     break
                 if ran.ended == "spent":
                     ended = "survived"
                     break
                 test = next((t for t in left if ran.test in (t, file_of(t))), left[0])
-                rest = left[left.index(test) :]
-                if self.sound(rest, compiled=compiled):
-                    ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
-                left = [t for t in rest[1:] if self.passes.get(f"{t} {compiled}", True)]
+                left = left[left.index(test) :]
+                if self.sound(left, test_s, compiled=compiled):
+                    if ran.ended == "failed" or again == test:
+                        ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
+                    again = test  # before it was stuck, it may have compiled something
         self.cpu_s += spent_s
         return asdict(mutant) | {
-            "outcome": ended or "survived", "test": stopped, "tests": done,
-            "of": sum(map(len, batches)), "compiled": compiled, "cpu_s": round(spent_s, 2),
+            "outcome": ended or "survived", "test": stopped, "tests": len(done),
+            "of": sum(map(len, batches)), "compiled": not kernel, "cpu_s": round(spent_s, 2),
         }  # fmt: skip
 
-    def sound(self, tests: list[str], *, compiled: bool) -> bool:
+    def sound(self, tests: list[str], test_s: float, *, compiled: bool) -> bool:
         """Whether the first test passes without a mutant. Without compiled kernels many do not, so
         that all are tried then."""
         key = f"{tests[0]} {compiled}"
         if key not in self.passes:
             tried = tests[:1] if compiled else tests
-            ran = self.tree.run(tried, self.limit_s, first=False, compiled=compiled)
+            ran = self.tree.run(tried, self.limit_s, test_s, first=False, compiled=compiled)
             self.cpu_s += ran.cpu_s
             self.passes[key] = False
             self.passes |= {f"{test} {compiled}": passed for test, passed in ran.passed.items()}

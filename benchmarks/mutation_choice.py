@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from copy import copy
 from pathlib import Path
@@ -19,6 +19,10 @@ PACKAGES = ("pearl", "devices", "estimators")
 
 FILES = 3
 """Test files of the first batch of a mutant. Each batch has twice the files of the one before."""
+
+NAMED, ROOM, FAR = 3, 4, 99
+"""Distances of a test whose file has a word of the module's name, of another test of its room, and
+of one that does not lead there. Nearer ones mention the mutated lines through fewer others."""
 
 COMPILERS = frozenset(["compiled", "part", "njit", "overload", "intrinsic"])
 """What compiles functions, and what is assigned from a call of one."""
@@ -56,6 +60,7 @@ class Choice:
         self.costs_s: dict[str, float] = json.loads(costs.read_text()) if costs.exists() else {}
         self.mentions = defaultdict[str, set[Unit]](set)
         self.importers = defaultdict[str, set[str]](set)
+        self.tables = dict[str, str]()
         trees = {f: ast.parse((root / f).read_bytes()) for f in sources(root, (*PACKAGES, "tests"))}
         self._files = {module_name(file): file for file in trees}
         assigned = [node for tree in trees.values() for node in tree.body]
@@ -97,13 +102,19 @@ class Choice:
             case ast.Constant(value=str(text)) if found := _REFERENCE.fullmatch(text):
                 module, name = found.groups()
                 modules = [m for m in self._files if f".{m}".endswith(f".{module}")]
+                self._table(modules)
                 yield name
             case ast.Constant(value=str(text)) if text.isidentifier():
-                modules = [f"{module_name(file)}.{text}"]  # a table of the modules beside it
+                modules = [f"{module_name(file)}.{text}"]
+                self._table(modules)
                 yield f"{text!r}"
         for name in modules:
             if name in self._files:
                 self.importers[self._files[name]].add(file)
+
+    def _table(self, modules: Iterable[str]) -> None:
+        """Note modules that are imported by a text: tests name them by the last word."""
+        self.tables |= {self._files[m]: m.rpartition(".")[2] for m in modules if m in self._files}
 
     def users(self, unit: Unit) -> set[Unit]:
         """The places that mention the unit, in its file or one that imports something of it; any
@@ -113,21 +124,21 @@ class Choice:
         there = {user for name in names for user in self.mentions[name]} - {unit}
         return {user for user in there if user[0] in self.importers[file]} or there
 
-    def distances(self, mutant: Mutant) -> dict[Unit, int]:
-        """Unit → number of mentions from there to the mutated one. The name of a module in a text
-        is two: a test may take the module from a table."""
+    def distances(self, mutant: Mutant) -> tuple[dict[Unit, int], dict[str, int]]:
+        """Unit → number of mentions from there to the mutated one; and the same of the words by
+        which tests name modules that are imported by a text."""
         near = {(mutant.file, mutant.where)}
-        known = dict.fromkeys(near, 0)
-        module = module_name(mutant.file).rpartition(".")[2]
-        for distance in range(1, len(self.mentions)):
+        known, words, distance = dict.fromkeys(near, 0), dict[str, int](), 0
+        while near:
+            distance += 1
+            for word in {self.tables[file] for file, _ in near if file in self.tables}:
+                words.setdefault(word, distance)
             near = {user for unit in near for user in self.users(unit)}
-            if distance == 2:
-                near |= {u for u in self.mentions[f"{module!r}"] if u[0].startswith("tests/")}
+            for word in [w for w, begun in words.items() if begun == distance - 1]:
+                near |= {u for u in self.mentions[f"{word!r}"] if u[0].startswith("tests/")}
             near -= known.keys()
             known |= dict.fromkeys(near, distance)
-            if not near and distance > 1:
-                break
-        return known
+        return known, words
 
     def is_compiled(self, mutant: Mutant) -> bool:
         """Whether machine code may change with the mutant: it is in a compiled function or around
@@ -149,18 +160,26 @@ class Choice:
         return False
 
     def batches(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that lead to the mutant, then the others of its room and of files that import
-        its module. The nearest come first, of equal ones those of its room, then the cheapest."""
-        near, place = self.distances(mutant), f"tests/{room(mutant.file)}/"
-        module = module_name(mutant.file).rpartition(".")[2]
-        order = dict[str, tuple[float, ...]]()
+        """The tests that lead to the mutant, and the others of its room and of files that import
+        its module or have a word of its name: the nearest first, of equal ones those of its room,
+        then the first of each function's parameters, then the cheapest."""
+        (near, words), place = self.distances(mutant), f"tests/{room(mutant.file)}/"
+        stem = set(Path(mutant.file).stem.split("_"))
+        order, seen = dict[str, tuple[float, ...]](), Counter[str]()
         for test, units in self.tests.items():
-            distance = min((near[unit] for unit in units if unit in near), default=99)
-            if module in re.split(r"\W", test.partition("[")[2]):
-                distance = min(distance, 2)
-            seen = file_of(test) in self.importers[mutant.file] or test.startswith(place)
-            if distance < 99 or seen:
-                order[test] = distance, not test.startswith(place), self.costs_s.get(test, 0.0)
+            function, _, given = test.partition("[")
+            distance = min((near[unit] for unit in units if unit in near), default=FAR)
+            parameters = [words[w] + 1 for w in re.split(r"\W", given) if w in words]
+            distance = min([distance, *parameters])
+            beside = test.startswith(place)
+            if beside or file_of(test) in self.importers[mutant.file]:
+                named = beside and stem & set(Path(file_of(test)).stem.split("_"))
+                distance = min(distance, NAMED if named else ROOM)
+            if distance < FAR:
+                order[test] = (
+                    distance, not beside, seen[function].bit_length(), self.costs_s.get(test, 0.0)
+                )  # fmt: skip
+                seen[function] += 1
         batches, files = list[list[str]]([[]]), set[str]()
         for test in sorted(order, key=order.__getitem__):
             if len(files | {file_of(test)}) > FILES << (len(batches) - 1):

@@ -44,8 +44,6 @@ FOLDERS = (".", "devices", "estimators")
 OPTIONS = ("-q", "-m", "not slow", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
 DATA_BYTES, FILE_BYTES = 6 << 30, 2 << 30
 """Memory and file size that a mutant may take, so that none fills the machine."""
-TEST_S = 10.0
-"""CPU-seconds that one test may take: twice what makes a test `slow`."""
 PATIENCE = 12.0
 """Seconds of the clock for each CPU-second that a test may take: many processes wait for a core of
 a busy machine, and a test that waits for ever must end."""
@@ -69,7 +67,7 @@ class Ran:
     """What a fork did.
 
     ended: `passed`; `failed`: `test` did, or its file could not be imported; `stuck`: `test` took
-    TEST_S; `spent`: the CPU-seconds of all tests were over. passed: test → whether it did; cpu_s:
+    too long; `spent`: the CPU-seconds of all tests were over. passed: test → whether it did; cpu_s:
     CPU-seconds of the fork and of all processes below it; text: the end of what was printed.
     """
 
@@ -149,13 +147,19 @@ class Tree:
         return {test: [(file, where) for file, where in units] for _, test, units in told}
 
     def run(
-        self, tests: Sequence[str], limit_s: float, *, first: bool = True, compiled: bool = True
+        self,
+        tests: Sequence[str],
+        limit_s: float,
+        test_s: float,
+        *,
+        first: bool = True,
+        compiled: bool = True,
     ) -> Ran:
-        """These tests in their order, until one is stuck or, with `first`, fails, or until all have
-        taken `limit_s` CPU-seconds; compiled: with compiled kernels."""
+        """These tests in their order, until one takes `test_s` CPU-seconds or, with `first`, fails,
+        or until all have taken `limit_s`; compiled: with compiled kernels."""
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         given = ["-x", *files] if first else files
-        return self._run(given, tests, limit_s, TEST_S, compiled=compiled)[0]
+        return self._run(given, tests, limit_s, test_s, compiled=compiled)[0]
 
     def _run(
         self,

@@ -179,14 +179,14 @@ def updates(rounds: int) -> Part:
     """W3 and W5: the call that samples and learns, on one core and on two."""
     import pearl
     from pearl.algorithms import algorithm
-    from pearl_estimators.host.benchmark_kernels import bound
+    from pearl_estimators.host.benchmark_kernels import bind_filled
 
     def cases() -> Iterator[Case]:
         for name in PAIRS:
             load = WORKLOADS[name]
             graph = algorithm(load.algorithm).graph(pearl.load(load.ours()))
             kernel = next(f.kernel for f in graph.fusions if f.name == "learn")
-            one, two = (stretch(bound(kernel, v)) for v in ("native", "native-pair"))
+            one, two = (stretch(bind_filled(kernel, v)) for v in ("native", "native-pair"))
             yield name, one, two, None, {}, [load.what]
 
     return part("A gradient step on two cores", ["what"], cases(), faster(1.5), rounds)

@@ -2,8 +2,9 @@
 
 A pool of GPUs is one device, a group of them a lane, and a number of GPUs for a component a mode.
 Components on one group take turns; groups work side by side. PEARL plans such a loop from the
-seconds that somebody measured; it does not run it. `python examples/llm_placement.py [FILE.json]`;
-`docs/placement.md` says what this model holds and what it leaves out.
+seconds that somebody measured; it does not run it.
+`python examples/llm_placement.py [FILE.json [KEY=VALUE …]]` changes keys of the file, such as
+`gpus=64 lag=1`; `docs/placement.md` says what this model holds and what it leaves out.
 """
 
 import json
@@ -38,6 +39,8 @@ def read(instance: dict) -> dict:
     switch_s: for each pair of components on one group, once an iteration.
     apart: pairs of components that never share a group.
     """
+    if missing := {"gpus", "times"} - set(instance):
+        raise SystemExit(f"this instance has no {', '.join(sorted(missing))}; see the keys of read")
     gpus, times = int(str(instance["gpus"]).split()[0]), instance["times"]
     firings, names = int(instance.get("firings") or 1), list(instance.get("chain") or times)
     before = instance.get("after") or {b: [a] for a, b in pairwise(names)}
@@ -82,6 +85,7 @@ def groups_of(plan: pearl.Plan) -> list[tuple[list[str], int]]:
 
 def main() -> pearl.Plan:
     given = json.loads(Path(sys.argv[1]).read_text()) if len(sys.argv) > 1 else ONE_STEP_OFF
+    given |= {k: json.loads(v) for k, _, v in (word.partition("=") for word in sys.argv[2:])}
     plan = pearl.solve(**read(given))
     for names, gpus in groups_of(plan):
         print(f"{gpus:4} GPUs: {', '.join(names)}")

@@ -111,7 +111,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locking(folder: Path) -> Iterator[None]:
     """`folder`, made where it is missing, for this process alone.
 
     The kernel gives the lock back when the process ends, however it ends, so that none is left

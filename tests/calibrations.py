@@ -12,7 +12,12 @@ import numpy as np
 
 from pearl_devices import Kernel
 from pearl_estimators.host import calibrate_host
-from pearl_estimators.host.benchmark_kernels import by_threads, group, training, variants
+from pearl_estimators.host.benchmark_kernels import (
+    draw_fit_kernels,
+    group,
+    offered_variants,
+    threaded_kernels,
+)
 from pearl_estimators.host.calibration import Calibration, CalibrationError
 from pearl_estimators.host.calibration_file import journal_writer, store
 from pearl_estimators.host.calibration_updates import fit_journal
@@ -55,7 +60,7 @@ def synthetic(
     return prepare
 
 
-KERNELS = [(k, v) for k in training() for v in variants(k)]
+KERNELS = [(k, v) for k in draw_fit_kernels() for v in offered_variants(k)]
 
 
 def measure(
@@ -76,7 +81,7 @@ def measure(
         apart=apart,
         pause=lambda _: None,
     )
-    threads = by_threads({group(family(k)) for k, v in kernels if v == "torch"})
+    threads = threaded_kernels({group(family(k)) for k, v in kernels if v == "torch"})
     calibrate_host.time_threads(threads, found.append, prepare=prepare, share=lambda _: 1.0)
     return fit_journal(known, found)
 
@@ -148,7 +153,7 @@ class Child:
         )
         if request["only"]:
             return None
-        threads = calibrate_host.new_jobs(by_threads(request["groups"]), known)
+        threads = calibrate_host.new_jobs(threaded_kernels(request["groups"]), known)
         calibrate_host.time_threads(threads, tell, prepare=self.prepare, share=lambda _: 1.0)
         tell({"runtime": LANES})
         return None

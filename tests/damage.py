@@ -59,7 +59,9 @@ def names(trainer: Trainer) -> list[str]:
     """The arrays whose numbers something is indexed, counted or looped by."""
     found = []
     for name, array in trainer.session.arrays.items():
-        limited = restoring.bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
+        limited = restoring.value_bounds(
+            name, trainer.session.arrays, trainer.graph, trainer.system
+        )
         if array.dtype.kind in "iu" or limited is not None:
             found.append(name)
     return sorted(found)

@@ -24,10 +24,16 @@ from pearl_devices import Device, Kernel, discover, offers, torch_threads
 from pearl_devices.base import OPT_IN_VARIANTS, Call
 from pearl_devices.primitives.math.core_latency import as_near
 from pearl_estimators import estimate
-from pearl_estimators.host.benchmark_kernels import CORES, bound, firings, held_out, training
+from pearl_estimators.host.benchmark_kernels import (
+    CORES,
+    bind_filled,
+    draw_fit_kernels,
+    draw_held_out_kernels,
+    firings_per_call,
+)
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.measuring import calibrate
-from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
+from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, draw_kernels, sizes
 from pearl_estimators.host.timer import HELD, time_call
 
 COUNT, QUICK_COUNT = 300, 40
@@ -88,10 +94,10 @@ def offered(of: Kernel) -> list[str]:
 def unseen(count: int, seed: int) -> list[tuple[str, str, Kernel]]:
     """(family, variant, kernel), none a calibration point: every family and variant in turn, in an
     order of its own, so that each is there as often as any other, or once more."""
-    known = {sizes(of) for points in (training(), held_out()) for of in points}
+    known = {sizes(of) for points in (draw_fit_kernels(), draw_held_out_kernels()) for of in points}
     found: list[list[tuple[str, str, Kernel]]] = []
     for name in DRAWS:
-        fresh = drawn([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
+        fresh = draw_kernels([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
         kernels = (of for _, of in fresh if sizes(of) not in known)
         for variant in offered(next(kernels)):
             able = (of for of in kernels if variant in offered(of))
@@ -110,7 +116,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
     others: list[tuple[list[float], list[float]]] = [([], []) for _ in jobs]
     for turn in range(2 * ROUNDS):
         for (of, variant), counted, rest in zip(jobs, found, others, strict=True):
-            call = bound(of, variant)
+            call = bind_filled(of, variant)
             for _ in range(TRIES):
                 seconds, counts = one_timing(call, of, variant)
                 (counted if counts else rest)[turn % 2].append(seconds)
@@ -123,7 +129,7 @@ def timed(jobs: list[tuple[Kernel, str]], wait_s: float) -> list[tuple[float, fl
             break
         time.sleep(PAUSE_S)
         for n in lacking:
-            seconds, counts = one_timing(bound(*jobs[n]), *jobs[n])
+            seconds, counts = one_timing(bind_filled(*jobs[n]), *jobs[n])
             if counts:
                 found[n][len(found[n][0]) > len(found[n][1])].append(seconds)
     either = [
@@ -137,7 +143,7 @@ def one_timing(call: Call, of: Kernel, variant: str) -> tuple[float, bool]:
     """Seconds of a firing, and whether they count."""
     wide, busy = cores(of, variant), torch_threads.threads_of(variant) == 1
     if wide == 1:
-        return time_call(call, seconds=ROUND_S, firings=firings(of)).median_s, True
+        return time_call(call, seconds=ROUND_S, firings=firings_per_call(of)).median_s, True
     apart_s = calibrate().apart_s
     one, near = as_near(
         lambda: time_call(call, seconds=ROUND_S, computes=busy, cores=wide), apart_s
@@ -148,7 +154,7 @@ def one_timing(call: Call, of: Kernel, variant: str) -> tuple[float, bool]:
 def calibrated_points(count: int, seed: int) -> list[tuple[str, Kernel, float, float]]:
     """(variant, kernel, seconds, spread) of so many points of the calibration."""
     found, known = [], {(p.variant, *sorted(p.terms.items())): p for p in calibrate().points}
-    for of in training():
+    for of in draw_fit_kernels():
         for variant in offered(of):
             p = known.get((variant, *sorted(terms(of, variant).items())))
             if p is not None:

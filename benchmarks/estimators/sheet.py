@@ -22,7 +22,11 @@ from benchmarks.bars import Bar, Part
 from pearl_devices import Kernel, discover
 from pearl_devices.base import uses_several_cores
 from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counted, counts, cpu_datasheet
-from pearl_estimators.host.benchmark_kernels import by_threads, training, variants
+from pearl_estimators.host.benchmark_kernels import (
+    draw_fit_kernels,
+    offered_variants,
+    threaded_kernels,
+)
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.measuring import calibrate
@@ -49,8 +53,8 @@ def timed() -> list[Timed]:
     points = [p for p in calibrate().points if not (p.loaded and uses_several_cores(p.variant))]
     known = {(p.family, p.variant, _key(p.terms)): p.seconds for p in points}
     found = []
-    every = ((k, v) for k in training() for v in variants(k))
-    for kernel, variant in chain(every, by_threads()):
+    every = ((k, v) for k in draw_fit_kernels() for v in offered_variants(k))
+    for kernel, variant in chain(every, threaded_kernels()):
         seconds = known.get((family(kernel), variant, _key(terms(kernel, variant))))
         if seconds is not None and counted(kernel):
             found.append(Timed(kernel, variant, seconds))

@@ -15,7 +15,7 @@ from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
-from pearl_estimators.host.benchmark_kernels import bound as bound_on_cpu
+from pearl_estimators.host.benchmark_kernels import bind_filled as bound_on_cpu
 from pearl_estimators.host.timer import time_call
 
 BATCHES, SMALL_BATCHES = tuple(2**i for i in range(5, 15)), (8, 16)

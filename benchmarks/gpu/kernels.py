@@ -10,7 +10,7 @@ from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Kernel, offers
 from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
-from pearl_estimators.host.random_kernels import DRAWS, drawn
+from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 
 LARGE = {"most_flops": 4e8, "most_steps": 8}
 SMALL = {"most_flops": 3e6, "most_steps": 2}
@@ -25,7 +25,7 @@ def kernels(small: bool) -> Iterator[Kernel]:
     """One of every family."""
     sizes = SMALL if small else LARGE
     for name in DRAWS:
-        yield next(drawn([name], 7, **sizes))[1]  # type: ignore[arg-type]
+        yield next(draw_kernels([name], 7, **sizes))[1]  # type: ignore[arg-type]
 
 
 def _cases(target: Target, kernel: Kernel) -> Iterator[Case]:

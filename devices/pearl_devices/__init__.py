@@ -22,7 +22,7 @@ from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
 from pearl_devices.user_imports import CALLABLE, function, reason, refuse_standard
-from pearl_devices.validation import is_whole, shown
+from pearl_devices.validation import is_whole, quote
 
 BACKENDS = {
     "cpu": "pearl_devices.cpu",
@@ -89,7 +89,7 @@ def _backend(kind: str, module: str) -> Backend:
         if not hasattr(found, name):
             raise DeviceKindError(f"{_file(kind, module)}: it has no {name}; needed is {needed}")
         if not fits(getattr(found, name)):
-            given = shown(getattr(found, name))
+            given = quote(getattr(found, name))
             raise DeviceKindError(f"{_file(kind, module)}: {name} is {given}; needed is {needed}")
     return cast(Backend, found)
 
@@ -116,7 +116,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         raise failed("offers", kernel, device, error) from error
     if not fits or len(set(found)) < len(found):
         raise DeviceKindError(
-            f"{_file(device.kind)}: offers gives {shown(found)} for kernel {kernel.kind} on "
+            f"{_file(device.kind)}: offers gives {quote(found)} for kernel {kernel.kind} on "
             f"{device.name!r}; needed are pairs of a variant and a whole number from 1 to "
             f"{device.width}, each pair once"
         )

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from pearl_devices.validation import LARGEST, is_number, is_whole, misfit, shown
+from pearl_devices.validation import LARGEST, explain_misfit, is_number, is_whole, quote
 
 Buffers = MutableMapping[str, Any]
 """Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
@@ -99,7 +99,7 @@ class FigureError(ValueError):
 
 
 def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
-    if wrong := misfit(value, above=positive):
+    if wrong := explain_misfit(value, above=positive):
         raise ValueError(f"{owner}: {name} {wrong}")
 
 
@@ -166,7 +166,7 @@ class Device:
             value = getattr(self, name)
             if not is_whole(value) or value < 1:
                 raise ValueError(
-                    f"{owner}: {name} is {shown(value)}; it must be a whole number above 0"
+                    f"{owner}: {name} is {quote(value)}; it must be a whole number above 0"
                 )
         for name in ("peak_flops_per_s", "memory_bytes_per_s"):
             _check(owner, name, getattr(self, name), positive=True)
@@ -250,11 +250,11 @@ class Link:
             _check(f"link {self.name}", name, getattr(self, name), positive=False)
         if len(self.band) != 2 or not all(map(is_number, self.band)):
             raise ValueError(
-                f"link {self.name}: band is {shown(self.band)}; it must be two numbers: low, high"
+                f"link {self.name}: band is {quote(self.band)}; it must be two numbers: low, high"
             )
         if not 0 < self.band[0] <= 1 <= self.band[1] < math.inf:
             raise ValueError(
-                f"link {self.name}: band is {shown(self.band)}; its low end must be above 0 and at "
+                f"link {self.name}: band is {quote(self.band)}; its low end must be above 0 and at "
                 "most 1, its high end finite and at least 1"
             )
 

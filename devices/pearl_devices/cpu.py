@@ -32,7 +32,7 @@ from pearl_devices.kernels import Variant, kind_of, user_kinds
 
 WIDTH_UNIT = "cores"
 SIMULATED = False
-ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
+ESTIMATE = "pearl_estimators.cpu:estimate_cpu"
 COUNTER = "pearl_estimators.energy:rapl"
 
 Actions = npt.NDArray[np.int64] | npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from pearl_devices.validation import misfit
+from pearl_devices.validation import explain_misfit
 
 Dim = int | tuple[int, ...]
 Arg = str | int | float | bool
@@ -64,7 +64,7 @@ class Kernel:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "modules", MappingProxyType(dict(self.modules)))
         for name in ("flops", "bytes_in", "bytes_out", "resident_bytes"):
-            if wrong := misfit(getattr(self, name)):
+            if wrong := explain_misfit(getattr(self, name)):
                 raise ValueError(f"kernel {self.kind}: {name} {wrong}")
 
     def __hash__(self) -> int:

@@ -27,7 +27,7 @@ def is_number(value: object) -> TypeGuard[float]:
         return False
 
 
-def misfit(value: object, *, above: bool = False) -> str:
+def explain_misfit(value: object, *, above: bool = False) -> str:
     """The reason why `value` is no quantity, as `is …; it must be …`; empty where it is one.
 
     A quantity is a number from 0 to LARGEST; with `above` from 1 / LARGEST, so that sums and
@@ -41,7 +41,7 @@ def misfit(value: object, *, above: bool = False) -> str:
             need = f"at least {1 / LARGEST:g}"
         else:
             return ""
-    return f"is {shown(value)}; it must be {need}"
+    return f"is {quote(value)}; it must be {need}"
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -56,15 +56,15 @@ def is_names(value: object) -> TypeGuard[list[str] | tuple[str, ...]]:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
-def mistyped(name: str, value: object, kinds: type | UnionType, needed: str) -> list[str]:
+def check_type(name: str, value: object, kinds: type | UnionType, needed: str) -> list[str]:
     """The reason why an argument is of the wrong type; none where it is one of `kinds`.
 
     needed: the values that are allowed, in words.
     """
-    return [] if isinstance(value, kinds) else [f"{name} is {shown(value)}; {needed} is needed"]
+    return [] if isinstance(value, kinds) else [f"{name} is {quote(value)}; {needed} is needed"]
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """`value` in at most 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a huge number"

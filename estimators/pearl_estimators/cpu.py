@@ -26,7 +26,7 @@ UNTIMED_RUNGS = ("probed", "datasheet")
 """Rungs of kernels that nobody timed on the device."""
 
 
-def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def estimate_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """The best rung for a kernel on a CPU.
 
     Kernels of this host are calibrated: timed on first use, which takes about half a minute. Those
@@ -53,7 +53,7 @@ def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[Ker
     from pearl_estimators.host.run_corrections import KernelShare
 
     found: list[KernelShare] = []
-    for k, v, w, firings in leaves(kernel, device, variant, width):
+    for k, v, w, firings in split_into_leaves(kernel, device, variant, width):
         seconds = firings * estimate_without_feedback(k, device, v, w).latency_s
         moved = k.bytes_in + k.bytes_out
         found.append(KernelShare(f"{family(k)} {v}", k.flops, moved, seconds))
@@ -61,14 +61,16 @@ def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[Ker
     return tuple(replace(p, share=p.share / whole) for p in found)
 
 
-def leaves(
+def split_into_leaves(
     kernel: Kernel, device: Device, variant: str, width: int, firings: float = 1.0
 ) -> Iterator[tuple[Kernel, str, int, float]]:
     """The kernels that a call consists of, down to those that consist of nothing else: each with
     its variant, width and firings."""
     cut = _cut(kernel)
     for inner, n in cut:
-        yield from leaves(inner, device, *_way(inner, device, variant, width), firings * n)
+        yield from split_into_leaves(
+            inner, device, *_way(inner, device, variant, width), firings * n
+        )
     if not cut:
         yield kernel, variant, width, firings
 
@@ -82,11 +84,11 @@ def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
 
 
 def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """`calibrated_or_roofline` without what runs have taught."""
+    """`estimate_cpu` without what runs have taught."""
     kind = kind_of(kernel)
     same = kind.like(kernel) if kind.like else kernel
     if same != kernel:
-        alike = calibrated_or_roofline(same, device, variant, width)
+        alike = estimate_cpu(same, device, variant, width)
         return replace(alike, source=f"as {same.kind}: {alike.source}")
     if kind.structure == "evaluation":  # how long its episodes are is the policy's
         return _together(kernel, played(kernel), device, variant, width)
@@ -117,7 +119,7 @@ def _with_environments(
     the counts of the call leave out."""
     steps = [
         (n, estimate_without_feedback(k, device, v, w))
-        for k, v, w, n in leaves(kernel, device, variant, width)
+        for k, v, w, n in split_into_leaves(kernel, device, variant, width)
         if kind_of(k).structure == "environment"
     ]
     return replace(
@@ -131,11 +133,11 @@ def _with_environments(
 
 def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
-        from pearl_estimators.host.benchmark_kernels import timed_as
+        from pearl_estimators.host.benchmark_kernels import timed_variant
         from pearl_estimators.host.calibration import estimate_from
         from pearl_estimators.host.calibrator import MEASURED_BY, calibration, is_untimed
 
-        known, way = calibration(device, [kernel]), timed_as(variant)
+        known, way = calibration(device, [kernel]), timed_variant(variant)
         host = device.host if device.host in MEASURED_BY else ""
         fitted = known.find(kernel, variant)
         if fitted is not None:

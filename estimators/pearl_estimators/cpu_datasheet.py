@@ -138,7 +138,10 @@ load alone cost REFERENCE's own kind of host a factor of 1.4 (2026-11-25)."""
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds of one firing by what they are spent on."""
+    """Seconds of one firing by what they are spent on.
+
+    overhead_s, compute_s, memory_s: seconds of starting, of arithmetic and of memory.
+    """
 
     overhead_s: float
     compute_s: float

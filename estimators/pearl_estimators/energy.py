@@ -135,6 +135,9 @@ MODELLED = "modelled"
 class Energy:
     """Joules that one device drew in a window of `seconds`.
 
+    device: name of the device.
+    joules: energy over `seconds`.
+    seconds: duration of the measurement.
     source: the counter, or MODELLED.
     note: what the number includes, or why it is modelled.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from pearl_devices.validation import misfit, mistyped, shown
+from pearl_devices.validation import check_type, explain_misfit, quote
 
 Rung = Literal["measured", "calibrated", "closed_form", "probed", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
@@ -44,7 +44,7 @@ class Estimate:
     parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if problems := mistyped("estimate: parts", self.parts, Mapping, "a mapping to seconds"):
+        if problems := check_type("estimate: parts", self.parts, Mapping, "a mapping to seconds"):
             raise ValueError(*problems)
         object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
         for name in ("occupancy_s", "low_s", "high_s"):
@@ -52,12 +52,12 @@ class Estimate:
             if isinstance(value, float) and math.isnan(value):
                 object.__setattr__(self, name, self.latency_s)
         for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j"):
-            if wrong := misfit(getattr(self, name)):
+            if wrong := explain_misfit(getattr(self, name)):
                 raise ValueError(f"estimate: {name} {wrong}")
         for name, allowed in (("rung", get_args(Rung)), ("bound_by", get_args(Bound))):
             if getattr(self, name) not in allowed:
                 raise ValueError(
-                    f"estimate: {name} is {shown(getattr(self, name))}; it is one of "
+                    f"estimate: {name} is {quote(getattr(self, name))}; it is one of "
                     f"{', '.join(allowed)}"
                 )
         if self.occupancy_s > self.latency_s:

@@ -12,7 +12,7 @@ the time at 250 MHz. The other design, `released`, is in `fpga_released`.
 from __future__ import annotations
 
 from pearl_devices import Device, FigureError, Kernel
-from pearl_devices.fpga import is_released, learner
+from pearl_devices.fpga import is_released, learner_of
 from pearl_devices.fpga.resources import figure, released_tree_width
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
@@ -41,7 +41,7 @@ def _learner_times(
     """Rows of the batch stream into the engine one a cycle, or as fast as the DDR memory gives
     them; nothing else of the step hides them."""
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
-    engine = learner(kernel, device, variant, width)
+    engine = learner_of(kernel, device, variant, width)
     steps = kernel.dims.get("steps", 1)
     assert isinstance(steps, int)
     work = (engine.cycles - engine.beats) / clock

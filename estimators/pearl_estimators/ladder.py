@@ -8,7 +8,7 @@ from typing import Any
 
 from pearl_devices import Device, FigureError, Kernel, backend, estimator, failed, offers
 from pearl_devices.base import KernelKindError
-from pearl_devices.validation import mistyped, shown
+from pearl_devices.validation import check_type, quote
 from pearl_estimators import power
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.calibration import CalibrationError
@@ -39,8 +39,8 @@ def estimate(
         DeviceKindError: the kind's file is incomplete, or its estimate fails or is none.
         CalibrationError: a stored calibration is damaged.
     """
-    problems = mistyped("estimate: kernel", kernel, Kernel, "a Kernel, as `kernel` makes it,")
-    problems += mistyped("estimate: device", device, Device, "a Device of a platform")
+    problems = check_type("estimate: kernel", kernel, Kernel, "a Kernel, as `kernel` makes it,")
+    problems += check_type("estimate: device", device, Device, "a Device of a platform")
     if problems:
         raise ValueError("; ".join(problems))
     offered = offers(kernel, device)
@@ -92,7 +92,7 @@ def _modelled(
 def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
     """The Estimate of a `FiringCost`, checked."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
-        why = f"it returns {shown(cost)}; needed is a mapping with latency_s, in seconds"
+        why = f"it returns {quote(cost)}; needed is a mapping with latency_s, in seconds"
         raise failed("ESTIMATE", kernel, device, why)
     plain = {"rung": "closed_form", "source": f"own estimate of kind {device.kind}", **cost}
     try:

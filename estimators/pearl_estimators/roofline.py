@@ -41,7 +41,10 @@ UNKNOWN_ENV_S = (7e-6, 60e-6)  # middle of 7 us (classic control) to 1 ms (Ant) 
 
 @dataclass(frozen=True)
 class Band:
-    """The 90 % band of a latency: latency / below to latency · above."""
+    """The 90 % band of a latency: latency / below to latency · above.
+
+    below, above: ends of the band over the estimate.
+    """
 
     below: float
     above: float

@@ -25,9 +25,9 @@ from pearl.planning.draws import NUMBER, Draws
 from pearl.planning.plans import Plan, plain
 from pearl.report.document import Page
 from pearl.seeds import checked_seed
-from pearl.spec.messages import nearest
+from pearl.spec.messages import suggest_nearest
 from pearl.spec.system import System
-from pearl_devices.validation import is_names, mistyped, shown
+from pearl_devices.validation import check_type, is_names, quote
 
 __all__ = ["advise", "case", "page"]
 
@@ -134,14 +134,15 @@ def advise(
     """
     problems = time_limit_faults(time_limit_s)
     names = "a list of names of"
-    problems += mistyped("advise: about", about, Sequence, f"{names} questions")
+    problems += check_type("advise: about", about, Sequence, f"{names} questions")
     if isinstance(add, str) or not is_names(add):
-        problems.append(f"advise: add is {shown(add)}; {names} the catalogue is needed")
+        problems.append(f"advise: add is {quote(add)}; {names} the catalogue is needed")
     if problems:
         raise SpecError(*problems)
     questions = _questions(add)
     problems += [
-        f"advise: about {shown(name)}: no such question{nearest(str(name), questions)}; there are "
+        f"advise: about {quote(name)}: no such question{suggest_nearest(str(name), questions)}; "
+        "there are "
         f"{', '.join(questions)}"
         for name in ([about] if isinstance(about, str) else about)
         if name not in questions

@@ -14,7 +14,7 @@ from pearl.errors import SpecError
 from pearl.explanation.resolve import classes, devices_in, devices_of, equivalents_of, restrict
 from pearl.formatting import count, listed, percent
 from pearl.spec.catalogue import catalogue
-from pearl.spec.messages import nearest
+from pearl.spec.messages import suggest_nearest
 from pearl.spec.platform_files import read_platform
 from pearl.spec.yaml_reader import parse
 from pearl_devices import Device, Link, Platform, offers
@@ -289,7 +289,8 @@ def catalogue_device(name: str) -> Device:
     """
     if name not in catalogue():
         raise SpecError(
-            f"advise: --add {name!r}: no device of the catalogue{nearest(name, catalogue())}; "
+            f"advise: --add {name!r}: no device of the catalogue"
+            f"{suggest_nearest(name, catalogue())}; "
             f"there are {', '.join(catalogue())}"
         )
     platform, _, problems = read_platform({"devices": {name: name}})

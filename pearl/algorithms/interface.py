@@ -85,7 +85,7 @@ def _groups(graph: TaskGraph) -> int:
     )
 
 
-def held(system: System, acting: Kernel) -> dict[str, Spec]:
+def policy_states(system: System, acting: Kernel) -> dict[str, Spec]:
     """The arrays of a policy beside its parameters: name in a run → shape and type."""
     found: dict[str, Spec] = {}
     if normalised(system).get("normalise_obs"):
@@ -94,12 +94,12 @@ def held(system: System, acting: Kernel) -> dict[str, Spec]:
 
 
 def label(name: str) -> str:
-    """The name of a copy of one of `held`, after that of whose copy it is."""
+    """The name of a copy of one of `policy_states`, after that of whose copy it is."""
     return "normalise" if name == STATISTICS else f"interface.{name}"
 
 
 def interface(system: System, acting: Kernel, arrays: Buffers) -> Interface:
-    """The interface of a policy. arrays: those of `held`."""
+    """The interface of a policy. arrays: those of `policy_states`."""
     from pearl_devices.primitives.envs.interface import Interface
 
     asked = getattr(system.algorithm, "normalise", None)
@@ -111,7 +111,7 @@ def pass_first(acting: Kernel, arrays: Buffers) -> None:
     """Pass the observations that environments have just given (env.obs) through the kernels of the
     user's own, as their firings do with all later ones; env_step has done all else.
 
-    arrays: env.obs, and those of `held`.
+    arrays: env.obs, and those of `policy_states`.
     """
     from pearl_devices.primitives.envs.interface import Interface
 

@@ -26,7 +26,7 @@ class Cluster(StrEnum):
 
 
 DEVICE_S = 10.0
-"""Seconds that timing a device beside the host takes."""
+"""Seconds that timing a device takes in addition to the host."""
 
 
 @command
@@ -97,14 +97,14 @@ def check(
     from pearl.training import memory
 
     static = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
-    unchecked = [] if imports else trust.named(static.raw)
+    unchecked = [] if imports else trust.find_named_code(static.raw)
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
     warning, env_note = None, ""
     if not unchecked:  # else sizes are those of an environment or networks not looked at
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
-        warning, env_note = memory.warning(system), system.env.note
+        warning, env_note = memory.memory_warning(system), system.env.note
     notes = [note for note in (env_note, count_unsourced(static.platform)) if note]
     value = {
         "schema": SCHEMA,
@@ -268,7 +268,7 @@ def _probe() -> Result:
     from pearl.cli.text import probe_text
     from pearl_estimators.host import probe
 
-    result, path = probe.probe(), str(probe.path())
+    result, path = probe.probe(), str(probe.probe_path())
     return Result(probe_text(result, path), {"schema": SCHEMA, **result.to_json(), "path": path})
 
 
@@ -293,8 +293,10 @@ def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
 
 
 def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
-    """Devices of this machine whose kind has a function called `name`, each with its number among
-    those of its kind, and the function."""
+    """The devices of this machine whose kind has a function called `name`.
+
+    Each with its number among the devices of its kind, and the function.
+    """
     from pearl_devices import backend
     from pearl_devices.discover import host
     from pearl_devices.user_imports import function

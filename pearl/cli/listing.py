@@ -19,7 +19,7 @@ def _first_paragraph(text: str | None) -> str:
 
 
 def algorithms() -> list[Entry]:
-    """Every algorithm with the first paragraph of its documentation."""
+    """List every algorithm with the first paragraph of its documentation."""
     from pearl.algorithms import ALGORITHMS, algorithm
 
     return [
@@ -28,7 +28,7 @@ def algorithms() -> list[Entry]:
 
 
 def methods() -> list[Entry]:
-    """Every method that `solve` knows."""
+    """List every method that `solve` knows."""
     from pearl.solvers import METHODS
 
     modules = {name: method.load(name).__module__ for name, method in METHODS.items()}
@@ -39,7 +39,7 @@ def methods() -> list[Entry]:
 
 
 def policies() -> list[Entry]:
-    """Every distribution policy, and where it has each part of the loop run."""
+    """List every distribution policy, and where it runs each part of the loop."""
     from pearl.spec.distribution import DISTRIBUTIONS
 
     return [{"name": n, "summary": policy.summary} for n, policy in DISTRIBUTIONS.items()]
@@ -52,12 +52,12 @@ def machines() -> dict[str, Platform]:
         ValueError: a shipped platform file cannot be read.
     """
     from pearl.spec.platform_files import read_platform
-    from pearl.spec.reading import shipped
+    from pearl.spec.reading import read_shipped
     from pearl.spec.yaml_reader import parse
     from pearl_devices.discover import host
 
     by_name = {"host": host()}
-    for name, text in sorted(shipped("pearl_configs.platforms").items()):
+    for name, text in sorted(read_shipped("pearl_configs.platforms").items()):
         platform, _, problems = read_platform(parse(text.encode(), name).data, default_name=name)
         if platform is None:
             raise ValueError(f"shipped platform {name} cannot be read: {problems}")
@@ -66,7 +66,7 @@ def machines() -> dict[str, Platform]:
 
 
 def platforms() -> list[Entry]:
-    """Every platform with its devices."""
+    """List every platform with its devices."""
     return [
         {"name": name, "summary": "; ".join(f"{d.name}: {_device(d)}" for d in platform.devices)}
         for name, platform in machines().items()
@@ -74,10 +74,10 @@ def platforms() -> list[Entry]:
 
 
 def devices() -> list[Entry]:
-    """Every device of every platform, as `platform/device`, then those of the catalogue.
+    """List every device of every platform, as `platform/device`, then those of the catalogue.
 
     Raises:
-        SpecError: as for `kinds`, since a platform may use any kind.
+        SpecError: as for `kinds`, because a platform may use any kind.
     """
     kinds()
     from pearl.spec.catalogue import catalogue
@@ -97,11 +97,7 @@ def devices() -> list[Entry]:
 
 
 def kinds() -> list[Entry]:
-    """Every device kind, with the first paragraph of its file and the unit of its width.
-
-    Raises:
-        SpecError: the file of a kind is missing or incomplete.
-    """
+    """List every device kind, with the first paragraph of its file and the unit of its width."""
     entries = []
     for name in BACKENDS:
         try:
@@ -114,13 +110,15 @@ def kinds() -> list[Entry]:
 
 
 def runnable(device: Device) -> dict[str, list[str]]:
-    """Kinds of kernels that a device can run → their variants there, for kernels of small sizes."""
+    """Map kinds of kernels that a device can run to their variants there, for kernels of small
+    sizes.
+    """
     from pearl_estimators.host.benchmark_kernels import MOST_FLOPS, MOST_STEPS
-    from pearl_estimators.host.random_kernels import DRAWS, drawn
+    from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 
     variants_of: dict[str, dict[str, None]] = {}
     for name, (_, kind, _) in DRAWS.items():
-        _, kernel = next(drawn([name], 0, most_flops=MOST_FLOPS, most_steps=MOST_STEPS))
+        _, kernel = next(draw_kernels([name], 0, most_flops=MOST_FLOPS, most_steps=MOST_STEPS))
         for variant, _ in offers(kernel, device):
             variants_of.setdefault(kind.name, {})[variant] = None
     return {kind: list(variants) for kind, variants in variants_of.items()}

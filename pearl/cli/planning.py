@@ -232,3 +232,30 @@ def advise(
         words=words,
     )
     return Result(footer(advice), advice.to_json(), page=lambda: advice.page(today()))
+
+
+@command
+def rtl(
+    spec: Spec,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to, new or empty.")],
+    keys: Keys = None,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
+    ] = 20.0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
+    set: Set = None,
+    json_file: Json = None,
+) -> Result:
+    """Write the Verilog of the plan's learner on a simulated FPGA, with a test bench."""
+    from pearl.planner.verilog import write_verilog
+
+    system = load_spec(spec, [*(keys or ()), *(set or ())])
+    warn_of_measuring(system)
+    written = write_verilog(system, out, time_limit, seed)
+    lines = [
+        f"{w.folder}: {w.task} as {w.variant} on the simulated FPGA, {w.cycles:,} cycles a "
+        f"gradient step, {w.blocks:,} DSP blocks; README.md there has the commands"
+        for w in written
+    ]
+    value = {"schema": SCHEMA, "learners": [w.to_json() for w in written]}
+    return Result("\n".join(lines), value)

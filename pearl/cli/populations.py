@@ -118,8 +118,8 @@ def sweep(
 
 
 def sweep_folder(name: str, out: Path | None, *, resume: bool) -> Path:
-    """The folder of a sweep: `out`; else of sweeps/NAME, sweeps/NAME-2, … the first that is free,
-    or to resume the last there is.
+    """Return the folder of a sweep: `out`, or the first free one of sweeps/NAME, sweeps/NAME-2,
+    …
     """
     if out is not None:
         return out

@@ -27,7 +27,7 @@ NOT_IDENTIFIED = "not identified"
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
-    """A platform as a plain object, every field of every device and link."""
+    """Return a platform as a plain object, with every field of every device and link."""
 
     def record(thing: Any) -> dict[str, Any]:
         return {f.name: getattr(thing, f.name) for f in fields(thing)}
@@ -41,7 +41,7 @@ def platform_object(platform: Platform) -> dict[str, Any]:
 
 
 def platform_text(platform: Platform) -> str:
-    """Every device with its figures and where they come from."""
+    """Show every device with its figures and their sources."""
     lines = []
     for d in platform.devices:
         kind = f"{d.kind}, simulated" if d.simulated else d.kind
@@ -72,14 +72,14 @@ def platform_text(platform: Platform) -> str:
 
 
 def variants_text(device: str, variants: Mapping[str, Sequence[str]]) -> str:
-    """The kinds of kernels that a device runs, and how."""
+    """Show the kinds of kernels that a device runs, with their variants."""
     heading = (Column("kernel"), Column("variants"))
     rows = tuple((kind, ", ".join(names)) for kind, names in variants.items())
     return block_text(Table(f"What {device} runs", heading, rows))
 
 
 def links_text(links: Sequence[MeasuredLink], path: str) -> str:
-    """The measured links between hosts in a table."""
+    """Show the measured links between hosts in a table."""
     heading = (
         Column("between"),
         Column("by"),
@@ -103,7 +103,7 @@ def links_text(links: Sequence[MeasuredLink], path: str) -> str:
 
 
 def calibration_text(calibration: Calibration, path: str) -> str:
-    """The fitted kernels in a table, and how the measuring went."""
+    """Show the fitted kernels in a table, and how measuring went."""
     rows = tuple(
         (f.family, f.variant, f"{100 * f.error:.0f} %", f"× {math.exp(f.band):.2f}", str(f.points))
         for f in calibration.fits
@@ -154,7 +154,7 @@ def probe_text(probe: CpuProbe, path: str) -> str:
 
 
 def gpu_calibration_text(calibration: GpuCalibration, path: str) -> str:
-    """The fitted operators in a table."""
+    """Show the fitted operators in a table."""
     heading = (
         Column("operator"),
         *(Column(n, "right") for n in ("points", "left-out error", "overhead", "flops", "bytes")),
@@ -196,7 +196,7 @@ def gpu_calibration_text(calibration: GpuCalibration, path: str) -> str:
 
 
 def checks_text(rows: Sequence[HeldOutTiming]) -> str:
-    """Kernels that no fit has seen: predicted beside measured."""
+    """Show kernels that no fit has seen: predicted and measured times."""
     cells = tuple(
         (
             row.kernel,
@@ -223,10 +223,7 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
 
 
 def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()) -> str:
-    """A front: its assignments, a row each, with the part of the front that each of them holds.
-
-    open_w: ranges of power in which plans may be missing, W.
-    """
+    """Show a front: a row for each assignment, with the part of the front that it holds."""
     from pearl.planner.energy_front import front_assignments
     from pearl.planning.plans import closed_forms
 
@@ -293,8 +290,11 @@ def _range(low: str, high: str) -> str:
 
 
 def _placement_texts(plans: Sequence[Plan]) -> list[str]:
-    """Device: tasks, of each plan. With the variant of a task that has several on one device; with
-    the number of lanes where nothing else tells two plans apart."""
+    """Describe the tasks of each device, for each plan.
+
+    The variant is named if a task has several on one device, and the number of lanes if only that
+    distinguishes two plans.
+    """
     variants: dict[tuple[str, str], set[str]] = {}
     for t in (t for plan in plans for t in plan.tasks):
         variants.setdefault((t.task, t.device), set()).add(t.variant)
@@ -315,7 +315,9 @@ def _placement_texts(plans: Sequence[Plan]) -> list[str]:
 
 
 def difference(before: Plan, after: Plan) -> dict[str, Any]:
-    """What changed between two plans: their values, and the tasks that moved (None: not there)."""
+    """Return the differences between two plans: values, and the tasks that moved (None: not
+    there).
+    """
 
     def places(plan: Plan) -> dict[str, dict[str, str]]:
         return {
@@ -337,7 +339,7 @@ def difference(before: Plan, after: Plan) -> dict[str, Any]:
 
 
 def difference_text(before: Plan, after: Plan) -> str:
-    """The same in a table."""
+    """Show the differences between two plans in a table."""
 
     def place_text(place: dict[str, str] | None) -> str:
         return f"{place['lane']} on {place['device']}, {place['variant']}" if place else "absent"

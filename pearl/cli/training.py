@@ -168,14 +168,14 @@ def train(
 
 
 def _calibrate_after(trainer: Trainer, run: Run) -> None:
-    """Time the kernels of a run that has come to its end, for a short while, and say so."""
+    """Time the kernels of a finished run for a short while, and print how many were timed."""
     from pearl.training import calibrating
     from pearl_estimators.host import calibrator
 
     if run.status not in ("done", "stopped") or not trainer.system.train.calibrate_after:
         return
     try:
-        wanted = calibrating.untimed(trainer)
+        wanted = calibrating.find_untimed_codes(trainer)
         if not wanted or not calibrator.cores_are_idle(1):
             return
         limit = f"at most {calibrating.LIMIT_S:.0f} s; Ctrl-C skips it"
@@ -191,7 +191,7 @@ def _calibrate_after(trainer: Trainer, run: Run) -> None:
 def _callbacks(
     stop_at_return: float | None, patience: int | None, logs: Sequence[str]
 ) -> list[Callback]:
-    """The callbacks that options of `train` ask for."""
+    """The callbacks for the options of `train`."""
     from pearl.callbacks.csv_log import CsvLog
     from pearl.callbacks.patience import Patience
     from pearl.callbacks.stop_at_return import StopAtReturn
@@ -233,7 +233,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
         check_folder(out)
         if (out / "plan.json").exists() and not resume:
             raise SpecError(
-                f"--out {out}: holds a run already; add --resume to go on with it, or name another"
+                f"--out {out}: already holds a run; add --resume to continue it, or name another"
             )
         return out
     name = re.sub(r"[^\w.-]+|^\.+", "-", name)
@@ -246,7 +246,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
 
 
 class Which(StrEnum):
-    """A policy that a run folder keeps."""
+    """A policy that a run folder holds."""
 
     best = auto()
     last = auto()

@@ -25,7 +25,7 @@ from pearl.files import write_atomically
 from pearl_devices import Link
 from pearl_devices.base import UNTIMED
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host.calibration import sealed, unsealed
+from pearl_estimators.host.calibration import seal, unseal
 
 SCHEMA = 4
 """Links of schema 1 were timed without pauses, those of schema 2 by calls of Ray alone, those of
@@ -57,6 +57,10 @@ ASSUMED_SOURCE = (
 class MeasuredLink:
     """A link between two nodes, as measured.
 
+    latency_s: seconds of a message beyond its bytes.
+    per_message_s: seconds of each further message of a row beyond its bytes.
+    bytes_per_s: rate of one direction.
+    timings: the timed messages.
     home, other: names of the nodes; addresses: theirs. carrier: of the messages.
     created: UTC, ISO 8601.
     error: median of |predicted / measured − 1| over the timings that it was fitted to.
@@ -211,7 +215,7 @@ def stored() -> list[MeasuredLink]:
     """
     file = path()
     try:
-        body = unsealed(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "links")
+        body = unseal(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "links")
         return [_link_from(each) for each in body["links"]]
     except FileNotFoundError:
         return []
@@ -236,4 +240,4 @@ def _keep(found: Sequence[MeasuredLink]) -> None:
     body = {"schema": SCHEMA, "links": [asdict(each) for each in [*old, *found]]}
     plain = json.loads(json.dumps(body, allow_nan=False))
     path().parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path(), json.dumps(sealed(plain), indent=1).encode())
+    write_atomically(path(), json.dumps(seal(plain), indent=1).encode())

@@ -42,6 +42,7 @@ CALL_S = 30.0
 class TimedMessage:
     """A size of message, timed.
 
+    size_bytes: of the message.
     one_way_s: half of a round trip. pipelined_s: a message of a row. Of each the lower quartile: as
         kernels, messages are timed as on machines that do nothing else.
     spread: the greater of the two ways' 95th percentile / 5th.

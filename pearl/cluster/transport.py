@@ -133,7 +133,13 @@ class Transport:
         return self._sent.digest()
 
     def receive(self, within_s: float) -> list[Bytes]:
-        """The next batch, which begins to come within so many seconds."""
+        """Receive the next batch of messages.
+
+        within_s: seconds within which the batch must begin to arrive.
+
+        Raises:
+            RuntimeError: nothing arrived in time, or the sizes of the batch contradict each other.
+        """
         if not self._held and not self._ready.poll(1e3 * within_s):
             raise RuntimeError(f"the other end has sent nothing for {within_s:.0f} s")
         until_s = time.monotonic() + MID_S

@@ -29,7 +29,7 @@ from pearl.report.document import Block, Detail, LeadSentence, Section
 from pearl.report.terminal import block_text
 from pearl.spec.system import System
 from pearl_devices.kernels import kind_of
-from pearl_devices.validation import is_number, mistyped, shown
+from pearl_devices.validation import check_type, is_number, quote
 
 __all__ = ["bound", "explain", "near_optimal", "resolve", "sections", "what_if"]
 
@@ -140,7 +140,7 @@ def explain(
     Raises:
         SpecError: the problem is missing or is not the plan's, or a number is out of range.
     """
-    problems = mistyped("explain: plan", plan, Plan, "a Plan")
+    problems = check_type("explain: plan", plan, Plan, "a Plan")
     own = graph is None and costs is None
     if (graph is None) != (costs is None) or (own and (system or limits != Limits())):
         problems.append(
@@ -148,7 +148,7 @@ def explain(
             "nothing for the problem that the plan was made for"
         )
     if not is_number(within) or not 0 <= within <= 1:
-        problems.append(f"within is {shown(within)}; it must be a share from 0 to 1")
+        problems.append(f"within is {quote(within)}; it must be a share from 0 to 1")
     problems += time_limit_faults(time_limit_s)
     if problems:
         raise SpecError(*problems)

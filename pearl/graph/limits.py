@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from pearl.errors import SpecError
-from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
 
 SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 
@@ -70,22 +70,22 @@ class Limits:
         for name in ("memory_bytes", "devices", "variants", "pin", "replicas"):
             value = getattr(self, name)
             if not isinstance(value, Mapping):
-                raise SpecError(f"limits: {name} is {shown(value)}; a mapping is needed")
+                raise SpecError(f"limits: {name} is {quote(value)}; a mapping is needed")
             object.__setattr__(self, name, MappingProxyType(dict(value)))
         for name in ("devices", "variants"):
             problems += [
-                f"limits: {name} of {task} are {shown(value)}; a tuple of names is needed"
+                f"limits: {name} of {task} are {quote(value)}; a tuple of names is needed"
                 for task, value in getattr(self, name).items()
                 if not is_names(value)
             ]
         problems += [
-            f"limits: pin of {task} is {shown(value)}; the name of a device is needed"
+            f"limits: pin of {task} is {quote(value)}; the name of a device is needed"
             for task, value in self.pin.items()
             if not isinstance(value, str)
         ]
         for name in ("power_w", "period_s", "min_throughput_per_s"):
             value = getattr(self, name)
-            if value is not None and (wrong := misfit(value, above=True)):
+            if value is not None and (wrong := explain_misfit(value, above=True)):
                 problems.append(f"limits: {name} {wrong}")
         counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
         counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
@@ -95,33 +95,33 @@ class Limits:
         for name, number, least in counts:
             if not is_whole(number) or number < least:
                 problems.append(
-                    f"limits: {name} is {shown(number)}; it must be a whole number of at least "
+                    f"limits: {name} is {quote(number)}; it must be a whole number of at least "
                     f"{least}"
                 )
         for name in ("together", "apart"):
             pairs = getattr(self, name)
             if not isinstance(pairs, list | tuple):
                 raise SpecError(
-                    f"limits: {name} is {shown(pairs)}; a tuple of pairs of tasks is needed"
+                    f"limits: {name} is {quote(pairs)}; a tuple of pairs of tasks is needed"
                 )
             for pair in pairs:
                 if not is_names(pair) or len(pair) != 2:
                     problems.append(
-                        f"limits: {name} has {shown(pair)}; each entry is a pair of tasks"
+                        f"limits: {name} has {quote(pair)}; each entry is a pair of tasks"
                     )
                 elif name == "apart" and pair[0] == pair[1]:
                     problems.append(
-                        f"limits: apart has {shown(pair)}; a task cannot be apart from itself"
+                        f"limits: apart has {quote(pair)}; a task cannot be apart from itself"
                     )
         for device, size in self.memory_bytes.items():
-            if size != math.inf and (wrong := misfit(size, above=True)):
+            if size != math.inf and (wrong := explain_misfit(size, above=True)):
                 problems.append(f"limits: memory of {device} {wrong}")
         if self.reduction not in (None, "star", "shards"):
             problems.append(
-                f"limits: reduction is {shown(self.reduction)}; it is star, shards or None"
+                f"limits: reduction is {quote(self.reduction)}; it is star, shards or None"
             )
         if not isinstance(self.any_order, bool):
-            problems.append(f"limits: any_order is {shown(self.any_order)}; it is True or False")
+            problems.append(f"limits: any_order is {quote(self.any_order)}; it is True or False")
         if problems:
             raise SpecError(*problems)
 
@@ -130,4 +130,4 @@ def time_limit_faults(time_limit_s: object) -> list[str]:
     """The fault of a time limit as a line; no line where there is none."""
     if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
         return []
-    return [f"time_limit_s is {shown(time_limit_s)}; it must be seconds above 0"]
+    return [f"time_limit_s is {quote(time_limit_s)}; it must be seconds above 0"]

@@ -9,7 +9,7 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,10 +38,10 @@ WINDOW_UNITS = 16
 
 @dataclass(frozen=True)
 class FiringWindow:
-    """The first firing of one unit, the last firing of one, and the firings that run between.
+    """Two firings, each the first or the last one of its unit, and the firings that run between.
 
-    Firings of a unit run in their own order. So each of these firings starts after the first one
-    has started and is over before the last one starts, where these two are not among them.
+    Firings of a unit run in their own order. So each of these firings starts after the one has
+    started and is over before the other starts, where these two are not among them.
 
     first, last: the units. begin, end: their nodes. firings: (unit, number of its firings that
     the window holds) of each unit, these two included.
@@ -58,6 +58,7 @@ class FiringWindow:
 class Expansion:
     """Single-rate expansion: one node for every firing of an iteration, one for every fused call.
 
+    graph: the graph whose firings are the nodes.
     units: single tasks and fused sets, in the order of the graph's tasks. nodes: (unit, firing).
     node: (task, firing) → node. arcs: (src node, dst node, tokens, edge of the graph).
     """
@@ -82,35 +83,33 @@ class Expansion:
             return ()
         n = len(self.nodes)
         number = {node: i for i, node in enumerate(self.nodes)}
-        ends = [(number[u, 0], number[u, self.firings(u) - 1]) for u in units]
+        first = [number[u, 0] for u in units]
+        last = [number[u, self.firings(u) - 1] for u in units]
         free = [(s, d) for s, d, m, _ in self.arcs if m == 0 and s != d]
-        free += [
-            (i, number[u, f + 1]) for i, (u, f) in enumerate(self.nodes) if (u, f + 1) in number
-        ]
+        free += [(i, number[u, f + 1]) for (u, f), i in number.items() if (u, f + 1) in number]
         after: list[list[int]] = [[] for _ in range(n)]
         before: list[list[int]] = [[] for _ in range(n)]
         for s, d in free:
             after[s].append(d)
             before[d].append(s)
-        ahead = [_reached(after, begin) for begin, _ in ends]
-        behind = [_reached(before, end) for _, end in ends]
+        ahead = {i: _reached(after, i) for i in {*first, *last}}
+        behind = {i: _reached(before, i) for i in {*first, *last}}
+        pairs = [(first, first), (first, last), (last, last)]
         found = []
-        for i in units:
-            for j in units:
-                inside = ahead[i] & behind[j]
-                if not inside:
-                    continue
-                counts: dict[int, int] = {}
-                for node in inside:
-                    counts[self.nodes[node][0]] = counts.get(self.nodes[node][0], 0) + 1
-                members = sorted(counts)
-                if max(counts.values()) > 1 or any(
-                    ends[b][0] not in ahead[a] and ends[a][0] not in ahead[b]
-                    for a in members
-                    for b in members[: members.index(a)]
-                ):
-                    firings = tuple((u, counts[u]) for u in members)
-                    found.append(FiringWindow(i, j, ends[i][0], ends[j][1], firings))
+        for begin, end in dict.fromkeys((i, j) for a, b in pairs for i in a for j in b):
+            inside = ahead[begin] & behind[end]
+            if begin == end or not inside:
+                continue
+            counts = Counter(self.nodes[node][0] for node in inside)
+            members = sorted(counts)
+            if max(counts.values()) > 1 or any(
+                first[v] not in ahead[first[u]] and first[u] not in ahead[first[v]]
+                for k, u in enumerate(members)
+                for v in members[:k]
+            ):
+                firings = tuple((u, counts[u]) for u in members)
+                u, w = self.nodes[begin][0], self.nodes[end][0]
+                found.append(FiringWindow(u, w, begin, end, firings))
         return tuple(found)
 
     def rows(self, edge: Edge) -> list[tuple[int, int, int]]:

@@ -18,7 +18,7 @@ from pearl.graph.limits import SLACK_LIMITS
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.repetition import firings_of
 from pearl_devices import Kernel
-from pearl_devices.validation import is_names, is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_names, is_whole, quote
 
 RESERVED = ">+#"
 """Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,
@@ -70,7 +70,7 @@ class Task:
         if self.kernel is None:
             object.__setattr__(self, "kernel", Kernel(str(self.name)))
         problems = [
-            f"task {shown(self.name)}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+            f"task {quote(self.name)}: {name} is {quote(getattr(self, name))}; {needed} is needed"
             for name, fits, needed in (
                 ("name", isinstance(self.name, str), "text"),
                 ("kernel", isinstance(self.kernel, Kernel), "a Kernel"),
@@ -132,21 +132,21 @@ class Edge:
         for name in ("src", "dst"):
             if not isinstance(getattr(self, name), str):
                 raise SpecError(
-                    f"edge {shown(self.src)} → {shown(self.dst)}: {name} is "
-                    f"{shown(getattr(self, name))}; the name of a task is needed"
+                    f"edge {quote(self.src)} → {quote(self.dst)}: {name} is "
+                    f"{quote(getattr(self, name))}; the name of a task is needed"
                 )
         where = f"edge {self.src} → {self.dst}"
         for name in ("production", "consumption", "tokens_seq", "slack"):
             value = getattr(self, name)
             if not is_whole(value):
                 raise SpecError(
-                    f"{where}: {name} is {shown(value)}; a whole number is needed, at most 2^53"
+                    f"{where}: {name} is {quote(value)}; a whole number is needed, at most 2^53"
                 )
             if type(value) is not int:  # numpy's
                 object.__setattr__(self, name, int(value))
         if self.limit is not None and self.limit not in SLACK_LIMITS:
             raise SpecError(
-                f"{where}: limit is {shown(self.limit)}; it names what bounds the slack, one of "
+                f"{where}: limit is {quote(self.limit)}; it names what bounds the slack, one of "
                 f"{', '.join(SLACK_LIMITS)}"
             )
         if self.production < 1 or self.consumption < 1:
@@ -157,7 +157,7 @@ class Edge:
             raise SpecError(
                 f"{where}: tokens {self.tokens_seq}, slack {self.slack}; both must be at least 0"
             )
-        if wrong := misfit(self.bytes):
+        if wrong := explain_misfit(self.bytes):
             raise SpecError(f"{where}: bytes {wrong}")
 
     @property
@@ -197,20 +197,20 @@ class Fusion:
     shares: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        where, tasks = f"fusion {shown(self.name)}", self.tasks
+        where, tasks = f"fusion {quote(self.name)}", self.tasks
         if self.kernel is None:
             object.__setattr__(self, "kernel", Kernel(str(self.name)))
         if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
-            raise SpecError(f"{where}: tasks is {shown(tasks)}; needed are two or more, each once")
+            raise SpecError(f"{where}: tasks is {quote(tasks)}; needed are two or more, each once")
         if not isinstance(self.kernel, Kernel):
-            raise SpecError(f"{where}: kernel is {shown(self.kernel)}; a Kernel is needed")
+            raise SpecError(f"{where}: kernel is {quote(self.kernel)}; a Kernel is needed")
         object.__setattr__(self, "tasks", tuple(tasks))
         if self.shares is not None:
             given = self.shares if isinstance(self.shares, Mapping) else {}
-            sound = set(given) == set(tasks) and not any(misfit(s) for s in given.values())
+            sound = set(given) == set(tasks) and not any(explain_misfit(s) for s in given.values())
             if not sound or abs(math.fsum(given.values()) - 1) > 1e-9:
                 raise SpecError(
-                    f"{where}: shares are {shown(self.shares)}; needed is a number of at least 0 "
+                    f"{where}: shares are {quote(self.shares)}; needed is a number of at least 0 "
                     f"for each of {', '.join(tasks)}, 1 in all"
                 )
             object.__setattr__(self, "shares", MappingProxyType(dict(given)))
@@ -277,33 +277,33 @@ class TaskGraph:
 
     def _check_types(self) -> None:
         """Tuples of the nouns, and numbers that can be."""
-        where = f"graph {shown(self.name)}"
+        where = f"graph {quote(self.name)}"
         problems = []
         for name, kind in (("tasks", Task), ("edges", Edge), ("fusions", Fusion)):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
                 given = (given,)
             problems += [
-                f"{where}: {name} has {shown(each)}; a tuple of {kind.__name__}s is needed"
+                f"{where}: {name} has {quote(each)}; a tuple of {kind.__name__}s is needed"
                 for each in given
                 if not isinstance(each, kind)
             ]
             object.__setattr__(self, name, tuple(given))
         if not isinstance(self.name, str):
-            problems.append(f"{where}: name is {shown(self.name)}; text is needed")
+            problems.append(f"{where}: name is {quote(self.name)}; text is needed")
         if isinstance(self.states, Mapping):
             object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
             problems += [
-                f"{where}: bytes of state {shown(s)} {wrong}"
+                f"{where}: bytes of state {quote(s)} {wrong}"
                 for s, size in self.states.items()
-                if (wrong := misfit(size))
+                if (wrong := explain_misfit(size))
             ]
         else:
             problems.append(
-                f"{where}: states is {shown(self.states)}; a mapping from names to bytes is needed"
+                f"{where}: states is {quote(self.states)}; a mapping from names to bytes is needed"
             )
         problems += [
-            f"{where}: {name} is {shown(getattr(self, name))}; it must be a whole number of at "
+            f"{where}: {name} is {quote(getattr(self, name))}; it must be a whole number of at "
             "least 0"
             for name in ("env_steps", "updates", "batch")
             if not is_whole(getattr(self, name)) or getattr(self, name) < 0

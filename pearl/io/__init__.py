@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl_devices import Device, Link, Platform
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 __all__ = ["from_networkx", "read_fjsp"]
 
@@ -31,7 +31,7 @@ def read_fjsp(path: str | Path) -> tuple[TaskGraph, CostTable]:
         SpecError: the file cannot be read or is no flexible job shop; says where.
     """
     if not isinstance(path, str | Path):
-        raise SpecError(f"path is {shown(path)}; the path of a file is needed")
+        raise SpecError(f"path is {quote(path)}; the path of a file is needed")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -103,7 +103,7 @@ def from_networkx(graph: Any, name: str = "") -> TaskGraph:
     """
     if not callable(getattr(graph, "is_directed", None)) or not graph.is_directed():
         raise SpecError(
-            f"graph is {shown(graph)}; a DiGraph or MultiDiGraph of networkx is needed, whose "
+            f"graph is {quote(graph)}; a DiGraph or MultiDiGraph of networkx is needed, whose "
             "edges lead from producer to consumer"
         )
     names = {node: str(node) for node in graph.nodes}
@@ -128,7 +128,7 @@ def _checked(
     unknown = [key for key in values if key not in allowed]
     if unknown:
         raise SpecError(
-            f"{where} has the attribute {shown(unknown[0])}, which is no field of a "
+            f"{where} has the attribute {quote(unknown[0])}, which is no field of a "
             f"{kind.__name__}; allowed are {', '.join(allowed)}: rename it, or leave it out"
         )
     return dict(values)

@@ -27,7 +27,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.solvers.model.search_space import longest_s, search_spaces
 from pearl.solvers.solver import solve_problem
-from pearl_devices.validation import is_number, shown
+from pearl_devices.validation import is_number, quote
 
 NEAR = 1e-6
 """Relative difference of power below which nothing is looked for between two plans."""
@@ -169,7 +169,7 @@ def _faults(gap: object, time_limit_s: object) -> list[str]:
     problems = time_limit_faults(time_limit_s)
     if not is_number(gap) or gap <= 0:
         problems.append(
-            f"gap is {shown(gap)}; it must be finite and above 0, 0.01 for one per cent"
+            f"gap is {quote(gap)}; it must be finite and above 0, 0.01 for one per cent"
         )
     return problems
 

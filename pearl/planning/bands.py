@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from pearl.errors import SpecError
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 PROVED = 1e-6
 """Gap up to which a plan counts as the best."""
@@ -43,7 +43,7 @@ class Bands:
             ends = getattr(self, f.name)
             if isinstance(ends, tuple) and len(ends) != 2:
                 raise SpecError(
-                    f"bands: {f.name} is {shown(ends)}; two numbers are needed, low and high"
+                    f"bands: {f.name} is {quote(ends)}; two numbers are needed, low and high"
                 )
 
 

@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Device, Kernel, Platform
-from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
 from pearl_estimators import Estimate
 
 
@@ -43,8 +43,8 @@ class Mode:
     def __post_init__(self) -> None:
         tasks, share = self.tasks, self.share
         if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
-            raise SpecError(f"mode: tasks is {shown(tasks)}; needed are names of tasks, each once")
-        where = f"mode of {', '.join(tasks)} on {shown(self.device)}"
+            raise SpecError(f"mode: tasks is {quote(tasks)}; needed are names of tasks, each once")
+        where = f"mode of {', '.join(tasks)} on {quote(self.device)}"
         for name, fits, needed in (
             ("device", isinstance(self.device, str), "the name of a device"),
             ("variant", isinstance(self.variant, str), "text"),
@@ -54,9 +54,9 @@ class Mode:
         ):
             if not fits:
                 raise SpecError(
-                    f"{where}: {name} is {shown(getattr(self, name))}; {needed} is needed"
+                    f"{where}: {name} is {quote(getattr(self, name))}; {needed} is needed"
                 )
-        if wrong := misfit(self.unit_bytes):
+        if wrong := explain_misfit(self.unit_bytes):
             raise SpecError(f"{where}: unit_bytes {wrong}")
         object.__setattr__(self, "tasks", tuple(tasks))
         object.__setattr__(self, "width", int(self.width))
@@ -82,8 +82,8 @@ class Mode:
         """
         tasks = (task,) if isinstance(task, str) else task
         for name, value in (("seconds", seconds), ("energy_j", energy_j)):
-            if wrong := misfit(value):
-                raise SpecError(f"mode of {shown(task)} on {shown(device)}: {name} {wrong}")
+            if wrong := explain_misfit(value):
+                raise SpecError(f"mode of {quote(task)} on {quote(device)}: {name} {wrong}")
         estimate = Estimate(seconds, energy_j=energy_j)
         return cls(tasks, device, variant, width, estimate, unit_bytes=unit_bytes)
 
@@ -108,6 +108,8 @@ Choice = tuple[str, tuple[str, str, int]]
 class CostTable:
     """The modes of every task on one platform.
 
+    platform: the devices that the modes run on.
+    modes: all ways of running tasks, alone or fused.
     pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
         May be negative as long as the task's time is not; for latency and occupancy alike.
     apart_extra_s: (task, other task) → seconds added to every firing of the task where the other
@@ -170,7 +172,7 @@ class CostTable:
             isinstance(by_device, Mapping) for by_device in seconds.values()
         ):
             raise SpecError(
-                f"seconds is {shown(seconds)}; a mapping is needed, of tasks to mappings of "
+                f"seconds is {quote(seconds)}; a mapping is needed, of tasks to mappings of "
                 "devices to seconds"
             )
         return cls(
@@ -180,40 +182,40 @@ class CostTable:
 
     def _check_types(self) -> None:
         if not isinstance(self.platform, Platform):
-            raise SpecError(f"cost table: platform is {shown(self.platform)}; a Platform is needed")
+            raise SpecError(f"cost table: platform is {quote(self.platform)}; a Platform is needed")
         modes = self.modes if isinstance(self.modes, list | tuple) else (self.modes,)
         for mode in modes:
             if not isinstance(mode, Mode):
-                raise SpecError(f"cost table: modes has {shown(mode)}; a tuple of Modes is needed")
+                raise SpecError(f"cost table: modes has {quote(mode)}; a tuple of Modes is needed")
         object.__setattr__(self, "modes", tuple(modes))
         if not isinstance(self.pair_extra_s, Mapping):
             raise SpecError(
-                f"cost table: pair_extra_s is {shown(self.pair_extra_s)}; a mapping is needed"
+                f"cost table: pair_extra_s is {quote(self.pair_extra_s)}; a mapping is needed"
             )
         object.__setattr__(self, "pair_extra_s", MappingProxyType(dict(self.pair_extra_s)))
         for pair, seconds in self.pair_extra_s.items():
             match pair:
                 case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
                     size = -seconds if is_number(seconds) and seconds < 0 else seconds
-                    if wrong := misfit(size):
+                    if wrong := explain_misfit(size):
                         raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
                 case _:
                     raise SpecError(
-                        f"cost table: pair_extra_s has {shown(pair)}; needed are two pairs of a "
+                        f"cost table: pair_extra_s has {quote(pair)}; needed are two pairs of a "
                         "task and the key of its mode: (device, variant, width)"
                     )
 
         for name in LANE_TERMS:
             terms = getattr(self, name)
             if not isinstance(terms, Mapping):
-                raise SpecError(f"cost table: {name} is {shown(terms)}; a mapping is needed")
+                raise SpecError(f"cost table: {name} is {quote(terms)}; a mapping is needed")
             object.__setattr__(self, name, MappingProxyType(dict(terms)))
             for names, seconds in terms.items():
                 if not is_names(names) or len(set(names)) != 2 or len(names) != 2:
                     raise SpecError(
-                        f"cost table: {name} has {shown(names)}; a pair of two tasks is needed"
+                        f"cost table: {name} has {quote(names)}; a pair of two tasks is needed"
                     )
-                if wrong := misfit(seconds):
+                if wrong := explain_misfit(seconds):
                     raise SpecError(f"{name} of {' with '.join(names)}, in seconds, {wrong}")
 
     @cached_property
@@ -276,7 +278,7 @@ def problem_faults(graph: object, costs: object, limits: object) -> list[str]:
     """Which of the three that make a problem is something else: a line each."""
     nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
     return [
-        f"{name} is {shown(value)}; a {kind.__name__} is needed"
+        f"{name} is {quote(value)}; a {kind.__name__} is needed"
         for name, value, kind in nouns
         if not isinstance(value, kind)
     ]

@@ -73,6 +73,8 @@ class Uncertainty:
 class Draws:
     """So many draws by a seed.
 
+    number: of samples.
+    seed: of the random numbers.
     known: name of a part → its numbers where they are given, shape (number,), in place of those of
         the seed.
     """

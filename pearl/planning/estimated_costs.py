@@ -29,7 +29,7 @@ from pearl_estimators.host.calibrator import (
     is_calibrated,
     is_calibrated_here,
 )
-from pearl_estimators.host.interference import Shares, named, side
+from pearl_estimators.host.interference import Shares, share_name, side
 
 LEARNS = "update"
 """The task whose lane runs in the process that trains."""
@@ -156,7 +156,7 @@ def _family(mode: Mode, graph: TaskGraph) -> str:
         kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     else:
         kernel = graph.task(mode.tasks[0]).kernel
-    return named(kernel, mode.variant)
+    return share_name(kernel, mode.variant)
 
 
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:

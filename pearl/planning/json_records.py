@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl_devices.validation import is_number, is_whole, shown
+from pearl_devices.validation import is_number, is_whole, quote
 
 Readers = Mapping[str, Callable[[Any, str], Any]]
 """Field of a dataclass that has a reader of its own → the reader, of the value and its place."""
@@ -23,7 +23,7 @@ def list_of(
         SpecError: the value is not a list of such objects; names the place `where`.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise SpecError(f"{where}: a list is needed, this is {shown(values)}")
+        raise SpecError(f"{where}: a list is needed, this is {quote(values)}")
     return tuple(build(kind, v, f"{where}[{i}]", readers) for i, v in enumerate(values))
 
 
@@ -58,7 +58,7 @@ def build(kind: type, value: Any, where: str, readers: Readers = MappingProxyTyp
         SpecError: a key is missing or has a value of another type; names the place `where`.
     """
     if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: an object is needed, this is {shown(value)}")
+        raise SpecError(f"{where}: an object is needed, this is {quote(value)}")
     values: dict[str, Any] = {}
     for f in fields(kind):
         if f.name not in value:
@@ -69,7 +69,7 @@ def build(kind: type, value: Any, where: str, readers: Readers = MappingProxyTyp
         item = value[f.name]
         if not fits(item, str(f.type)):
             needed = str(f.type).replace("tuple[", "list of ").replace(", ...]", "")
-            raise SpecError(f"{where}: {f.name} is {shown(item)}; a {needed} is needed")
+            raise SpecError(f"{where}: {f.name} is {quote(item)}; a {needed} is needed")
         if f.name in readers:
             item = readers[f.name](item, f"{where}: {f.name}")
         elif isinstance(item, list):

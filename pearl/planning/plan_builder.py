@@ -33,6 +33,8 @@ _SAME = 1e-9
 class Proof:
     """The method that found a plan, and the proof of its quality.
 
+    objective, method, seed: of the search.
+    solve_s: wall seconds of the search.
     bound: no plan costs less, seconds or joules an iteration; of makespan, no first iteration is
         complete before, seconds.
     period_bound_s: no period is smaller; for throughput of any assignment, else of this one.

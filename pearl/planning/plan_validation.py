@@ -81,7 +81,13 @@ def completions(
 
 
 def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
-    """The modes a plan chose, at the times it states (pair terms are in them already)."""
+    """Build a cost table of the modes that a plan chose, at the times that the plan states.
+
+    The times include pair terms.
+
+    Raises:
+        SpecError: a time that the plan states is not sound.
+    """
     call_s: dict[tuple[str, ...], list[float]] = {}
     chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
     for t in plan.tasks:

@@ -17,7 +17,7 @@ from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
@@ -161,7 +161,12 @@ class EvaluationPlacement:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The bound of the period: a lane, a link or a critical cycle, with its tasks."""
+    """The bound of the period: a lane, a link or a critical cycle, with its tasks.
+
+    kind: lane, link or cycle.
+    name: of the lane or link, or a description of the cycle.
+    tasks: those that take the time.
+    """
 
     kind: Literal["lane", "link", "cycle"]
     name: str
@@ -331,7 +336,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         SpecError: a key is missing or has a value of another type; names file and key.
     """
     where = "plan"
-    if problems := mistyped("plan", source, str | Path | Mapping, "a Plan or its file"):
+    if problems := check_type("plan", source, str | Path | Mapping, "a Plan or its file"):
         raise SpecError(*problems)
     if not isinstance(source, Mapping):
         where = str(source)

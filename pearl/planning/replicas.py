@@ -30,7 +30,10 @@ worth less than they cost to search)."""
 @dataclass(frozen=True)
 class ReplicaSplit:
     """Which tasks run as copies, and the environments of each copy, largest first. No tasks: none
-    is split."""
+    is split.
+
+    shares: environments of each replica.
+    """
 
     tasks: tuple[str, ...] = ()
     shares: tuple[int, ...] = ()

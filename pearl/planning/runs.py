@@ -18,7 +18,7 @@ from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
 from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 Status = Literal["done", "stopped", "interrupted", "failed"]
 STATUSES = ("done", "stopped", "interrupted", "failed")
@@ -30,6 +30,9 @@ ENERGY_SOURCE = re.compile(r"\w+(\+\w+)*")
 class TaskTiming:
     """One task's time per firing as predicted and as measured (median), over `firings` firings.
 
+    task: name, or the members of a fused call joined with +.
+    predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
+    firings: number of timed firings.
     profiled: measured in a separate stretch, as the members of a fused mode must be.
     measured_s is None where nothing was measured.
     """
@@ -47,7 +50,11 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True)
 class TaskDrift:
-    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1."""
+    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1.
+
+    task: name, or the members of a fused call joined with +.
+    predicted_s, measured_s: seconds of a firing.
+    """
 
     task: str
     predicted_s: float
@@ -115,7 +122,11 @@ class TimeToSolution:
 
 @dataclass(frozen=True)
 class StoppedBy:
-    """Which callback ended a run, by its class, and after how many env steps."""
+    """Which callback ended a run, by its class, and after how many env steps.
+
+    by: class name of the callback.
+    env_steps: done at that moment.
+    """
 
     by: str
     env_steps: int
@@ -252,10 +263,10 @@ def load_run(path: str | Path) -> Run:
         )
     for key in ("steady", "returns", "plan"):
         if not isinstance(source.get(key), Mapping):
-            raise SpecError(f"{where}: {key} is {shown(source.get(key))}; an object is needed")
+            raise SpecError(f"{where}: {key} is {quote(source.get(key))}; an object is needed")
     for key, value in source["returns"].items():
         if not fits(value, RETURNS.get(key, "")):
-            raise SpecError(f"{where}: returns.{key} is {shown(value)}; a {RETURNS[key]} is needed")
+            raise SpecError(f"{where}: returns.{key} is {quote(value)}; a {RETURNS[key]} is needed")
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])

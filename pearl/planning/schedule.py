@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 from pearl.graph.period import Arc, simulate, start_times
 from pearl.planning.timing import TimedGraph
 from pearl.trace_events import TraceEvents
-from pearl_devices.validation import is_whole, shown
+from pearl_devices.validation import is_whole, quote
 
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#e15759", "#9c755f")
 """Of tasks; the palette of Tableau 10 without its pink and its grey, which is of transfers."""
@@ -62,7 +62,7 @@ class Timetable:
         """
         if not is_whole(iterations) or iterations < 1:
             raise SpecError(
-                f"iterations is {shown(iterations)}; it must be a whole number of at least 1"
+                f"iterations is {quote(iterations)}; it must be a whole number of at least 1"
             )
         timed = self.timed
         nodes, where = range(len(timed.names)), self._where()

@@ -53,7 +53,12 @@ def delay_s(link: Link, size_bytes: float) -> float:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The mode of every unit of an expansion and the number of its lane on the mode's device."""
+    """The mode of every unit of an expansion and the number of its lane on the mode's device.
+
+    expansion, costs: the graph by firings, and the table of its modes.
+    modes: mode of each unit.
+    lanes: lane of each unit.
+    """
 
     expansion: Expansion
     costs: CostTable
@@ -91,7 +96,11 @@ class Assignment:
     @cached_property
     def extra_s(self) -> tuple[float, ...]:
         """Seconds added to a firing of each unit: pair terms, which concern modes of single tasks
-        and not fused calls, and lane terms."""
+        and not fused calls, and lane terms.
+
+        Raises:
+            SpecError: the pair terms of a task add up to less than minus its time.
+        """
         key = {
             unit[0]: self.modes[u].key
             for u, unit in enumerate(self.expansion.units)
@@ -222,6 +231,8 @@ class Assignment:
 class TimedGraph:
     """The timed graph of an assignment, before its lanes have an order.
 
+    assignment: whose times the graph has.
+    latency_s, occupancy_s: seconds of each firing until its result, and on its lane.
     names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
     copies that a lane or nobody pays for are no nodes: their time is in arcs, and what a lane pays
     in its occupancy_s.

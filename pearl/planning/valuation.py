@@ -31,7 +31,10 @@ PATIENCE = 4
 @dataclass(frozen=True)
 class SampledValues:
     """Period and energy of an iteration in each draw, shape (draws,), seconds and joules; periods
-    are those that a limit on power paces."""
+    are those that a limit on power paces.
+
+    period_s, energy_j: of an iteration, shape (number of samples,).
+    """
 
     period_s: Vector
     energy_j: Vector

@@ -14,8 +14,8 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.population.schedulers import RunStage
 from pearl.seeds import checked_seed
-from pearl.spec.reading import System, bad_keys, load, parse_set
-from pearl_devices.validation import mistyped
+from pearl.spec.reading import System, find_bad_keys, load, parse_set
+from pearl_devices.validation import check_type
 
 MOST = 10_000
 """Limit of the runs of a population (assumed)."""
@@ -93,8 +93,8 @@ def build_population(
     Raises:
         SpecError: a key, a value or a seed is wrong, missing or given twice.
     """
-    problems = mistyped("seeds", seeds, Sequence | None, "a list of seeds, as in [0, 1, 2],")
-    problems += bad_keys("over", over, "lists of values")
+    problems = check_type("seeds", seeds, Sequence | None, "a list of seeds, as in [0, 1, 2],")
+    problems += find_bad_keys("over", over, "lists of values")
     if problems:
         raise SpecError(*problems)
     varied = {key.strip(): tuple(_listed(key, values)) for key, values in (over or {}).items()}

@@ -25,7 +25,7 @@ from pearl.training.compiled import CompiledPlan, compile_plan
 from pearl_devices.discover import free_memory
 from pearl_estimators.host import calibration_file
 from pearl_estimators.host.calibration import CalibrationError, OutdatedError
-from pearl_estimators.host.interference import Shares, named
+from pearl_estimators.host.interference import Shares, share_name
 
 PROCESS_BYTES = 400e6
 """Memory of a run without its arrays (assumed; 230 MB was measured with native kernels)."""
@@ -204,7 +204,7 @@ def _slowdown(made: CompiledPlan, slowdowns: Shares) -> float | None:
     for job in made.calls:
         placed = [made.protocol.plan.task(task) for task in job.tasks]
         share = sum(p.seconds * p.firings for p in placed) / made.plan.period_s
-        name = named(job.kernel, job.variant)
+        name = share_name(job.kernel, job.variant)
         load[name] = load.get(name, 0.0) + share
     pairs = [(a, b) for a in load for b in load if b in slowdowns.get(a, {})]
     if not pairs:

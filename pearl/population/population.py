@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.files import held
+from pearl.files import locking
 from pearl.formatting import count, listed
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, load_metrics
@@ -33,7 +33,7 @@ from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 RESTARTS = 2
 """Default limit of the restarts of a run whose process dies."""
@@ -88,7 +88,7 @@ def sweep(
     search.check(kind, options, population, seeds_given=seeds is not None)
     if out is None and not dry_run:
         raise SpecError("sweep: `out`, a folder for the runs, is needed")
-    if problems := mistyped("sweep: out", out, str | Path | None, "a folder for the runs"):
+    if problems := check_type("sweep: out", out, str | Path | None, "a folder for the runs"):
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
     stored = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
@@ -96,7 +96,7 @@ def sweep(
     watch.print_event(runner.schedule)
     if folder is None or dry_run:
         return runner.result("planned")
-    with interruptible() as interruption, held(folder):
+    with interruptible() as interruption, locking(folder):
         return runner.run(interruption, restarts)
 
 

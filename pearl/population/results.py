@@ -42,6 +42,7 @@ MOST = 16
 class Sweep:
     """The results of a population. `docs/contract.md` lists the keys of the JSON.
 
+    schema: version of the JSON.
     status: planned, running, done, failed or interrupted.
     kind: sweep, asha or tournament.
     name: of the spec.

@@ -9,7 +9,7 @@ from pearl.population.members import Population
 from pearl.population.schedulers import GridScheduler, RunStage, Scheduler, SuccessiveHalving, rungs
 from pearl.population.tournament import Tournament
 from pearl.spec.user_code import build_graph
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 ASHA = ("eta", "min_steps")
 TOURNAMENT = ("rounds", "members", "board")
@@ -30,7 +30,7 @@ def search_kind(
     for kind, options, names in (("asha", asha, ASHA), ("tournament", tournament, TOURNAMENT)):
         if options is None:
             continue
-        if problems := mistyped(kind, options, Mapping, f"a mapping of {', '.join(names)}"):
+        if problems := check_type(kind, options, Mapping, f"a mapping of {', '.join(names)}"):
             raise SpecError(*problems)
         wrong = [n for n in names if type(options.get(n)) is not int or options[n] < 1]
         if wrong or set(options) != set(names):

@@ -22,7 +22,7 @@ from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
 from pearl.report.html import cell_html, page_html
 from pearl.report.lead import plan_lead, run_lead
 from pearl.report.terminal import page_text, terminal_width
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
     from pearl.explanation import Explanation
@@ -57,8 +57,8 @@ class Report:
     explanation: Explanation | None = None
 
     def __post_init__(self) -> None:
-        problems = mistyped("report: plan", self.plan, Plan, "a Plan")
-        problems += mistyped("report: run", self.run, Run | None, "a Run, as `train` returns it,")
+        problems = check_type("report: plan", self.plan, Plan, "a Plan")
+        problems += check_type("report: run", self.run, Run | None, "a Run, as `train` returns it,")
         if problems:
             raise SpecError(*problems)
 

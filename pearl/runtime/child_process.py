@@ -164,6 +164,9 @@ def serve(
 
     program: called with the parent and the first request.
     describe: turns an exception into one line of text.
+
+    Raises:
+        Nothing: the parent gets every exception as a reply.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -40,13 +40,13 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process once its parent has died."""
 
 PR_SET_NAME = 15
-"""prctl(2): the name of a thread, of 15 bytes at most."""
+"""prctl(2): the name of a thread, of at most 15 bytes."""
 
 PACKET_BYTES = 1 << 20
-"""Of a request at most; the kernel's limit for a packet is of the same order."""
+"""Maximum bytes of a request; the kernel's limit for a packet is of the same order."""
 
 HANDLES = 250
-"""File descriptors of a child at most; the kernel takes 253 with a packet (unix(7), SCM_RIGHTS)."""
+"""Maximum file descriptors of a child; the kernel takes 253 with a packet (unix(7), SCM_RIGHTS)."""
 
 START_S = 120.0
 """The server has imported the modules and forked within this time (assumed)."""
@@ -123,6 +123,11 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
+        """Number of the process.
+
+        Raises:
+            TimeoutError: the server has not forked the process within START_S.
+        """
         end_s = time.monotonic() + START_S
         while not self._pid and self.returncode is None:
             self._listen(max(end_s - time.monotonic(), 0.0))

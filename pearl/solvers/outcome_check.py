@@ -12,7 +12,7 @@ from pearl.solvers.model.dag_instance import ends_s, start_times_s
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of, space_of
 from pearl.solvers.orders.list_orders import ring_period
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 TOLERANCE = 1e-6
 """Relative difference up to which two periods or costs count as equal."""
@@ -21,10 +21,10 @@ TOLERANCE = 1e-6
 def fault_of(outcome: object, problem: Problem) -> str:
     """The first fault of an outcome, for an error text; empty where there is none."""
     if not isinstance(outcome, Outcome):
-        return f"it returned {shown(outcome)}, not an Outcome"
+        return f"it returned {quote(outcome)}, not an Outcome"
     best = outcome.best
     if not isinstance(best, Candidate) or not isinstance(best.assignment, Assignment):
-        return f"the best of its outcome is {shown(best)}, not a Found with an Assignment"
+        return f"the best of its outcome is {quote(best)}, not a Found with an Assignment"
     fault = _misplaced(best.assignment, problem) or _misordered(best, problem)
     if not fault and not outcome.bound <= best.cost * (1 + TOLERANCE):
         fault = f"its bound {outcome.bound:.9g} is above the cost {best.cost:.9g} of its plan"

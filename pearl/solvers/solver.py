@@ -35,7 +35,7 @@ from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.user_imports import reason
-from pearl_devices.validation import is_whole, shown
+from pearl_devices.validation import is_whole, quote
 
 FAULTS = (
     ArithmeticError,
@@ -113,7 +113,7 @@ def solve(
     problems += _faults(objective, method, time_limit_s, seed, workers)
     if on_incumbent is not None and not callable(on_incumbent):
         problems.append(
-            f"on_incumbent is {shown(on_incumbent)}; a function of a Plan is needed, or None"
+            f"on_incumbent is {quote(on_incumbent)}; a function of a Plan is needed, or None"
         )
     if problems:
         raise SpecError(*problems)
@@ -135,20 +135,20 @@ def _faults(
     """What is wrong with the options of a solve: a line each."""
     problems = []
     if not is_whole(seed) or seed < 0:
-        problems.append(f"seed is {shown(seed)}; it must be a whole number of at least 0")
+        problems.append(f"seed is {quote(seed)}; it must be a whole number of at least 0")
     if workers is not None and (not is_whole(workers) or workers < 1):
         problems.append(
-            f"workers is {shown(workers)}; it must be a whole number of at least 1, or None for "
+            f"workers is {quote(workers)}; it must be a whole number of at least 1, or None for "
             "the CPUs that this process may use"
         )
     if isinstance(objective, str) and objective in ROBUST:
         objective = "throughput"
     if objective not in OBJECTIVES:
         problems.append(
-            f"objective {shown(objective)} is not known; allowed are {[*OBJECTIVES, *ROBUST]}"
+            f"objective {quote(objective)} is not known; allowed are {[*OBJECTIVES, *ROBUST]}"
         )
     if method is not None and method not in list(METHODS):
-        problems.append(f"method {shown(method)} is not known; allowed are {list(METHODS)}")
+        problems.append(f"method {quote(method)} is not known; allowed are {list(METHODS)}")
     elif method is not None and objective in OBJECTIVES:
         offered = METHODS[method].objectives
         if objective not in offered:

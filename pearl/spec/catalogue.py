@@ -16,7 +16,11 @@ FOLDER = "pearl_configs.devices"
 
 @cache
 def catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Name → device, as it would stand in a platform file."""
+    """Return the devices of the catalogue: name → device, as a platform file writes it.
+
+    Raises:
+        ValueError: a file of the catalogue is wrong, or has a name of another file.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     for file in sorted(files(FOLDER).iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
@@ -29,8 +33,12 @@ def catalogue() -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(found)
 
 
-def written(name: str) -> list[str]:
-    """The lines below a device's name in its file, comments and sources as they stand there."""
+def read_lines(name: str) -> list[str]:
+    """Return the lines below a device's name in its file, with comments and sources.
+
+    Raises:
+        KeyError: the catalogue has no such device.
+    """
     for file in files(FOLDER).iterdir():
         if file.name.endswith(".yaml"):
             found = re.search(rf"^{name}:\n((?:[ ].*\n)+)", file.read_text("utf-8"), re.MULTILINE)

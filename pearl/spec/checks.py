@@ -1,4 +1,6 @@
-"""From a document to a `System`: every section against its model, then what must agree."""
+"""Checks from a document to a `System`: every section against its model, then the sections
+together.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
-from pearl.spec.env_spaces import env_spec, unknown_env
-from pearl.spec.messages import Complaint, complaints, fields_of, nearest
+from pearl.spec.env_spaces import env_spec, is_unknown_env
+from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
 from pearl.spec.models import TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
@@ -33,17 +35,17 @@ from pearl_devices.user_imports import refuse_standard
 SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
 }
-"""Top-level key → what checks it."""
+"""Top-level key → the model that checks its section."""
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
 """What an environment may be called: a gymnasium id, `module:Id-v0`, or `module:callable`."""
 
 Lines = list[tuple[Where, str]]
-"""The way to a value, and the line that says what is wrong with it."""
+"""The path of keys to a value, and the line about its problem."""
 
 
-def shipped(folder: str = "pearl_configs") -> dict[str, str]:
-    """Name → YAML text of the configs (or, in `pearl_configs.platforms`, platforms) that ship."""
+def read_shipped(folder: str = "pearl_configs") -> dict[str, str]:
+    """Read the configs (or, in `pearl_configs.platforms`, platforms) that ship: name → text."""
     found = (f for f in files(folder).iterdir() if f.name.endswith(".yaml"))
     return {f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8") for f in found}
 
@@ -51,11 +53,11 @@ def shipped(folder: str = "pearl_configs") -> dict[str, str]:
 class SpecChecker:
     """One pass over a document. `lines` collects every problem; nothing is raised.
 
-    imports: whether code that the spec names may be imported; without, an environment that is such
-        code is not asked for its spaces, nor an algorithm for its options.
-    given: the platform in the place of that which the spec names; limits are not held against it.
+    imports: whether code that the spec names may be imported. Otherwise a custom environment is not
+        asked for its spaces, nor a custom algorithm for its options.
+    given: a platform that replaces the spec's; limits are not checked against it.
     env: the environment that was found, or None.
-    actions: those that the algorithm can choose, where that is known.
+    actions: those that the algorithm can choose, if known.
     """
 
     def __init__(
@@ -76,12 +78,12 @@ class SpecChecker:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
     def stated(self, name: str, path: str | None) -> StaticSpec | None:
-        """What the spec states, or None with the reasons in `lines`."""
+        """Return what the spec states, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
             if key not in SECTIONS:
                 allowed = ", ".join(SECTIONS)
-                what = f"unknown key{nearest(key, SECTIONS)}; allowed are {allowed}"
+                what = f"unknown key{suggest_nearest(key, SECTIONS)}; allowed are {allowed}"
                 self.complain([((key,), what)])
         named = self.section("name", data.get("name"))
         platform, written = self.platform(data.get("platform", "host"))
@@ -94,9 +96,9 @@ class SpecChecker:
         section = self.section("limits", limits_given, LimitsSection)
         train = self.section("train", data.get("train", {}), Train)
         if algorithm is not None and section is not None:
-            self.complain(list(_of_groups(algorithm, section)))
+            self.complain(list(_check_groups(algorithm, section)))
         if section is not None and platform is not None and self.given is None:
-            self.complain(list(_of_learners(section, platform)))
+            self.complain(list(_check_learners(section, platform)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
             what = (
                 "given 'restart'; only algorithms with a replay take it: an environment that "
@@ -112,9 +114,9 @@ class SpecChecker:
             more = added(section.learners) if section is not None else ()
             # Those of one's own algorithm its graph alone knows.
             tasks = None if own else (*TASKS, *more)
-            self.complain(list(unknown_names(limits_given, platform, tasks)))
+            self.complain(list(find_unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
-                self.complain(list(not_of_makespan(limits_given)))
+                self.complain(list(find_pointless_limits(limits_given)))
         if self.lines or platform is None or algorithm is None:
             return None
         name = named or name
@@ -140,7 +142,7 @@ class SpecChecker:
 
     def ask(self, algorithm: Acting) -> None:
         """What there is to know of the environment, unless its name or the network's is refused."""
-        refused = list(misnamed(algorithm))
+        refused = list(find_misnamed_env(algorithm))
         self.complain(refused)
         known = algorithm.spaces is not None or ":" not in algorithm.env
         if not refused and (self.imports or known):
@@ -148,17 +150,17 @@ class SpecChecker:
             self.complain(found)
 
     def section(self, key: str, data: Any, model: type = Spec) -> Any:
-        """The checked section, or None if it is wrong; `model` names the keys it may have."""
+        """Return the checked section, or None if it is wrong. model: has the allowed keys."""
         adapter = TypeAdapter(model) if key == "algorithm" else SECTIONS[key]
         try:
             return adapter.validate_python(data)
         except ValidationError as error:
             others = _options_by_name() if key == "algorithm" else {}
-            self.complain(complaints(error, data, (key,), model, others))
+            self.complain(list_complaints(error, data, (key,), model, others))
             return None
 
     def algorithm(self, data: Any) -> Acting | None:
-        """The algorithm's options; where they are wrong the environment is still looked up."""
+        """Return the algorithm's options. If they are wrong, the environment is still looked up."""
         if not isinstance(data, Mapping):
             needed = "a mapping with at least name and env"
             given = "missing" if "algorithm" not in self.document.data else f"given {show(data)}"
@@ -167,7 +169,7 @@ class SpecChecker:
         found = self.options(data)
         env = data.get("env")
         if found is None and isinstance(env, str) and "spaces" not in data:
-            self.complain(unknown_env(env))
+            self.complain(is_unknown_env(env))
         return found
 
     def options(self, data: Mapping[str, Any]) -> Acting | None:
@@ -196,8 +198,9 @@ class SpecChecker:
         return found
 
     def unseen(self, data: Mapping[str, Any]) -> Acting | None:
-        """The options of a module that is not imported, which may have options of its own: where
-        they are not those of a family, only the options of every algorithm are checked."""
+        """Check the options of a module that is not imported: those of its family or, if it has
+        none, only the options that every algorithm has.
+        """
         for family in FAMILIES.values():
             with suppress(ValidationError):
                 found: Acting = TypeAdapter(family.own).validate_python(data)
@@ -207,7 +210,7 @@ class SpecChecker:
         return checked
 
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
-        """The platform and how the resolved spec writes it, or None with the reasons in `lines`."""
+        """Return the platform and its resolved form, or None with the reasons in `lines`."""
         where: Where = ("platform",)
         if self.given is not None:
             return self.given, data
@@ -235,7 +238,7 @@ class SpecChecker:
         return platform, entry and unfold(entry, name)
 
     def cluster(self) -> Platform | None:
-        """The running cluster, or None with the reason in `lines`."""
+        """Return the running cluster, or None with the reason in `lines`."""
         from pearl.cluster import CARRIERS, carrier, discovery
 
         train = self.document.data.get("train")
@@ -248,12 +251,12 @@ class SpecChecker:
 
     def platform_file(self, given: str) -> tuple[Document, str]:
         """The document of a shipped platform or of a path, seen from the spec's folder."""
-        texts = shipped("pearl_configs.platforms")
+        texts = read_shipped("pearl_configs.platforms")
         if given in texts:
             return parse(texts[given].encode(), f"{given}.yaml"), given
         if "/" not in given and not given.endswith((".yaml", ".yml")):
             known = ["host", "ray", *sorted(texts)]
-            near = nearest(given, known)
+            near = suggest_nearest(given, known)
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )
@@ -272,9 +275,8 @@ def _options_by_name() -> dict[str, type[Acting]]:
     return found
 
 
-def misnamed(algorithm: Acting) -> Iterator[Complaint]:
-    """The environment, where its name is of no form that there is, and what names code of Python's
-    standard library."""
+def find_misnamed_env(algorithm: Acting) -> Iterator[Complaint]:
+    """Return the problem of an environment name that has no known form, or names code of Python."""
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
@@ -292,7 +294,7 @@ def _stores(a: Acting | None) -> bool:
     return a is None or hasattr(a, "replay")
 
 
-def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
+def _check_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
     """Environment groups that the algorithm or its number of environments does not allow."""
     groups, envs = limits.env_groups, algorithm.num_envs
     if groups > 1 and not isinstance(algorithm, ReplayOptions):
@@ -303,7 +305,7 @@ def _of_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
         yield ("limits", "env_groups"), what
 
 
-def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
+def _check_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
     """More learners than there are lanes for one each, or a reduction of one."""
     if limits.reduction is not None and limits.learners == 1:
         what = f"given {limits.reduction}; one learner has no gradients to average"
@@ -318,8 +320,8 @@ def _of_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complain
         yield ("limits", "learners"), f"{what}: {most} at most, or add cores or hosts"
 
 
-def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Limits, as written, that mean nothing for a single iteration."""
+def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Return the limits, as written, that have no meaning for a single iteration."""
     for key in ("power", "period", "min_throughput"):
         if limits.get(key) is not None:
             what = (
@@ -329,13 +331,10 @@ def not_of_makespan(limits: Mapping[str, Any]) -> Iterator[Complaint]:
             yield ("limits", key), what
 
 
-def unknown_names(
+def find_unknown_names(
     limits: Mapping[str, Any], platform: Platform | None, known_tasks: tuple[str, ...] | None
 ) -> Iterator[Complaint]:
-    """Tasks and devices in `limits`, as written, that do not exist; of each if they are known.
-
-    What is not of the right type is passed over: the section's model says so.
-    """
+    """Return the tasks and devices in `limits` that do not exist, if those are known."""
     devices = tuple(d.name for d in platform.devices) if platform else None
 
     def mapping(key: str) -> Mapping[str, Any]:
@@ -358,7 +357,7 @@ def unknown_names(
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
-                near = nearest(name, known)
+                near = suggest_nearest(name, known)
                 allowed = f"allowed are {', '.join(known)}"
                 yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
 

@@ -1,9 +1,9 @@
-"""Distribution policies: named sets of limits, so that one algorithm runs as each (fragmented
-dataflow, MSRL, Zhu et al. 2022, arXiv 2210.00882).
+"""Distribution policies: named sets of limits, with which one algorithm runs in several layouts.
 
-A policy says where environments step, where actions are chosen and where all else runs; the hosts,
-devices and lanes are those of the system's platform. What steps or acts on other hosts than home is
-shared out among as many copies as there are lanes, at most.
+The layouts are those of fragmented dataflow (MSRL, Zhu et al. 2022, arXiv 2210.00882). A policy
+says where environments step, where actions are chosen and where everything else runs. Hosts,
+devices and lanes are those of the system's platform. Tasks that step or act on other hosts are
+split into at most as many replicas as there are lanes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ PLACES: Mapping[Place, str] = {
     "accelerators": "on devices of other kinds",
     "anywhere": "anywhere",
 }
-"""Place → where that is."""
+"""Place → its meaning in words."""
 
 MOST_COPIES = 64
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Where parts of the loop run.
+    """The places of the parts of the loop.
 
-    environments: those that step environments. acting: those that choose actions. learning: those
-    that make gradient steps. others: all else. any_order: of copies of the actors the rows of
-    whichever is ready are stored next.
+    environments: of tasks that step environments.
+    acting: of tasks that choose actions.
+    learning: of tasks that make gradient steps.
+    others: of all other tasks.
+    any_order: store the rows of any actor replica that is ready.
     """
 
     environments: Place
@@ -81,11 +83,12 @@ PARTS = {
     "network": "acting",
     "environment": "environments",
 }
-"""Structure of a task's kernel → the field of `Distribution` that places it, first what decides."""
+"""Structure of a task's kernel → the field of `Distribution` that places it, the deciding one
+first."""
 
 
 def apply_policy(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:
-    """The limits that a policy stands for on a platform, within those given.
+    """Return the limits of a policy on a platform, within the given limits.
 
     Raises:
         SpecError: the platform has no such places, or a given limit contradicts the policy.
@@ -165,8 +168,10 @@ def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
 def _turns(
     name: str, policy: Distribution, graph: TaskGraph, platform: Platform, given: Limits
 ) -> dict[str, tuple[str, ...]]:
-    """Task → the devices of its learner's host; of what no learner has to itself, of home. Empty
-    where the policy has one learner."""
+    """Map each task to the devices of its learner's host; shared tasks to those of the local host.
+
+    Empty if the policy has one learner.
+    """
     if policy.learning != "each":
         return {}
     if given.learners < 2:

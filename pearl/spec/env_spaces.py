@@ -9,17 +9,14 @@ from typing import Any
 
 from pearl.algorithms.options import Acting, Deep, RolloutOptions, TabularOptions
 from pearl.algorithms.spaces import Spaces
-from pearl.spec.messages import Complaint, nearest
+from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices.user_imports import environment, reason
 
 
 def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:
-    """The environment of `algorithm`, or what is wrong with it.
-
-    actions: those that the algorithm can choose: discrete, continuous, or both.
-    """
+    """Return the environment of `algorithm`, or its problems."""
     where: Where = ("algorithm", "env")
     if algorithm.spaces is not None:
         env, problems = _given(algorithm, algorithm.spaces)
@@ -35,7 +32,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
         problems = [*problems, (("algorithm", "frame_stack"), what)]
     elif env is not None:
         env = replace(env, stack=stack)
-        problems = [*problems, *((where, what) for what in _unfit(algorithm, env))]
+        problems = [*problems, *((where, what) for what in _find_unfit_actions(algorithm, env))]
     tabular = isinstance(algorithm, TabularOptions)
     if env is not None and not problems and tabular and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
@@ -43,7 +40,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
     return env, problems
 
 
-def _unfit(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
+def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
     """Actions that an algorithm cannot take."""
     if isinstance(algorithm, RolloutOptions):
         return
@@ -61,8 +58,8 @@ def _unfit(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
         )
 
 
-def unknown_env(env: str) -> list[Complaint]:
-    """Whether gymnasium knows an id, asked where the rest of the section is wrong anyway."""
+def is_unknown_env(env: str) -> list[Complaint]:
+    """Return whether gymnasium lacks an id; used if the rest of the section is wrong anyway."""
     import gymnasium
 
     if ":" in env or env in gymnasium.registry:
@@ -71,7 +68,7 @@ def unknown_env(env: str) -> list[Complaint]:
         gymnasium.spec(env)
     except gymnasium.error.Error:
         known = f"gymnasium knows {len(gymnasium.registry)} ids, and `module:callable` is allowed"
-        what = f"no environment {show(env)}{nearest(env, gymnasium.registry)}; {known}"
+        what = f"no environment {show(env)}{suggest_nearest(env, gymnasium.registry)}; {known}"
         if env.startswith("ALE/") or "NoFrameskip-" in env:
             what += f"; Atari games come with `pip install ale-py`, as {show(f'ale_py:{env}')}"
         return [(("algorithm", "env"), what)]
@@ -79,16 +76,18 @@ def unknown_env(env: str) -> list[Complaint]:
 
 
 def _reset_info(env: Any) -> Any:
-    """What an environment says at a reset beside the observation; nothing where the reset fails,
-    which whoever binds the environment reports with its number and step."""
+    """Return the info of an environment's reset; empty if the reset fails.
+
+    Binding the environment later reports such a failure with its number and step.
+    """
     try:
         return env.reset()[1]
     except Exception:  # a program of others: whatever it raises
         return {}
 
 
-def misstated(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
-    """Where the environment itself, which is built for that, is not as the spec states it."""
+def find_misstatements(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
+    """Build the environment, and return the differences between it and the spec."""
     env, problems = _asked(algorithm)
     for key in ("obs", "actions", "act", "choices", "start"):
         given, has = getattr(stated, key), getattr(env, key, None)
@@ -150,7 +149,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     from pearl_devices.primitives.envs.spaces import choices, pixels, starts
 
     where: Where = ("algorithm", "env")
-    unknown = unknown_env(algorithm.env)
+    unknown = is_unknown_env(algorithm.env)
     if unknown:
         return None, unknown
     try:
@@ -176,7 +175,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
-    if stack and _stacked(observation.shape, stack):
+    if stack and _is_stacked(observation.shape, stack):
         what = f"given {stack}; {show(algorithm.env)} observes {list(observation.shape)}, which is "
         what += f"a stack of {stack} frames already, and they would be stacked again; leave it at 0"
         what += ", or take the wrapper that stacks out of the environment"
@@ -204,21 +203,23 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     own = isinstance(algorithm, Deep) and algorithm.network is not None
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
-    sizes["note"] = _flattened(observation, sizes.get("pixels", ()))
+    sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)
     return spec, []
 
 
-def _stacked(shape: tuple[int, ...], stack: int) -> bool:
-    """Whether observations of this shape are stacks of so many frames: along the first axis, or
-    along the last one of images with one channel. Three there are taken as colours."""
+def _is_stacked(shape: tuple[int, ...], stack: int) -> bool:
+    """Whether observations of this shape are stacks of `stack` frames, along the first axis.
+
+    Images with one channel may be stacked along the last axis; three channels there are colours.
+    """
     colours = stack == 3 and len(shape) == 3
     return len(shape) >= 3 and not colours and stack in (shape[0], shape[-1])
 
 
-def _flattened(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
-    """What is done to observations that are no plain vectors, in words; empty for those."""
+def _describe_flattening(space: Any, scaled: tuple[tuple[int, int], ...]) -> str:
+    """Describe how observations become vectors; empty for plain vectors."""
     import gymnasium
 
     said = []

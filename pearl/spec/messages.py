@@ -1,4 +1,6 @@
-"""What pydantic found wrong → `what was given; what is allowed`, with the nearest right name."""
+"""Messages for problems that pydantic reports: the given value, the allowed ones, the nearest
+name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from pearl.spec.yaml_reader import Where, show
 
 Complaint = tuple[Where, str]
-"""The way to a value, and what is wrong with it."""
+"""The path of keys to a value, and its problem."""
 
 _ALLOWED = {
     "int_type": "a whole number",
@@ -56,12 +58,15 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 LEAST, FEW = 2, 3
-"""Letters of a beginning by which names are offered, and names at most."""
+"""Minimum letters of a beginning that selects names, and maximum number of names."""
 
 
-def nearest(given: object, names: Iterable[str]) -> str:
-    """` (did you mean x?)` for a name that is all but the same, else those that begin so, else the
-    most similar one, or nothing."""
+def suggest_nearest(given: object, names: Iterable[str]) -> str:
+    """Return ` (did you mean x?)` for a wrong name; empty if no name is similar.
+
+    A name that is almost the same comes first, then names with the same beginning, then the most
+    similar one.
+    """
     text, all_names = str(given)[:200], list(names)
     begin = [name for name in all_names if name.startswith(text.lower())][:FEW]
     found = difflib.get_close_matches(text, all_names, 1, 0.8)
@@ -70,33 +75,33 @@ def nearest(given: object, names: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
-def _near(key: object, allowed: Iterable[str]) -> str:
+def _suggest_key(key: object, allowed: Iterable[str]) -> str:
     """` (did you mean x?)`: the key that other libraries call so, or the most similar name."""
     called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
-    return f" (did you mean {' or '.join(called)}?)" if called else nearest(key, allowed)
+    return f" (did you mean {' or '.join(called)}?)" if called else suggest_nearest(key, allowed)
 
 
 def allow(error: object) -> str:
-    """The second half of a line from a ValueError that says what is allowed, or also why not."""
+    """Return the second half of a message for a ValueError that states what is allowed."""
     return str(error) if ";" in str(error) else f"allowed: {error}"
 
 
-def complaints(
+def list_complaints(
     error: ValidationError, data: Any, where: Where, model: type, others: Mapping[str, type] = {}
 ) -> list[Complaint]:
-    """Every problem in `error`; `data` was checked against `model` and stands at `where`.
+    """List every problem in `error`. `data` was checked against `model` and stands at `where`.
 
-    others: name → further models, so that a key of theirs is recognised.
+    others: name → further models, whose keys are recognised.
     """
     found: list[Complaint] = []
     for detail in error.errors(include_url=False):
-        path = _path(detail, data)
-        found.append(((*where, *path), _what(detail, path, model, others)))
+        path = _strip_path(detail, data)
+        found.append(((*where, *path), _explain(detail, path, model, others)))
     return found
 
 
-def _path(detail: ErrorDetails, data: Any) -> Where:
-    """The error's location without what pydantic adds (tags of unions, `[key]`)."""
+def _strip_path(detail: ErrorDetails, data: Any) -> Where:
+    """The error's location without pydantic's additions (tags of unions, `[key]`)."""
     path: Where = ()
     for part in detail["loc"]:
         inside = (isinstance(data, Mapping) and part in data) or (
@@ -109,7 +114,7 @@ def _path(detail: ErrorDetails, data: Any) -> Where:
     return path
 
 
-def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
+def _explain(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, type]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner = model_at(model, path[:-1])
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -117,14 +122,14 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
         for name, other in others.items():
             if other is not model and key in fields_of(model_at(other, path[:-1])):
                 return f"a key of algorithm {name}; this algorithm takes {', '.join(allowed)}"
-        return f"unknown key{_near(key, allowed)}; allowed are {', '.join(allowed)}"
+        return f"unknown key{_suggest_key(key, allowed)}; allowed are {', '.join(allowed)}"
     if kind == "missing":
         description = (fields_of(owner)[str(path[-1])].description or str(path[-1])).rstrip(".")
         return f"missing; needed: {description[:1].lower()}{description[1:]}"
     given = f"given {show(detail['input'])}"
     if kind == "literal_error":
         names = [n.strip("'") for n in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"{given}{nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
+        return f"{given}{suggest_nearest(detail['input'], names)}; allowed: {' or '.join(names)}"
     if kind == "value_error":
         return f"{given}; {allow(context['error'])}"
     allowed_text = _ALLOWED.get(kind)
@@ -137,28 +142,28 @@ def _what(detail: ErrorDetails, path: Where, model: type, others: Mapping[str, t
 
 
 def fields_of(model: Any) -> Mapping[str, Any]:
-    """Key → field of a model; nothing for what is no model."""
+    """Map the keys of a model to its fields; empty for a value that is no model."""
     found: Mapping[str, Any] = getattr(model, "__pydantic_fields__", {})
     return found
 
 
 def model_at(model: Any, path: Where) -> Any:
-    """The model of the value at `path` inside `model`, or None where there is none."""
+    """Return the model of the value at `path` inside `model`; None if there is no model."""
     at = model
     for part in path:
-        at = _core(at)
+        at = _unwrap(at)
         if fields_of(at):
             field = fields_of(at).get(str(part))
             at = field.annotation if field is not None else None
         else:  # dict[str, M] or tuple[M, ...]
             at = next((a for a in reversed(get_args(at)) if a is not Ellipsis), None)
-    at = _core(at)
+    at = _unwrap(at)
     return at if fields_of(at) else None
 
 
-def _core(annotation: Any) -> Any:
-    """What stands inside `Annotated[…]` and `… | None`: a model or a container, if there is one."""
+def _unwrap(annotation: Any) -> Any:
+    """The model or container inside `Annotated[…]` and `… | None`, if there is one."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
-        inner = [_core(a) for a in get_args(annotation)]
+        inner = [_unwrap(a) for a in get_args(annotation)]
         return next((a for a in inner if fields_of(a) or get_origin(a) is not None), None)
     return annotation

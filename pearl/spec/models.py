@@ -1,8 +1,7 @@
-"""What a spec may say, section by section, as frozen dataclasses checked by pydantic.
+"""The sections of a spec as frozen dataclasses that pydantic checks.
 
-What `load` accepts and what editors are told (the JSON Schema) are the same declarations; the
-options of an algorithm are in its module (`pearl.algorithms`), platforms in
-`pearl.spec.platform_files`.
+The same declarations define what `load` accepts and the JSON Schema for editors. The options of an
+algorithm are in its module (`pearl.algorithms`), platforms in `pearl.spec.platform_files`.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "rob
 class LimitsSection:
     """What a plan may do. Slack limits are 0 by default: the sequential program."""
 
-    power: Watts | None = Field(default=None, description="Average power at most, e.g. 350 W.")
+    power: Watts | None = Field(default=None, description="Maximum average power, e.g. 350 W.")
     period: Seconds | None = Field(
-        default=None, description="Time of one iteration at most, e.g. 2 ms."
+        default=None, description="Maximum time of one iteration, e.g. 2 ms."
     )
     min_throughput: PerSecond | None = Field(
-        default=None, description="Env steps per second at least, e.g. 5000 /s."
+        default=None, description="Minimum env steps per second, e.g. 5000 /s."
     )
     policy_lag: StrictInt = Field(
         default=0, ge=0, le=1000, description="Param syncs by which acting may lag behind."
@@ -73,33 +72,33 @@ class LimitsSection:
         default=0,
         ge=0,
         le=1000,
-        description="Gradient steps whose priorities a draw may not have seen yet.",
+        description="Gradient steps whose new priorities a replay sample may miss.",
     )
     env_groups: StrictInt = Field(
         default=1,
         ge=1,
         le=10_000,
-        description="Groups that the environments are split in; each acts with what the last of "
-        "them saw, so that one can step while another's actions are computed. With a replay only.",
+        description="Number of groups of environments. One group steps while PEARL computes the "
+        "actions of another. Only for algorithms with a replay.",
     )
     learners: Copies = Field(
         default=1,
-        description="Learners with averaged gradients (data parallel): each computes the gradient "
-        "of an equal share of every batch, and all take the same step with the mean.",
+        description="Learners with averaged gradients (data parallel). Each computes the gradient "
+        "of an equal share of every batch; all take the same step with the mean.",
     )
     reduction: Literal["star", "shards"] | None = Field(
         default=None,
-        description="How the learners' gradients are averaged: all of them by one task at home "
-        "(star), or a part of every network beside each learner (shards). The bits are the same. "
-        "By default the one predicted to be quicker.",
+        description="How gradients of learners are averaged: all by one task on the local host "
+        "(star), or a part of every network at each learner (shards). The bits are the same. "
+        "Default: the one that is predicted to be faster.",
     )
     any_order: StrictBool = Field(
         default=False,
-        description="Store the transitions of whichever copy of the actors is ready, at most "
-        "policy_lag param syncs old. Such runs are not reproducible.",
+        description="Store transitions of any actor replica that is ready, at most policy_lag "
+        "param syncs old. Such runs are not reproducible.",
     )
     memory: dict[str, Bytes] = Field(
-        default_factory=dict, description="Device → memory at most, e.g. {gpu: 8 GiB}."
+        default_factory=dict, description="Device → maximum memory, e.g. {gpu: 8 GiB}."
     )
     devices: dict[str, Names] = Field(
         default_factory=dict, description="Task → the devices it may use."
@@ -112,8 +111,8 @@ class LimitsSection:
     apart: Pairs = Field(default=(), description="Pairs of tasks that never share a lane.")
     replicas: dict[str, Copies] = Field(
         default_factory=dict,
-        description="Acting task → copies at most, each on a share of the environments, e.g. "
-        "{env_step: 4}.",
+        description="Acting task → maximum number of replicas, each with a share of the "
+        "environments, e.g. {env_step: 4}.",
     )
     distribution: (
         Literal[
@@ -127,16 +126,16 @@ class LimitsSection:
         | None
     ) = Field(
         default=None,
-        description="A set of limits by name: where environments step, actions are chosen and the "
-        "rest runs, and copies of actors on other hosts. Without it the planner chooses.",
+        description="A named set of limits: where environments step, where actions are chosen, "
+        "where the rest runs, and actor replicas on other hosts. Default: the planner chooses.",
     )
     max_lanes: StrictInt | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Lanes of the plan at most. By default as many as the devices have, but 1 on "
-        "platform host with one learner: a plan of one lane there needs no kernel timed before it "
-        "is trained.",
+        description="Maximum number of lanes of the plan. Default: as many as the devices have, "
+        "but 1 on platform host with one learner, because such a plan needs no kernel timings "
+        "before training.",
     )
 
 
@@ -149,7 +148,7 @@ class Train:
     )
     seed: StrictInt = Field(default=0, ge=0, lt=SEEDS, description="Seed of every random stream.")
     evaluate_every: StrictInt = Field(
-        default=5000, ge=0, le=10**12, description="Env steps between evaluations; 0 is never."
+        default=5000, ge=0, le=10**12, description="Env steps between evaluations; 0: never."
     )
     evaluate_episodes: StrictInt = Field(
         default=5, ge=1, le=10_000, description="Greedy episodes of one evaluation."
@@ -158,60 +157,60 @@ class Train:
         default=20,
         ge=0,
         le=10_000,
-        description="Greedy episodes that judge the best policy; 0 judges none.",
+        description="Greedy episodes of the final evaluation; 0: none.",
     )
     evaluate_max_steps: StrictInt | None = Field(
         default=None,
         ge=1,
         le=10**12,
-        description="Env steps after which an evaluation cuts an episode; by default the limit of "
-        "the environment, or 10,000 where it has none.",
+        description="Env steps after which an evaluation cuts an episode. Default: the limit of "
+        "the environment, or 10,000 if the environment has none.",
     )
     evaluate_in: Literal["auto", "pauses", "lane"] = Field(
         default="auto",
-        description="Where evaluations are played: while the lanes wait (pauses), or in a process "
-        "of their own beside them (lane), one interval later known. auto is lane where they would "
-        "else take over 5 % of the time, a core is free and the run is long enough.",
+        description="Where evaluations run: while the lanes wait (pauses), or in another process "
+        "(lane), with the result one interval later. auto is lane if pauses would take over 5 % of "
+        "the time, a core is free and the run is long enough.",
     )
     checkpoint_every: StrictInt | None = Field(
         default=None,
         ge=0,
         le=10**12,
-        description="Env steps between checkpoints; 0 writes one at the end only. By default "
-        "10000, or more where the run would wait for them for over 2 % of its time.",
+        description="Env steps between checkpoints; 0: only one, at the end. Default: 10000, or "
+        "more if the run would wait for checkpoints for over 2 % of its time.",
     )
     checkpoint_replay: StrictBool = Field(
         default=True,
-        description="Whether checkpoints hold the replay. Without it a run that goes on fills it "
-        "anew before it learns on, and does not equal one that went through.",
+        description="Whether checkpoints hold the replay. Without the replay, a resumed run "
+        "refills it before learning continues, and differs from an uninterrupted run.",
     )
     lanes: Literal["one", "threads", "processes", "ray"] | None = Field(
         default=None,
-        description="Where lanes beside the one that updates run: in processes or threads of their "
-        "own, or one after the other in one thread, all on this machine; or those of other hosts "
-        "in Ray actors there and the rest in processes (ray). The results are the same. By default "
-        "ray where the plan has lanes on other hosts, else processes.",
+        description="Where all lanes except the one that updates run: in processes, in threads, or "
+        "in turn in one thread, all on this machine; or in Ray actors on other hosts and in "
+        "processes here (ray). The results are the same. Default: ray if the plan has lanes on "
+        "other hosts, else processes.",
     )
     carrier: Annotated[Literal["tcp", "ray"], BeforeValidator(_carrier)] | None = Field(
         default=None,
-        description="What carries messages to lanes on other hosts: TCP connections between the "
-        "nodes, or calls of Ray. The results are the same. By default tcp, or ray where "
-        "Ray encrypts what crosses (RAY_USE_TLS).",
+        description="The carrier of messages to lanes on other hosts: TCP connections between the "
+        "nodes, or calls of Ray. The results are the same. Default: tcp, or ray if Ray encrypts "
+        "its traffic (RAY_USE_TLS).",
     )
     on_env_failure: Literal["restart", "stop"] = Field(
         default="stop",
-        description="What to do once an environment has raised an error, given NaN or a wrong "
-        "shape, or not answered: restart it, or stop with a checkpoint.",
+        description="Reaction to an environment that raises an error, returns NaN or a wrong "
+        "shape, or does not answer: restart it, or stop with a checkpoint.",
     )
     env_time_limit: Seconds | None = Field(
         default=None,
-        description="What one step of an environment may take at most, by default 60 s; native "
-        "ones are not timed.",
+        description="Maximum time of one step of an environment. Default: 60 s. Native "
+        "environments are not timed.",
     )
     calibrate_after: StrictBool = Field(
         default=True,
-        description="Whether `pearl train` times the kernels of a run that were never timed here, "
-        "once its report is printed and its files are written, for at most 5 s.",
+        description="Whether `pearl train` times untimed kernels of a run for at most 5 s, after "
+        "its report is printed and its files are written.",
     )
 
 
@@ -219,23 +218,24 @@ class Train:
 class Spec:
     """A system: an algorithm, a platform, an objective, limits, and how long to train."""
 
-    algorithm: Acting = Field(description="What is trained, and on which environment.")
+    algorithm: Acting = Field(description="The algorithm and its environment.")
     name: StrictStr | None = Field(
         default=None,
         min_length=1,
         max_length=100,
-        description="Name of the system in reports; the file's name by default.",
+        description="Name of the system in reports. Default: the name of the file.",
     )
     platform: StrictStr | PlatformFile | HostsFile = Field(
         default="host",
-        description="Where: host (this machine), ray (the running cluster), a shipped name, "
-        "a path, or a platform inline.",
+        description="The machine: host (this machine), ray (the running cluster), a shipped name, "
+        "a path, or an inline platform.",
     )
     objective: Objective = Field(
         default="throughput",
-        description="What the plan is best at: env steps per second, env steps per joule, or the "
-        "time until the first iteration is complete; robust, robust_worst: env steps per second "
-        "within the bands of the estimates, by least mean and least worst regret.",
+        description="What the plan maximises: env steps per second, or env steps per joule; "
+        "makespan minimises the time of the first iteration. robust and robust_worst: env steps "
+        "per second within the bands of the estimates, by the least mean or the least worst "
+        "regret.",
     )
     limits: LimitsSection = Field(
         default_factory=LimitsSection, description="What the plan may do."

@@ -23,7 +23,7 @@ from pydantic_core import PydanticKnownError
 
 from pearl.algorithms.options import STRICT
 from pearl.spec.catalogue import catalogue
-from pearl.spec.messages import Complaint, allow, nearest
+from pearl.spec.messages import Complaint, allow, suggest_nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
@@ -31,7 +31,7 @@ from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
 from pearl_devices.base import UNTIMED
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-"""Module path of a device kind of the user's own."""
+"""Module path of a custom device kind."""
 
 Count = Annotated[Sourced, Number(None, whole=True)]
 Bytes = Annotated[Sourced, Number("bytes")]
@@ -117,8 +117,8 @@ HERE = "here"
 """In a device's place: the CPU of this machine, as `pearl_devices.discover` finds it."""
 
 
-def _described(given: Any) -> Any:
-    """A device of the catalogue where only its name is given, and what stands for HERE."""
+def _resolve_entry(given: Any) -> Any:
+    """Return the device for an entry that is only a name of the catalogue, or HERE."""
     if not isinstance(given, str):
         return given
     known = catalogue()
@@ -128,7 +128,7 @@ def _described(given: Any) -> Any:
         names = ", ".join(known)
         raise ValueError(
             f"a mapping, {HERE!r} (the CPU of this machine), or a device of the catalogue"
-            f"{nearest(given, known)}: {names}"
+            f"{suggest_nearest(given, known)}: {names}"
         )
     return known[given]
 
@@ -140,7 +140,7 @@ def this_cpu() -> DeviceEntry:
 
 
 NamedDevice = Annotated[
-    DeviceEntry, BeforeValidator(_described, json_schema_input_type=DeviceEntry | str)
+    DeviceEntry, BeforeValidator(_resolve_entry, json_schema_input_type=DeviceEntry | str)
 ]
 
 Ends = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
@@ -183,7 +183,7 @@ def _with_sources(numbers: Mapping[str, Sourced], source: str | None) -> dict[st
 
 
 def count_unsourced(platform: Platform) -> str:
-    """How many of a platform's numbers come from its file alone, in words; empty where none do."""
+    """Say how many of a platform's numbers come only from its file; empty if there are none."""
     sources = [s for d in platform.devices for s in d.sources.values()]
     sources += [s for link in platform.links for s in link.sources.values()]
     mine = sources.count(YOURS)

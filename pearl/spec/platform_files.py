@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ValidationError
 
 from pearl.algorithms.options import STRICT
-from pearl.spec.messages import Complaint, complaints
+from pearl.spec.messages import Complaint, list_complaints
 from pearl.spec.platform_entries import (
     HERE,
     LinkEntry,
@@ -87,7 +87,7 @@ def read_platform(
         entry = HOSTS.validate_python(data) if several else PLATFORM.validate_python(data)
     except ValidationError as error:
         model = HostsFile if several else PlatformFile
-        return None, None, complaints(error, data, where, model)
+        return None, None, list_complaints(error, data, where, model)
     hosts = entry.hosts if isinstance(entry, HostsFile) else {"": entry}
     ways = {host: (*where, "hosts", host) if host else where for host in hosts}
     problems: list[Complaint] = []

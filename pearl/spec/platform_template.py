@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.spec.catalogue import catalogue, written
-from pearl.spec.messages import nearest
+from pearl.spec.catalogue import catalogue, read_lines
+from pearl.spec.messages import suggest_nearest
 from pearl.spec.platform_entries import HERE
 from pearl.spec.yaml_reader import parse, show
 from pearl_devices import BACKENDS
@@ -24,11 +24,12 @@ FORM = "write NAME=DEVICE, …, the host's CPU first, such as cpu=ryzen_9_7950x,
 
 
 def platform_text(given: str) -> str:
-    """Return a platform file for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`, with every number
-    of its devices, the usual links, and their sources.
+    """Write a platform file for text such as `cpu=ryzen_9_7950x,gpu=rtx_4090x2`.
+
+    The file holds every number of the devices and of the usual links, with their sources.
 
     Raises:
-        SpecError: the text has another form, or names what is not in the catalogue.
+        SpecError: the text has another form, or names a device that is not in the catalogue.
     """
     devices = dict(_devices(given))
     host = next(iter(devices))
@@ -43,7 +44,7 @@ def platform_text(given: str) -> str:
         if of == HERE:
             lines.append(f"  {name}: {HERE}")
         else:
-            lines += [f"  {name}:", *(f"  {line}" for line in written(of))]
+            lines += [f"  {name}:", *(f"  {line}" for line in read_lines(of))]
     links = [
         f"  - {{between: [{host}, {name}], {_link(name, kinds[name])}}}"
         for name, of in devices.items()
@@ -66,7 +67,8 @@ def _devices(given: str) -> Iterator[tuple[str, str]]:
         if of not in catalogue() and of != HERE:
             names = ", ".join(catalogue())
             raise SpecError(
-                f"--platform: no device {show(of)} in the catalogue{nearest(of, catalogue())}; "
+                f"--platform: no device {show(of)} in the catalogue"
+                f"{suggest_nearest(of, catalogue())}; "
                 f"allowed are {HERE} (the CPU of this machine), {names}"
             )
         for n in range(count):

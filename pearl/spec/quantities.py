@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from pearl.spec.units import DIMENSIONS, quantity, text
+from pearl.spec.units import DIMENSIONS, format_quantity, parse_quantity
 
 
 class Si(float):
@@ -23,9 +23,14 @@ class Quantity:
         self.dimension, self.zero = dimension, zero
 
     def read(self, given: object) -> float:
+        """Read a quantity with its unit.
+
+        Raises:
+            ValueError: the value is no such quantity; the text names the unit and an example.
+        """
         if isinstance(given, Si):
             return given
-        value = quantity(given, self.dimension)
+        value = parse_quantity(given, self.dimension)
         if value < 0 or (value == 0 and not self.zero):
             what = DIMENSIONS[self.dimension]
             least = "at least 0" if self.zero else "above 0"
@@ -33,7 +38,7 @@ class Quantity:
         return Si(value)
 
     def write(self, value: float) -> str:
-        return text(value, self.dimension)
+        return format_quantity(value, self.dimension)
 
     def json_schema(self) -> dict[str, Any]:
         what = DIMENSIONS[self.dimension]
@@ -56,7 +61,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Sourced:
-    """A number in SI units and where it comes from; None if only the entry names a source."""
+    """A number in SI units and where it comes from; None if only the entry names a source.
+
+    value: in SI units.
+    source: in words.
+    """
 
     value: float
     source: str | None = None
@@ -73,6 +82,11 @@ class Number:
         self.whole = whole
 
     def read(self, given: object) -> Sourced:
+        """Read a number of a platform file with its source.
+
+        Raises:
+            ValueError: the value is neither a number nor a mapping of value and source.
+        """
         if isinstance(given, Sourced):
             return given
         if not isinstance(given, Mapping):

@@ -19,14 +19,23 @@ from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Own, OwnRollout
 from pearl.errors import SpecError
-from pearl.spec.checks import Lines, SpecChecker, shipped
-from pearl.spec.messages import nearest
+from pearl.spec.checks import Lines, SpecChecker, read_shipped
+from pearl.spec.messages import suggest_nearest
 from pearl.spec.models import Spec
 from pearl.spec.system import EnvSpec, StaticSpec, System
 from pearl.spec.template import init_text
-from pearl.spec.yaml_reader import Document, Where, dotted, parse, plain, read_bytes, scalar, show
+from pearl.spec.yaml_reader import (
+    Document,
+    Where,
+    join_keys,
+    parse,
+    parse_scalar,
+    plain,
+    read_bytes,
+    show,
+)
 from pearl_devices import Platform
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 __all__ = [
     "EnvSpec",
@@ -38,7 +47,7 @@ __all__ = [
     "load_static",
     "load_static_on",
     "parse_set",
-    "shipped",
+    "read_shipped",
 ]
 
 
@@ -64,8 +73,10 @@ def load(
 
 
 def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
-    """The system of a spec as `System.raw` has it, on a platform that is not looked for again: that
-    of the run in a process of its own, or this machine where only the policy counts."""
+    """Load a spec, in the form of `System.raw`, on a platform that is given.
+
+    The platform is that of a run in another process, or this machine if only the policy counts.
+    """
     stated, env = _read(spec, None, imports=True, given=platform)
     assert env is not None
     return System(**vars(stated), env=env)
@@ -79,8 +90,9 @@ def load_static_on(platform: Platform, spec: Path) -> StaticSpec:
 def load_static(
     spec: str | Path | Mapping[str, Any], *, set: Mapping[str, object] | None = None
 ) -> StaticSpec:
-    """As `load`, but without importing anything that the spec names (`pearl.spec.trust.named`):
-    modules of its own it does not look at, and environments that are one it does not ask for their
+    """Load a spec without importing code that it names (`pearl.spec.trust.find_named_code`).
+
+    The options of custom modules are not checked, and custom environments are not asked for their
     spaces.
     """
     return _read(spec, set, imports=False)[0]
@@ -93,9 +105,9 @@ def _read(
     imports: bool,
     given: Platform | None = None,
 ) -> tuple[StaticSpec, EnvSpec | None]:
-    problems = mistyped(
+    problems = check_type(
         "spec", spec, str | Path | Mapping, "a path, the name of a shipped spec or a mapping"
-    ) + bad_keys("set", set, 'values, as in {"train.steps": 1000}')
+    ) + find_bad_keys("set", set, 'values, as in {"train.steps": 1000}')
     if problems:
         raise SpecError(*problems)
     document, name, path = _open(spec)
@@ -108,26 +120,33 @@ def _read(
     stated = check.stated(name, path)
     lines += check.lines
     if lines or stated is None:
-        raise SpecError(*_in_order(lines, unread))
+        raise SpecError(*_sort_lines(lines, unread))
     return stated, check.env
 
 
-def bad_keys(name: str, given: object, values: str) -> list[str]:
-    """The reason why an argument is no mapping from dotted keys of a spec; none where it is, or
-    is None."""
+def find_bad_keys(name: str, given: object, values: str) -> list[str]:
+    """Return why an argument is no mapping from dotted keys of a spec; none for a mapping or
+    None.
+    """
     if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
         return []
-    return mistyped(name, given, NoneType, f"a mapping from dotted keys to {values}")
+    return check_type(name, given, NoneType, f"a mapping from dotted keys to {values}")
 
 
 def parse_set(argument: str) -> tuple[str, object]:
-    """`'train.steps=1000'` → `('train.steps', 1000)`, read as in a file (`[a, b]` is a list)."""
+    """Parse an argument of `--set`: `'train.steps=1000'` → `('train.steps', 1000)`.
+
+    Values are read as in a file: `[a, b]` is a list.
+
+    Raises:
+        SpecError: the argument is not KEY=VALUE, or its value is not YAML.
+    """
     key, equals, value = argument.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"set {show(argument)}: not key.path=value")
     key = key.strip()
     if value.lstrip()[:1] not in ("[", "{", '"', "'"):
-        return key, scalar(value.strip())
+        return key, parse_scalar(value.strip())
     document = parse(f"value: {value}".encode("utf-8", "replace"), f"set {key}")
     if document.problems:
         raise SpecError(*(line for _, line in document.problems))
@@ -135,8 +154,7 @@ def parse_set(argument: str) -> tuple[str, object]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of specs, for editors. The options of a module of the user's own may be
-    others than it knows."""
+    """Return the JSON Schema of specs, for editors. Custom modules may have other options."""
     titles = {name: "".join(map(str.capitalize, name.split("_"))) for name in ALGORITHMS}
     models: dict[str, Any] = {title: algorithm(name).Options for name, title in titles.items()}
     models |= {"Spec": Spec, "Own": Own, "OwnRollout": OwnRollout}
@@ -172,15 +190,15 @@ def _open(spec: str | Path | Mapping[str, Any]) -> tuple[Document, str, str | No
         return plain(spec, "<spec>"), "spec", None
     name = str(spec)
     if isinstance(spec, str) and "/" not in name and not Path(name).suffix:
-        texts = shipped()
+        texts = read_shipped()
         if name in texts:
             return parse(texts[name].encode(), f"{name}.yaml"), name, None
         if not _exists(Path(name)):
             known = ", ".join(sorted(texts))
-            near = nearest(name, texts)
+            near = suggest_nearest(name, texts)
             raise SpecError(f"{show(name)}: no file and no shipped spec{near}; shipped: {known}")
     path = Path(name)
-    if path.stem in shipped() and not _exists(path):
+    if path.stem in read_shipped() and not _exists(path):
         raise SpecError(f"{show(name)}: no such file; the shipped spec is called {path.stem}")
     return parse(read_bytes(path, name), name), path.stem or "spec", name
 
@@ -193,7 +211,7 @@ def _exists(path: Path) -> bool:
 
 
 def _lay_over(document: Document, key: str, value: object) -> Lines:
-    """Put `value` at the dotted `key`; what is in the way is a problem."""
+    """Put `value` at the dotted `key`. A value on the way that has no keys is a problem."""
     parts = tuple(key.split("."))
     if not all(parts):
         return [(parts, f"set {show(key)}: not a dotted key such as train.steps")]
@@ -203,8 +221,8 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
             data[part] = {}
         data = data[part]
         if not isinstance(data, dict):
-            at = dotted(parts[: i + 1])
-            return [(parts, f"set {dotted(parts)}: {at} is {show(data)}, which has no keys")]
+            at = join_keys(parts[: i + 1])
+            return [(parts, f"set {join_keys(parts)}: {at} is {show(data)}, which has no keys")]
     laid = plain(value, "set", parts)
     for old in [where for where in document.origins if where[: len(parts)] == parts]:
         del document.origins[old]
@@ -213,7 +231,7 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
     return list(laid.problems)
 
 
-def _in_order(lines: Lines, unread: list[Where]) -> list[str]:
+def _sort_lines(lines: Lines, unread: list[Where]) -> list[str]:
     """Each line once, by line number within its file; nothing further about unreadable values."""
 
     def position(line: str) -> tuple[str, int]:

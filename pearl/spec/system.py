@@ -1,5 +1,6 @@
-"""`System`: what a spec says, resolved; and `EnvSpec`, what is known of its environment.
-`StaticSpec` is what a spec says without its environment having been asked."""
+"""`System`: a resolved spec; `EnvSpec`: its environment; `StaticSpec`: a spec whose environment was
+not asked.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +19,25 @@ from pearl_devices import Platform
 class EnvSpec:
     """An environment and the sizes of its spaces.
 
-    id: gymnasium id or `module:callable`. args: its keyword arguments. obs: size of the flattened
-    observation; shape: its axes, before; stack: how many frames it is made of, 0 if it is whole.
-    states: how many discrete observations there are, 0 if they are not discrete (flattened, they
-    are one-hot). pixels: (first, end) of the components of the flattened observation that are
-    scaled from 0 … 255 to 0 … 1. note: what is done to observations before a network sees them, in
-    words.
-    actions: how many discrete actions, 0 if there are others. act: components of a continuous or
-    factored action, else 0; act_low, act_high: bounds of a continuous one, one number a component,
-    infinite where there are none; choices: how many choices each component of a factored one has.
-    start: the first number of a discrete action, or of each component, as the environment counts
-    them; () where all are 0.
+    id: gymnasium id or `module:callable`.
+    args: keyword arguments of the environment.
+    obs: size of the flattened observation.
+    shape: axes of the observation before flattening.
+    stack: number of frames of an observation; 0 if it is no stack.
+    states: number of discrete observations; 0 if observations are not discrete. Flattened, discrete
+        observations are one-hot.
+    pixels: (first, end) of the components of the flattened observation that are scaled from 0 … 255
+        to 0 … 1.
+    note: in words, how observations change before a network reads them.
+    actions: number of discrete actions; 0 for other actions.
+    act: components of a continuous or factored action, else 0.
+    act_low, act_high: bounds of each component of a continuous action; infinite without a bound.
+    choices: number of choices of each component of a factored action.
+    start: the first number of a discrete action, or of each component, as the environment counts;
+        () if all are 0.
     max_episode_steps: env steps after which an episode is cut; None: never.
-    threshold: return from which gymnasium counts it as solved (`reward_threshold`); None: it says
-    none, or the spec states the spaces.
+    threshold: return from which gymnasium counts it as solved (`reward_threshold`); None without
+        such a return, or if the spec states the spaces.
     """
 
     id: str
@@ -83,8 +89,10 @@ class System(StaticSpec):
 
     env: EnvSpec
 
-    def lasting(self, steps: int) -> System:
-        """The same with so many `train.steps`, which schedules follow; `raw` stays."""
+    def with_steps(self, steps: int) -> System:
+        """Return the same system with this many `train.steps`, which schedules follow; `raw`
+        stays.
+        """
         train = copy(self.train)  # `replace` would read its quantities again, with their units
         object.__setattr__(train, "steps", steps)
         return replace(self, train=train)

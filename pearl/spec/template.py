@@ -23,11 +23,11 @@ FIRST_KEYS = ("num_envs", "hidden", "batch_size", "replay_ratio", "rollout_steps
 
 
 def init_text(algorithm: str | None = None, env: str | None = None, *, full: bool = False) -> str:
-    """Return a spec that can be loaded as it is.
+    """Write a spec that can be loaded unchanged.
 
-    algorithm: None for the first that ships.
-    env: None for a small environment that suits the algorithm.
-    full: Write every key with its default and its meaning, not only the first keys to change.
+    algorithm: None: the first that ships.
+    env: None: a small environment that suits the algorithm.
+    full: write every key with its default and its meaning, not only the first keys to change.
 
     Raises:
         SpecError: no algorithm that ships has this name.

@@ -23,13 +23,17 @@ from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 
 KEPT = 10_000
-"""Digests that are kept: those noted last."""
+"""Number of digests that are stored: the latest ones."""
 
 
 @dataclass(frozen=True)
 class NamedCode:
-    """Code that a spec names. key: dotted, in the spec. given: the name. unknown: what only
-    importing it tells."""
+    """Code that a spec names.
+
+    key: dotted key in the spec.
+    given: the name.
+    unknown: what only an import can tell.
+    """
 
     key: str
     given: str
@@ -39,10 +43,10 @@ class NamedCode:
         return f"{self.key} {self.given}"
 
 
-def named(spec: Mapping[str, Any]) -> list[NamedCode]:
-    """The code that a spec, as plain data, names beside gymnasium's own environments and the
-    algorithms and device kinds that ship. Imports nothing. Data not of a spec's form is passed
-    over."""
+def find_named_code(spec: Mapping[str, Any]) -> list[NamedCode]:
+    """List the code that a spec, as plain data, names, except gymnasium's own environments and
+    PEARL.
+    """
     from pearl.algorithms import ALGORITHMS
 
     found = _device_kinds(spec.get("platform"))
@@ -86,9 +90,11 @@ def digest(spec: Mapping[str, Any]) -> str:
 
 
 def record_trusted(spec: Mapping[str, Any]) -> None:
-    """Take down that this user trains by `spec`, if it names code at all. Where that cannot be
-    written a warning says so, and what it is then good for."""
-    if not named(spec):
+    """Record that this user trains by `spec`, if the spec names code.
+
+    If the record cannot be written, a warning says so and names the consequence.
+    """
+    if not find_named_code(spec):
         return
     folder = cache_folder() / "specs"
     try:
@@ -113,22 +119,25 @@ def is_trusted(spec: Mapping[str, Any]) -> bool:
     folder = cache_folder() / "specs"
     with suppress(OSError, ValueError):
         found = os.stat(folder / digest(spec), follow_symlinks=False)
-        return stat.S_ISREG(found.st_mode) and not _doubts(folder)
+        return stat.S_ISREG(found.st_mode) and not _doubt_reason(folder)
     return False
 
 
 def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
-    """Refuse the spec of the run, checkpoint or policy at `path` where it names code and is not the
-    user's own.
+    """Refuse a spec that names code, unless this user has trained by it or trusts it.
 
-    trust: the user says that it may be imported. A SpecError says what it names, and the way out.
+    path: of the run, checkpoint or policy that holds the spec, for the error.
+    trust: the user allows the import.
+
+    Raises:
+        SpecError: the spec names code; the text names the code and the way out.
     """
     if not isinstance(spec, Mapping):  # text would be read as the path of another spec
         raise SpecError(f"{path}: its spec is no mapping but a {type(spec).__name__}")
-    if trust or not named(spec) or is_trusted(spec):
+    if trust or not find_named_code(spec) or is_trusted(spec):
         return
-    what = ", ".join(str(each) for each in named(spec))
-    why = _doubts(cache_folder() / "specs")
+    what = ", ".join(str(each) for each in find_named_code(spec))
+    why = _doubt_reason(cache_folder() / "specs")
     raise SpecError(
         f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
         f"{f' ({why})' if why else ''}: {what}; nothing was imported; if you would run that code, "
@@ -136,8 +145,8 @@ def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     )
 
 
-def _doubts(folder: Path) -> str:
-    """Why no digest in `folder` is believed; empty where they are, or there is no folder."""
+def _doubt_reason(folder: Path) -> str:
+    """Why no digest in `folder` is trusted; empty if digests are trusted, or there is no folder."""
     try:
         why = doubts(folder)
     except OSError:
@@ -146,7 +155,7 @@ def _doubts(folder: Path) -> str:
 
 
 def _forget(folder: Path) -> None:
-    """Keep the newest `KEPT`."""
+    """Remove all but the newest `KEPT` digests."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     if len(names) <= KEPT:

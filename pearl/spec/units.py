@@ -40,6 +40,7 @@ BINARY: Mapping[str, float] = MappingProxyType(
 class Dimension:
     """What a quantity measures.
 
+    binary: whether prefixes of 1024 are allowed.
     name: in a sentence. symbols: its units without prefix → SI value; the first is the one written.
     prefixes: the prefixes its units take. example: one right way of writing it.
     """
@@ -51,7 +52,7 @@ class Dimension:
     binary: bool = False
 
     def factors(self) -> Mapping[str, float]:
-        """Every unit text of this dimension → its value in SI units."""
+        """Map every unit text of this dimension to its value in SI units."""
         scale = {p: DECIMAL[p] for p in (*self.prefixes, "")}
         if self.binary:
             scale |= BINARY
@@ -87,12 +88,8 @@ _EXACT = Context(prec=60, traps=[])
 _QUANTITY = re.compile(r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(\S.*?)?\s*")
 
 
-def quantity(given: object, dimension: str) -> float:
-    """`'16 GB/s'` → 16e9 for dimension `bytes_per_s`.
-
-    Raises ValueError saying what is allowed: text, a finite number, then a unit of this dimension.
-    Signs are read; whether 0 or less makes sense is for the caller to say.
-    """
+def parse_quantity(given: object, dimension: str) -> float:
+    """Parse a quantity: `'16 GB/s'` → 16e9 for dimension `bytes_per_s`."""
     what = DIMENSIONS[dimension]
     hint = f"{what.name} carries its unit, for example {what.example}"
     if isinstance(given, int | float) and not isinstance(given, bool):
@@ -117,13 +114,15 @@ def quantity(given: object, dimension: str) -> float:
     return value
 
 
-def text(value: float, dimension: str) -> str:
-    """`16e9` → `'16000000000 B/s'`: the shortest text that `quantity` reads back as `value`."""
+def format_quantity(value: float, dimension: str) -> str:
+    """Write a quantity: `16e9` → `'16000000000 B/s'`, the shortest text that reads as `value`."""
     number = str(int(value)) if value.is_integer() and abs(value) < 1e16 else repr(value)
     return f"{number} {next(iter(DIMENSIONS[dimension].symbols))}"
 
 
 def dimension_of(name: str) -> str | None:
-    """The dimension that a name's suffix states: `clock_hz` → `hz`; None for a plain count."""
+    """Return the dimension that a name's suffix states: `clock_hz` → `hz`; None for a plain
+    count.
+    """
     fits = [key for key in DIMENSIONS if name == key or name.endswith("_" + key)]
     return max(fits, key=len) if fits else None

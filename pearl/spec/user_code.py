@@ -10,13 +10,13 @@ from traceback import extract_tb
 
 from pearl.algorithms import algorithm
 from pearl.algorithms.evaluation import task_of
-from pearl.algorithms.families.learners import shared_out
+from pearl.algorithms.families.learners import share_out
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.models import TASKS
 from pearl.spec.system import System
-from pearl.spec.trust import named
+from pearl.spec.trust import find_named_code
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels.interface import OBSERVED, changes
@@ -39,20 +39,19 @@ def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
     except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
         raise
     except Exception as error:  # such code may raise anything
-        user_error = blamed(error, system, doing)
+        user_error = locate_error(error, system, doing)
         if user_error is None:
             raise
         raise user_error from error
 
 
-def blamed(error: Exception, system: System, doing: str) -> UserCodeError | None:
-    """The error with its innermost place in code that the spec names, if there is one, else of all.
-
-    None where the spec names no code. doing: as in `reporting_user_errors`.
+def locate_error(error: Exception, system: System, doing: str) -> UserCodeError | None:
+    """Return the error with its innermost place in code that the spec names, or else in any
+    code.
     """
     if isinstance(error, UserCodeError):
         return error
-    names = [each.given for each in named(system.raw)]
+    names = [each.given for each in find_named_code(system.raw)]
     if not names:
         return None
     modules = [sys.modules.get(name.partition(":")[0]) for name in names]
@@ -76,7 +75,7 @@ def build_graph(system: System) -> TaskGraph:
         graph = algorithm(name).graph(system)
     limits, platform = system.limits, system.platform
     hosts = bool(platform.device(platform.host).host)
-    graph = shared_out(graph, limits.learners, limits.reduction, apart=hosts)
+    graph = share_out(graph, limits.learners, limits.reduction, apart=hosts)
     known = {t.name for t in graph.tasks}
     unknown = sorted(system.limits.named_tasks - known - set(TASKS))
     if unknown:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from pearl.errors import SpecError
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 Where = tuple[str | int, ...]
 """The way to a value: keys and list positions from the top."""
@@ -36,7 +36,7 @@ _PLAIN = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without YAML 1.1's guesses: `scalar` resolves."""
+    """SafeLoader without YAML 1.1's guesses: `parse_scalar` resolves."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -44,10 +44,11 @@ _Loader.yaml_implicit_resolvers = {}
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data (mappings, lists, text, numbers, booleans, None) and where each value was written.
+    """Plain data (mappings, lists, text, numbers, booleans, None) and the place of each value.
 
-    origins: way to a value → `file:line`, `--set` or `<spec>`. problems: what could not be read,
-    with the way to it; the data holds None there.
+    data: the top mapping; None for values that could not be read.
+    origins: path of keys to a value → `file:line`, `--set` or `<spec>`.
+    problems: what could not be read, with the path of keys.
     """
 
     data: Any
@@ -55,18 +56,18 @@ class Document:
     problems: tuple[tuple[Where, str], ...] = ()
 
     def say(self, where: Where, what: str) -> str:
-        """One line about the value at `where`, which need not exist."""
+        """Return one line about the value at `where`, which need not exist."""
         at = where
         while at and at not in self.origins:
             at = at[:-1]
-        origin, key = self.origins.get(at, "<spec>"), dotted(where)
+        origin, key = self.origins.get(at, "<spec>"), join_keys(where)
         if origin == "set":
             return f"set {key}: {what}"
         return f"{origin}: {key}: {what}" if key else f"{origin}: {what}"
 
 
-def dotted(where: Where) -> str:
-    """`('limits', 'together', 0)` → `limits.together[0]`; odd keys are quoted."""
+def join_keys(where: Where) -> str:
+    """Join keys: `('limits', 'together', 0)` → `limits.together[0]`; odd keys are quoted."""
     key = ""
     for part in where:
         if isinstance(part, int):
@@ -78,7 +79,7 @@ def dotted(where: Where) -> str:
 
 
 def show(value: object) -> str:
-    """`value` on one short line, as an error quotes it."""
+    """Return `value` on one short line, as an error quotes it."""
     if isinstance(value, Mapping):
         return "a mapping" if value else "an empty mapping"
     if value is None:
@@ -88,11 +89,11 @@ def show(value: object) -> str:
     if isinstance(value, str) and not value.isprintable():
         quoted = ascii(value)
         return quoted if len(quoted) <= 60 else quoted[:56] + " ..."
-    return shown(value)
+    return quote(value)
 
 
-def scalar(written: str) -> Any:
-    """What plain (unquoted) text means: `'1e-3'` → 0.001, `'on'` → 'on'. Never raises."""
+def parse_scalar(written: str) -> Any:
+    """Return the value of plain (unquoted) text: `'1e-3'` → 0.001, `'on'` → 'on'. Never raises."""
     kind = next((k for k, pattern in _PLAIN.items() if pattern.fullmatch(written)), "str")
     if kind == "null":
         return None
@@ -107,7 +108,11 @@ def scalar(written: str) -> Any:
 
 
 def read_bytes(path: Path, name: str) -> bytes:
-    """The bytes of a regular file of at most 1 MiB; anything else is a SpecError naming it."""
+    """Read a regular file of at most 1 MiB.
+
+    Raises:
+        SpecError: the file is missing, too large, unreadable or no regular file.
+    """
     try:
         if path.is_dir() or (path.exists() and not path.is_file()):
             raise SpecError(f"{name}: not a file; a YAML file is needed")
@@ -127,10 +132,12 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def parse(content: bytes, name: str) -> Document:
-    """The document in `content`; `name` is how errors call the file.
+    """Parse a document. Single bad keys and values are left out and listed in `problems`.
 
-    What leaves nothing to check (no text, no mapping, not YAML) is a SpecError; single bad keys and
-    values are left out of the data and listed in `problems`.
+    name: of the file, for errors.
+
+    Raises:
+        SpecError: nothing can be checked: the content is not UTF-8, not YAML or no mapping.
     """
     try:
         source = content.decode("utf-8-sig")
@@ -161,7 +168,9 @@ def parse(content: bytes, name: str) -> Document:
 
 
 def plain(value: Any, origin: str, where: Where = ()) -> Document:
-    """A document from Python objects, checked like a file: mappings, sequences and scalars only."""
+    """Build a document from Python objects, checked like a file: mappings, sequences and scalars
+    only.
+    """
     builder = _Builder(origin)
     data = builder.copy(value, where)
     return Document(data, builder.origins, tuple(builder.problems))
@@ -224,7 +233,7 @@ class _Builder:
         self.nodes += 1
         if self.nodes > MAX_NODES or len(where) > MAX_DEPTH:
             raise SpecError(
-                f"{origin}: {dotted(where[:3])}: unfolds to more than {MAX_NODES} values or "
+                f"{origin}: {join_keys(where[:3])}: unfolds to more than {MAX_NODES} values or "
                 f"{MAX_DEPTH} levels; a spec is short"
             )
 
@@ -239,7 +248,7 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*where, i)) for i, item in enumerate(node.value)]
         quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
-        return self.leaf(node.value if quoted else scalar(node.value), where)
+        return self.leaf(node.value if quoted else parse_scalar(node.value), where)
 
     def mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
         data: dict[str, Any] = {}
@@ -247,7 +256,7 @@ class _Builder:
             line = key.start_mark.line
             name = None
             if isinstance(key, yaml.ScalarNode) and key.tag == _CORE + "str":
-                name = scalar(key.value) if key.style is None else key.value
+                name = parse_scalar(key.value) if key.style is None else key.value
             if not isinstance(name, str):
                 given = "a mapping, list or tag" if name is None else show(name)
                 self.problem((*where, line), f"given {given} as a key; a key is text", where, line)

@@ -70,7 +70,8 @@ class CompiledPlan:
     def check_torch_threads(self) -> None:
         """Refuse lanes in threads if one uses several threads of torch and another calls torch.
 
-        The number of torch's threads belongs to the process and decides the last bits of both.
+        The number of torch's threads belongs to the process and decides the last bits of both
+        lanes.
 
         Raises:
             SpecError: the two tasks, and the two ways out.
@@ -182,7 +183,7 @@ def recompile(
     except SpecError as error:
         raise SpecError(
             *(f"{file}: {problem}" for problem in error.problems),
-            f"{file}: the run cannot go on here with the plan it had; give another (--plan)",
+            f"{file}: the run cannot continue here with its plan; give another one (--plan)",
         ) from None
 
 

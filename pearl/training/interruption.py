@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP during a run: it ends whole, with its checkpoint and its files."""
+"""Ctrl-C, SIGTERM and SIGHUP during a run: the run ends with its checkpoint and all its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """The signals that a run has heard."""
+    """The signals that a run has received."""
 
     def __init__(self) -> None:
         self._heard: list[int] = []
@@ -28,9 +28,9 @@ class Interruption:
         return bool(self._heard)
 
     def run_interruptibly(self, work: Callable[[], T]) -> T | None:
-        """The result of `work`; None where a signal came before its end.
+        """Return the result of `work`; None if a signal came before `work` ended.
 
-        The work may be given up at any point. A second Ctrl-C is a KeyboardInterrupt.
+        A signal may end the work at any point. A second Ctrl-C raises KeyboardInterrupt.
         """
         self._breaking = True
         try:
@@ -43,7 +43,11 @@ class Interruption:
             self._breaking = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signals."""
+        """Handle a signal.
+
+        Raises:
+            KeyboardInterrupt: the second Ctrl-C, or a signal during `run_interruptibly`.
+        """
         again = number == signal.SIGINT and signal.SIGINT in self._heard
         self._heard.append(number)
         if again or self._breaking:
@@ -51,17 +55,17 @@ class Interruption:
 
     @property
     def ending(self) -> list[int]:
-        """The signals heard that end the process."""
+        """The received signals that end the process."""
         return [number for number in ENDING if number in self._heard]
 
 
 @contextmanager
 def interruptible(*numbers: signal.Signals) -> Iterator[Interruption]:
-    """Meanwhile signals are heard: Ctrl-C, SIGTERM and SIGHUP unless others are named.
+    """Within this context, receive signals: Ctrl-C, SIGTERM and SIGHUP by default.
 
-    The second Ctrl-C raises KeyboardInterrupt. At the end SIGTERM or SIGHUP, where heard, is raised
-    again with the handler that was there before. A signal that is ignored stays ignored (`nohup`).
-    Outside the main thread nothing is heard.
+    A second Ctrl-C raises KeyboardInterrupt. On exit, a received SIGTERM or SIGHUP is raised again
+    with the handler from before. An ignored signal stays ignored (`nohup`). Outside the main
+    thread, no signal is received.
     """
     found = Interruption()
     if threading.current_thread() is not threading.main_thread():

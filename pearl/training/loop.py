@@ -52,7 +52,7 @@ def iterate(run: TrainingRun) -> Status | Literal["off"]:
             stop, wall_s, rounds = _run_stretch(run, mark, rounds)
             end = state.iteration
             if at >= marks.warm:  # the first stretch may still load and compile: it is not counted
-                window = window.longer() if window else Window(end, state.wall_s)
+                window = window.extend() if window else Window(end, state.wall_s)
             bad = [name for name, loss in losses.items() if not np.isfinite(loss[0])]
             if bad:
                 run.lanes.fetch("learner.")

@@ -1,4 +1,4 @@
-"""Memory of the arrays of a run, beside the memory that is free on this host."""
+"""Memory that the arrays of a run need, compared with the free memory of this host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 
-def warning(system: System) -> str | None:
-    """A warning of `check` about a replay larger than the free memory.
+def memory_warning(system: System) -> str | None:
+    """Return the warning of `check` about a replay larger than the free memory.
 
-    None where the replay fits, where there is none, and where no device of this host would hold it.
+    None if the replay fits, if there is no replay, or if no device of this host would hold it.
     """
     from pearl.spec.user_code import build_graph
 
@@ -36,18 +36,18 @@ def warning(system: System) -> str | None:
     return (
         f"algorithm.replay.capacity: given {capacity}; the replay takes {size:.3g} bytes, and "
         f"{free:.3g} bytes of this host's memory are free now: lower it to at most "
-        f"{_fitting(capacity, free, size)}, or training will not start"
+        f"{_count_fitting_rows(capacity, free, size)}, or training will not start"
     )
 
 
 def replay_capacity(system: System) -> int | None:
-    """The capacity of a system's replay in rows; None where there is no replay."""
+    """Return the capacity of a system's replay in rows; None without a replay."""
     replay = getattr(system.algorithm, "replay", None)
     return None if replay is None else int(replay.capacity)
 
 
 def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """Name of every array of these kernels → its bytes."""
+    """Map the name of every array of these kernels to its bytes."""
     return {
         name: math.prod(shape) * np.dtype(dtype).itemsize
         for kernel in kernels
@@ -57,13 +57,13 @@ def array_bytes(kernels: Iterable[Kernel]) -> dict[str, int]:
 
 @contextmanager
 def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) -> Iterator[None]:
-    """To be entered around the allocation of the arrays of a run.
+    """Within this context, allocate the arrays of a run; a lack of memory becomes a SpecError.
 
-    capacity: rows of the replay; None where there is none.
+    capacity: rows of the replay; None without a replay.
 
     Raises:
-        SpecError: the arrays are larger than free memory and swap, or the system refuses to
-        give so much, as under a limit of the process.
+        SpecError: the arrays are larger than free memory and swap, or the system refuses to give
+            so much, for example because of a limit of the process.
     """
     sizes = array_bytes(kernels)
     total = sum(sizes.values())
@@ -71,33 +71,37 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
     free, swap = free_memory()
     if free is not None and total > free + swap:
         room = f"{free + swap:.3g} bytes of memory and swap are free"
-        raise SpecError(_refusal(total, replay, room, capacity, free + swap))
+        raise SpecError(_explain_refusal(total, replay, room, capacity, free + swap))
     try:
         yield
     except MemoryError:
-        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+        raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
-        raise SpecError(_refusal(total, replay, REFUSED, capacity, None)) from None
+        raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
 
 
 REFUSED = "the system does not give as much to this process (`ulimit -v`, say)"
 
 
-def _refusal(total: int, replay: int, room: str, capacity: int | None, free: float | None) -> str:
+def _explain_refusal(
+    total: int, replay: int, room: str, capacity: int | None, free: float | None
+) -> str:
     text = f"memory: the arrays of this run take at least {total:.3g} bytes, and {room}: "
     if not replay or capacity is None:
         return text + "train with fewer environments or smaller networks, or on another machine"
     text = text.removesuffix(": ") + f"; its replay takes {replay:.3g} of them: lower "
     text += f"algorithm.replay.capacity ({capacity})"
     if free is not None and free > total - replay:
-        text += f" to at most {_fitting(capacity, free - (total - replay), replay)}"
+        text += f" to at most {_count_fitting_rows(capacity, free - (total - replay), replay)}"
     return text + ", or train on another machine"
 
 
-def _fitting(capacity: int, free: float, size: float) -> int:
-    """Rows that fit in `free` bytes where `capacity` rows take `size`, to two digits downward."""
+def _count_fitting_rows(capacity: int, free: float, size: float) -> int:
+    """The rows that fit in `free` bytes, if `capacity` rows take `size`, rounded down to two
+    digits.
+    """
     found = int(capacity * free / size)
     unit = int("1".ljust(len(str(found)) - 1, "0"))
     return found // unit * unit

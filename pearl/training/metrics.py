@@ -61,7 +61,7 @@ class Metrics:
         run, state, mean = self._run, self._run.state, mean_return(self._run.arrays)
         values = [
             state.iteration * run.graph.env_steps,
-            state.learning(run.milestones.warm) * run.graph.updates,
+            state.learning_iterations(run.milestones.warm) * run.graph.updates,
             round(state.wall_s, 6),
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
@@ -90,7 +90,7 @@ class Metrics:
 
 
 def _rows(path: Path, steps: int) -> list[Mapping[str, str]]:
-    """The whole rows of a file up to env step `steps`, by column; none if there is no file."""
+    """Read the complete rows of a file up to env step `steps`; none if there is no file."""
     if not steps or not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:

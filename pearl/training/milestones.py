@@ -12,7 +12,7 @@ class Milestones:
     total: the last iteration.
     warm: the iteration from which gradient steps are taken.
     steady: the iteration from which rates are counted.
-    evaluate_every, checkpoint_every, metrics_every: iterations between two; 0 is never.
+    evaluate_every, checkpoint_every, metrics_every: iterations between two of them; 0: never.
     """
 
     total: int
@@ -23,16 +23,14 @@ class Milestones:
     metrics_every: int
 
     def next_poll(self, at: int) -> int:
-        """The next iteration at which the loop looks at clock, signals and losses, however fast it
-        is.
-        """
+        """Return the next iteration at which the loop must check clock, signals and losses."""
         looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
         if self.metrics_every:
             looks.append((at // self.metrics_every + 1) * self.metrics_every)
         return min(looks)
 
     def next_stop(self, at: int) -> int:
-        """The next iteration at which all lanes must be at the same one."""
+        """Return the next iteration that all lanes must reach together."""
         stops = [self.total]
         for every in (self.evaluate_every, self.checkpoint_every):
             if every:

@@ -17,7 +17,7 @@ from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import FinalEvaluations
 from pearl.training.lane_binding import Lanes
-from pearl.training.replanning import append_times, drift
+from pearl.training.replanning import append_times, measure_drift
 from pearl.training.training_run import TrainingRun
 from pearl_estimators.energy import EnergyMeter, total
 
@@ -80,7 +80,7 @@ def build_run(
     return Run(
         status=status,
         env_steps=state.iteration * run.graph.env_steps,
-        updates=state.learning(run.milestones.warm) * run.graph.updates,
+        updates=state.learning_iterations(run.milestones.warm) * run.graph.updates,
         wall_s=state.wall_s if simulated else wall_s,
         cpu_s=cpu_s,
         steady=steady,
@@ -109,7 +109,9 @@ def build_run(
         restarts=state.log.restarts,
         lost_transitions=state.log.lost_transitions,
         events=tuple(state.log.events),
-        drift=None if simulated else drift(plan, period_s, timings, state.decisions, waited),
+        drift=None
+        if simulated
+        else measure_drift(plan, period_s, timings, state.decisions, waited),
         stopped=run.callbacks.stopped if status == "stopped" else None,
         solution=None
         if simulated

@@ -37,7 +37,7 @@ def check(session: Session, folder: Path | None) -> None:
     """
     problems, c = [], session.compiled
     if folder is None:
-        problems.append("train: replan needs `out`: it goes on from a checkpoint")
+        problems.append("train: replan needs `out`, because it continues from a checkpoint")
     if c.system.train.checkpoint_every == 0:
         problems.append(
             "train: replan happens at checkpoints, and train.checkpoint_every is 0; set it"
@@ -62,15 +62,15 @@ def replan(run: TrainingRun, measured: Measurements) -> None:
     """
     compiled, monitor, state = run.session.compiled, run.drift_monitor, run.state
     assert monitor
-    newest = replanning.recent(run.lanes.times_ns, compiled.protocol, monitor.looks)
+    newest = replanning.take_recent(run.lanes.times_ns, compiled.protocol, monitor.looks)
     rows = time_tasks(run, newest)
     problem = build_problem(compiled.system)
-    state.factors |= replanning.factors(problem, compiled.protocol, run.jobs, rows)
+    state.factors |= replanning.compute_factors(problem, compiled.protocol, run.jobs, rows)
     decision = run.interruption.run_interruptibly(
         lambda: replanning.decide(problem, compiled.plan, state.factors, monitor.period_s)
     )
     monitor.weighed_s = monitor.period_s
-    seen = replanning.drift(compiled.plan, monitor.period_s, rows, ())
+    seen = replanning.measure_drift(compiled.plan, monitor.period_s, rows, ())
     text = f"env step {state.iteration * problem.graph.env_steps}: {drift_sentence(seen)}"
     why = "the search for another was interrupted" if decision is None else decision.why
     kept = f"{text} Plan kept: {why}."
@@ -82,7 +82,7 @@ def replan(run: TrainingRun, measured: Measurements) -> None:
             *(single_lane.LaneError, EnvironmentFailed),
         ) as error:
             why = " ".join(str(error).split())
-            kept = f"{text} Plan kept, though there is a better one, for it cannot go on: {why}"
+            kept = f"{text} Plan kept, because the run cannot continue with the better one: {why}"
             assert run.folder
             stored = checkpoint.load(run.folder / CHECKPOINT)
             # the lanes may have been drained
@@ -100,13 +100,16 @@ def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
     and its state stay as they are.
 
     text: of the decision, for the log.
+
+    Raises:
+        SpecError: the arrays of the state are others under the new plan.
     """
     session, state, compiled = run.session, run.state, run.session.compiled
     assert run.folder
     new = Session(compile_plan(compiled.system, plan, compiled.graph), session.seed)
     wrong = incompatible_arrays(session.arrays, new.arrays)
     if wrong:
-        raise SpecError(f"its arrays are others: {', '.join(wrong)}")
+        raise SpecError(f"its arrays differ: {', '.join(wrong)}")
     run.resume_from_checkpoint()
     assert session.resume_point
     environments = session.resume_point.environments or {}

@@ -1,11 +1,10 @@
 """`Policy`: the result of training, in memory and as a small file.
 
-The file is safetensors, without pickle: `parameters` and, where observations are normalised,
-`statistics`, as `Policy` has them; of kernels of the user's own between environment and network
-their arrays, as `interface.NAME`. The key `pearl` of its metadata holds JSON: format,
-pearl_version, which (best, last), env_steps of the run so far, the spec, and the `description` of
-an exported policy. The format rises when a reader of the version before would misread a file: it
-is 2 where there are such kernels, and 1 elsewhere.
+The file is safetensors, without pickle. It holds `parameters`, `statistics` if observations are
+normalised, and the arrays of custom kernels between environment and network as `interface.NAME`.
+The key `pearl` of its metadata holds JSON: format, pearl_version, which (best, last), env_steps of
+the run so far, the spec, and the `description` of an exported policy. The format rises when a
+reader of the old version would misread a file: it is 2 with custom kernels, and 1 otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl.algorithms.interface import held, interface
+from pearl.algorithms.interface import interface, policy_states
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.plans import pearl_version, plain
@@ -28,7 +27,7 @@ from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
 from pearl_devices.kernels.interface import STATISTICS
 from pearl_devices.kernels.record import Spec
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
     import torch
@@ -39,19 +38,20 @@ FORMATS = (1, 2)
 FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
 """Which policy → its file in a run folder."""
 PASSED = "interface."
-"""Beginning of the names in a file of the arrays of kernels of the user's own."""
+"""Beginning of the names, in a file, of the arrays of custom kernels."""
 
 
 class Policy:
     """The trained policy without exploration.
 
-    kernel: of the task `inference`, with what stands between it and the environments
+    system: the loaded spec.
+    kernel: of the task `inference`, with the kernels between network and environments
         (`pearl.algorithms.evaluation.acting_of`).
     parameters: of the kernel's network, a flat float32 vector; or its table, as in
         `pearl_devices.kernels.arrays`.
-    states: the arrays by which observations and actions are changed between environment and
-        network, by name, constant: those of `pearl.algorithms.interface.held`.
-    interface: changes them so; the evaluation goes through an object of the same class.
+    states: constant arrays, by name, that change observations and actions between environment and
+        network: those of `pearl.algorithms.interface.policy_states`.
+    interface: applies these changes; evaluations use an object of the same class.
     """
 
     def __init__(
@@ -70,27 +70,29 @@ class Policy:
 
     @property
     def statistics(self) -> npt.NDArray[np.float64] | None:
-        """Mean and variance by which observations are normalised (`algorithm.normalise`), float64
-        (2, O); None where they are not."""
+        """Mean and variance that normalise observations (`algorithm.normalise`), float64 (2, O).
+
+        None if observations are not normalised.
+        """
         return self.states.get(STATISTICS)
 
     def copy(self) -> Policy:
-        """A copy of the policy that no training changes."""
+        """Return a copy of the policy that no training changes."""
         states = {name: array.copy() for name, array in self.states.items()}
         return Policy(self.system, self.kernel, self.parameters.copy(), states)
 
     def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Greedy actions for observations of shape (B, O), or one action for shape (O,).
+        """Return greedy actions for observations of shape (B, O), or one action for shape (O,).
 
         For a tabular policy an observation is the number of a state: shape (B,), or () for one.
-        An observation is what the environment gives, flattened as gymnasium flattens it. Actions
-        are what the environment takes: discrete ones int64 of shape (B,), counted from the first
-        that it has, those of several discrete components int64 of shape (B, A), continuous ones
-        float32 of shape (B, A).
+        Observations are those of the environment, flattened as gymnasium flattens them. Actions are
+        those that the environment takes: discrete ones int64 of shape (B,), counted from the
+        environment's first action; several discrete components int64 of shape (B, A); continuous
+        ones float32 of shape (B, A).
 
         Raises:
             ValueError: another number of components, or no such state.
-            KernelFailed: a function of the user's own between environment and network failed.
+            KernelFailed: a custom function between environment and network failed.
         """
         rows = np.asarray(obs, np.float32)
         states, size = self.kernel.dims.get("states", 0), self.kernel.dim("obs")
@@ -117,21 +119,21 @@ class Policy:
         return actions[0] if single else actions
 
     def __call__(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The same as `act`."""
+        """Return the same as `act`."""
         return self.act(obs)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """`tensors` as torch tensors."""
+        """Return `tensors` as torch tensors."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in self.tensors().items()}
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the parameters under torch's names.
+        """Return copies of the parameters under torch's names.
 
         Dense layers are named as in torch.nn.Sequential(Linear, ReLU or Tanh, Linear, …):
         `0.weight` (out, in), `0.bias`, `2.weight`, …. A table is one torch.nn.Embedding: `0.weight`
-        (states, actions). A module of the user's own has its own names.
+        (states, actions). A custom module has its own names.
         """
         kernel, flat = self.kernel, self.parameters
         if kernel.dims.get("states"):
@@ -154,11 +156,13 @@ class Policy:
         return found
 
     def save(self, path: str | Path, **about: Any) -> None:
-        """Write the policy to a file for `load`, atomically. about: further keys of its JSON."""
+        """Write the policy to a file for `load`, atomically. about: further keys of the file's
+        JSON.
+        """
         from safetensors.numpy import save
 
         tensors = {"parameters": self.parameters}
-        tensors |= {_key(name): array for name, array in self.states.items()}
+        tensors |= {_file_key(name): array for name, array in self.states.items()}
         about |= {"format": FORMATS[bool(self.kernel.interface)]}
         about |= {"pearl_version": pearl_version()}
         about |= {"spec": plain(self.system.raw), "description": description(self)}
@@ -167,13 +171,14 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> Policy:
-        """The policy in a file, or the best one of a run folder. The replay is not read.
+        """Load the policy in a file, or the best policy of a run folder. The replay is not read.
 
-        trust: import the code that the spec names though this user has not trained by that spec.
-            Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+        trust: import the code that the spec names, although this user has not trained by that spec.
+            Without `trust`, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
 
         Raises:
-            SpecError: the file is missing, damaged or of another format.
+            SpecError: the file is missing, damaged or of another format, or its code is not
+                trusted.
         """
         from pearl.algorithms import algorithm
         from pearl.algorithms.evaluation import acting_of
@@ -182,37 +187,41 @@ class Policy:
         from pearl_devices.buffers import specs
         from pearl_devices.discover import host
 
-        if problems := mistyped("Policy.load: path", path, str | Path, "a file or a run folder"):
+        if problems := check_type("Policy.load: path", path, str | Path, "a file or a run folder"):
             raise SpecError(*problems)
         file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
-        tensors, about = read(file)
+        tensors, about = read_policy_file(file)
         require_trusted(about["spec"], path, trust=trust)
         system = load_on(host(), about["spec"])
         source = algorithm(system.algorithm.name)
         kernel = acting_of(source.graph(system))
         wanted: dict[str, Spec] = {"parameters": specs(kernel)[f"policy.{source.POLICY}"]}
-        states = held(system, kernel)
-        wanted |= {_key(name): spec for name, spec in states.items()}
+        states = policy_states(system, kernel)
+        wanted |= {_file_key(name): spec for name, spec in states.items()}
         given = {name: (array.shape, array.dtype.name) for name, array in tensors.items()}
         if given != wanted:
             raise SpecError(f"{file}: holds {given}; a policy of its spec has {wanted}")
-        found = {name: tensors[_key(name)] for name in states}
+        found = {name: tensors[_file_key(name)] for name in states}
         return cls(system, kernel, tensors["parameters"], found)
 
 
-def _key(state: str) -> str:
-    """The name in a file of one of a policy's states."""
+def _file_key(state: str) -> str:
+    """The name of one of a policy's states in a file."""
     return "statistics" if state == STATISTICS else f"{PASSED}{state}"
 
 
-def states_in(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """The states of a policy among the arrays of its file, by their own names."""
+def pick_states(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the states of a policy among the arrays of its file, by their own names."""
     found = {n.removeprefix(PASSED): a for n, a in tensors.items() if n.startswith(PASSED)}
     return found | ({STATISTICS: tensors["statistics"]} if "statistics" in tensors else {})
 
 
-def read(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
-    """The arrays and the description of a policy file."""
+def read_policy_file(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[str, Any]]:
+    """Read the arrays and the description of a policy file.
+
+    Raises:
+        SpecError: the file is missing, damaged, no policy or of another format.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not file.is_file():

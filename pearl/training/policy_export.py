@@ -27,23 +27,23 @@ SUFFIXES = ("", ".safetensors")
 
 
 def description(policy: Policy) -> dict[str, Any]:
-    """Everything that a program needs beside the tensors to act as the policy does.
+    """Describe everything that a program needs, in addition to the tensors, to act as the policy
+    does.
 
     network: `layers` (widths, input first) and `activation`; or `module`, the code that built it,
-        and the `inputs` it takes; or `states`. The deviations that PPO and A2C explore with are
-        left out.
-    outputs: `argmax` over the last `actions` outputs, counted from `start`; `argmax_each` over as
-        many outputs as each component has `choices`, one after the other; `tanh` or `clip` of the
-        first `act` ones, scaled to low … high (of `clip` a component without both is not scaled,
-        and clipped by the one that it may have).
-    pixels: (first, end) of the components of the flattened observation that are divided by 255
-        before anything else.
+        and its `inputs`; or `states`. The deviations with which PPO and A2C explore are left out.
+    outputs: `argmax` over the last `actions` outputs, counted from `start`; or `argmax_each` over
+        the `choices` of each component in turn; or `tanh` or `clip` of the first `act` outputs,
+        scaled to low … high. With `clip`, a component that lacks a bound is not scaled, only
+        clipped.
+    pixels: (first, end) of the components of the flattened observation that are first divided by
+        255.
     normalise: of observations, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not
         clipped); or null.
-    interface: where there are any, the kernels of the user's own between environment and network,
-        in order: what each `changes` (observations after `normalise`, or actions before `start` is
-        added), the `function` (`module:function`) that does so over an array of that name and the
-        `arrays`, which the file holds as `interface.NAME`, and its `sizes` and `args`.
+    interface: the custom kernels between environment and network, in order; absent without any.
+        Each has `changes` (observations after `normalise`, or actions before `start` is added), the
+        `function` (`module:function`) that changes an array of that name, the names of its
+        `arrays`, which the file holds as `interface.NAME`, its `sizes` and its `args`.
     """
     kernel, env = policy.kernel, policy.system.env
     network: dict[str, Any]
@@ -97,13 +97,12 @@ def description(policy: Policy) -> dict[str, Any]:
 
 
 def export(policy: Policy, path: str | Path) -> dict[str, Any]:
-    """Write the policy to `path` (safetensors), atomically; returns its description.
+    """Write the policy to `path` (safetensors), atomically; return its description.
 
-    The arrays of kernels of the user's own lie beside the network's, as `interface.NAME`, and are
-    no part of the argument of `load_state_dict`.
+    The arrays of custom kernels are stored as `interface.NAME`; they are not for `load_state_dict`.
 
     Raises:
-        SpecError: the path ends as a file of another format.
+        SpecError: the suffix of the path is that of another format.
     """
     from safetensors.numpy import save
 

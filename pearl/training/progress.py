@@ -12,7 +12,7 @@ from pearl.training.steering import Progress
 
 
 def describe_progress(now: Progress) -> str:
-    """Return and rate in words: `return 212.5, 24,310 env steps/s, 0.97 of predicted`."""
+    """Describe return and rate: `return 212.5, 24,310 env steps/s, 0.97 of predicted`."""
     parts = []
     if now.mean_return is not None:
         parts.append(f"return {count(now.mean_return)}")
@@ -32,10 +32,10 @@ def in_notebook() -> bool:
 
 @contextmanager
 def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
-    """A listener for `Trainer.train(progress=…)`; its drawing is complete when the block ends."""
+    """Yield a listener for `Trainer.train(progress=…)`. On exit the drawing is complete."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty() and not in_notebook():
-        yield _lines(stream)
+        yield _print_lines(stream)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -64,7 +64,7 @@ def progress_display(stream: TextIO | None = None) -> Iterator[Callable[[Progres
         yield draw
 
 
-def _lines(stream: TextIO) -> Callable[[Progress], None]:
+def _print_lines(stream: TextIO) -> Callable[[Progress], None]:
     told = [0]
 
     def tell(now: Progress) -> None:

@@ -1,6 +1,6 @@
 """Online re-planning: compare measured with predicted periods, and solve again with measured times.
 
-A run that re-plans is not bit-reproducible: what is measured decides what it does.
+A run that re-plans is not bit-reproducible, because measured times decide.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
 
 GAIN = planner.MIN_GAIN
-"""A plan must be so many times as good as the present one under the measured times. Less decides
-nothing, as with a second lane."""
+"""A plan must be this many times as good as the present one at the measured times, as for a second
+lane."""
 
 LOOKS = 5
 """Looks at the clock, and so times of every call, that a decision rests on at least (assumed)."""
 
 SOLVE_S = 10.0
-"""Seconds that training waits for another plan at most (assumed), in each of two searches."""
+"""Maximum seconds of each of two searches for which training waits (assumed)."""
 
 _NO_TIME = Estimate(0.0)
 
@@ -53,32 +53,33 @@ Factors = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of iterations under one plan that is being measured.
+    """A range of iterations under one plan that is being measured.
 
     iteration, wall_s: iteration and seconds of iterations at its beginning.
-    looks: at the clock, since then.
+    looks: number of clock readings since then.
     """
 
     iteration: int
     wall_s: float
     looks: int = 0
 
-    def longer(self) -> Window:
+    def extend(self) -> Window:
+        """Return the window with one more clock reading."""
         return replace(self, looks=self.looks + 1)
 
     def period_s(self, iteration: int, wall_s: float) -> float:
-        """Mean seconds of an iteration since the beginning."""
+        """Return the mean seconds of an iteration since the beginning."""
         return (wall_s - self.wall_s) / max(iteration - self.iteration, 1)
 
 
 class DriftMonitor:
     """Decides whether a search for another plan is worth its time.
 
-    It is where the measured period is off from the predicted one, and from the period of the last
-    search.
+    A search is, if the measured period is off from the predicted one and from the period of the
+    last search.
 
-    predicted_s: period of the plan.
-    weighed_s: period at which the last search was done for this plan.
+    predicted_s: period of the plan, in seconds.
+    weighed_s: period at which the last search was done for this plan, in seconds.
     """
 
     def __init__(self, predicted_s: float) -> None:
@@ -86,27 +87,30 @@ class DriftMonitor:
         self.period_s, self.looks = predicted_s, 0
 
     def due(self, window: Window, iteration: int, wall_s: float) -> bool:
+        """Return whether a search is due, by the mean period of a window."""
         self.period_s, self.looks = window.period_s(iteration, wall_s), window.looks
         away = [relative_error(self.period_s, s) for s in (self.predicted_s, self.weighed_s)]
         return min(map(abs, away)) > TOLERANCE
 
 
 def relative_error(measured: float, predicted: float) -> float:
-    """Measured / predicted − 1."""
+    """Return measured / predicted − 1."""
     return measured / predicted - 1 if predicted > 0 else float(measured > 0)
 
 
-def drift(
+def measure_drift(
     plan: Plan,
     period_s: float | None,
     tasks: Sequence[TaskTiming],
     decisions: Sequence[str],
     waited: float | None = None,
 ) -> Drift:
-    """The drift of a run from its plan. Members of a fused call, timed apart, are left out.
+    """Compare a run with its plan. Members of a fused call, which are timed separately, are left
+    out.
 
-    period_s: mean of the steady stretch; None where the run ended before it.
-    waited: share of the time in which the busiest lane had no core, where known.
+    period_s: mean of the steady iterations; None if the run ended before them.
+    decisions: sentences about re-planning.
+    waited: share of the time in which the busiest lane had no core; None: unknown.
     """
     rows = tuple(
         TaskDrift(t.task, t.predicted_s, t.measured_s, relative_error(t.measured_s, t.predicted_s))
@@ -122,7 +126,7 @@ def drift(
 
 
 def _cores(plan: Plan) -> int:
-    """Cores that the plan takes."""
+    """The number of cores that the plan takes."""
     here = [t for t in plan.tasks if t.width_unit == "cores"]
     widest = {t.lane: max(o.width for o in here if o.lane == t.lane) for t in here}
     return sum(widest.values())
@@ -144,10 +148,10 @@ def _core_exchange_ratio() -> float | None:
     return None if alike(now_s, known.apart_s) else now_s / known.apart_s
 
 
-def recent(
+def take_recent(
     times_ns: Mapping[str, list[int]], protocol: ExecutionSchedule, looks: int
 ) -> dict[str, list[int]]:
-    """The newest times of every call: as many as its firings in `looks` iterations."""
+    """Return the newest times of every call: as many as its firings in `looks` iterations."""
     q = protocol.graph.repetition
     return {
         name: times[-max(looks, 1) * (1 if "+" in name else q[name]) :]
@@ -158,7 +162,7 @@ def recent(
 def append_times(
     before: Mapping[str, list[int]], more: Mapping[str, list[int]]
 ) -> dict[str, list[int]]:
-    """Times of calls with those of another stretch appended, the newest TIMES of each."""
+    """Append the times of calls in another session; keep the newest TIMES of each."""
     names = [*before, *(n for n in more if n not in before)]
     return {n: [*before.get(n, ()), *more.get(n, ())][-TIMES:] for n in names}
 
@@ -166,15 +170,15 @@ def append_times(
 # ---------------------------------------------------------------------- what it would cost
 
 
-def factors(
+def compute_factors(
     problem: Problem,
     protocol: ExecutionSchedule,
     jobs: Sequence[Job],
     rows: Sequence[TaskTiming],
 ) -> dict[str, float]:
-    """Measured seconds of calls / those in the costs, by kernel family and variant.
+    """Return measured / estimated seconds of calls, by kernel family and variant.
 
-    rows: of `pearl.training.outcome.timings`; members of a fused call are there too, timed apart.
+    rows: of `pearl.training.outcome.time_tasks`, with the members of fused calls.
     """
     sums: dict[str, list[float]] = {}
     measured = {r.task: r.measured_s for r in rows}
@@ -188,25 +192,27 @@ def factors(
             key = (placed.device, placed.variant, placed.width)
             for mode in problem.costs.modes:
                 if seconds and (mode.tasks, mode.share, mode.key) == (origins, share, key):
-                    sum_s = sums.setdefault(_named(problem.graph, mode), [0.0, 0.0])
+                    sum_s = sums.setdefault(_factor_name(problem.graph, mode), [0.0, 0.0])
                     sum_s[0] += seconds
                     sum_s[1] += mode.estimate.latency_s
     return {name: found / said for name, (found, said) in sums.items() if said > 0}
 
 
 def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
-    """The table with times and energies of every mode multiplied by the factor of its family and
-    variant.
+    """Return the table with times and energies of every mode multiplied by its measured factor.
 
-    A fused mode that was not measured takes the factors of its members, each by its share of the
-    call. A mode of which nothing was measured, or whose shares are not known, keeps its estimate.
+    by: factors by kernel family and variant. A fused mode without one takes the factors of its
+        members, each by its share of the call. A mode of which nothing was measured, or whose
+        shares are unknown, keeps its estimate.
     """
 
     def scaled(mode: Mode) -> Mode:
-        factor = by.get(_named(graph, mode))
+        factor = by.get(_factor_name(graph, mode))
         if factor is None and mode.fused:
             shares = costs.shares(mode, graph)
-            alone = {t: by.get(_named(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks}
+            alone = {
+                t: by.get(_factor_name(graph, replace(mode, tasks=(t,))), 1.0) for t in mode.tasks
+            }
             factor = sum(shares[t] * alone[t] for t in mode.tasks) if shares else None
         if factor is None or factor == 1.0:
             return mode
@@ -218,24 +224,24 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 
 
-def _kernel(graph: TaskGraph, mode: Mode) -> Kernel:
+def _kernel_of_mode(graph: TaskGraph, mode: Mode) -> Kernel:
     if mode.fused:
         return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     task = graph.task(mode.tasks[0])
     return resize_kernel(task.kernel, mode.share, task.environments) if mode.share else task.kernel
 
 
-def _named(graph: TaskGraph, mode: Mode) -> str:
-    return f"{family(_kernel(graph, mode))}, {mode.variant}"
+def _factor_name(graph: TaskGraph, mode: Mode) -> str:
+    return f"{family(_kernel_of_mode(graph, mode))}, {mode.variant}"
 
 
 def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, float]:
-    """(value, period in seconds) of a plan under the costs of a problem, its orders and capacities
-    as they are.
+    """Return (value, period in seconds) of a plan under the costs of a problem.
 
-    The value is what the objective minimises: seconds or joules an iteration.
+    Orders and capacities stay as they are. The objective minimises the value: seconds or joules an
+    iteration.
 
-    beyond_s: seconds of an iteration beside its calls.
+    beyond_s: seconds of an iteration outside its calls.
 
     Raises:
         SpecError: the plan does not fit the table.
@@ -256,8 +262,8 @@ def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, fl
 class Decision:
     """The result of a search.
 
-    plan: to go on with; None: the present one.
-    why: in words.
+    plan: the plan to continue with; None: the present one.
+    why: the reason, in words.
     """
 
     plan: Plan | None
@@ -265,15 +271,18 @@ class Decision:
 
 
 def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Decision:
-    """Search a plan that is GAIN times as good as `plan`, both at the estimates times the factors
-    measured.
+    """Search a plan that is GAIN times as good as `plan`, both at the corrected estimates.
 
-    The present plan takes the measured period. Time beyond its calls (the loop, waits, other
-    programs on the cores) is added to the other plan too, for no plan is known to avoid it. If the
-    calls explain more than was measured, the difference is the present plan's alone.
+    The present plan takes the measured period. Time outside its calls (the loop, waits, other
+    programs on the cores) is added to the other plan too, because no plan is known to avoid it. If
+    the calls explain more than the measured period, only the present plan gets the difference.
 
-    Only plans that can take the run over are searched: environments stay in their variant, which
-    holds their state, actors are not split anew, and devices that cannot be driven are left out.
+    The search is limited to plans that can continue the run: environments stay in their variant,
+    which holds their state; the number of replicas stays; devices that cannot be driven are left
+    out.
+
+    by: measured / estimated seconds, by kernel family and variant.
+    measured_s: period of the present plan.
     """
     from pearl.solvers.solver import solve_problem
 
@@ -317,13 +326,13 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
         f"{describe_moves(plan, found)}"
         + (f"; not measured, and so at the estimate: {listed(guessed)}" if guessed else "")
     )
-    note = f"made amid a run, at the times that it measured: {gain:.2f} x as good as the one before"
+    note = f"made during a run, at the measured times: {gain:.2f} x as good as the plan before"
     named = {"spec_sha256": system.sha256, "host": system.platform.name, "note": note}
     return Decision(replace(found, **named), why)  # type: ignore[arg-type]
 
 
 def _usable_modes(costs: CostTable, plan: Plan, system: System) -> CostTable:
-    """The modes of plans that can take a run over from this plan."""
+    """The modes of plans that can continue a run of this plan."""
     steps = next((t.variant for t in plan.tasks if t.task == "env_step"), None)
     real = {d.name for d in system.platform.devices if d.real}
     kept = (
@@ -335,15 +344,15 @@ def _usable_modes(costs: CostTable, plan: Plan, system: System) -> CostTable:
 
 
 def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
-    """The tasks of a plan whose mode is known by its estimate only."""
+    """The tasks of a plan whose mode was not measured, only estimated."""
     found = []
     for t in plan.tasks:
         alone = Mode((t.task,), t.device, t.variant, t.width, _NO_TIME)
         call = {t.task, *t.fused_with}
         fused = [f for f in graph.fusions if set(f.tasks) == call]
         names = [
-            _named(graph, alone),
-            *(_named(graph, replace(alone, tasks=f.tasks)) for f in fused),
+            _factor_name(graph, alone),
+            *(_factor_name(graph, replace(alone, tasks=f.tasks)) for f in fused),
         ]
         if not any(n in by for n in names):
             found.append(f"{t.task} ({t.variant})")
@@ -351,7 +360,7 @@ def _unmeasured(plan: Plan, graph: TaskGraph, by: Factors) -> list[str]:
 
 
 def describe_moves(before: Plan, after: Plan) -> str:
-    """The tasks that run elsewhere or in another way, in words."""
+    """Describe the tasks that run elsewhere or in another way."""
 
     def where(plan: Plan) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -10,12 +10,12 @@ from typing import Literal
 from pearl.planning.runs import Run, Status
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
-from pearl.spec.user_code import UserCodeError, blamed
+from pearl.spec.user_code import UserCodeError, locate_error
 from pearl.training import plan_change
 from pearl.training.evaluations.evaluator import FinalEvaluations
 from pearl.training.loop import checkpoint_error_text, iterate
 from pearl.training.outcome import Measurements, build_run
-from pearl.training.run_feedback import calibration_feedback, contradicted
+from pearl.training.run_feedback import calibration_feedback, find_contradictions
 from pearl.training.training_run import TrainingRun
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
@@ -76,7 +76,7 @@ def _run_session(run: TrainingRun, measured: Measurements) -> Status | Literal["
         except (single_lane.LaneError, EnvironmentFailed) as error:
             log.failure = " ".join(str(error).split())
         except Exception as error:  # code of the user may raise anything
-            blame = blamed(error, session.compiled.system, "a call")
+            blame = locate_error(error, session.compiled.system, "a call")
             if blame is None:
                 raise
             log.failure, measured.user_code_failed = str(blame), True
@@ -115,7 +115,7 @@ def _feed_back(run: TrainingRun, outcome: Run) -> Run:
     if outcome.drift is None or compiled.plan.problem is None:
         return outcome
     plan, graph = compiled.protocol.plan, compiled.protocol.graph
-    mark_doubtful(contradicted(plan, graph, outcome.drift))
+    mark_doubtful(find_contradictions(plan, graph, outcome.drift))
     platform = compiled.system.platform
     lessons, said = calibration_feedback(plan, graph, platform, outcome.drift, outcome.steady)
     for lesson in lessons:

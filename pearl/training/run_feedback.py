@@ -1,4 +1,4 @@
-"""What a finished run teaches the calibration of its host."""
+"""Feedback of a finished run to the calibration of its host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pearl_estimators.host.run_corrections import IterationStats, KernelShare
 from pearl_estimators.host.timer import HELD
 
 LOADED = 1 - 1 / HELD
-"""Share of a run's time without a core above which the run teaches nothing: what its calls took is
-then the difference of two times of about the same length, and load changes what caches hold."""
+"""Maximum share of a run's time without a core. Above it, the time of the calls is the difference
+of two similar times, and load changes the contents of caches."""
 
 LEAST_S = 0.5
 """Seconds of the steady stretch, net of waits, that a run counts from (assumed)."""
@@ -33,18 +33,21 @@ COLD = 0.5
 (assumed)."""
 
 SHORT_S = 2e-6
-"""Calls that take less in the mean of their lane are not timed one by one: the two looks at a clock
-around each take some 0.1 us."""
+"""Shorter calls, by the mean of their lane, are not timed one by one, because reading a clock twice
+takes about 0.1 us."""
 
 Lessons = tuple[tuple[IterationStats, ...], tuple[str, ...]]
-"""What is kept, and a sentence on each lane, or on the run, that says what was learned or why
-nothing."""
+"""The values to store, and a sentence on each lane or on the run about the feedback."""
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of a lane. seconds: by their estimates without corrections, an iteration. timed:
-    all these estimates rest on timings."""
+    """The calls of a lane.
+
+    seconds: of an iteration, by estimates without corrections.
+    parts: the kernels of the calls, each with its share.
+    timed: whether all these estimates rest on timings.
+    """
 
     seconds: float
     parts: tuple[KernelShare, ...]
@@ -54,13 +57,16 @@ class _Calls:
 def calibration_feedback(
     plan: Plan, graph: TaskGraph, platform: Platform, drift: Drift, steady: Mapping[str, float]
 ) -> Lessons:
-    """What the calls of a run took beside their estimates without corrections.
+    """Compare the time of a run's calls with their estimates without corrections.
 
-    A run counts where it kept its plan, ran on a CPU of this host and had its cores: for at most
-    LOADED of its time it waited for one, or the host of the virtual machine took it. The rung of
-    its estimates does not matter. One lane tells its whole iteration, net of those waits. Of
-    several lanes each tells its calls, timed one by one; what lanes wait tells nothing.
+    A run counts if it kept its plan, ran on a CPU of this host and had its cores: it waited for a
+    core, or the host of the virtual machine took one, for at most LOADED of its time. The rung of
+    its estimates does not matter. A run of one lane gives the time of a whole iteration without
+    waits. A run of several lanes gives the calls of each lane, timed one by one; waits between
+    lanes give nothing.
+
     plan, graph: as the run had them.
+    steady: sums of the steady iterations, as `RunState.steady`.
     """
     lanes = dict.fromkeys(t.lane for t in plan.tasks)
     why = _skip_reason(plan, drift, steady)
@@ -68,14 +74,14 @@ def calibration_feedback(
         return (), (f"Nothing was learned from this run: {why}.",)
     found, said = list[IterationStats](), list[str]()
     for lane in lanes:
-        calls = _calls(plan, graph, platform, lane)
+        calls = _list_lane_calls(plan, graph, platform, lane)
         if isinstance(calls, str):
             off: float | str = calls
         elif len(lanes) == 1:
             assert drift.measured_s is not None
             off = drift.measured_s * (1 - (drift.waited or 0.0)) / calls.seconds
         else:
-            off = _busy(plan, graph, drift, lane, calls)
+            off = _busy_ratio(plan, graph, drift, lane, calls)
         what = f"lane {lane}" if len(lanes) > 1 else "this run"
         if isinstance(off, float) and abs(math.log(off)) > FAR:
             off = f"its calls took {off:.3g} times their estimates, so they are not the reason"
@@ -88,13 +94,13 @@ def calibration_feedback(
 
 
 def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
-    """Why a run teaches nothing, None where it may."""
+    """Say why a run gives no feedback; None if it may."""
     if drift.measured_s is None:
         return "it ended before its steady stretch"
     if drift.waited is None:
         return "how long its lanes had no core is not known"
     if drift.decisions:
-        return "it was planned anew amid it"
+        return "its plan was searched again during the run"
     if plan.pace_s is not None:
         return "it was paced"
     if drift.apart is not None:
@@ -110,15 +116,15 @@ def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str |
     return None
 
 
-def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
-    """The calls of a lane, or why they are not told."""
+def _list_lane_calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Calls | str:
+    """Return the calls of a lane, or the reason why they give no feedback."""
     placed = [t for t in plan.tasks if t.lane == lane]
     device = platform.device(placed[0].device)
     if not is_calibrated_here(device):
         return f"{device.name} is not timed here"
     made: list[tuple[float, tuple[KernelShare, ...]]] = []
     timed = True
-    for t, kernel in called(placed, graph):
+    for t, kernel in list_calls(placed, graph):
         way = kernel, device, t.variant, t.width
         firings = 1 if t.fused_with else t.firings
         cost = estimate_without_feedback(*way)
@@ -129,18 +135,21 @@ def _calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str) -> _Call
     return _Calls(total_s, tuple(shares), timed)
 
 
-def called(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Placement, Kernel]]:
-    """The calls of these tasks, each once: its kernel, and one of the tasks that it runs."""
+def list_calls(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Placement, Kernel]]:
+    """Return the calls of these tasks, each once: one of the tasks that it runs, and its kernel."""
     fused = {frozenset(f.tasks): f.kernel for f in graph.fusions}
     calls = {frozenset((t.task, *t.fused_with)): t for t in placed}
     return [(t, fused[c] if t.fused_with else graph.task(t.task).kernel) for c, t in calls.items()]
 
 
-def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) -> float | str:
-    """Measured over estimated seconds of the calls of one lane of several, or why it is not told.
+def _busy_ratio(
+    plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls
+) -> float | str:
+    """Return measured / estimated seconds of the calls of one lane of several, or why there is
+    none.
 
-    Bytes that come from another lane, or go there, lie in the cache of another core; what they
-    cost is charged to plans apart, and no part of what is learned.
+    Bytes that cross lanes lie in the cache of another core. Plans charge this cost separately, so
+    the feedback leaves it out.
     """
     rows = {frozenset(row.task.split("+")): row.measured_s for row in drift.tasks}
     mine = {t.task: t for t in plan.tasks if t.lane == lane}
@@ -167,14 +176,14 @@ def _busy(plan: Plan, graph: TaskGraph, drift: Drift, lane: str, calls: _Calls) 
     return (busy_s - per_byte * crossing) / calls.seconds
 
 
-def contradicted(plan: Plan, graph: TaskGraph, drift: Drift) -> dict[str, float]:
-    """The calibrated estimates that a run contradicts: kernel family and variant → measured /
-    estimated seconds.
+def find_contradictions(plan: Plan, graph: TaskGraph, drift: Drift) -> dict[str, float]:
+    """Return the calibrated estimates that a run contradicts: family and variant → measured /
+    estimated.
 
-    plan, graph: as the run had them, copies as tasks.
+    A call contradicts its estimate if it is outside the 90 % band and off by more than TOLERANCE. A
+    slower call counts only if the run had its cores to itself.
 
-    A call contradicts its estimate where it is outside the 90 % band and off by more than
-    TOLERANCE. A slower call counts only where the run had its cores to itself.
+    plan, graph: as the run had them, with replicas as tasks.
     """
     had = drift.waited is not None and drift.waited <= 1 - 1 / HELD
     fused = {f.tasks: f.kernel for f in graph.fusions}

@@ -14,7 +14,7 @@ import numpy as np
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_if_any
-from pearl.algorithms.interface import held, label
+from pearl.algorithms.interface import label, policy_states
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.protocol import channels
@@ -112,7 +112,7 @@ class Session:
         for name, array in arrays.items():
             if name.startswith("rng."):
                 array[0] = key(seed, name.removeprefix("rng."))
-        lasting = system if steps is None else system.lasting(steps)
+        lasting = system if steps is None else system.with_steps(steps)
         name = system.algorithm.name
         with reporting_user_errors(system, f"algorithm.name: {name}: its initialise"):
             algorithm(name).initialise(arrays, lasting, seed)
@@ -134,7 +134,7 @@ class Session:
 
         copies: BEST, or EVALUATED of `restoring`.
         """
-        states = held(self.compiled.system, self.acting) if self.acting else {}
+        states = policy_states(self.compiled.system, self.acting) if self.acting else {}
         labels = {f"{copies}{label(name)}": name for name in states}
         return {f"{copies}policy": self.compiled.policy, **labels}
 
@@ -231,7 +231,7 @@ class Session:
             policy.save(folder / name, which=which, env_steps=env_steps)
         self.save(folder / CHECKPOINT, self.state)
         if pacer:
-            pacer.wrote(self.checkpoint_bytes(), time.monotonic() - begin_s)
+            pacer.record(self.checkpoint_bytes(), time.monotonic() - begin_s)
 
     def load_checkpoint(
         self, stored: checkpoint.CheckpointFile, steps: int | None = None

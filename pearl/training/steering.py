@@ -1,4 +1,4 @@
-"""Callbacks of a run: the event that they are told, and the answer that ends the run."""
+"""Callbacks of a run: the event that they get, and the answer that ends the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pearl.errors import SpecError
 from pearl.planning.runs import Run, StoppedBy
-from pearl_devices.validation import mistyped
+from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -36,21 +36,23 @@ def _no_policy(which: Which) -> Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A run at the moment that a callback is told of.
+    """The state of a run when a callback is called.
 
     env_steps, total_steps: done, and of the whole run.
     mean_return: of the last 20 training episodes; None before the first ends.
-    env_steps_per_s: lately; predicted_env_steps_per_s: by the plan.
+    env_steps_per_s: in the last stretch.
+    predicted_env_steps_per_s: by the plan.
     eval_mean: of the latest evaluation; None before one.
     phase: warm-up, training or evaluation.
     iteration, updates, episodes: iterations, gradient steps and training episodes done.
     wall_s, cpu_s: of iterations, without evaluation and checkpoints.
     losses: the latest, by name.
-    eval_returns, eval_env_steps: of the latest evaluation of this process: its returns, and the
-        env steps after which its policy was taken.
+    eval_returns: returns of the latest evaluation of this process.
+    eval_env_steps: env steps after which the policy of that evaluation was taken; None before one.
     best_mean: of the best evaluation; None before one.
     folder: of the run; None without one.
     run: the outcome, in `on_end`; else None.
+    policies: returns a copy of a policy; see `policy` and `policy_last`.
     """
 
     env_steps: int
@@ -74,9 +76,10 @@ class Progress:
     policies: Callable[[Which], Policy] = field(default=_no_policy, repr=False, compare=False)
 
     def numbers(self, *, absent: bool = False) -> dict[str, float]:
-        """The numbers of this moment for a logger, by name; those there are none of are left out.
+        """Return the numbers of this moment for a logger, by name. Numbers that do not exist are
+        left out.
 
-        absent: such are NaN instead, so that the names are always the same.
+        absent: make such numbers NaN instead, so that the names are always the same.
         """
         found = {
             "updates": self.updates,
@@ -95,7 +98,9 @@ class Progress:
 
     @property
     def policy(self) -> Policy:
-        """A copy of the policy without exploration: the best evaluated; before one, the first."""
+        """A copy of the best evaluated policy without exploration; before an evaluation, the
+        first policy.
+        """
         return self.policies("best")
 
     @property
@@ -103,41 +108,41 @@ class Progress:
         """A copy of the policy at this moment.
 
         Raises:
-            ValueError: in `on_progress` of a plan with several lanes, which train on meanwhile.
+            ValueError: in `on_progress` of a plan with several lanes, which continue to train.
         """
         return self.policies("last")
 
 
 class Callback:
-    """Told of a run as it goes (`Trainer.train(callbacks=[…])`). Override any of its methods.
+    """Methods that a run calls (`Trainer.train(callbacks=[…])`). Override any of them.
 
-    A method that returns `pearl.STOP` ends the run: with its checkpoint and the final evaluation,
-    status `stopped`; `resume` goes on with it. An exception ends the run too, `failed` with a
-    checkpoint, and is then raised. A run that goes on in another process begins with callbacks as
-    they are given there.
+    A method that returns `pearl.STOP` ends the run with its checkpoint and the final evaluation;
+    its status is `stopped`, and `resume` continues it. An exception ends the run as `failed`, with
+    a checkpoint, and is then raised. A run that another process resumes has the callbacks that are
+    given there.
     """
 
     def on_progress(self, event: Progress) -> Answer:
-        """A few times a second."""
+        """Called a few times a second."""
         return None
 
     def on_evaluation(self, event: Progress) -> Answer:
-        """After each evaluation amid the run."""
+        """Called after each evaluation during training."""
         return None
 
     def on_checkpoint(self, event: Progress) -> Answer:
-        """After each checkpoint written amid the run, in `event.folder`."""
+        """Called after each checkpoint during training, which is in `event.folder`."""
         return None
 
     def on_end(self, event: Progress) -> None:
-        """Once, after the last file of the run was written; `event.run` is the outcome."""
+        """Called once, after the last file of the run was written; `event.run` is the outcome."""
 
 
 Listener = Callable[[Progress], object]
 
 
 class ProgressCallback(Callback):
-    """A `progress` listener. Its answer is not looked at."""
+    """A `progress` listener as a callback. Its answer is ignored."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -149,11 +154,12 @@ class ProgressCallback(Callback):
 
 @dataclass
 class CallbackList:
-    """The callbacks of a run, and their wish to end it.
+    """The callbacks of a run, and whether they want to end it.
 
-    stopped: by a callback; None: by none.
+    callbacks: in the order in which they are called.
+    stopped: the callback that ended the run; None: none did.
     raised: the first exception of a callback.
-    failure: the same in words.
+    failure: a sentence about that exception.
     """
 
     callbacks: Sequence[Callback]
@@ -163,10 +169,14 @@ class CallbackList:
 
     @staticmethod
     def from_arguments(callbacks: Sequence[Callback], progress: Listener | None) -> CallbackList:
-        """Raises SpecError where one is no `Callback`."""
+        """Check the arguments `callbacks` and `progress` of `train`.
+
+        Raises:
+            SpecError: an object is no `Callback`, or `progress` is no function.
+        """
         needed = "a list of objects of classes that inherit pearl.Callback"
-        wrong = mistyped("train: callbacks", callbacks, Sequence, needed)
-        wrong += mistyped("train: progress", progress, Callable | None, "a function")  # type: ignore[arg-type]
+        wrong = check_type("train: callbacks", callbacks, Sequence, needed)
+        wrong += check_type("train: progress", progress, Callable | None, "a function")  # type: ignore[arg-type]
         wrong += [
             f"train: callbacks[{n}] is {each!r}; an object of a class that inherits "
             "pearl.Callback is needed" + (" (an object, not the class)" * isinstance(each, type))
@@ -178,7 +188,10 @@ class CallbackList:
         return CallbackList([*callbacks, *([ProgressCallback(progress)] if progress else [])])
 
     def notify(self, moment: Moment, make: Callable[[], Progress]) -> None:
-        """Tell every callback; one that raises is the last to be told, but at the end."""
+        """Call every callback, up to the first one that raises. At the end of a run, call all.
+
+        A callback that returns something else than None or `pearl.STOP` counts as one that raises.
+        """
         if not self.callbacks or (self.raised is not None and moment != "on_end"):
             return
         event = make()
@@ -189,7 +202,9 @@ class CallbackList:
                     raise TypeError(f"it returned {answer!r}; None or pearl.STOP is allowed")
             except (Exception, SystemExit) as error:
                 self.raised = self.raised or error
-                told = f"{_said(callback, moment)} raised {type(error).__name__}: {error}"
+                told = (
+                    f"{_describe_source(callback, moment)} raised {type(error).__name__}: {error}"
+                )
                 self.failure = self.failure or " ".join(told.split())
                 if moment != "on_end":
                     return
@@ -198,6 +213,6 @@ class CallbackList:
                     self.stopped = StoppedBy(type(callback).__name__, event.env_steps)
 
 
-def _said(callback: Callback, moment: Moment) -> str:
+def _describe_source(callback: Callback, moment: Moment) -> str:
     listening = isinstance(callback, ProgressCallback)
     return "the progress listener" if listening else f"{type(callback).__name__}.{moment}"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pearl.errors import SpecError
-from pearl.files import held, write_atomically
+from pearl.files import locking, write_atomically
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
 from pearl.planner.planner import as_system, build_problem, plan_graph, skipping_timing_if_busy
@@ -44,7 +44,7 @@ from pearl.training.run import run_training
 from pearl.training.session import Session
 from pearl.training.steering import Callback, CallbackList, Listener
 from pearl.training.training_run import TrainingRun
-from pearl_devices.validation import is_whole, mistyped, shown
+from pearl_devices.validation import check_type, is_whole, quote
 
 LOG = logging.getLogger("pearl")
 
@@ -57,12 +57,12 @@ def compile(
     emulate: bool = False,
     seed: int | None = None,
 ) -> Trainer:
-    """Compile a system into a trainer, whose kernels are bound when it first trains.
+    """Compile a system into a trainer. Kernels are bound when it first trains.
 
-    set: values that override the spec's, keys dotted.
-    plan: to train by, or its file; None: one is made.
-    emulate: compute on the host on the plan's virtual clock; every figure is then labelled
-        simulated.
+    system: a loaded system, a spec, or the path or name of one.
+    set: values that override the spec's, with dotted keys.
+    plan: the plan, or its file; None: make one.
+    emulate: compute on the host, on the plan's virtual clock; all figures are labelled simulated.
     seed: of all random streams; None: the spec's.
 
     Raises:
@@ -82,7 +82,7 @@ def compile(
     else:
         given = plan if isinstance(plan, Plan) else load_plan(plan)
         made = compile_plan(system, given, emulate=emulate, check=True)
-    trainer = Trainer._of(made, seed, plan_given=plan is not None)
+    trainer = Trainer._from_compiled(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
         require_devices(made)
@@ -90,7 +90,7 @@ def compile(
 
 
 def _plan_or_cached(problem: Problem, *, emulate: bool) -> CompiledPlan:
-    """The system of a problem compiled with the plan that is remembered of it, or else made now."""
+    """Compile a problem with its cached plan, or with a new one."""
     if (known := plan_cache.load_cached_plan(problem)) is not None:
         with suppress(SpecError):  # then it is made anew
             return compile_plan(problem.spec, known, problem.graph, emulate=emulate, check=True)
@@ -100,7 +100,12 @@ def _plan_or_cached(problem: Problem, *, emulate: bool) -> CompiledPlan:
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:
-    """The plan of the checkpoint in `folder`, with which the run goes on; None without one."""
+    """Return the plan of the checkpoint in `folder`, which a resumed run continues; None without
+    one.
+
+    Raises:
+        SpecError: the checkpoint does not fit the system.
+    """
     file = folder / CHECKPOINT
     if not file.exists():
         return None
@@ -110,10 +115,12 @@ def plan_of_run(folder: Path, system: System) -> Plan | None:
 
 
 def require_trusted_run(folder: Path, *, trust: bool) -> None:
-    """Refuse a checkpoint whose spec names code, unless this user has trained by that spec or
-    trusts it.
+    """Refuse a checkpoint whose spec names code, unless this user has trained by it or trusts it.
 
     Imports nothing.
+
+    Raises:
+        SpecError: the code is not trusted.
     """
     if (folder / CHECKPOINT).exists():
         require_trusted(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
@@ -122,7 +129,7 @@ def require_trusted_run(folder: Path, *, trust: bool) -> None:
 class Trainer:
     """A system with its plan, ready to train. Build it with `pearl.compile` or `Trainer.load`.
 
-    session: the arrays and what runs on them; another one once the plan has changed.
+    session: arrays and progress; a change of the plan replaces it.
     planned_s: seconds that `compile` took, until a run has counted them.
     """
 
@@ -134,8 +141,8 @@ class Trainer:
         self._begin_with(compile_plan(system, plan, emulate=emulate), seed, plan_given=False)
 
     @classmethod
-    def _of(cls, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> Trainer:
-        """plan_given: a run that goes on keeps this plan, whatever plan its checkpoint has."""
+    def _from_compiled(cls, made: CompiledPlan, seed: int | None, *, plan_given: bool) -> Trainer:
+        """plan_given: a resumed run keeps this plan, whatever plan its checkpoint has."""
         trainer = cls.__new__(cls)
         trainer._begin_with(made, seed, plan_given=plan_given)
         return trainer
@@ -152,7 +159,7 @@ class Trainer:
 
     @property
     def plan(self) -> Plan:
-        """The plan that is trained by."""
+        """The plan that the trainer follows."""
         return self.session.compiled.plan
 
     @property
@@ -218,10 +225,10 @@ class Trainer:
         Raises:
             SpecError: an argument is wrong, or the run cannot continue from the checkpoint.
         """
-        problems = mistyped("train: out", out, str | Path | None, "a path")
-        problems += mistyped("train: start_from", start_from, str | Path | None, "a path")
+        problems = check_type("train: out", out, str | Path | None, "a path")
+        problems += check_type("train: start_from", start_from, str | Path | None, "a path")
         if steps is not None and (not is_whole(steps) or steps < 1):
-            problems.append(f"train: steps is {shown(steps)}; a whole number from 1 on is needed")
+            problems.append(f"train: steps is {quote(steps)}; a whole number from 1 on is needed")
         if problems:
             raise SpecError(*problems)
         check_devices(self.session.compiled)
@@ -229,7 +236,7 @@ class Trainer:
         if replan:
             plan_change.check(self.session, folder)
         if resume and folder is None:
-            raise SpecError("train: resume needs `out`, the folder of the run to go on with")
+            raise SpecError("train: resume needs `out`, the folder of the run")
         if seed is not None:
             self.session.seed = self._seed_given = checked_seed(seed)
         planned_s, self.planned_s = self.planned_s, 0.0
@@ -243,7 +250,7 @@ class Trainer:
                 self._begin(steps, start_from)
             else:
                 check_folder(folder)
-                stack.enter_context(held(folder))
+                stack.enter_context(locking(folder))
                 self._begin_or_resume(folder, steps, start_from, resume=resume)
                 record_trusted(self.system.raw)
                 self.plan.save(folder / "plan.json")
@@ -276,7 +283,7 @@ class Trainer:
         file = folder / CHECKPOINT
         if resume and file.exists() and start_from is not None:
             raise SpecError(
-                f"train: start_from is {start_from}, and the run in {folder} goes on with its own "
+                f"train: start_from is {start_from}, and the run in {folder} has its own "
                 "networks; leave one of the two out (start_from, resume)"
             )
         if resume and file.exists():
@@ -289,13 +296,13 @@ class Trainer:
             )
         elif file.exists():
             raise SpecError(
-                f"train: {folder} already holds a run; go on with it (resume), or give "
+                f"train: {folder} already holds a run; continue it (resume), or give "
                 "another folder, else its checkpoint would be lost"
             )
         else:
             self._begin(steps, start_from)
             if resume:
-                text = f"there is no checkpoint in {folder}: the run begins anew"
+                text = f"there is no checkpoint in {folder}: the run starts from the beginning"
                 resuming.log_event(self.session.state, text)
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
             resuming.log_event(
@@ -305,9 +312,10 @@ class Trainer:
             )
 
     def evaluate(self, episodes: int = 20, seed: int = 0) -> list[float]:
-        """Returns of `episodes` fresh episodes of the greedy policy on the spec's environment.
+        """Return the returns of `episodes` new episodes of the greedy policy on the spec's
+        environment.
 
-        An episode that is cut after `train.evaluate_max_steps` is a warning of the logger "pearl".
+        If an episode is cut after `train.evaluate_max_steps`, the logger "pearl" gets a warning.
 
         Raises:
             EnvironmentFailed: the environment raised, or did not answer.
@@ -319,12 +327,12 @@ class Trainer:
 
     @property
     def policy(self) -> Policy:
-        """The policy without exploration: after training the best evaluated."""
+        """The policy without exploration; after training, the best evaluated one."""
         return self.session.policy("best").copy()
 
     @property
     def policy_last(self) -> Policy:
-        """The policy without exploration as training left it."""
+        """The policy without exploration, as training left it."""
         return self.session.policy("last").copy()
 
     def save(self, path: str | Path) -> None:
@@ -333,7 +341,7 @@ class Trainer:
         self.session.save(Path(path), RunState(total_steps=self.system.train.steps))
 
     def export(self, path: str | Path) -> dict[str, Any]:
-        """Write `policy` as a torch state_dict (safetensors, no pickle); returns its description.
+        """Write `policy` as a torch state_dict (safetensors, no pickle); return its description.
 
         See `pearl.training.policy_export` for names and description.
         """
@@ -341,13 +349,14 @@ class Trainer:
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> Trainer:
-        """A trainer from a file written by `save` or from a run folder.
+        """Load a trainer from a file written by `save` or from a run folder.
 
-        trust: import the code that the spec names though this user has not trained by that spec.
-            Without, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+        trust: import the code that the spec names, although this user has not trained by that spec.
+            Without `trust`, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
 
         Raises:
-            SpecError: the file is missing, damaged or of another version.
+            SpecError: the file is missing, damaged or of another version, or its code is not
+                trusted.
         """
         file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
         stored = checkpoint.load(file)
@@ -363,5 +372,5 @@ class Trainer:
         return trainer
 
     def report(self, run: Run | None = None) -> Report:
-        """The assignment report; with `run`, prediction beside measurement."""
+        """Return the assignment report; with `run`, predictions next to measurements."""
         return Report(self.plan, run, self.system)

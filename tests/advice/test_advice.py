@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count
 from statistics import NormalDist
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 import pearl
 from pearl import Limits, SpecError, advice, solve
-from pearl.advice import advise, case, hardware, sizes
+from pearl.advice import advise, case, hardware, limits_cost, sizes
 from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text, share
 from pearl.advice.hardware import device_findings
@@ -314,6 +315,31 @@ FEW = {
     "idle_power": "20 W",
     "active_power": "80 W",
 }
+
+
+def test_one_more_of_each_slack_is_tried_and_the_best_is_told(monkeypatch) -> None:
+    ratios, tried = {"limits.policy_lag": 1.2, "limits.prefetch": 1.5}, list[dict[str, int]]()
+
+    def plan_with(sets: dict[str, int]) -> str:
+        tried.append(sets)
+        return next(iter(sets))
+
+    edges = [SimpleNamespace(limit=limit) for limit in ("policy_lag", "", "prefetch", "prefetch")]
+    asked: Any = SimpleNamespace(
+        plan=SimpleNamespace(objective="throughput"),
+        problem=SimpleNamespace(graph=SimpleNamespace(edges=edges)),
+        system=SimpleNamespace(limits=SimpleNamespace(policy_lag=0, prefetch=2)),
+        plan_with=plan_with,
+        compare=lambda key: SimpleNamespace(ratio=ratios[key], confidence=0.75),
+        comparison_text=lambda key: f"as {key}",
+        command=lambda *words, sets: (words, sets),
+    )
+    monkeypatch.setattr(limits_cost, "numbers", lambda c, other: {"ratio": c.ratio})
+    (finding,) = limits_cost._slack(asked)
+    assert tried == [{"limits.policy_lag": 1}, {"limits.prefetch": 3}]
+    assert finding.answer.startswith("prefetch: 3 is worth 1.50 x: as limits.prefetch.")
+    assert finding.command == (("plan", "--explain"), {"limits.prefetch": 3})
+    assert (finding.share, finding.numbers) == (0.75, {"ratio": 1.5})
 
 
 def test_a_limit_that_holds_by_default_is_left_out_too() -> None:

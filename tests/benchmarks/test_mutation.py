@@ -148,7 +148,7 @@ def run(tree, *more):
     code = """if True:
         import sys
         from benchmarks import mutation, mutation_runs
-        mutation_runs.LIBRARIES, mutation_runs.TEST_S = ("hypothesis",), 2.0
+        mutation_runs.LIBRARIES, mutation.TEST_S = ("hypothesis",), 2.0
         sys.exit(mutation.main(sys.argv[1:]))
     """
     results = tree.parent / "results.json"
@@ -244,9 +244,9 @@ def test_the_limits_are_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(
         from pathlib import Path
         from benchmarks import mutation_runs
         mutation_runs.adopt()
-        mutation_runs.PATIENCE, mutation_runs.TEST_S = {patience}, {test_s}
+        mutation_runs.PATIENCE = {patience}
         copy = mutation_runs.Tree.copied(Path({str(tree)!r}), Path({str(tree.parent / "copy")!r}))
-        ran = copy.run(["{file}::{test}"], {limit_s})
+        ran = copy.run(["{file}::{test}"], {limit_s}, {test_s})
         print(ran.ended, ran.cpu_s >= 3.0, mutation_runs.processes.children("self"))
     """
     done = subprocess.run(

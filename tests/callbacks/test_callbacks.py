@@ -5,7 +5,7 @@ import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 
 import pearl
 from pearl.algorithms.evaluation import acting_of
+from pearl.callbacks import video
 from pearl.callbacks.bar import Bar
 from pearl.callbacks.csv_log import CsvLog
 from pearl.callbacks.patience import Patience
@@ -122,6 +123,16 @@ def test_tensorboard_reads_what_is_written(plan, tmp_path):
     found.Reload()
     assert found.Scalars("eval_mean")[0].step == 240
     assert found.Scalars("updates")[-1].value == run.updates
+
+
+def test_a_video_is_of_every_second_evaluation_where_that_is_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "moviepy", ModuleType("moviepy"))
+    recorded = []
+    monkeypatch.setattr(video, "record", lambda *given: recorded.append(given))
+    each = Video(tmp_path, every=2, seed=3)
+    for steps in (100, 200, 300, 400):
+        each.on_evaluation(SimpleNamespace(env_steps=steps, policy_last="last"))
+    assert recorded == [("last", tmp_path, f"env-step-{steps}", 3) for steps in (200, 400)]
 
 
 def test_a_video_of_an_episode(plan, tmp_path):

@@ -43,7 +43,7 @@ class StandIn(ModuleType):
         super().__init__("ray")
         self.table, self.answers, self.refusal = list(table), answers or {}, refusal
         self.open, self.asked, self.options = False, [], {}
-        self.waited = []
+        self.waited, self.cancelled = [], []
         constants = SimpleNamespace(ENABLE_RAY_CLUSTER=False)
         self._private = SimpleNamespace(ray_constants=constants)
         self.exceptions = SimpleNamespace(RayError=Failed, GetTimeoutError=Late)
@@ -85,7 +85,7 @@ class StandIn(ModuleType):
         return answer
 
     def cancel(self, answer, force):
-        pass
+        self.cancelled.append((answer, force))
 
 
 class Strategy:
@@ -271,6 +271,7 @@ def test_all_nodes_that_differ_are_named_and_asked_again(stand_in):
     assert "node a (10.0.0.1) does not answer within 60 s" in text
     assert "node b (10.0.0.1) cannot run anything: worker died" in text
     assert "give it more time (PEARL_ANSWER_S=300)" in text
+    assert ray.cancelled == [(mute, True)]
     ray.answers.clear()
     assert len(nodes()) == 2
 

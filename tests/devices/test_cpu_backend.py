@@ -22,7 +22,7 @@ from pearl_devices import (
 )
 from pearl_devices.kernels import environments
 from pearl_devices.kernels.counting import parameters
-from pearl_estimators.host.benchmark_kernels import bound, training
+from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernels
 
 Q, ACTOR, CRITIC = (4, 16, 16, 2), (3, 16, 1), (4, 16, 16, 1)
 ENVS = 4
@@ -211,12 +211,14 @@ def test_no_call_of_a_compiled_kernel_looks_its_types_up_in_python() -> None:
     """numba tells tuples apart by what is in them: of two classes of equal contents it takes the
     second for the first, and then types every call anew, which takes half a millisecond."""
     wide = Device("cpu", "cpu", width=2)
-    offered = {k: [v for v, _ in cpu.offers(k, wide) if v.startswith("native")] for k in training()}
+    offered = {
+        k: [v for v, _ in cpu.offers(k, wide) if v.startswith("native")] for k in draw_fit_kernels()
+    }
     most: dict[str, Kernel] = {}
     for k, names in offered.items():
         if len(names) > len(offered[most.setdefault(k.kind, k)]):
             most[k.kind] = k
-    calls = [(f"{k.kind} {v}", bound(k, v)) for k in most.values() for v in offered[k]]
+    calls = [(f"{k.kind} {v}", bind_filled(k, v)) for k in most.values() for v in offered[k]]
     for _, call in calls:
         call()
     slow = {}

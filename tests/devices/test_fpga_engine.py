@@ -6,6 +6,7 @@ are larger than any of them needs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -28,7 +29,9 @@ from pearl_devices.fpga.bench import (
 )
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape, product_cycles
-from pearl_devices.fpga.simulation import built, missing
+from pearl_devices.fpga.resources import learner_memories, tree_memories
+from pearl_devices.fpga.simulation import built, count, missing
+from pearl_devices.fpga.tree_bench import tree_parameters
 
 pytestmark = pytest.mark.slow
 rtl = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -387,6 +390,34 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
         assert cycles == [1 + sum(i.cycles(learner.shape) for i in f) for f in forms]
         assert np.array_equal(found["q"], flat)
     engine.close()
+
+
+@rtl
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dqn((4, 8, 8, 2), 4, True, Shape(4, 1)),
+        dqn((4, 64, 64, 2), 32, False, Shape(8, 8)),
+        ddpg((3, 16, 1), (4, 16, 1), 4, Shape(4, 4)),
+    ],
+    ids=["dqn", "shipped", "ddpg"],
+)
+def test_blocks_and_memories_are_those_that_yosys_counts(learner):
+    found = count("engine", parameters(learner))
+    assert found.float_blocks == learner.blocks()
+    wanted = Counter({(16, 32): 1})  # the settings, which are registers
+    for number, words, bits in learner_memories(learner):
+        wanted[words, bits] += number
+    assert found.memories == wanted
+
+
+@rtl
+@pytest.mark.parametrize(("capacity", "fanout"), [(200, 4), (3000, 8)])
+def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout):
+    found = count("tree", tree_parameters(capacity, fanout))
+    assert found.float_blocks == 0
+    sizes = tree_memories(capacity, fanout)
+    assert found.memories == Counter((words, bits) for _, words, bits in sizes)
 
 
 def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():

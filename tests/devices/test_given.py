@@ -22,7 +22,7 @@ from pearl.planner.planner import pareto, plan
 from pearl.planning.costs import CostTable, Mode
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_devices import Device, Kernel, Link, Platform
-from pearl_devices.validation import is_names, is_number, is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
 from pearl_estimators import Estimate
 
 PLATFORM = star(devices("a", "b"))
@@ -215,12 +215,12 @@ def test_kinds_of_values() -> None:
     assert [is_whole(v) for v in (0, -3, 2**53, -(2**53), np.int8(1))] == [True] * 5
     assert not any(map(is_whole, (1.0, True, np.True_, 2**53 + 1, -(2**53) - 1, "1", None)))
     assert [is_names(v) for v in (("a",), [], "a", ("a", 1))] == [True, True, False, False]
-    assert [misfit(v) for v in (0, 1e30, np.float32(1))] == [""] * 3
-    assert misfit(1.01e30) == "is 1.01e+30; it must be at most 1e+30"
-    assert misfit(1e-31, above=True) == "is 1e-31; it must be at least 1e-30"
-    assert misfit(0, above=True) == "is 0; it must be finite and above 0"
-    assert [misfit(v, above=True) for v in (1e-30, 1, 1e30)] == [""] * 3
-    assert shown("a" * 58) == "'" + "a" * 58 + "'"
-    assert shown("a" * 100) == "'" + "a" * 55 + " ..."
-    assert (shown(10**40), shown([HUGE * HUGE**20])) == ("a huge number", "a list")
-    assert shown(10**40 - 1) == "9" * 40
+    assert [explain_misfit(v) for v in (0, 1e30, np.float32(1))] == [""] * 3
+    assert explain_misfit(1.01e30) == "is 1.01e+30; it must be at most 1e+30"
+    assert explain_misfit(1e-31, above=True) == "is 1e-31; it must be at least 1e-30"
+    assert explain_misfit(0, above=True) == "is 0; it must be finite and above 0"
+    assert [explain_misfit(v, above=True) for v in (1e-30, 1, 1e30)] == [""] * 3
+    assert quote("a" * 58) == "'" + "a" * 58 + "'"
+    assert quote("a" * 100) == "'" + "a" * 55 + " ..."
+    assert (quote(10**40), quote([HUGE * HUGE**20])) == ("a huge number", "a list")
+    assert quote(10**40 - 1) == "9" * 40

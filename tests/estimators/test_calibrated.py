@@ -19,14 +19,14 @@ from pearl_estimators import estimate
 from pearl_estimators.host import calibrate_host
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
-    bound,
-    by_threads,
+    bind_filled,
+    draw_fit_kernels,
+    draw_held_out_kernels,
     fill,
-    firings,
-    held_out,
+    firings_per_call,
+    offered_variants,
     sum_tree,
-    training,
-    variants,
+    threaded_kernels,
 )
 from pearl_estimators.host.calibration import Calibration, estimate_from
 from pearl_estimators.host.calibration_file import store
@@ -41,7 +41,7 @@ from pearl_estimators.host.linear_fit import (
     point,
     predict,
 )
-from pearl_estimators.host.random_kernels import DRAWS, drawn, sizes
+from pearl_estimators.host.random_kernels import DRAWS, draw_kernels, sizes
 from pearl_estimators.host.timer import Timing, time_call
 from tests.calibrations import KERNELS, LANES, measure, synthetic, truth
 
@@ -152,8 +152,8 @@ def test_the_band_holds_nine_tenths_of_new_kernels():
 
 
 def new(name: str) -> list[tuple[Kernel, str]]:
-    kernels = islice(drawn([name], 99, most_flops=1e8, most_steps=8), 8)
-    return [(k, v) for _, k in kernels for v in variants(k)]
+    kernels = islice(draw_kernels([name], 99, most_flops=1e8, most_steps=8), 8)
+    return [(k, v) for _, k in kernels for v in offered_variants(k)]
 
 
 def test_more_noise_widens_the_band():
@@ -255,9 +255,11 @@ def test_every_family_has_points_enough_and_a_held_out_kernel():
     for k, v in KERNELS:
         counts[family(k), v] = counts.get((family(k), v), 0) + 1
     assert min(counts.values()) >= 4
-    assert {(family(k), v) for k in held_out() for v in variants(k)} == set(counts)
+    assert {(family(k), v) for k in draw_held_out_kernels() for v in offered_variants(k)} == set(
+        counts
+    )
     known = {(k.kind, tuple(sorted(k.dims.items()))) for k, _ in KERNELS}
-    assert not known & {(k.kind, tuple(sorted(k.dims.items()))) for k in held_out()}
+    assert not known & {(k.kind, tuple(sorted(k.dims.items()))) for k in draw_held_out_kernels()}
 
 
 def test_the_tree_that_kernels_are_timed_on_is_consistent():
@@ -286,7 +288,7 @@ def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
     """By CPU time: 128 times the work."""
     small, large = (
         time_call(
-            bound(kernel("inference.dqn", envs=n, obs=4, act=0, q=(4, 64, 64, 2)), "native"),
+            bind_filled(kernel("inference.dqn", envs=n, obs=4, act=0, q=(4, 64, 64, 2)), "native"),
             seconds=0.02,
         )
         for n in (2, 256)
@@ -390,7 +392,7 @@ def test_each_point_keeps_its_fastest_round():
 
 def test_held_out_kernels_are_compared_with_their_prediction(calibration):
     rows = calibrate_host.time_held_out(calibration, seconds=1.0, prepare=synthetic(0.0))
-    assert len(rows) == sum(len(variants(k)) for k in held_out())
+    assert len(rows) == sum(len(offered_variants(k)) for k in draw_held_out_kernels())
     assert np.median([abs(r.error) for r in rows]) < 0.05
     assert sum(r.held for r in rows) >= 0.8 * len(rows)
 
@@ -401,7 +403,7 @@ def test_held_out_kernels_are_compared_with_their_prediction(calibration):
 class TestCalibrated(EstimatorContract):
     device = HOST
     rung = "calibrated"
-    kernels = tuple(held_out())
+    kernels = tuple(draw_held_out_kernels())
 
     @pytest.fixture(autouse=True)
     def stored(
@@ -429,7 +431,7 @@ def test_a_cpu_elsewhere_is_not_calibrated(cache):
 
 def test_what_the_benchmark_times_is_of_every_family_and_no_calibration_point():
     jobs = unseen(80, 5)
-    known = {sizes(k) for k in (*training(), *held_out())}
+    known = {sizes(k) for k in (*draw_fit_kernels(), *draw_held_out_kernels())}
     assert len({(sizes(k), v) for _, v, k in jobs}) == 80
     assert not known & {sizes(k) for _, _, k in jobs}
     assert {name for name, _, _ in jobs} == set(DRAWS)
@@ -445,15 +447,15 @@ def test_bars_are_missed_where_errors_are_large_and_repeats_small():
 
 
 def test_what_was_timed_before_takes_part_in_the_next_fit() -> None:
-    mine = [(k, v) for k in training(["replay"]) for v in variants(k)]
-    rest = [(k, v) for k in training(["dqn"]) for v in variants(k)]
+    mine = [(k, v) for k in draw_fit_kernels(["replay"]) for v in offered_variants(k)]
+    rest = [(k, v) for k in draw_fit_kernels(["dqn"]) for v in offered_variants(k)]
     first = measure(1.0, kernels=mine, prepare=synthetic(0.02))
     both = measure(1.0, kernels=rest, known=first, prepare=synthetic(0.02))
     assert first.groups == ("replay",)
     assert both.groups == ("dqn", "replay")
     assert both.points[: len(first.points)] == first.points
     assert sum(f.points for f in both.fits) == len(mine) + len(rest) + len(
-        list(by_threads(["dqn"]))
+        list(threaded_kernels(["dqn"]))
     )
     again = Calibration.from_json(both.to_json())
     assert again == both
@@ -468,10 +470,10 @@ def test_every_call_of_many_iterations_is_timed_whole(monkeypatch: pytest.Monkey
         return plain(of, variant, buffers)
 
     monkeypatch.setattr(cpu, "bind", noted)
-    of = next(k for k in training(["dqn"]) if repeats(k) and firings(k) > 1)
-    call = bound(of, "native")
+    of = next(k for k in draw_fit_kernels(["dqn"]) if repeats(k) and firings_per_call(k) > 1)
+    call = bind_filled(of, "native")
     steps = [int(given[0]["learner.step"][0])]
     for _ in range(3):
         call()
         steps.append(int(given[0]["learner.step"][0]))
-    assert np.diff(steps).tolist() == [firings(of) * of.dim("steps")] * 3
+    assert np.diff(steps).tolist() == [firings_per_call(of) * of.dim("steps")] * 3

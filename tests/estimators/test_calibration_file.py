@@ -20,7 +20,7 @@ from pearl_devices import Device, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
 from pearl_estimators.host import calibrator, child_process, measuring
-from pearl_estimators.host.benchmark_kernels import GROUPS, training, variants
+from pearl_estimators.host.benchmark_kernels import GROUPS, draw_fit_kernels, offered_variants
 from pearl_estimators.host.calibration import (
     Calibration,
     CalibrationError,
@@ -217,7 +217,7 @@ def test_only_what_is_needed_and_lacking_is_timed(cache, monkeypatch):
     needed = [kernel("replay_update", batch=8, steps=1, capacity=64, fanout=8)]
     calibrator.calibration(HOST, needed)
     calibrator.calibration(HOST, needed)
-    needed.append(next(training(["dqn"])))
+    needed.append(next(draw_fit_kernels(["dqn"])))
     calibrator.calibration(HOST, needed)
     calibrator.calibration(HOST, needed)
     assert standing.asked == [["replay", "shared"], ["dqn"]]
@@ -227,7 +227,7 @@ def test_only_what_is_needed_and_lacking_is_timed(cache, monkeypatch):
 
 DQN = ["dqn", "inference.dqn", "replay", "rollout", "gae", "shared"]
 DQN += [name for name in GROUPS if name.startswith("env_step")]
-WHOLE = sum(1 for k in training(DQN) for _ in variants(k))
+WHOLE = sum(1 for k in draw_fit_kernels(DQN) for _ in offered_variants(k))
 
 
 def late(most: int) -> Child:
@@ -254,7 +254,7 @@ def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache,
 
 def test_a_plan_goes_on_with_the_next_rung_where_time_runs_out(cache, monkeypatch):
     """Families that were timed keep their fits; no other child is started for the rest."""
-    first = next(training(["shared"]))
+    first = next(draw_fit_kernels(["shared"]))
     monkeypatch.setattr(
         calibrator, "cores_are_idle", lambda cores: False
     )  # else the cost of lanes is timed

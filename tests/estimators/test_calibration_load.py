@@ -16,11 +16,11 @@ import pearl
 from pearl.planner import planner
 from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.runs import Drift, TaskDrift
-from pearl.training.run_feedback import contradicted
+from pearl.training.run_feedback import find_contradictions
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import calibrate_host, calibration_updates, calibrator, measuring
-from pearl_estimators.host.benchmark_kernels import CORES, training, variants
+from pearl_estimators.host.benchmark_kernels import CORES, draw_fit_kernels, offered_variants
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import load_calibration, locking, store
 from pearl_estimators.host.calibration_updates import fit_journal
@@ -69,7 +69,7 @@ GROUPS = (
     "shared",
     "tabular",
 )
-KERNELS = [(k, v) for k in training(GROUPS) for v in variants(k)]
+KERNELS = [(k, v) for k in draw_fit_kernels(GROUPS) for v in offered_variants(k)]
 
 
 @cache
@@ -342,7 +342,7 @@ def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
 
     def found(times: float, waited: float | None = 0.02, task: str = names) -> dict[str, float]:
         row = TaskDrift(task, said, times * said, times - 1)
-        return contradicted(plan, graph, Drift(1.0, 1.0, 0.0, (row,), waited=waited))
+        return find_contradictions(plan, graph, Drift(1.0, 1.0, 0.0, (row,), waited=waited))
 
     fused = next(f.kernel for f in graph.fusions if "+".join(f.tasks) == names)
     name = f"{family(fused)} native"
@@ -353,9 +353,9 @@ def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
     assert found(0.5, waited=0.3) == {name: pytest.approx(0.5)}
     wide = replace(plan, tasks=tuple(replace(t, high_s=3 * t.seconds) for t in plan.tasks))
     row = TaskDrift(names, said, 2 * said, 1.0)
-    assert contradicted(wide, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
+    assert find_contradictions(wide, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
     sheet = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
-    assert contradicted(sheet, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
+    assert find_contradictions(sheet, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
 
 
 def test_a_run_marks_what_it_contradicts(fresh):

@@ -69,7 +69,7 @@ def test_an_estimate_is_the_same_on_every_machine(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = counts(of(row), HERE, row["variant"])
-    monkeypatch.setattr(features, "caches", lambda: (2.0**13, 2.0**16, 2.0**18))
+    monkeypatch.setattr(features, "cache_bytes", lambda: (2.0**13, 2.0**16, 2.0**18))
     assert counts(of(row), HERE, row["variant"]) == before
 
 

@@ -15,7 +15,7 @@ from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices.kernels import parts
 from pearl_estimators import Estimate, estimate
-from pearl_estimators.host.benchmark_kernels import bound
+from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import call_overhead_s, launches
 from tests.devices import test_work_ppo as on_policy
@@ -216,7 +216,7 @@ class Dispatched(TorchDispatchMode):
     ids=lambda k: k.kind,
 )
 def test_launches_are_what_torch_dispatches_within_a_tenth(k):
-    call = bound(k, "torch")
+    call = bind_filled(k, "torch")
     call()
     with Dispatched() as counted:
         call()

@@ -14,7 +14,7 @@ from pearl_devices import kernel
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import Calibration
-from pearl_estimators.host.interference import measure_slowdowns, named, side
+from pearl_estimators.host.interference import measure_slowdowns, share_name, side
 
 ACTING = kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 8, 2))
 LEARNING = kernel(
@@ -112,7 +112,7 @@ def test_a_call_that_fails_beside_another_is_said():
 def test_sides():
     assert (side(ACTING), side(LEARNING)) == (0, 1)
     assert side(kernel("param_sync", args={"network": "q"}, params=9)) is None
-    assert named(LEARNING, "torch") == "update torch"
+    assert share_name(LEARNING, "torch") == "update torch"
 
 
 def test_a_calibration_keeps_them_and_refuses_nonsense():
@@ -172,8 +172,8 @@ def test_each_side_pays_for_what_the_other_does_meanwhile():
 def test_lanes_that_slow_each_other_much_are_not_taken(monkeypatch):
     slow = {"env_step": ["gymnasium"]}  # which takes about as long as learning
     system, graph, _ = problem(policy_lag=1, max_lanes=2, variants=slow)
-    names = {named(t.kernel, v) for t in graph.tasks for v in ("native", "gymnasium")}
-    names |= {named(f.kernel, "native") for f in graph.fusions}
+    names = {share_name(t.kernel, v) for t in graph.tasks for v in ("native", "gymnasium")}
+    names |= {share_name(f.kernel, "native") for f in graph.fusions}
     free = {"firing_s": 0.0, "handoff_s": 0.0, "carry_s_per_byte": 0.0}
     plans = {}
     for share in (0.0, 1.0):

@@ -23,10 +23,10 @@ from pearl_estimators.host.run_corrections import (
     MEMORY,
     IterationStats,
     KernelShare,
+    add_run,
     apply_correction,
-    factor,
-    merged,
-    with_run,
+    merge_runs,
+    predict_factor,
 )
 from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import time_user_env
@@ -42,20 +42,20 @@ OTHER = replace(A, named="update.sac native")
 
 def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
     seen = (IterationStats((A,), 0.20),)
-    own, near, far = (factor(seen, [p])[0] for p in (A, WIDER, OTHER))
+    own, near, far = (predict_factor(seen, [p])[0] for p in (A, WIDER, OTHER))
     assert own == pytest.approx(0.20, abs=0.005)
     assert own > near > far > 0.05
-    doubts = [factor(seen, [p])[1] for p in (A, WIDER, OTHER)]
+    doubts = [predict_factor(seen, [p])[1] for p in (A, WIDER, OTHER)]
     assert doubts == sorted(doubts)
-    assert factor((), [A]) == (0.0, pytest.approx(0.15))
+    assert predict_factor((), [A]) == (0.0, pytest.approx(0.15))
 
 
 def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it():
     """An iteration that took 15 % longer: its calls together do so too, the long one most."""
     long, short = replace(A, share=0.9), replace(OTHER, share=0.1)
     seen = (IterationStats((long, short), math.log(1.15)),)
-    by = [math.exp(factor(seen, [replace(p, share=1.0)])[0]) for p in (long, short)]
-    assert factor(seen, [long, short])[0] == pytest.approx(math.log(1.15), abs=0.005)
+    by = [math.exp(predict_factor(seen, [replace(p, share=1.0)])[0]) for p in (long, short)]
+    assert predict_factor(seen, [long, short])[0] == pytest.approx(math.log(1.15), abs=0.005)
     assert 0.9 * by[0] + 0.1 * by[1] == pytest.approx(1.15, abs=0.005)
     assert by[0] > by[1] > 1
 
@@ -77,19 +77,19 @@ QUIET = IterationStats((A,), 0.10)
 def test_runs_of_a_host_that_has_changed_are_followed():
     found = QUIET
     for _ in range(20):
-        found = merged(found, replace(QUIET, off=-0.2))
+        found = merge_runs(found, replace(QUIET, off=-0.2))
     assert found.off == pytest.approx(-0.2, abs=0.01)
     assert found.runs == MEMORY
 
 
 def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt():
     seen = (IterationStats((A,), 0.60, timed=False), IterationStats((A,), 0.10))
-    assert factor(seen, [A])[0] == pytest.approx(0.10, abs=0.005)
-    assert factor(seen, [A], timed=False)[0] == pytest.approx(0.60, abs=0.005)
-    assert factor((), [A], timed=False) == (0.0, pytest.approx(0.48))
-    sheet, timed = (factor(seen, [OTHER], timed=t)[1] for t in (False, True))
+    assert predict_factor(seen, [A])[0] == pytest.approx(0.10, abs=0.005)
+    assert predict_factor(seen, [A], timed=False)[0] == pytest.approx(0.60, abs=0.005)
+    assert predict_factor((), [A], timed=False) == (0.0, pytest.approx(0.48))
+    sheet, timed = (predict_factor(seen, [OTHER], timed=t)[1] for t in (False, True))
     assert sheet == pytest.approx(timed * 0.48 / 0.15, rel=0.02)
-    assert with_run(seen[1:], seen[0]) == (seen[1], seen[0])
+    assert add_run(seen[1:], seen[0]) == (seen[1], seen[0])
 
 
 def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(fresh):
@@ -109,16 +109,20 @@ def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(f
 
 
 def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
-    seen = with_run((), QUIET)
+    seen = add_run((), QUIET)
     assert seen == (QUIET,)
-    assert with_run(seen, replace(QUIET, off=0.12)) == seen
+    assert add_run(seen, replace(QUIET, off=0.12)) == seen
     right = IterationStats((OTHER,), 0.0)
-    assert with_run(seen, right)[1] == right
-    assert abs(factor(with_run(seen, right), [OTHER])[0]) < 0.005 < factor(seen, [OTHER])[0]
-    assert with_run(seen, replace(QUIET, off=0.2))[0].off == pytest.approx(0.15)
+    assert add_run(seen, right)[1] == right
+    assert (
+        abs(predict_factor(add_run(seen, right), [OTHER])[0])
+        < 0.005
+        < predict_factor(seen, [OTHER])[0]
+    )
+    assert add_run(seen, replace(QUIET, off=0.2))[0].off == pytest.approx(0.15)
     many: tuple[IterationStats, ...] = ()
     for n in range(130):
-        many = with_run(many, IterationStats((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
+        many = add_run(many, IterationStats((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
     assert len(many) == 100
 
 
@@ -187,7 +191,7 @@ def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
         ({"waited": None}, "how long its lanes had no core is not known"),
         ({"waited": 0.1}, "something else had 10% of the core of its busiest lane"),
         ({"measured_s": None}, "it ended before its steady stretch"),
-        ({"decisions": ("kept",)}, "it was planned anew amid it"),
+        ({"decisions": ("kept",)}, "its plan was searched again during the run"),
         ({"apart": 2.0}, "its two cores were further apart, or nearer"),
     ):
         assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]
@@ -320,7 +324,7 @@ def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
         return Timing(taken := turn.pop(0), taken, 1.1 * taken, 1, 0.1, 1.0)
 
     monkeypatch.setattr(user_code_timing, "time_call", timed)
-    monkeypatch.setattr(user_code_timing, "acting", lambda call: call)
+    monkeypatch.setattr(user_code_timing, "bind_new_actions", lambda call: call)
     k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
     found = user_code_timing.time_user_code(
         {"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1

@@ -102,7 +102,7 @@ def test_what_environments_compute_together_is_not_less_than_the_cores_allow(
     monkeypatch.setattr(user_code_timing, "CORES", 2)
     monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 2e-3))
     k = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")
-    assert user_code_timing.waits(k) == pytest.approx(0.75)
+    assert user_code_timing.waiting_share(k) == pytest.approx(0.75)
     found = time_user_env(k, "processes")
     assert found.latency_s == pytest.approx(16 * 2e-3 / 2)
     assert "alone one waits 75% of a step" in found.source

@@ -13,7 +13,7 @@ from pearl_devices import Device, Kernel, base, cpu, kernel
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.cpu_datasheet import more_threads
 from pearl_estimators.host import benchmark_kernels, calibrate_host, calibrator, timer
-from pearl_estimators.host.benchmark_kernels import THREADS, by_threads, threaded
+from pearl_estimators.host.benchmark_kernels import THREADS, threaded_families, threaded_kernels
 from pearl_estimators.host.timer import Timing, time_call
 from tests.calibrations import measure, synthetic
 
@@ -44,7 +44,7 @@ def timed(share: Callable[[int], float], slow: Callable[[], float]) -> tuple[int
     """Kernels that were bound, and the points told of."""
     made: list[Kernel] = []
     told: list[Any] = []
-    jobs = by_threads(["dqn"])
+    jobs = threaded_kernels(["dqn"])
     calibrate_host.time_threads(jobs, told.append, prepare=prepared(slow, made), share=share)
     return len(made), told
 
@@ -95,7 +95,7 @@ def test_wider_ones_are_as_much_faster_as_a_data_sheet_says_with_more_doubt() ->
 def test_on_this_host_none_is_planned_with_before_two_were_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    jobs = [(k, "torch") for k, _ in by_threads(["dqn"])]
+    jobs = [(k, "torch") for k, _ in threaded_kernels(["dqn"])]
     known = measure(1.0, kernels=jobs, prepare=synthetic())
     without = tuple(f for f in known.fits if f.variant != THREADS)
     for variant in ("torch-2", "torch-8"):
@@ -108,10 +108,10 @@ def test_on_this_host_none_is_planned_with_before_two_were_timed(
 
 
 def test_every_family_that_torch_learns_by_has_them() -> None:
-    of = {k.kind for k, _ in by_threads()}
-    assert of == set(threaded())
+    of = {k.kind for k, _ in threaded_kernels()}
+    assert of == set(threaded_families())
     assert "update.dqn" in of
-    assert all(dict(cpu.offers(k, CPU))[v] == 2 for k, v in by_threads(["sac"]))
+    assert all(dict(cpu.offers(k, CPU))[v] == 2 for k, v in threaded_kernels(["sac"]))
     assert base.uses_several_cores(THREADS)
 
 

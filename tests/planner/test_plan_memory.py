@@ -11,7 +11,7 @@ import pearl
 from pearl.planner import plan_cache, planner
 from pearl.training import trainer
 from pearl_estimators.host import calibrator
-from pearl_estimators.host.benchmark_kernels import training
+from pearl_estimators.host.benchmark_kernels import draw_fit_kernels
 
 SPEC = {
     "algorithm": {"name": "ddpg", "env": "Pendulum-v1", "batch_size": 64, "num_envs": 2},
@@ -178,7 +178,7 @@ finally:
 def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
     graph = planner.build_problem(pearl.load(name)).graph
     mine = graph.kernels
-    timed = list(training(calibrator.needed_groups(mine)))
+    timed = list(draw_fit_kernels(calibrator.needed_groups(mine)))
     assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
     algorithm = name.partition("_")[0]
     others = {k.kind for k in timed} - {k.kind for k in mine}

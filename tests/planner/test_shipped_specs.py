@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 
 import pearl
 from pearl.planning.plans import Plan
-from pearl.spec.checks import shipped
+from pearl.spec.checks import read_shipped
 from pearl_devices import discover
 from tests.lanes import SECONDS, differing, planned, trained
 
@@ -54,7 +54,9 @@ def test_one_shipped_spec_plans_its_learner_on_a_gpu() -> None:
 def test_one_shipped_spec_plans_its_learner_on_an_fpga() -> None:
     plan = pearl.plan("dqn_cartpole_fpga")
     assert devices(plan)["update"] == "fpga"
-    comment = " ".join(line.lstrip("# ") for line in shipped()["dqn_cartpole_fpga"].splitlines())
+    comment = " ".join(
+        line.lstrip("# ") for line in read_shipped()["dqn_cartpole_fpga"].splitlines()
+    )
     cpu_gpu = {t: ["cpu"] for t in devices(plan)}
     alone = pearl.plan(pearl.load("dqn_cartpole_fpga", set={"limits.devices": cpu_gpu}))
     ours, theirs = f"{plan.env_steps_per_j:.0f}", f"{alone.env_steps_per_j:.0f}"
@@ -111,7 +113,7 @@ def trains(trainer: pearl.Trainer, tmp_path: Path) -> None:
     assert (run.status, run.updates > 0) == ("done", True)
 
 
-@pytest.mark.parametrize("name", [n for n in shipped() if n != "ppo_halfcheetah"])
+@pytest.mark.parametrize("name", [n for n in read_shipped() if n != "ppo_halfcheetah"])
 def test_a_shipped_spec_trains_on_two_cores(name: str, two_cores: None, tmp_path: Path) -> None:
     trains(pearl.compile(name, set=BRIEF, emulate=name in ELSEWHERE), tmp_path)
 
@@ -154,4 +156,4 @@ def test_by_the_data_sheet_a_whole_iteration_is_one_call(name: str) -> None:
 
 def test_readme_names_every_shipped_spec() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert [name for name in shipped() if f"`{name}`" not in readme] == []
+    assert [name for name in read_shipped() if f"`{name}`" not in readme] == []

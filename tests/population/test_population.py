@@ -205,7 +205,7 @@ def test_a_branch_has_the_weights_of_the_other_run_and_steps_and_streams_of_its_
     differ = {name for name in one if not np.array_equal(one[name], two[name])}
     assert differ == {name for name in one if name.startswith("rng.")} | {"hyper.lr.q"}
     larger = pearl.load(SPEC, set={"algorithm.hidden": [8, 8]})
-    with pytest.raises(SpecError, match="of other sizes cannot go on"):
+    with pytest.raises(SpecError, match="with other sizes cannot continue"):
         branching.branch(tmp_path / "one", tmp_path / "three", larger, pearl.plan(larger), 2)
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from pearl import load
 from pearl.algorithms import algorithm
-from pearl.spec.reading import shipped
+from pearl.spec.reading import read_shipped
 from pearl_devices import Kernel, backend
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of, parts
@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def graphs() -> dict[str, Any]:
     found = {}
-    given: dict[str, Any] = {name: name for name in shipped()}
+    given: dict[str, Any] = {name: name for name in read_shipped()}
     given |= {name: {"algorithm": options} for name, options in OPTIONS.items()}
     given["groups"] = {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}}
     for name, spec in given.items():
@@ -101,7 +101,7 @@ def kernels() -> dict[str, Kernel]:
 def all_counts() -> str:
     """Work, products, parts, buffers and terms of every kernel."""
     found: dict[str, Any] = {}
-    with patch.object(features, "caches", lambda: CACHES):
+    with patch.object(features, "cache_bytes", lambda: CACHES):
         for key, k in kernels().items():
             work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, kind_of(k).rounds(k)]
             of = [[kernel_key(part), count] for part, count in parts(k)]

@@ -33,7 +33,7 @@ from pearl.report.front_page import front_page
 from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
-from pearl.spec.checks import shipped
+from pearl.spec.checks import read_shipped
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl.training import progress
 from tests.examples import example_run, fused_plan, two_device_plan
@@ -57,7 +57,7 @@ def body(page: str) -> str:
     return unescape(re.sub(r"<[^>]*>", " ", inside))
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(read_shipped()))
 def test_the_short_report_of_every_shipped_spec_fits_a_screen(name: str) -> None:
     if name == "ppo_halfcheetah":
         pytest.importorskip("mujoco")

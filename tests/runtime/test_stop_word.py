@@ -179,7 +179,7 @@ def test_a_checkpoint_amid_an_iteration_goes_on_with_its_own_plan_alone(cuts, tm
     first.train(steps=STEPS, out=tmp_path, callbacks=[Amid(first.graph.updates)])
     other = replace(plan, note="another")
     given = pearl.compile(told(system, lanes="one"), plan=other, seed=3)
-    with pytest.raises(pearl.SpecError, match="amid an iteration, which its own plan alone"):
+    with pytest.raises(pearl.SpecError, match="during an iteration, which only its own plan"):
         given.train(steps=STEPS, out=tmp_path, resume=True)
 
 

@@ -21,6 +21,7 @@ from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, counting_bound, greedy, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.large.load_search import LoadSearch
 from pearl.solvers.methods import milp
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
@@ -135,6 +136,13 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
     before = max(build_timed_graph(b.assignment(start)).loads_s.values())
     assert largest < before
     assert counting_bound(b, largest) <= largest
+
+    whole = LoadSearch(p, None, largest, seed=1, workers=1)
+    assert whole.stop() == []
+    whole._searches.append(search)
+    assert [build_timed_graph(a).loads_s for a in whole.stop()] == [
+        build_timed_graph(found).loads_s
+    ]
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])

@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from pearl.algorithms.families.learners import quicker
+from pearl.algorithms.families.learners import choose_reduction
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.distribution import DISTRIBUTIONS
@@ -176,9 +176,9 @@ def test_gradients_are_cut_into_shards_where_that_is_quicker() -> None:
     """On one host where the sums take longer than what shards cost more; between hosts never."""
     wide, narrow = 1_000_000, 10_000
     for learners in (2, 4, 16):
-        assert quicker(learners, [wide]) == "shards"
-        assert quicker(learners, [narrow]) == "star"
-        assert quicker(learners, [wide], apart=True) == "star"
+        assert choose_reduction(learners, [wide]) == "shards"
+        assert choose_reduction(learners, [narrow]) == "star"
+        assert choose_reduction(learners, [wide], apart=True) == "star"
     for hidden, tasks in (([600, 600], ("all_reduce", "all_reduce_1")), ([64], ("all_reduce",))):
         spec = {"algorithm": {**DQN, "hidden": hidden}, "platform": {"devices": {"cpu": CPU}}}
         graph = build_graph(load({**spec, "limits": {"learners": 2}}))

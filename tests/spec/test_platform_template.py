@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pearl.errors import SpecError
-from pearl.spec.catalogue import catalogue, written
+from pearl.spec.catalogue import catalogue, read_lines
 from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.platform_files import read_platform
 from pearl.spec.platform_template import platform_text
@@ -24,7 +24,7 @@ def described(given: str) -> Platform:
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
 def test_a_device_is_written_as_it_stands_in_the_catalogue(name: str) -> None:
-    lines = "\n".join(written(name)) + "\n"
+    lines = "\n".join(read_lines(name)) + "\n"
     assert parse(lines.encode(), name).data == catalogue()[name]
 
 

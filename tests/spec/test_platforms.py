@@ -12,14 +12,14 @@ import yaml
 from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.catalogue import catalogue
-from pearl.spec.checks import shipped
+from pearl.spec.checks import read_shipped
 from pearl.spec.platform_entries import YOURS, count_unsourced
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.reading import load
 from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Platform, backend, discover
 
-PLATFORMS = shipped("pearl_configs.platforms")
+PLATFORMS = read_shipped("pearl_configs.platforms")
 BASE = "algorithm: {name: dqn, env: E-v0, spaces: {obs: 4, actions: 2}}\n"
 DEVICE = {
     "kind": "cpu",

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.errors import SpecError
-from pearl.spec.reading import System, init_text, json_schema, load, parse_set, shipped
-from pearl.spec.yaml_reader import scalar
+from pearl.spec.reading import System, init_text, json_schema, load, parse_set, read_shipped
+from pearl.spec.yaml_reader import parse_scalar
 
 BASE = """algorithm:
   name: dqn
@@ -56,7 +56,7 @@ def refused(tmp_path: Path, text: str | bytes, **overlay: Any) -> list[str]:
 # What is read
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(read_shipped()))
 def test_every_shipped_spec_loads_by_name_and_by_path(name: str) -> None:
     by_name, by_path = load(name), load(str(files("pearl_configs") / f"{name}.yaml"))
     assert by_name.name == by_path.name == name
@@ -137,8 +137,8 @@ def test_a_replay_ratio_is_an_exact_fraction(tmp_path: Path, written: str, ratio
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(written: str, value: object) -> None:
-    assert scalar(written) == value
-    assert type(scalar(written)) is type(value)
+    assert parse_scalar(written) == value
+    assert type(parse_scalar(written)) is type(value)
 
 
 def test_quantities_become_si(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_problems_of_the_file_and_of_set_come_together_in_order(tmp_path: Path) 
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
-    names = ", ".join(sorted(shipped()))
+    names = ", ".join(sorted(read_shipped()))
     cases: list[tuple[str | Path, str]] = [
         (tmp_path / "no.yaml", f"{tmp_path / 'no.yaml'}: no such file"),
         (tmp_path, f"{tmp_path}: not a file; a YAML file is needed"),
@@ -513,7 +513,7 @@ def test_the_schema_file_is_the_generated_one(request: pytest.FixtureRequest) ->
     assert kept == json_schema(), "run: pytest --write tests/spec/test_spec.py -k schema_file"
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(read_shipped()))
 def test_shipped_specs_satisfy_the_schema(name: str) -> None:
     # YAML 1.1's loader reads 1e-3 as text, so the resolved spec is checked.
     jsonschema.validate(dict(load(name).raw), json_schema())

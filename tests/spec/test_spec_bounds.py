@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pearl.errors import SpecError
-from pearl.spec.reading import _in_order, load
+from pearl.spec.reading import _sort_lines, load
 from pearl.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse, plain, read_bytes, show
 
 BASE: dict[str, Any] = {
@@ -255,7 +255,7 @@ def test_many_problems_are_put_in_order_in_steps_in_proportion() -> None:
         nonlocal looks
         looks = 0
         lines = [(Where((f"k{i}",)), Line(f"f:{count - i}: k{i}: tag")) for i in range(count)]
-        found = _in_order([*lines, *lines], [where for where, _ in lines])
+        found = _sort_lines([*lines, *lines], [where for where, _ in lines])
         taken = looks
         assert found == [line for _, line in reversed(lines)]
         return taken
@@ -265,5 +265,5 @@ def test_many_problems_are_put_in_order_in_steps_in_proportion() -> None:
 
 def test_of_a_value_that_cannot_be_read_the_first_problem_is_told() -> None:
     lines = [(("a",), "f:2: a: tag"), (("a",), "f:2: a: missing"), (("b",), "f:1: b: x")]
-    assert _in_order(lines, [("a",)]) == ["f:1: b: x", "f:2: a: tag"]
-    assert _in_order([*lines, lines[2]], []) == ["f:1: b: x", "f:2: a: tag", "f:2: a: missing"]
+    assert _sort_lines(lines, [("a",)]) == ["f:1: b: x", "f:2: a: tag"]
+    assert _sort_lines([*lines, lines[2]], []) == ["f:1: b: x", "f:2: a: tag", "f:2: a: missing"]

@@ -243,7 +243,7 @@ def test_odd_names_are_lines_or_not_looked_at(
     except SpecError as error:
         said = list(error.problems)
     else:
-        said = [str(each) for each in trust.named(found.raw)]
+        said = [str(each) for each in trust.find_named_code(found.raw)]
         assert len(said) == (name != "dqn") + (":" in env) + (network is not None)
     assert all(line.isprintable() for line in said), said
     assert {m for m in set(sys.modules) - before if not m.startswith("pearl.")} == set()

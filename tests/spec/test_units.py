@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pearl.spec.units import DIMENSIONS, dimension_of, quantity, text
+from pearl.spec.units import DIMENSIONS, dimension_of, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from pearl.spec.units import DIMENSIONS, dimension_of, quantity, text
     ],
 )
 def test_a_quantity_is_read_exactly(written: str, dimension: str, value: float) -> None:
-    assert quantity(written, dimension) == value
+    assert parse_quantity(written, dimension) == value
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_no_quantity_names_the_unit(
     given_value: object, dimension: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match="unit") as caught:
-        quantity(given_value, dimension)
+        parse_quantity(given_value, dimension)
     assert str(caught.value) == message
 
 
@@ -68,14 +68,14 @@ def test_what_is_no_quantity_names_the_unit(
     st.floats(min_value=0, allow_infinity=False, allow_nan=False), st.sampled_from([*DIMENSIONS])
 )
 def test_text_and_quantity_are_inverse(value: float, dimension: str) -> None:
-    assert quantity(text(value, dimension), dimension) == value
+    assert parse_quantity(format_quantity(value, dimension), dimension) == value
 
 
 @given(st.text(max_size=80), st.sampled_from([*DIMENSIONS]))
 def test_any_text_is_a_number_or_a_value_error(written: str, dimension: str) -> None:
     refusal = "for example"
     try:
-        value = quantity(written, dimension)
+        value = parse_quantity(written, dimension)
     except ValueError as error:
         value, refusal = 0.0, str(error)
     assert isinstance(value, float)
@@ -84,7 +84,7 @@ def test_any_text_is_a_number_or_a_value_error(written: str, dimension: str) -> 
 
 def test_every_example_is_read() -> None:
     for key, dimension in DIMENSIONS.items():
-        assert quantity(dimension.example, key) > 0
+        assert parse_quantity(dimension.example, key) > 0
 
 
 def test_a_name_states_its_dimension() -> None:

@@ -29,7 +29,7 @@ def test_by_default_all_checkpoints_together_take_two_per_cent_of_the_time():
         now_s += 1.0
         if pace.due(size * MB, now_s):
             took_s = 0.01 + size * 0.002
-            pace.wrote(size * MB, took_s)
+            pace.record(size * MB, took_s)
             now_s, waited_s = now_s + took_s, waited_s + took_s
             written.append(now_s)
             assert waited_s <= checkpoint.SHARE * (now_s - 100.0)
@@ -78,7 +78,7 @@ def test_without_one_checkpoints_are_written_where_they_are_due(
 
     monkeypatch.setattr(checkpoint.CheckpointPacer, "due", due)
     monkeypatch.setattr(
-        checkpoint.CheckpointPacer, "wrote", lambda self, *given: told_of.append(given)
+        checkpoint.CheckpointPacer, "record", lambda self, *given: told_of.append(given)
     )
     trainer = trainer_of("dqn")
     found, per = saves(monkeypatch), trainer.graph.env_steps
@@ -109,7 +109,7 @@ def test_a_run_without_its_replay_says_so_and_fills_it_anew(
     again = resumed.train(steps=320, out=tmp_path, resume=True)
     assert again.status == "done", again.message
     starts = first.system.algorithm.learning_starts
-    why = f"holds no replay: learning goes on once {starts} env steps have filled it anew"
+    why = f"holds no replay: learning continues after {starts} env steps have refilled the replay"
     assert why in "".join(again.events)
     rows = int(resumed.session.arrays["replay.cursor"][1])
     assert 0 < rows <= 320 - run.env_steps

@@ -312,9 +312,13 @@ def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     ("fault", "options", "said"),
     [
         (_full_disk, {}, "No space left"),
-        (_full_disk, PRIORITISED, "Plan kept, though there is a better one"),
-        (_failing_drain, {}, "it cannot go on: a lane died"),
-        (_other_state, {}, "it cannot go on: its arrays are others: rng.inference#1"),
+        (_full_disk, PRIORITISED, "Plan kept, because the run cannot continue with the better one"),
+        (_failing_drain, {}, "cannot continue with the better one: a lane died"),
+        (
+            _other_state,
+            {},
+            "cannot continue with the better one: its arrays differ: rng.inference#1",
+        ),
     ],
 )
 def test_a_change_that_fails_leaves_the_old_plan_and_every_bit(
@@ -427,7 +431,7 @@ def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch)
 def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> None:
     window = replanning.Window(100, 1.0)
     for _ in range(3):
-        window = window.longer()
+        window = window.extend()
     assert window.looks == 3
     watch = replanning.DriftMonitor(1e-3)
     assert not watch.due(window, 200, 1.0 + 100 * 1.1e-3)
@@ -436,13 +440,13 @@ def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> 
     watch.weighed_s = 1.3e-3
     assert not watch.due(window, 200, 1.0 + 100 * 1.35e-3)
     assert watch.due(window, 200, 1.0 + 100 * 2e-3)
-    assert replanning.recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
-    assert replanning.recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
+    assert replanning.take_recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
+    assert replanning.take_recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
     assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
 
 
 class _Firings:
-    """What `recent` needs of a protocol."""
+    """What `take_recent` needs of a protocol."""
 
     def __init__(self, repetition: Mapping[str, int]) -> None:
         self.graph = self

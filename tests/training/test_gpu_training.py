@@ -154,7 +154,9 @@ def test_a_killed_run_goes_on_and_equals_the_one_that_went_through(
 def gone_on(folder: Path, to: Any) -> Trainer:
     """A run of `folder` gone on with by another plan."""
     system, plan = to
-    trainer = Trainer._of(compile_plan(told(system, lanes="one"), plan), 3, plan_given=True)
+    trainer = Trainer._from_compiled(
+        compile_plan(told(system, lanes="one"), plan), 3, plan_given=True
+    )
     run = trainer.train(steps=STEPS, out=folder, resume=True)
     assert run.status == "done", run.message
     return trainer

@@ -3,7 +3,7 @@
 import pytest
 
 import pearl
-from pearl.spec.checks import shipped
+from pearl.spec.checks import read_shipped
 
 BARS = {
     "dqn_cartpole": ("eval_mean", 475),
@@ -22,13 +22,26 @@ ELSEWHERE = {"dqn_cartpole_fpga", "dqn_cartpole_gpu", "ppo_halfcheetah"}
 
 
 def test_every_configuration_has_a_bar():
-    assert BARS.keys() | TABULAR | ELSEWHERE == set(shipped())
+    assert BARS.keys() | TABULAR | ELSEWHERE == set(read_shipped())
 
 
 @pytest.mark.parametrize("name", BARS)
 def test_a_configuration_reaches_its_return(name):
     which, least = BARS[name]
     assert pearl.compile(name, seed=1).train().returns[which] >= least
+
+
+@pytest.mark.slow
+def test_replay_and_learner_on_the_simulated_fpga_learn_in_four_of_five_seeds(tmp_path):
+    reached = []
+    for seed in range(5):
+        trainer = pearl.compile("dqn_cartpole_fpga", emulate=True)
+        on = {t.task: t.variant for t in trainer.plan.tasks if t.device == "fpga"}
+        assert on.keys() >= {"update", "replay_insert", "replay_sample", "replay_update"}
+        assert on["update"].startswith("array")
+        run = trainer.train(seed=seed, out=tmp_path / str(seed))
+        reached.append(run.returns["last_eval_mean"])
+    assert sum(mean >= 475 for mean in reached) >= 4, reached
 
 
 @pytest.mark.parametrize(

@@ -51,22 +51,22 @@ def replay_bytes(capacity: int) -> float:
 def test_check_warns_of_a_replay_beyond_the_memory_that_is_free(monkeypatch, tmp_path) -> None:
     size = replay_bytes(100_000)
     free(monkeypatch, size)
-    assert memory.warning(sized(100_000)) is None
+    assert memory.memory_warning(sized(100_000)) is None
     free(monkeypatch, size - 1, swap=1e12)  # a replay in swap is no replay
-    said = memory.warning(sized(100_000))
+    said = memory.memory_warning(sized(100_000))
     assert said is not None
     assert said.startswith(
         f"algorithm.replay.capacity: given 100000; the replay takes {size:.3g} bytes, and "
         f"{size - 1:.3g} bytes of this host's memory are free now: lower it to at most 99000, or"
     )
     free(monkeypatch, None)
-    assert memory.warning(sized(2**31)) is None
+    assert memory.memory_warning(sized(2**31)) is None
     free(monkeypatch, 1.0)
     elsewhere = replace(
         sized(1000), platform=load("dqn_cartpole", set={"platform": "cpu_gpu"}).platform
     )
-    assert memory.warning(elsewhere) is None
-    assert memory.warning(load("q_learning_frozenlake")) is None
+    assert memory.memory_warning(elsewhere) is None
+    assert memory.memory_warning(load("q_learning_frozenlake")) is None
     ran = Ran("check", "dqn_cartpole", "--json", str(tmp_path / "c.json"))
     assert "warning: algorithm.replay.capacity: given" in ran.out
     assert ran.status == 0

@@ -172,5 +172,5 @@ def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     trainer = trainer_of(case)
     free = ("rng.", *(f"replay.{name}" for name in ("frame", "ahead", "last", "cursor", "clock")))
     for name in (n for n in names(trainer) if n != "replay.last_row"):
-        limits = restoring.bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
+        limits = restoring.value_bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
         assert limits is not None or name.startswith(free), name

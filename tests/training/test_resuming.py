@@ -71,7 +71,7 @@ def test_a_finished_run_is_extended_and_says_so(spec, how, tmp_path, caplog):
     run = second.train(out=tmp_path, resume=True, steps=ends if how == "steps" else None)
     assert (run.status, run.env_steps) == ("done", ends)
     follow = "replay.beta" if spec is SMALL else "hyper.anneal"
-    said = f"is now to end at {ends} env steps, no longer at {begun}; set anew for that: {follow}"
+    said = f"is now to end at {ends} env steps, no longer at {begun}; changed accordingly: {follow}"
     assert said in run.events[0]
     assert said in caplog.text
     whole = pearl.compile(with_steps(spec, ends), plan=plan)
@@ -110,7 +110,7 @@ def test_a_longer_run_that_was_cut_goes_on_to_its_own_end_bit_for_bit(spec, tmp_
 def test_the_steps_of_a_run_that_goes_on(done, had, steps, in_spec, now, total, tmp_path):
     state = RunState(iteration=done, total_steps=had)
     if total is None:
-        with pytest.raises(SpecError, match=r"has done 80 env steps, and .* ask for 80 or more"):
+        with pytest.raises(SpecError, match=r"has done 80 env steps, and .* give 80 or more"):
             resuming.total_steps(state, 8, steps, in_spec, now, tmp_path)
     else:
         assert resuming.total_steps(state, 8, steps, in_spec, now, tmp_path) == (total, had)
@@ -143,7 +143,7 @@ def test_another_seed_is_refused_where_a_run_goes_on(way, tmp_path):
     plan = pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=plan, seed=3).train(steps=40, out=tmp_path)
     early, late = ({"seed": 9}, {}) if way == "compile" else ({}, {"seed": 9})
-    with pytest.raises(SpecError, match="began with seed 3, and 9 is asked for"):
+    with pytest.raises(SpecError, match="began with seed 3, and seed 9 was given"):
         pearl.compile(DDPG, plan=plan, **early).train(out=tmp_path, resume=True, **late)
     assert pearl.compile(DDPG, plan=plan).train(out=tmp_path, resume=True).status == "done"
     again = pearl.compile(DDPG, plan=plan, seed=3)
@@ -169,7 +169,9 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
 def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_path, monkeypatch):
     torch, native = pearl.plan(pearl.load(DDPG, set=TORCH)), pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    with pytest.raises(SpecError, match="its own plan is another than the one given: leave that"):
+    with pytest.raises(
+        SpecError, match="the plan of the checkpoint differs from the given one; leave"
+    ):
         pearl.compile(DDPG, plan=native).train(out=tmp_path, resume=True)
     again = pearl.compile(DDPG)
 
@@ -183,7 +185,7 @@ def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_pat
     assert first.endswith(
         "checkpoint.safetensors: plan: update runs as 'torch' on cpu, which offers nothing for it"
     )
-    assert second.endswith("the run cannot go on here with the plan it had; give another (--plan)")
+    assert second.endswith("the run cannot continue here with its plan; give another one (--plan)")
 
 
 def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, capsys):
@@ -198,7 +200,7 @@ def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, ca
     monkeypatch.setattr(planner, "plan", never)
     command = ["train", str(spec), "--out", str(out), "--resume"]
     assert status([*command, "--steps", "400", "--seed", "9"]) == 2
-    assert "began with seed 0, and 9 is asked for" in capsys.readouterr().err
+    assert "began with seed 0, and seed 9 was given" in capsys.readouterr().err
     assert status([*command, "--set", "algorithm.num_envs=4"]) == 2
     assert "algorithm.num_envs was 2 and is now 4" in capsys.readouterr().err
     assert status([*command, "--steps", "400"]) == 0
@@ -221,7 +223,7 @@ def test_where_there_is_nothing_to_go_on_from_the_run_begins_and_says_so(tmp_pat
     (folder / "metrics.csv").write_text("env_steps,updates,wall_s\n8,1,0.1\n16,2,0.2\n")
     run = begun.train(out=folder, resume=True)
     assert run.status == "done"
-    said = f"there is no checkpoint in {folder}: the run begins anew"
+    said = f"there is no checkpoint in {folder}: the run starts from the beginning"
     assert run.events == (said,)
     assert said in caplog.text
     assert_equal(arrays(whole), arrays(begun))
@@ -235,7 +237,7 @@ def test_the_command_goes_on_in_the_folder_that_a_refusal_names(tmp_path, monkey
     assert str(run_folder("dqn", None, resume=True)) == "runs/dqn"
     (tmp_path / "mine").mkdir()
     pearl.plan(pearl.load(DDPG)).save(tmp_path / "mine" / "plan.json")
-    with pytest.raises(SpecError, match="holds a run already; add --resume"):
+    with pytest.raises(SpecError, match="already holds a run; add --resume"):
         run_folder("dqn", tmp_path / "mine", resume=False)
     assert run_folder("dqn", tmp_path / "mine", resume=True) == tmp_path / "mine"
 

@@ -76,7 +76,7 @@ def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
     return found
 
 
-def learner(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
+def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
     """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
     have room for.
 
@@ -189,6 +189,25 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     if kind.structure == "fused":
         return Refused("learner and replay are two engines; no design does both in one call")
     return Refused(f"no design computes a kernel of structure {kind.structure}")
+
+
+def verilog(
+    kernel: Kernel, device: Device, variant: str, width: int
+) -> tuple[LearnerProgram, dict[str, str]]:
+    """The learner of a mode, and its files: Verilog, parameters, a test bench with golden vectors.
+
+    Raises:
+        UnsupportedError: the design is the released one, of which there is no Verilog.
+    """
+    if is_released(device):
+        raise UnsupportedError(
+            f"device {device.name!r}: PEARL's released design has no Verilog here; take the design "
+            "systolic"
+        )
+    from pearl_devices.fpga.export import export
+
+    found = learner_of(kernel, device, variant, width)
+    return found, export(kernel, found)
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:

@@ -89,7 +89,7 @@ class SimulatedEngine:
     def load(self, place: str, vectors: Mapping[str, Array]) -> int:
         """Write parameters (place B), targets (T) or moments (M, V) of all networks; the cycles."""
         self.program(transfer(self.learner, "load", place))
-        rows = [r for net, flat in vectors.items() for r in _rows_of(self.learner, net, flat)]
+        rows = [r for net, flat in vectors.items() for r in rows_of(self.learner, net, flat)]
         return self.run(stream_of(self.learner, rows))[0]
 
     def store(self, place: str) -> tuple[int, dict[str, Array]]:
@@ -126,7 +126,8 @@ def tiles(matrix: Array, n: int) -> list[Words]:
     ]
 
 
-def _rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
+def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
+    """The parameters of a network as rows of the stream."""
     net, rows, at = learner.nets[name], list[Words](), 0
     for i, o in zip(net.widths, net.widths[1:], strict=False):
         rows += tiles(flat[at : at + (i + 1) * o].reshape(i + 1, o), learner.shape.array)

@@ -19,7 +19,7 @@ from pearl_devices import user_imports
 from pearl_devices.base import Buffers, Call, KernelFailed, KernelKindError
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.record import LEFT_OUT, KernelKind, chosen
-from pearl_devices.validation import is_whole, misfit, shown
+from pearl_devices.validation import explain_misfit, is_whole, quote
 
 CALLED = "python"
 """The variant whose function is called in every firing; all others return the call of a firing."""
@@ -38,7 +38,7 @@ def load(kind: str) -> KernelKind:
         raise _wrong(kind, f"its module cannot be imported: {error}") from error
     found = getattr(home, name, None)
     if not isinstance(found, KernelKind):
-        what = f"{name} is {shown(found)}" if hasattr(home, name) else f"it has no {name}"
+        what = f"{name} is {quote(found)}" if hasattr(home, name) else f"it has no {name}"
         raise _wrong(kind, f"{what}; a pearl_devices.kernels.KernelKind is needed")
     if found.structure != "own":
         raise _wrong(kind, f"structure is {found.structure!r}; leave it out of a kind of your own")
@@ -78,7 +78,7 @@ def look_at(kind: KernelKind) -> None:
         given = getattr(kind, field)
         if not isinstance(given, tuple) or not all(isinstance(each, str) for each in given):
             raise _wrong(
-                kind.name, f"{field} is {shown(given)}; a tuple of names of arrays is needed"
+                kind.name, f"{field} is {quote(given)}; a tuple of names of arrays is needed"
             )
     if not kind.writes:
         raise _wrong(kind.name, "writes is empty; it must name the arrays that a firing writes")
@@ -90,7 +90,7 @@ def look_at(kind: KernelKind) -> None:
         program = given.function
         if not isinstance(program, str) or not user_imports.CALLABLE.fullmatch(program):
             raise _wrong(
-                kind.name, f"variant {variant} is {shown(program)}; needed is 'module:function'"
+                kind.name, f"variant {variant} is {quote(program)}; needed is 'module:function'"
             )
         _look_up(kind.name, f"variant {variant}", program)
     judged = kind.in_evaluation
@@ -98,7 +98,7 @@ def look_at(kind: KernelKind) -> None:
         return
     if not isinstance(judged, str) or not user_imports.CALLABLE.fullmatch(judged):
         needed = f"needed is 'module:function', LEFT_OUT ({LEFT_OUT!r}) or None"
-        raise _wrong(kind.name, f"in_evaluation is {shown(judged)}; {needed}")
+        raise _wrong(kind.name, f"in_evaluation is {quote(judged)}; {needed}")
     _look_up(kind.name, "in_evaluation", judged)
 
 
@@ -134,13 +134,13 @@ def check(kind: KernelKind, kernel: Kernel) -> None:
     if kind.count is not None:
         try:
             found = kind.count(kernel)
-            fits = len(found) == 4 and not any(misfit(each) for each in found)
+            fits = len(found) == 4 and not any(explain_misfit(each) for each in found)
         except Exception as error:
             raise _wrong(kind.name, f"count fails: {_reason(error)}") from error
         if not fits:
             raise _wrong(
                 kind.name,
-                f"count gives {shown(found)}; needed are flops, bytes in, bytes out and resident "
+                f"count gives {quote(found)}; needed are flops, bytes in, bytes out and resident "
                 "bytes, each at least 0",
             )
 
@@ -148,10 +148,10 @@ def check(kind: KernelKind, kernel: Kernel) -> None:
 def _misfits(arrays: object) -> str:
     """Why arrays are none; empty where they fit."""
     if not isinstance(arrays, Mapping) or not arrays:
-        return f"{shown(arrays)}; needed is a dict from names to (shape, dtype)"
+        return f"{quote(arrays)}; needed is a dict from names to (shape, dtype)"
     for name, given in arrays.items():
         if not isinstance(name, str) or any(c in name for c in "@#"):
-            return f"the name {shown(name)}; needed is text without @ and #"
+            return f"the name {quote(name)}; needed is text without @ and #"
         try:
             shape, dtype = given
             fits = isinstance(shape, tuple) and all(is_whole(n) and n >= 0 for n in shape)
@@ -160,7 +160,7 @@ def _misfits(arrays: object) -> str:
             fits = False
         if not fits:
             needed = "needed is a tuple of whole numbers and a dtype such as 'float32'"
-            return f"{shown(given)} for {name}; {needed}"
+            return f"{quote(given)} for {name}; {needed}"
     return ""
 
 
@@ -179,7 +179,7 @@ def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Cal
         raise _wrong(kind.name, f"{program} cannot be bound: {_reason(error)}") from error
     if not callable(call):
         needed = "needed is a function without arguments that computes one firing"
-        raise _wrong(kind.name, f"{program} returns {shown(call)}; {needed}")
+        raise _wrong(kind.name, f"{program} returns {quote(call)}; {needed}")
 
     def fire() -> None:
         try:

@@ -45,7 +45,7 @@ from pearl_estimators.gpu.variants import (
     start_s,
     starts_of,
 )
-from pearl_estimators.host.calibration import CalibrationError, sealed, unsealed
+from pearl_estimators.host.calibration import CalibrationError, seal, unseal
 from pearl_estimators.roofline import way
 
 SCHEMA = 1
@@ -58,6 +58,7 @@ OF_OPERATORS = ("eager", "graph")  # variants that are queues of operators
 class GpuCalibration:
     """Cost of operators on one GPU model.
 
+    schema: version of the file's format.
     model: as in `Device.model`.
     source: who timed it, with which tool.
     created: UTC, ISO 8601.
@@ -82,7 +83,7 @@ class GpuCalibration:
     def to_json(self) -> dict[str, Any]:
         """A plain object with a checksum over everything else."""
         body: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
-        return sealed(body)
+        return seal(body)
 
     @classmethod
     def from_json(cls, value: object) -> GpuCalibration:
@@ -91,7 +92,7 @@ class GpuCalibration:
         Raises:
             CalibrationError: the value is incomplete, edited or holds no numbers.
         """
-        body = unsealed(value, SCHEMA, "GPU calibration")
+        body = unseal(value, SCHEMA, "GPU calibration")
         try:
             starts = Starts(**body["starts"]) if body.get("starts") else None
             copies = Copies(**body["copies"]) if body.get("copies") else None
@@ -244,6 +245,9 @@ def estimate_gpu(
     """The calibrated rung of a kernel on `width` multiprocessors of a GPU of the calibrated model.
 
     On a share of them the flop rates shrink in proportion; memory stays whole.
+
+    Raises:
+        CalibrationError: the calibration lacks the fit of an operator that the kernel uses.
     """
     linear, elementwise = found.fit("linear"), found.fit("elementwise")
     if linear is None or elementwise is None:

@@ -27,7 +27,7 @@ from pearl_estimators.gpu.calibration import (
 from pearl_estimators.gpu.operators import Operation
 from pearl_estimators.gpu.variants import Copies, Starts
 from pearl_estimators.host.benchmark_kernels import fill
-from pearl_estimators.host.random_kernels import DRAWS, drawn
+from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import launches
 
@@ -97,7 +97,9 @@ def small(structure: str, variant: str) -> Iterator[Kernel]:
     """Small kernels of this structure that have this variant on a GPU."""
     for name, (_, kind, _) in DRAWS.items():
         if kind.structure == structure:
-            _, kernel = next(drawn([name], 3, most_flops=SMALL_FLOPS, most_steps=SMALL_STEPS))
+            _, kernel = next(
+                draw_kernels([name], 3, most_flops=SMALL_FLOPS, most_steps=SMALL_STEPS)
+            )
             if variant in programs(kernel) or variant in written(kernel):
                 yield kernel
 

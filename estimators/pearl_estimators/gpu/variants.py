@@ -55,7 +55,10 @@ class Starts:
 
 @dataclass(frozen=True)
 class Copies:
-    """Between host and GPU. latency_s: of 8 bytes; the rates are of large ones."""
+    """Between host and GPU. latency_s: of 8 bytes; the rates are of large ones.
+
+    to_device_bytes_per_s, to_host_bytes_per_s: rates of copies in the two directions.
+    """
 
     latency_s: float
     to_device_bytes_per_s: float

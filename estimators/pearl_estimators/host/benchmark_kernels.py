@@ -14,30 +14,32 @@ from pearl_devices.base import OPT_IN_VARIANTS, WIDE, Call
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
 from pearl_devices.kernels.replay import tree_levels
-from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, drawn, sizes
+from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, draw_kernels, sizes
 
 MOST_RANDOM = 1 << 20
 """Random numbers drawn for one array; longer ones repeat them."""
 
 RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
-"""Arrays whose contents decide nothing: those of all kernels lie in the same memory (`_shared`)."""
+"""Arrays whose contents decide nothing. All kernels share their memory (`_fill_shared`)."""
 LEAST_SHARED, PAGE = 1 << 20, 4096
-"""Bytes of a ring from which on it does; each array begins on a page."""
+"""Bytes from which a ring is shared; each array begins on a page."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Of one firing that is timed to calibrate."""
 FEW, MANY = 8, 14
-"""Points of a family: fewer of those that a call and an environment each decide, and of those whose
-parts are families themselves, unless short firings and long ones differ much."""
+"""Points of a family. FEW is for kinds whose cost is the call and the environment, or the sum of
+families, if short and long firings differ little."""
 SEED, HELD_OUT_SEED = 1, 2
 
 
 def group(of: str) -> str:
-    """What is timed together with a family, when first needed: kinds of one algorithm that learn,
-    those that choose actions each alone (other algorithms have the same), each environment alone,
-    tables, what only replays need, what only rollouts do, and `shared`."""
+    """Return the group of a family. The kernels of a group are timed together, when first needed.
+
+    Groups are: each algorithm that learns; each way to choose actions, which algorithms share; each
+    environment; tables; kernels that only replays need; kernels that only rollouts need; `shared`.
+    """
     found = KINDS.get(of.partition(" ")[0])
     if found is None or found.structure == "environment":
         return of
@@ -48,8 +50,8 @@ def group(of: str) -> str:
     return "shared" if found.structure == "copy" else found.family.partition("_")[0]
 
 
-def _few(kind: KernelKind) -> bool:
-    """Whether few points tell enough of a kind."""
+def _needs_few(kind: KernelKind) -> bool:
+    """Whether a kind needs only few points."""
     fused = kind.structure == "fused" and kind.networks is not None
     return fused or kind.structure in ("environment", "table", "store")
 
@@ -57,87 +59,95 @@ def _few(kind: KernelKind) -> bool:
 GROUPS = tuple(sorted({group(name) for name in DRAWS}))
 
 
-def training(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
+def draw_fit_kernels(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
     """The kernels to fit on: every family of these groups that the CPU backend may have timed. They
     are drawn as users' kernels may be, so that a point left out is as far off as a new kernel: the
     band holds."""
     for name in DRAWS:
         if group(name) not in groups:
             continue
-        yield from _some(name, FEW if _few(DRAWS[name][1]) else MANY, SEED)
+        yield from _some(name, FEW if _needs_few(DRAWS[name][1]) else MANY, SEED)
 
 
-def held_out() -> Iterator[Kernel]:
-    """A kernel of every family that no fit has seen."""
-    known = {sizes(of) for of in training()}
+def draw_held_out_kernels() -> Iterator[Kernel]:
+    """Draw a kernel of every family that no fit has seen."""
+    known = {sizes(of) for of in draw_fit_kernels()}
     for name in DRAWS:
         yield next(of for of in _some(name, MANY, HELD_OUT_SEED) if sizes(of) not in known)
 
 
 def _some(name: str, count: int, seed: int) -> Iterator[Kernel]:
-    found = drawn([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
+    found = draw_kernels([name], seed, most_flops=MOST_FLOPS, most_steps=MOST_STEPS)
     return (of for _, of in islice(found, count))
 
 
-def variants(of: Kernel) -> dict[str, int]:
-    """What the CPU backend offers for a kernel on this host without being asked, and the cores it
-    takes; without several threads of torch (`by_threads`)."""
+def offered_variants(of: Kernel) -> dict[str, int]:
+    """Return the variants that the CPU backend offers for a kernel on this host by default, with
+    cores.
+
+    Variants with several threads of torch are left out (`threaded_kernels`).
+    """
     offered = offers(of, Device("host", "cpu", width=CORES, real=True))
     return {v: cores for v, cores in offered if v not in OPT_IN_VARIANTS and v not in WIDE}
 
 
 THREADS = "torch-2"
-"""The variant that tells what several threads of torch cost."""
+"""The variant whose points give the cost of several threads of torch."""
 
 
-def threaded(groups: Collection[str] = GROUPS) -> list[str]:
-    """The families of these groups that torch runs by several threads on this host."""
+def threaded_families(groups: Collection[str] = GROUPS) -> list[str]:
+    """Return the families of these groups that torch runs with several threads on this host."""
     kinds = {name: kind for name, (_, kind, _) in DRAWS.items() if group(name) in groups}
     several = torch_threads.threads_of(THREADS) <= CORES
     return [n for n, k in kinds.items() if several and k.structure == "gradient"]
 
 
-def by_threads(groups: Collection[str] = GROUPS) -> Iterator[tuple[Kernel, str]]:
+def threaded_kernels(groups: Collection[str] = GROUPS) -> Iterator[tuple[Kernel, str]]:
     """The kernels of these groups that are timed by several threads of torch, where two cores are
     free: the first FEW of each family."""
-    for name in threaded(groups):
+    for name in threaded_families(groups):
         yield from ((of, THREADS) for of in _some(name, FEW, SEED))
 
 
-def timed_as(variant: str) -> str:
-    """The variant whose timings tell what this one takes: THREADS of all with several threads."""
+def timed_variant(variant: str) -> str:
+    """Return the variant whose timings give the times of this one: THREADS, if it has several
+    threads.
+    """
     return THREADS if variant in WIDE else variant
 
 
 def code_of(of: Kernel, variant: str) -> str:
-    """What decides which compiled code a kernel is: its kind and variant, its program and the kind
-    of its actions. Kernels of one code differ in sizes alone, and what is compiled of one is
-    compiled of all, as a rule: stacks, tables and normalisation are not told apart."""
+    """Return the name of a kernel's compiled code: kind, variant, program and kind of actions.
+
+    Kernels of one code differ only in sizes, and usually share compiled functions: stacks, tables
+    and normalisation are not distinguished.
+    """
     acts = "factored" if of.dims.get("choices") else "continuous" if of.dims.get("act") else ""
     return f"{of.kind} {variant} {of.program or ''} {acts}".strip()
 
 
 IN_A_CALL, CALL_FLOPS = 16, 2e7
-"""Iterations in one call, as a run has very many: at most, and flops of all of them."""
+"""Maximum iterations of one call, and maximum flops of all of them. A run has many more
+iterations."""
 
 
-def firings(of: Kernel) -> int:
-    """How many firings of the kernel a call of `bound` is."""
+def firings_per_call(of: Kernel) -> int:
+    """Return the number of firings of the kernel in one call of `bind_filled`."""
     if not repeats(of):
         return 1
     return max(1, min(IN_A_CALL, int(CALL_FLOPS / max(of.flops, 1.0))))
 
 
-def bound(of: Kernel, variant: str) -> Call:
+def bind_filled(of: Kernel, variant: str) -> Call:
     """The kernel bound over arrays filled so that every firing does its full work: a call of
-    `firings` of them."""
+    `firings_per_call` of them."""
     shared = _ring(of)
     buffers = allocate([of], {**shared})
     fill({n: a for n, a in buffers.items() if n not in shared}, of)
     call = backend("cpu").bind(of, variant, buffers)
     if not repeats(of):
         return call
-    more, others = buffers["loop.more"], firings(of) - 1
+    more, others = buffers["loop.more"], firings_per_call(of) - 1
 
     def whole() -> None:
         more[0] = others  # counted down by the call
@@ -147,7 +157,7 @@ def bound(of: Kernel, variant: str) -> Call:
 
 
 @cache
-def _shared() -> Any:
+def _fill_shared() -> Any:
     """Memory for the largest ring, uint8, filled with plausible float32."""
     import numpy as np
 
@@ -171,7 +181,7 @@ def _ring(of: Kernel) -> Buffers:
     for name, shape in wanted:
         size = 4 * math.prod(shape)
         if at + size <= MOST_BYTES:
-            found[name] = _shared()[at : at + size].view(np.float32).reshape(shape)
+            found[name] = _fill_shared()[at : at + size].view(np.float32).reshape(shape)
             at += -(-size // PAGE) * PAGE
     return found
 

@@ -21,13 +21,13 @@ from pearl_devices import Kernel, UnsupportedError, torch_threads
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
-    bound,
-    by_threads,
+    bind_filled,
     code_of,
-    firings,
-    held_out,
-    training,
-    variants,
+    draw_fit_kernels,
+    draw_held_out_kernels,
+    firings_per_call,
+    offered_variants,
+    threaded_kernels,
 )
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.calibration_file import Tell, journal_writer
@@ -54,14 +54,14 @@ PAUSE_S = 0.2
 """Pause between these rounds, and between two checks of the core latency (assumed)."""
 
 Timer = Callable[[float], Timing]
-"""Times one bound kernel for about so many seconds."""
+"""Times one bound kernel for about the given seconds."""
 Prepare = Callable[[Kernel, str], Timer]
 """Binds a kernel in a variant. UnsupportedError or ImportError if this installation cannot."""
 
 
 def _prepare(kernel: Kernel, variant: str) -> Timer:
-    call, cores = bound(kernel, variant), variants(kernel).get(variant, 1)
-    several, threads = firings(kernel), torch_threads.threads_of(variant)
+    call, cores = bind_filled(kernel, variant), offered_variants(kernel).get(variant, 1)
+    several, threads = firings_per_call(kernel), torch_threads.threads_of(variant)
     if threads > 1:
         return lambda seconds: time_call(call, seconds=seconds, computes=False, cores=threads)
     return lambda seconds: time_call(call, seconds=seconds, cores=cores, firings=several)
@@ -75,7 +75,7 @@ class _TimedKernel:
 
     def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
         self.kernel, self.variant, self._timer = kernel, variant, timer
-        self.pair = variants(kernel).get(variant, 1) > 1
+        self.pair = offered_variants(kernel).get(variant, 1) > 1
         self.timings: list[tuple[Timing, tuple[float, float]]] = []
 
     def add(self, seconds: float, latency: Callable[[], float]) -> None:
@@ -96,8 +96,8 @@ class _TimedKernel:
     def finding(self, apart_s: float = 0.0) -> dict[str, Any]:
         """The kernel's point: the fastest of the timings that count.
 
-        Of a call on two cores, those of `at_latency` count, else those of `uncontended`, else all.
-        The point's share of the CPU says which.
+        For a call on two cores, the timings of `at_latency` count; without any, those of
+        `uncontended`; without any, all. The point's share of the CPU shows which.
         """
         counted = [t for t, _ in self.timings]
         if self.pair:
@@ -127,17 +127,17 @@ def time_points(
 ) -> float:
     """Time these kernels in this process; return the latency between cores that counts, in seconds.
 
-    A point is told as soon as it is timed, and again when it is timed better. Every kernel is timed
-    in ROUNDS rounds, and the fastest counts: other load on the machine comes and goes, and slows a
-    core even if it does not take the core. Of calls on two cores, a timing counts only if `apart`
-    measures the latency between these cores that is usual, since a host may move the processors of
-    a virtual machine. These points are told at the end. A family that cannot be bound here is told
-    as `skipped`, with the reason.
+    A point is reported as soon as it is timed, and again if it is timed better. Every kernel is
+    timed in ROUNDS rounds, and the fastest counts: other load on the machine varies, and slows a
+    core even if it does not take the core. For calls on two cores, a timing counts only at the
+    usual latency between these cores (`apart`), because a host may move the processors of a virtual
+    machine. These points are reported at the end. A family that cannot be bound here is reported as
+    `skipped`, with the reason.
 
     seconds: limit of the whole. Compiling and importing count, so the points share the rest, within
         POINT_S each.
-    apart_s: the latency to time at. 0 takes the lower quartile of the latencies measured, so that
-        one calibration takes the same as the next. 0 is returned if no call had both its cores.
+    apart_s: the latency to time at. 0 takes the lower quartile of the measured latencies, so that
+        calibrations agree. 0 is returned if no call had both its cores.
     """
     end_s = clock() + seconds
     if apart is None:
@@ -193,7 +193,7 @@ def time_points(
 def select_jobs(
     codes: Sequence[str], groups: Sequence[str], known: Calibration
 ) -> list[tuple[Kernel, str]]:
-    """Return those of `missing_jobs` whose `code_of` is one of `codes`, in the order of `codes`."""
+    """Return the `missing_jobs` whose `code_of` is one of `codes`, in the order of `codes`."""
     order = {code: n for n, code in enumerate(codes)}
     jobs = [(order.get(code_of(*job)), job) for job in missing_jobs(groups, known)]
     return [job for _, job in sorted(((n, j) for n, j in jobs if n is not None), key=itemgetter(0))]
@@ -206,18 +206,20 @@ def measure_all(seconds: float, groups: Sequence[str], known: Calibration, tell:
     """
     jobs, points_s = missing_jobs(groups, known), max(seconds - LANES_S, seconds / 2)
     apart_s = time_points(points_s, jobs, tell, apart_s=known.apart_s)
-    time_threads(new_jobs(by_threads(groups), known), tell)
+    time_threads(new_jobs(threaded_kernels(groups), known), tell)
     if CORES < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
         return
     if runtime := dict(known.runtime) or _runtime(apart_s):
         tell({"runtime": runtime})
-        kernels = ((k, v) for k in training(groups) for v in variants(k))
-        tell({"beside": interference.measure_slowdowns(kernels, known.beside, bound)})
+        kernels = ((k, v) for k in draw_fit_kernels(groups) for v in offered_variants(k))
+        tell({"beside": interference.measure_slowdowns(kernels, known.beside, bind_filled)})
 
 
 def missing_jobs(groups: Sequence[str], known: Calibration) -> list[tuple[Kernel, str]]:
     """Return the kernels and variants of these groups that `known` has no point of."""
-    return new_jobs(((of, v) for of in training(groups) for v in variants(of)), known)
+    return new_jobs(
+        ((of, v) for of in draw_fit_kernels(groups) for v in offered_variants(of)), known
+    )
 
 
 def new_jobs(jobs: Iterable[tuple[Kernel, str]], known: Calibration) -> list[tuple[Kernel, str]]:
@@ -239,10 +241,11 @@ def time_threads(
     share: Callable[[int], float] = look,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Time these kernels by several threads of torch, for THREADS_S at most, on free cores.
+    """Time these kernels with several threads of torch, for THREADS_S at most, on free cores.
 
     If another process has a part of a core, each operation waits for the scheduler, and a gradient
-    step takes ten times as long and more. So only timings that had all their cores are told.
+    step takes ten times as long or more. Therefore only timings that had all their cores are
+    reported.
     """
     end_s = clock() + THREADS_S
     for kernel, variant in jobs:
@@ -261,7 +264,7 @@ def time_threads(
 
 
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `measure_overhead` times what lanes cost, if the runtime is installed."""
+"""The module whose `measure_overhead` times the costs of lanes, if the runtime is installed."""
 
 
 def _runtime(
@@ -295,7 +298,12 @@ def time_held_out(
     calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
 ) -> list[HeldOutTiming]:
     """Time the held-out kernels in this process, and compare the predictions of `calibration`."""
-    jobs = [(k, v, f) for k in held_out() for v in variants(k) if (f := calibration.find(k, v))]
+    jobs = [
+        (k, v, f)
+        for k in draw_held_out_kernels()
+        for v in offered_variants(k)
+        if (f := calibration.find(k, v))
+    ]
     timers = [prepare(kernel, variant) for kernel, variant, _ in jobs]
     share = min(max(seconds / (ROUNDS * max(len(jobs), 1)), POINT_S[0]), POINT_S[1])
     timings = [[timer(share).median_s for timer in timers] for _ in range(ROUNDS)]

@@ -59,6 +59,7 @@ class OutdatedError(CalibrationError):
 class Calibration:
     """Measured costs of a host's kernels, by family and variant.
 
+    schema: version of the file's format.
     host: CPU model and cores.
     versions: of the libraries and of the kernels' sources.
     created: UTC, ISO 8601.
@@ -140,7 +141,7 @@ class Calibration:
         body["points"] = [{**vars(each), "terms": dict(each.terms)} for each in self.points]
         body["learned"] = [asdict(each) for each in self.learned]
         body = json.loads(json.dumps(body, allow_nan=False))
-        return sealed(body)
+        return seal(body)
 
     @classmethod
     def from_json(cls, value: object) -> Calibration:
@@ -149,7 +150,7 @@ class Calibration:
         Raises:
             CalibrationError: the value is incomplete, edited or holds no numbers.
         """
-        body = unsealed(value, SCHEMA, "calibration")
+        body = unseal(value, SCHEMA, "calibration")
         try:
             lists = {
                 "fits": tuple(_read_fit(row) for row in body["fits"]),
@@ -166,6 +167,8 @@ class Calibration:
 class HeldOutTiming:
     """Predicted and measured seconds of a kernel that no fit has seen.
 
+    variant: of the kernel.
+    predicted_s, measured_s: seconds of a firing.
     kernel: family and sizes.
     low_s, high_s: the predicted 90 % band.
     """
@@ -201,13 +204,13 @@ def checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+def seal(body: Mapping[str, Any]) -> dict[str, Any]:
     """Add a checksum over everything else."""
     return {**body, "checksum": checksum(body)}
 
 
-def unsealed(value: object, schema: int, label: str) -> dict[str, Any]:
-    """Check and remove the checksum of `sealed`. label: first words of the error.
+def unseal(value: object, schema: int, label: str) -> dict[str, Any]:
+    """Check and remove the checksum of `seal`. label: first words of the error.
 
     Raises:
         CalibrationError: the value is damaged, or of another schema.

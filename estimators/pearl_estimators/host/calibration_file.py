@@ -27,8 +27,8 @@ from pearl_estimators.host.calibration import (
     OutdatedError,
     checksum,
     host,
-    sealed,
-    unsealed,
+    seal,
+    unseal,
     versions,
 )
 from pearl_estimators.host.linear_fit import Point
@@ -108,10 +108,10 @@ def load_usable() -> Calibration | None:
 
 
 def _changed_versions(value: Any) -> list[str]:
-    """Names of the versions that differ from those of an undamaged file of this host.
+    """The names of the versions that differ from those of an undamaged file of this host.
 
-    Fits of other versions may have another form. Empty for a damaged file, which is no news of
-    versions.
+    Fits of other versions may have another form. Empty for a damaged file, whose versions are
+    unknown.
     """
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         return []
@@ -191,7 +191,7 @@ def journal_writer(file: Path) -> Tell:
 
     def tell(finding: Mapping[str, Any]) -> None:
         line = {"schema": JOURNAL_SCHEMA, "made_by": stamp, **finding}
-        text = json.dumps(sealed(line), allow_nan=False)
+        text = json.dumps(seal(line), allow_nan=False)
         # One write to a file opened for appending: lines of two processes never mix.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -218,7 +218,7 @@ def read_journal(max_age_s: float | None = None) -> list[dict[str, Any]]:
     stamp, findings = _journal_stamp(), []
     for line in lines:
         try:
-            body = unsealed(json.loads(line), JOURNAL_SCHEMA, "journal")
+            body = unseal(json.loads(line), JOURNAL_SCHEMA, "journal")
             if "point" in body:
                 Point(**body["point"])
         except (ValueError, TypeError, RecursionError):

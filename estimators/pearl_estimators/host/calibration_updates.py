@@ -13,7 +13,12 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from pearl_estimators.host.benchmark_kernels import GROUPS, code_of, training, variants
+from pearl_estimators.host.benchmark_kernels import (
+    GROUPS,
+    code_of,
+    draw_fit_kernels,
+    offered_variants,
+)
 from pearl_estimators.host.calibration import (
     NOISY,
     Calibration,
@@ -24,14 +29,14 @@ from pearl_estimators.host.calibration import (
 )
 from pearl_estimators.host.calibration_file import load_usable, locking, path, store
 from pearl_estimators.host.linear_fit import Point, fit_variants, point
-from pearl_estimators.host.run_corrections import NEWS, IterationStats, with_run
+from pearl_estimators.host.run_corrections import NEWS, IterationStats, add_run
 
 Key = tuple[Any, ...]
 
 CHANGED = 1.15
 """A host whose times differ by more than this factor has changed (assumed)."""
 WAIT_S = 2.0
-"""Longest wait for a process that measures. After it, what a run took is not stored."""
+"""Longest wait for a process that measures. After this time, the run is not stored."""
 
 
 def empty_calibration() -> Calibration:
@@ -42,7 +47,7 @@ def empty_calibration() -> Calibration:
 @cache
 def points_of_group(name: str) -> tuple[tuple[str, str, Key], ...]:
     """Return `code_of`, `Point.named` and `Point.key` of every kernel that is timed for a group."""
-    jobs = [(kernel, v) for kernel in training([name]) for v in variants(kernel)]
+    jobs = [(kernel, v) for kernel in draw_fit_kernels([name]) for v in offered_variants(kernel)]
     points = [point(kernel, v, 1.0) for kernel, v in jobs]
     return tuple((code_of(*job), p.named, p.key) for job, p in zip(jobs, points, strict=True))
 
@@ -183,7 +188,7 @@ def record_run(stats: IterationStats) -> bool:
         if not locked:
             return False
         calibration = load_usable() or fit_journal(None, ())
-        learned = with_run(calibration.learned, stats)
+        learned = add_run(calibration.learned, stats)
         if learned == calibration.learned:
             return False
         store(replace(calibration, learned=learned))

@@ -22,8 +22,8 @@ from pearl_estimators.host.benchmark_kernels import (
     GROUPS,
     THREADS,
     group,
-    threaded,
-    timed_as,
+    threaded_families,
+    timed_variant,
 )
 from pearl_estimators.host.calibration import (
     Calibration,
@@ -71,7 +71,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, CalibrationWarning, stacklevel=3)
 
 
-ESTIMATE = "pearl_estimators.cpu:calibrated_or_roofline"
+ESTIMATE = "pearl_estimators.cpu:estimate_cpu"
 """Estimator of the device kinds that this calibration is for."""
 
 
@@ -181,12 +181,12 @@ def needed_groups(kernels: Iterable[Kernel]) -> set[str]:
 
 def is_untimed(calibration: Calibration, kernel: Kernel, variant: str) -> bool:
     """Whether a complete calibration times this kernel in this variant, and this one has not."""
-    name, variant = family(kernel), timed_as(variant)
+    name, variant = family(kernel), timed_variant(variant)
     named, of = f"{name} {variant}", group(name)
     if named in calibration.skipped or calibration.find(kernel, variant):
         return False
     return any(each == named for _, each, _ in points_of_group(of)) or (
-        variant == THREADS and name in threaded([of])
+        variant == THREADS and name in threaded_families([of])
     )
 
 
@@ -223,7 +223,7 @@ def _retime(calibration: Calibration, wanted: set[str]) -> Calibration:
     due = [p for p in _due(calibration) if group(p.family) in wanted]
     lanes = CORES > 1 and not calibration.runtime
     timed = {p.named for p in calibration.points} | set(calibration.skipped)
-    threads = {group(n) for n in threaded(wanted) if f"{n} {THREADS}" not in timed}
+    threads = {group(n) for n in threaded_families(wanted) if f"{n} {THREADS}" not in timed}
     if not (due or lanes or threads) or _is_recent(calibration.again):
         return calibration
     several = lanes or threads or any(uses_several_cores(p.variant) for p in due)

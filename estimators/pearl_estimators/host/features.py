@@ -1,10 +1,9 @@
-"""Features of the calibrated cost model: counts of a kernel, which each cost so many seconds.
+"""Features of the calibrated cost model: counts of a kernel, each of which costs some seconds.
 
-A term whose name ends in the name of a kernel kind or an algorithm belongs to that alone: its call,
-its losses. All others cost the same in every kernel of a variant, so that all of them tell what
-they cost. The counts are those of the code: of native products the tiles
-(`primitives.math.products`), of torch the operations; and what misses a cache, as far as the sizes
-of arrays tell.
+A term whose name ends in the name of a kernel kind or an algorithm belongs only to it, for example
+its call or its losses. All other terms cost the same in every kernel of a variant, so that all
+kernels help to fit them. Counts are those of the code: tiles of native products
+(`primitives.math.products`), operations of torch, and cache misses as far as sizes determine them.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ MEMORY = ("row", "miss", "far", "level", "child", "between")
 
 
 @cache
-def caches() -> tuple[float, float, float]:
-    """Bytes of this host's data caches, of one core: first, second and third level."""
+def cache_bytes() -> tuple[float, float, float]:
+    """Return the bytes of one core's data caches on this host: first, second and third level."""
     figures = host().device("cpu").figures
     first, second, third = (figures.get(n, size) for n, size in ASSUMED_CACHES.items())
     return first, second, third
 
 
-def missing(footprint: float, level: int) -> float:
-    """Share of random accesses to so many bytes that the cache of this level does not hold."""
-    return max(0.0, 1.0 - caches()[level - 1] / footprint) if footprint > 0 else 0.0
+def miss_rate(footprint: float, level: int) -> float:
+    """Return the share of random accesses to `footprint` bytes that this level's cache misses."""
+    return max(0.0, 1.0 - cache_bytes()[level - 1] / footprint) if footprint > 0 else 0.0
 
 
 class Terms(dict[str, float]):
@@ -61,7 +60,7 @@ class Terms(dict[str, float]):
 
 
 def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
-    """The terms of one firing of `kernel`."""
+    """Return the terms of one firing of `kernel`."""
     found, structure = Terms(), kind_of(kernel).structure
     what = f"{kernel.kind} {kernel.program}" if structure == "environment" else kernel.kind
     if variant == "gymnasium" and kernel.program in VECTOR_ENTRY_S:
@@ -73,7 +72,7 @@ def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
         if structure == "table":
             found.add(f"numbers {what}", kernel.dim("envs") * kernel.dim("actions"))
             table = 8.0 * kernel.dim("states") * kernel.dim("actions")
-            found.add("miss_table", kernel.dim("envs") * missing(table, 1))
+            found.add("miss_table", kernel.dim("envs") * miss_rate(table, 1))
     elif variant.startswith("torch"):
         _torch(found, kernel, structure)
     elif acts(kernel):
@@ -123,8 +122,8 @@ def _native(t: Terms, k: Kernel, structure: Structure, cores: int) -> None:
         case "copy":
             params = k.dim("params")
             t.add(f"numbers {k.kind}", params)
-            t.add(f"far {k.kind} 1", params * missing(2 * F32 * params, 1))
-            t.add(f"far {k.kind} 2", params * missing(2 * F32 * params, 2))
+            t.add(f"far {k.kind} 1", params * miss_rate(2 * F32 * params, 1))
+            t.add(f"far {k.kind} 2", params * miss_rate(2 * F32 * params, 2))
 
 
 def _row_numbers(k: Kernel) -> int:
@@ -132,7 +131,7 @@ def _row_numbers(k: Kernel) -> int:
 
 
 def _row_tiles(rows: int) -> list[tuple[int, int]]:
-    """(rows of a tile, such tiles), as `primitives.products` goes through them."""
+    """(rows of a tile, number of such tiles), in the order of `primitives.products`."""
     found = [(ROWS, rows // ROWS)]
     left = rows % ROWS
     for height in (4, 2, 1):
@@ -142,10 +141,10 @@ def _row_tiles(rows: int) -> list[tuple[int, int]]:
     return found
 
 
-def _held(rows: int, stride: int, lines: int) -> bool:
-    """Whether a strip stays in the first cache: `rows` of so many lines, `stride` bytes apart. Of a
-    cache of 8 to 12 ways of 4096 bytes, strides by a power of two use only a part."""
-    ways = caches()[0] / 4096
+def _stays_cached(rows: int, stride: int, lines: int) -> bool:
+    """Whether a strip stays in the first cache: `rows` of some lines each, `stride` bytes apart.
+    Strides by a power of two use only a part of a cache of 8 to 12 ways of 4096 bytes."""
+    ways = cache_bytes()[0] / 4096
     apart = math.gcd(stride, 4096)
     usable = ways * 4096 / LINE
     if apart >= lines * LINE:
@@ -163,11 +162,11 @@ def _product(t: Terms, m: int, n: int, depth: int, times: float, stride: int = 0
         tiles += count
     packed = depth >= PACKED_DEPTH and m >= PACKED_ROWS  # a strip is read once, into one piece
     missed, apart = (depth * 2.0 * whole, 2 * LANES * F32) if packed else (0.0, stride)
-    if whole and not _held(depth, apart, 2):
+    if whole and not _stays_cached(depth, apart, 2):
         missed += tiles * depth * 2 * whole
-    if part and not _held(depth, stride, 1):
+    if part and not _stays_cached(depth, stride, 1):
         missed += tiles * depth * part
-    if whole + part > 1 and m * depth * F32 > 0.6 * caches()[0]:
+    if whole + part > 1 and m * depth * F32 > 0.6 * cache_bytes()[0]:
         missed += (whole + part) * m * depth * F32 / LINE
     t.add("cycles", cycles * times)
     t.add("tiles", tiles * (whole + part) * times)
@@ -207,7 +206,7 @@ def _weights(t: Terms, layers: tuple[int, ...], rows: int, times: float) -> None
         _product(t, 1, o, rows, times)
 
 
-def _through(t: Terms, i: int, o: int, rows: int, times: float) -> None:
+def _input_gradient(t: Terms, i: int, o: int, rows: int, times: float) -> None:
     """The gradient of the input of a layer from i to o."""
     whole = (i - i % LANES) * (o - o % LANES)
     t.add("turned", times * whole)
@@ -223,8 +222,8 @@ def _acting(t: Terms, k: Kernel) -> None:
     t.add(f"outputs {k.kind}", n * layers[-1])
     weights = float(F32 * parameters(layers))
     t.add("lines", weights / LINE)
-    t.add("far_weights 1", weights / LINE * missing(weights, 1))
-    t.add("far_weights 2", weights / LINE * missing(weights, 2))
+    t.add("far_weights 1", weights / LINE * miss_rate(weights, 1))
+    t.add("far_weights 2", weights / LINE * miss_rate(weights, 2))
 
 
 def _learning(t: Terms, k: Kernel, cores: int) -> None:
@@ -238,7 +237,7 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
         _forward(t, layers, batch, steps * p.forward, curved)
         _weights(t, layers, batch, steps * p.backward)
         for i, o in pairwise(layers[1:]):
-            _through(t, i, o, batch, steps * (p.backward + p.through))
+            _input_gradient(t, i, o, batch, steps * (p.backward + p.through))
             if curved:
                 t.add("tanh_back", steps * p.backward * batch * i)
         if p.through:
@@ -246,7 +245,7 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
             if components <= 2:
                 _dots(t, batch, components, first, steps * p.through)
             else:
-                _through(t, components, first, batch, steps * p.through)
+                _input_gradient(t, components, first, batch, steps * p.through)
         t.add("adam", steps * p.adam * learned / cores)
         t.add("follow", steps * p.follow * learned / cores)
         if cores > 1:  # the other side's half of gradients, parameters and target
@@ -257,13 +256,13 @@ def _learning(t: Terms, k: Kernel, cores: int) -> None:
         moved += everywhere * learned
         crossed += (everywhere + steps * p.backward) * batch * sum(layers[1:])
     activations = float(F32 * batch * sum(sum(k.layers(name)[1:]) for name in runs))
-    t.add("far_adam 1", t.get("adam", 0.0) * missing(held, 1))
-    t.add("far_adam 2", t.get("adam", 0.0) * missing(held, 2))
-    t.add("far_adam 3", t.get("adam", 0.0) * missing(held, 3))
-    t.add("far_parameters 2", moved * missing(held + activations, 2))
-    t.add("far_parameters 3", moved * missing(held + activations, 3))
-    t.add("far_activations 1", crossed * missing(activations, 1))
-    t.add("far_activations 2", crossed * missing(activations, 2))
+    t.add("far_adam 1", t.get("adam", 0.0) * miss_rate(held, 1))
+    t.add("far_adam 2", t.get("adam", 0.0) * miss_rate(held, 2))
+    t.add("far_adam 3", t.get("adam", 0.0) * miss_rate(held, 3))
+    t.add("far_parameters 2", moved * miss_rate(held + activations, 2))
+    t.add("far_parameters 3", moved * miss_rate(held + activations, 3))
+    t.add("far_activations 1", crossed * miss_rate(activations, 1))
+    t.add("far_activations 2", crossed * miss_rate(activations, 2))
     rows = batch * steps
     t.add("joined", rows * (k.dim("obs") + k.dim("act")))
     t.add(f"gradient_step {algorithm}", steps)
@@ -295,9 +294,9 @@ def _sampling(t: Terms, k: Kernel) -> None:
     t.add("row_later", draws * later)
     t.add("row_numbers", draws * _row_numbers(k))
     for level in (2, 3):
-        t.add(f"miss_row {level}", draws * missing(ring, level))
-        t.add(f"miss_line {level}", draws * lines * missing(ring, level))
-        t.add(f"miss_later {level}", draws * later * missing(ring, level))
+        t.add(f"miss_row {level}", draws * miss_rate(ring, level))
+        t.add(f"miss_line {level}", draws * lines * miss_rate(ring, level))
+        t.add(f"miss_later {level}", draws * later * miss_rate(ring, level))
     if k.dim("prioritised"):
         _tree(t, k, "drawn")
 
@@ -315,7 +314,7 @@ def _tree(t: Terms, k: Kernel, how: str) -> None:
     if k.dim("fanout") not in TREE_VECTORS:
         t.add(f"child_{how}", nodes * k.dim("fanout"))
     for level in (1, 2):
-        t.add(f"miss_{how} {level}", draws * missing(float(F32 * k.dim("capacity")), level))
+        t.add(f"miss_{how} {level}", draws * miss_rate(float(F32 * k.dim("capacity")), level))
 
 
 def _advantages(t: Terms, k: Kernel) -> None:
@@ -388,8 +387,8 @@ def _torch_learning(t: Terms, k: Kernel) -> None:
         layers_of = steps * (len(layers) - 1)
         t.add("operation", layers_of * p.forward)
         t.add("backward_operation", layers_of * (p.backward + p.through))
-    t.add("far_adam 1", t.get("adam", 0.0) * missing(held, 1))
-    t.add("far_adam 2", t.get("adam", 0.0) * missing(held, 2))
+    t.add("far_adam 1", t.get("adam", 0.0) * miss_rate(held, 1))
+    t.add("far_adam 2", t.get("adam", 0.0) * miss_rate(held, 2))
     rows = batch * steps
     t.add("joined", rows * k.dim("obs"))
     t.add(f"gradient_step {algorithm}", steps)

@@ -1,4 +1,4 @@
-"""How much of its cores a program would have now, by what the kernel counts."""
+"""The share of its cores that a program would have now, by the kernel's counters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ LOOKS, PAUSE_S = 5, 0.1
 """Looks of `share_had`, and the pause between two: half a second, so that a burst of other load,
 or an interrupt, is in one or two of them (assumed)."""
 LOOK_S, DIGESTED_BYTES = 0.03, 1 << 20
-"""Seconds for which a look keeps cores busy, several turns of the scheduler (assumed), and the
-bytes that each of its steps digests, in about half a millisecond."""
+"""Seconds for which one measurement keeps cores busy: several turns of the scheduler (assumed).
+Each of its steps digests this many bytes, in about half a millisecond."""
 STEAL = 8
 """Field of a line of /proc/stat that counts the ticks taken by the host (proc(5))."""
 
 
 def queued_here_s(proc: Path = PROC) -> float | None:
-    """Seconds that this thread has been ready to run and had no core: Linux's run-queue delay,
-    proc(5), schedstat. None where the system does not count it."""
+    """Return the seconds that this thread was ready to run and had no core.
+
+    This is Linux's run-queue delay (proc(5), schedstat). None if the system does not count it.
+    """
     try:
         text = (proc / "thread-self" / "schedstat").read_text(encoding="ascii")
         return int(text.split()[1]) * 1e-9
@@ -32,8 +34,10 @@ def queued_here_s(proc: Path = PROC) -> float | None:
 
 
 def stolen_s(proc: Path = PROC) -> float:
-    """Seconds that the host of this virtual machine has taken of the cores that this process may
-    use, all together (proc(5), stat); 0 where the system does not count them."""
+    """Return the seconds that the host of this virtual machine has taken of this process's cores.
+
+    The cores are those that this process may use, together (proc(5), stat). 0 if not counted.
+    """
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {}
     try:
         lines = (proc / "stat").read_text(encoding="ascii").splitlines()
@@ -44,10 +48,10 @@ def stolen_s(proc: Path = PROC) -> float:
 
 
 def look(cores: int = 1, seconds: float = LOOK_S) -> float:
-    """The smallest share of a core that any of so many busy threads has in one look.
+    """Return the smallest share of a core that any of several busy threads had, in one measurement.
 
-    It is what the thread did not wait for a core in the run queue; where the system does not count
-    that, CPU over wall seconds.
+    The share is the time in which the thread did not wait in the run queue. If the system does not
+    count waits, it is CPU time over wall time.
     """
     data, shares = bytes(DIGESTED_BYTES), [0.0] * cores
 
@@ -77,10 +81,10 @@ def share_had(
     stolen: Callable[[], float] = stolen_s,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
-    """The share of each of `cores` cores that a program would have now: the median of LOOKS looks,
-    less the share that the host of a virtual machine took meanwhile.
+    """Return the share of each of `cores` cores that a program would have now.
 
-    A share well below 1 means that other programs use these cores.
+    This is the median of LOOKS measurements, less the share that the host of a virtual machine took
+    in the meantime. A share well below 1 means that other programs use these cores.
     """
     before_s, shares = stolen(), list[float]()
     for n in range(LOOKS):

@@ -1,9 +1,9 @@
 """Co-run slow-down: time of a kernel while another core runs another kernel, over its time alone.
 
-Cores that share execution units, a cache or the way to memory slow each other; only a measurement
-tells by how much. A kernel that acts is measured beside one that learns, each of middle size, as
-lanes hold them. The other kernel runs in a fork of this process. Both are timed, alone and together
-in turns, by the CPU time of a call.
+Cores that share execution units, a cache or the path to memory slow each other down. Only a
+measurement shows by how much. A kernel that acts is measured next to one that learns, both of
+middle size, as lanes hold them. The other kernel runs in a fork of this process. Both are timed,
+alone and together in turns, by the CPU time of a call.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
-"""Comparisons of a pair of which the median counts, made at most, and the length of each stretch in
-them."""
+"""Comparisons of a pair whose median counts, their maximum number, and the length of each
+stretch."""
 DOUBTED = 0.05
-"""Longer by more is measured again after a pause, and the least counts: what other programs take
-comes and goes. PAUSE_S: the pause (both assumed)."""
+"""A larger slow-down is measured again after PAUSE_S, and the smallest counts, because the load of
+other programs varies (both assumed)."""
 PAUSE_S = 0.3
 SETTLE_S = 0.001
-"""What the other side has to begin before this one looks at the clock (assumed)."""
+"""Head start of the other side before this side reads the clock (assumed)."""
 ANSWER = "dd"
 LONGEST_S, ANSWER_S = 2.0, 10.0
 """The other side ends a stretch by itself after so long, and is given up if it says nothing."""
 
 Shares = Mapping[str, Mapping[str, float]]
-"""Of a kernel, by `named`, and one beside it: the share of its own time that it takes longer."""
+"""Kernel → kernel beside it, by `share_name` → slow-down as a share of the first one's time."""
 
 Bind = Callable[[Kernel, str], Call]
 
 
-def named(kernel: Kernel, variant: str) -> str:
-    """The family and variant of a kernel in `Shares`."""
+def share_name(kernel: Kernel, variant: str) -> str:
+    """Return the name in `Shares` of a kernel's family and variant."""
     return f"{kind_of(kernel).family} {variant}"
 
 
 def side(kernel: Kernel) -> int | None:
-    """0 for a kernel that acts, 1 for one that learns, None for neither or both."""
+    """Return 0 for a kernel that acts, 1 for one that learns, None for neither or both."""
     return {"acts": 0, "learns": 1}.get(kind_of(kernel).side)
 
 
@@ -63,7 +63,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
     families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
     variants: dict[str, str] = {}
     for kernel, variant in kernels:
-        which, name = side(kernel), named(kernel, variant)
+        which, name = side(kernel), share_name(kernel, variant)
         if which is not None and not uses_several_cores(variant):
             families[which].setdefault(name, []).append(kernel)
             variants[name] = variant
@@ -81,26 +81,28 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
             bound[name]()
     found = {name: dict(row) for name, row in known.items()}
     for learning, learns in calls[1].items():
-        with _beside(learns) as other:
+        with _running_beside(learns) as other:
             for acting, acts in calls[0].items():
                 if (acting, learning) not in lacking:
                     continue
-                compared = _compared(acts, other)
+                compared = _compare(acts, other)
                 if compared is None:
                     continue
                 mine, its = compared
                 if max(compared) > DOUBTED:
                     time.sleep(PAUSE_S)
-                    again = _compared(acts, other) or compared
+                    again = _compare(acts, other) or compared
                     mine, its = min(mine, again[0]), min(its, again[1])
                 found.setdefault(acting, {})[learning] = mine
                 found.setdefault(learning, {})[acting] = its
     return found
 
 
-def _compared(call: Call, other: _Other) -> tuple[float, float] | None:
-    """Slow-down of `call` and of the other's call beside each other, over comparisons in which each
-    had a core to itself; None where there were none."""
+def _compare(call: Call, other: _Other) -> tuple[float, float] | None:
+    """The slow-downs of `call` and of the other call by each other; None without a comparison.
+
+    Only comparisons count in which each call had a core to itself.
+    """
     found: list[tuple[float, float]] = []
     for _ in range(TRIES):
         alone = _stretch(call)
@@ -146,7 +148,7 @@ def _stretch(
 
 
 class _Other:
-    """A fork of this process that calls a kernel while it is told to."""
+    """A fork of this process that calls a kernel on request."""
 
     def __init__(self, flag: mmap.mmap, ask: int, told: int) -> None:
         self._flag, self._ask, self._told = flag, ask, told
@@ -159,15 +161,15 @@ class _Other:
         """Calls since `start`."""
         self._flag[0] = 0
         if not select.select([self._told], [], [], ANSWER_S)[0]:
-            raise TimeoutError(f"the process beside this one has not answered for {ANSWER_S:g} s")
+            raise TimeoutError(f"the other process has not answered for {ANSWER_S:g} s")
         answer = os.read(self._told, struct.calcsize(ANSWER))
         if not answer:
-            raise ChildProcessError("the process beside this one has ended; the call in it failed")
+            raise ChildProcessError("the other process has ended, because its call failed")
         return _Stretch(*struct.unpack(ANSWER, answer))
 
 
 @contextmanager
-def _beside(call: Call) -> Iterator[_Other]:
+def _running_beside(call: Call) -> Iterator[_Other]:
     """A process that runs `call` within the context; it ends with this one, whose pipe closes
     then."""
     flag = mmap.mmap(-1, mmap.PAGESIZE)

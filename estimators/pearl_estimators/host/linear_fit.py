@@ -102,6 +102,7 @@ def point(kernel: Kernel, variant: str, seconds: float, **timing: float) -> Poin
 class Fit:
     """Seconds = Σ cost · term, of one family and variant.
 
+    family, variant: of the kernels that it describes.
     costs: seconds of one of each term. Those that are not the family's own are the same in all fits
     of a variant. band: half width of the 90 % band of ln(seconds). error: median of
     |predicted / measured - 1| over the family's points, each predicted by a fit without it.
@@ -130,6 +131,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class Prediction:
+    """The predicted time of a firing.
+
+    seconds: of the fit.
+    low_s, high_s: ends of the 90 % band, in seconds.
+    bound_by: compute, memory or overhead.
+    extrapolated: whether a size is outside the timed ones.
+    """
+
     seconds: float
     low_s: float
     high_s: float
@@ -162,12 +171,17 @@ def predict(fit: Fit, at: Point) -> Prediction:
 
 def fit_variant(points: Sequence[Point]) -> list[Fit]:
     """Fit every family of one variant together: least squares of ln(predicted / measured), no cost
-    below 0. Terms of the same name cost the same in all of them.
+    < 0.
 
-    The band of a family comes from its residuals and, as SHARED_POINTS more, those of the variant,
-    each point predicted by a fit without a tenth of all: their root mean square times the quantile
-    that holds INSIDE of all residuals so measured; at least BAND_FLOOR and the median spread of the
-    timings. A family of fewer than four points is a ValueError.
+    Terms of the same name cost the same in all families.
+
+    The band of a family comes from its residuals and, with the weight of SHARED_POINTS points, from
+    those of the variant. Each residual is of a point that a fit without a tenth of the points
+    predicts. The band is their root mean square times the quantile that holds INSIDE of all
+    residuals; it is at least BAND_FLOOR and the median spread of the timings.
+
+    Raises:
+        ValueError: a family has fewer than LEAST_POINTS points.
     """
     import numpy as np
 
@@ -182,7 +196,7 @@ def fit_variant(points: Sequence[Point]) -> list[Fit]:
     table = np.array([[p.terms.get(name, 0.0) for name in names] for p in points])
     seconds = np.array([p.seconds for p in points])
     costs = dict(zip(names, _solve(table, seconds).tolist(), strict=True))
-    residuals = _left_out(table, seconds, [p.family for p in points])
+    residuals = _cross_validate(table, seconds, [p.family for p in points])
     squares = residuals**2
     pool = SHARED_POINTS * float(np.mean(squares))
     total = {name: float(np.sum(squares[rows])) + pool for name, rows in groups.items()}
@@ -217,9 +231,12 @@ ONE_CORE = tuple(k.name for k in KINDS.values() if k.structure in ("sample", "pr
 
 
 def fit_variants(points: Sequence[Point]) -> list[Fit]:
-    """The fits of all variants, each on its own points; a call on two cores has the replay of the
-    one-core variant, whose points tell what of it costs what. Families of fewer than LEAST_POINTS
-    have none, and a call on two cores that was timed without having both counts as not timed."""
+    """Fit all variants, each on its own points.
+
+    A call on two cores has the replay of the one-core variant, whose points determine the cost of
+    that part. Families with fewer than LEAST_POINTS points have no fit. A call on two cores that
+    was timed without both cores counts as not timed.
+    """
     counts: dict[str, int] = {}
     usable = [p for p in points if not (p.loaded and uses_several_cores(p.variant))]
     for p in usable:
@@ -239,7 +256,7 @@ def fit_variants(points: Sequence[Point]) -> list[Fit]:
     return found
 
 
-def _left_out(table: Vector, seconds: Vector, families: Sequence[str]) -> Vector:
+def _cross_validate(table: Vector, seconds: Vector, families: Sequence[str]) -> Vector:
     """ln(predicted / measured) of every point by a fit to the nine tenths it is not in; a tenth has
     points of every family, as far as they go round."""
     import numpy as np

@@ -1,11 +1,11 @@
-"""Measure this host in a child process, and store what was timed."""
+"""Measure this host in a child process, and store the timings."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 
-from pearl_devices.validation import misfit
+from pearl_devices.validation import explain_misfit
 from pearl_estimators.host.benchmark_kernels import GROUPS, group
 from pearl_estimators.host.calibration import Calibration, CalibrationError, HeldOutTiming
 from pearl_estimators.host.calibration_file import (
@@ -62,7 +62,7 @@ def calibrate(
             "measured, other platforms are estimated from their data sheets"
         )
     for name, value in (("seconds", seconds), ("limit_s", limit_s)):
-        if value is not None and (wrong := misfit(value, above=True)):
+        if value is not None and (wrong := explain_misfit(value, above=True)):
             raise ValueError(f"calibrate: {name} {wrong}")
     limit_s = limit_of(seconds) if limit_s is None else limit_s
     wanted = set(GROUPS) if groups is None else set(groups) & set(GROUPS)
@@ -156,7 +156,7 @@ def check(calibration: Calibration, *, seconds: float = 8.0) -> list[HeldOutTimi
 
 
 def untimed_codes(codes: Iterable[str]) -> list[str]:
-    """Return those of these codes (`code_of`) that have kernels without a timing on this host."""
+    """Return the codes (`code_of`) among these that have kernels without a timing on this host."""
     calibration = load_usable() or empty_calibration()
     return [code for code in dict.fromkeys(codes) if _count_missing(calibration, [code])]
 

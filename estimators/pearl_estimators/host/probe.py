@@ -1,9 +1,9 @@
-"""The probe of a host: in one or two seconds, what its CPU costs that no data sheet says.
+"""The probe of a host: costs of its CPU that no data sheet states, in one or two seconds.
 
-What torch takes to dispatch an operator, one core's rate of torch's products by size and of a
-native product, the rate of its memory, the handoff between two processes. It is a rung below
-calibration: times of another CPU that are scaled by clock and peak of a data sheet are scaled by it
-instead, and eager variants of a GPU of this host are started by it.
+The probe measures torch's dispatch of an operator, one core's rate of torch's products by size and
+of a native product, the rate of its memory, and the handoff between two processes. It is a rung
+below calibration. Times of another CPU are scaled by the probe instead of by clock and peak of a
+data sheet, and the probe gives the start costs of eager variants of a GPU of this host.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pearl_estimators.host.calibration import (
     CalibrationError,
     checksum,
     host,
-    sealed,
-    unsealed,
+    seal,
+    unseal,
     versions,
 )
 
@@ -54,17 +54,16 @@ SMALL_FLOPS = 3e5
 
 @dataclass(frozen=True)
 class CpuProbe:
-    """What a CPU costs, of one core; seconds, flop/s, bytes/s.
+    """Costs of one core of a CPU, in seconds, flop/s and bytes/s.
 
     operator_s: dispatch of an eager operator of torch without gradients.
-    gradient_s: of one of a gradient step, the mean over forward and backward pass and optimiser as
-        the kinds' records count them.
+    gradient_s: dispatch of an operator of a gradient step, the mean over forward and backward pass
+        and optimiser, with operators as the kinds' records count them.
     products: side of a square float32 product of torch → its rate.
     native_flops_per_s: rate of a native product of NATIVE_SIDE.
     memory_bytes_per_s: read and written by a large copy.
-    handoff_s: from one process to another that waits awake; None where there is one core only, or
-        no runtime.
-    source: how, on which CPU, when.
+    handoff_s: from one process to another that spins; None with one core, or without a runtime.
+    source: method, CPU and date.
 
     Raises:
         ValueError: a number is not finite and above 0, or a side is lacking.
@@ -89,7 +88,7 @@ class CpuProbe:
             raise ValueError(f"probe: no rate of products of side {absent}; needed are {SIDES}")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object."""
+        """Return a plain object."""
         return {**vars(self), "products": dict(self.products)}
 
 
@@ -105,16 +104,16 @@ REFERENCE = CpuProbe(
 """Of the CPU whose costs `cpu_datasheet` has."""
 
 
-def path() -> Path:
-    """Path of this host's probe, beside its calibration."""
+def probe_path() -> Path:
+    """Return the path of this host's probe, next to its calibration."""
     return cache_folder() / f"probe{SCHEMA}-{checksum(host())[:12]}.json"
 
 
 def probe() -> CpuProbe:
-    """CpuProbe this host in a process of its own, and keep the result.
+    """Probe this host in a process of its own, and store the result.
 
     Raises:
-        CalibrationError: torch is not installed, the probe fails or cannot be kept.
+        CalibrationError: torch is not installed, or the probe fails or cannot be stored.
     """
     from pearl_estimators.host.child_process import run_in_child
 
@@ -123,8 +122,8 @@ def probe() -> CpuProbe:
     except UnsupportedError as error:
         raise CalibrationError(str(error)) from None
     found = CpuProbe(**run_in_child("probe", EACH_S, timeout_s=TIMEOUT_S, request={}))
-    file = path()
-    body = sealed({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
+    file = probe_path()
+    body = seal({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}.part")
@@ -145,17 +144,17 @@ _known: dict[tuple[Path, int, int], CpuProbe | None] = {}
 
 
 def stored_probe() -> CpuProbe | None:
-    """The probe of this host that is kept; None where there is none, or it is of another torch.
+    """Return the stored probe of this host; None if there is none, or it is of another torch.
 
     Raises:
         CalibrationError: the file is damaged.
     """
-    file = path()
+    file = probe_path()
     try:
         stat = file.stat()
         key = file, stat.st_mtime_ns, stat.st_size
         if key not in _known:
-            body = unsealed(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "probe")
+            body = unseal(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "probe")
             same = (body["host"], body["torch"]) == (host(), _torch())
             _known[key] = CpuProbe(**body["probe"]) if same else None
     except (FileNotFoundError, NotADirectoryError):
@@ -171,16 +170,16 @@ def stored_probe() -> CpuProbe | None:
 
 
 def time_probe(seconds: float) -> dict[str, Any]:
-    """What `run_in_child` runs: the fields of a CpuProbe, each timed for about so many seconds.
+    """Time the fields of a CpuProbe, each for about `seconds`; `run_in_child` runs this function.
 
-    CPU seconds, which do not grow where something else has the core.
+    Times are CPU seconds, which do not grow if something else has the core.
     """
     with _partner() as handoff_s:  # starts while torch is imported
         import numpy as np
         import torch
 
         from pearl_devices.primitives.math.products import affine
-        from pearl_estimators.host.benchmark_kernels import bound
+        from pearl_estimators.host.benchmark_kernels import bind_filled
         from pearl_estimators.host.timer import time_call
 
         def taken_s(call: Any) -> float:
@@ -192,7 +191,7 @@ def time_probe(seconds: float) -> dict[str, Any]:
             for _ in range(TOGETHER):
                 number.add_(1)
 
-        gradients = [taken_s(bound(k, "torch")) / kind_of(k).operations(k) for k in _small()]
+        gradients = [taken_s(bind_filled(k, "torch")) / kind_of(k).operations(k) for k in _small()]
         rates = {}
         for side in SIDES:
             a, b, c = torch.ones(side, side), torch.ones(side, side), torch.ones(side, side)
@@ -216,19 +215,19 @@ def time_probe(seconds: float) -> dict[str, Any]:
 
 def _small() -> Iterator[Kernel]:
     """A small gradient step in torch of each algorithm that has one so small."""
-    from pearl_estimators.host.benchmark_kernels import variants
-    from pearl_estimators.host.random_kernels import DRAWS, drawn
+    from pearl_estimators.host.benchmark_kernels import offered_variants
+    from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 
     for name, (_, kind, _) in DRAWS.items():
         if kind.structure == "gradient":
             with suppress(ValueError):
-                _, found = next(drawn([name], 3, most_flops=SMALL_FLOPS, most_steps=1))
-                if "torch" in variants(found):
+                _, found = next(draw_kernels([name], 3, most_flops=SMALL_FLOPS, most_steps=1))
+                if "torch" in offered_variants(found):
                     yield found
 
 
 def _partner() -> AbstractContextManager[Callable[[], float | None]]:
-    """Another process, and what measures the handoff to it."""
+    """Another process, and the function that measures the handoff to it."""
     if usable_cpu_count() < 2 or find_spec(RUNTIME.partition(".")[0]) is None:
         return nullcontext(lambda: None)
     started: AbstractContextManager[Callable[[], float | None]] = import_module(RUNTIME).partner()

@@ -1,8 +1,8 @@
-"""Random kernels of every family, in the sizes that users have, to calibrate on and to test with.
+"""Random kernels of every family, in the sizes that users have, to calibrate and to test with.
 
-Half of all widths, batches and fanouts are the powers of two that people like, the others anything
-in between, evenly by their logarithm. Left out is what cannot be timed in little time or memory:
-rings above MOST_BYTES, and what the caller says.
+Half of all widths, batches and fanouts are powers of two, which people prefer. The others are drawn
+evenly by their logarithm. Kernels that need much time or memory are left out: rings above
+MOST_BYTES, and those that the caller excludes.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ TRIES = 1000
 Sizes = dict[str, Dim]
 
 
-def _between(rng: Any, low: int, high: int) -> int:
+def _draw_between(rng: Any, low: int, high: int) -> int:
     """A whole number, evenly by its logarithm."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
-def _liked(rng: Any, low: int, high: int) -> int:
+def _draw_liked(rng: Any, low: int, high: int) -> int:
     """Half of the time a power of two, of bounds that are powers of two."""
     if rng.random() < 0.5:
         return 1 << int(rng.integers(low.bit_length() - 1, high.bit_length()))
-    return _between(rng, low, high)
+    return _draw_between(rng, low, high)
 
 
-def _hidden(rng: Any) -> tuple[int, ...]:
+def _draw_hidden(rng: Any) -> tuple[int, ...]:
     depth = int(rng.integers(1, 4))
     if rng.random() < 0.7:
-        return (_liked(rng, 16, 512),) * depth
-    return tuple(_liked(rng, 16, 512) for _ in range(depth))
+        return (_draw_liked(rng, 16, 512),) * depth
+    return tuple(_draw_liked(rng, 16, 512) for _ in range(depth))
 
 
-def _envs(rng: Any) -> int:
-    return _liked(rng, 1, 64)
+def _draw_envs(rng: Any) -> int:
+    return _draw_liked(rng, 1, 64)
 
 
-def _spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, int]:
-    """obs and act, and how many outputs a policy has."""
+def _draw_spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, int]:
+    """obs and act, and the number of outputs of a policy."""
     if program is not None:
         env = NATIVE_ENVS[program]
         return {"obs": env.obs, "act": env.act}, env.actions or env.act
-    obs, outputs = _between(rng, 3, 100), _between(rng, 2 if discrete else 1, 20)
+    obs, outputs = _draw_between(rng, 3, 100), _draw_between(rng, 2 if discrete else 1, 20)
     return {"obs": obs, "act": 0 if discrete else outputs}, outputs
 
 
 def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
     """A ring of a whole number of vector steps."""
     most = min(10**6, MOST_BYTES // row_bytes(Kernel("", sizes)))
-    steps = max(2, _between(rng, 1000, most) // envs)
+    steps = max(2, _draw_between(rng, 1000, most) // envs)
     fanout = 16 if rng.random() < 0.6 else int(rng.choice((4, 8, 32, 64)))
     return {
         **sizes,
@@ -71,42 +71,44 @@ def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
     }
 
 
-def _networks(rng: Any, kind: KernelKind, sizes: Sizes, outputs: int) -> Sizes:
+def _draw_networks(rng: Any, kind: KernelKind, sizes: Sizes, outputs: int) -> Sizes:
     """The networks and further sizes of the algorithm of `kind`."""
     if kind.networks is None:
         raise ValueError(f"{kind.name}: its record draws no networks")
-    return kind.networks(rng, int(str(sizes["obs"])), int(str(sizes["act"])), outputs, _hidden(rng))
+    return kind.networks(
+        rng, int(str(sizes["obs"])), int(str(sizes["act"])), outputs, _draw_hidden(rng)
+    )
 
 
 def _draws(rng: Any, networks: Sizes) -> Sizes:
     """batch, and steps of which the policy's delay is a divisor."""
     delay = int(str(networks.get("policy_delay", 1)))
-    return {"batch": _liked(rng, 16, 1024), "steps": delay * _liked(rng, 1, 8)}
+    return {"batch": _draw_liked(rng, 16, 1024), "steps": delay * _draw_liked(rng, 1, 8)}
 
 
 def _env_step(rng: Any, kind: KernelKind, program: str) -> Kernel:
-    sizes: Sizes = {"envs": _envs(rng), **_spaces(rng, False, program)[0]}
+    sizes: Sizes = {"envs": _draw_envs(rng), **_draw_spaces(rng, False, program)[0]}
     return kind.kernel(sizes, program=program)
 
 
 def _inference(rng: Any, kind: KernelKind, _: str) -> Kernel:
     discrete = kind.actions != "continuous" and rng.random() < 0.7
-    sizes, outputs = _spaces(rng, discrete, None)
-    envs = _envs(rng)
+    sizes, outputs = _draw_spaces(rng, discrete, None)
+    envs = _draw_envs(rng)
     if kind.networks is None:
-        actor = (int(str(sizes["obs"])), *_hidden(rng), outputs)
+        actor = (int(str(sizes["obs"])), *_draw_hidden(rng), outputs)
         return kind.kernel({**sizes, "envs": envs, "tanh": 1, "actor": actor})
     if kind.actions == "discrete":
         sizes["act"] = 0
-    networks = _networks(rng, kind, sizes, outputs)
+    networks = _draw_networks(rng, kind, sizes, outputs)
     policy = next(iter(networks))
     kept = {name: size for name, size in networks.items() if name in (policy, "duelling")}
     return kind.kernel({**sizes, "envs": envs, **kept})
 
 
 def _replay(rng: Any, kind: KernelKind, how: str) -> Kernel:
-    sizes, _ = _spaces(rng, rng.random() < 0.5, None)
-    store = _store(rng, sizes, _envs(rng), int(how == PRIORITISED))
+    sizes, _ = _draw_spaces(rng, rng.random() < 0.5, None)
+    store = _store(rng, sizes, _draw_envs(rng), int(how == PRIORITISED))
     if kind.structure == "insert":
         return kind.kernel(store)
     draw = _draws(rng, {})
@@ -116,15 +118,15 @@ def _replay(rng: Any, kind: KernelKind, how: str) -> Kernel:
 
 
 def _update(rng: Any, kind: KernelKind, _: str) -> Kernel:
-    sizes, outputs = _spaces(rng, kind.actions == "discrete", None)
-    networks = _networks(rng, kind, sizes, outputs)
+    sizes, outputs = _draw_spaces(rng, kind.actions == "discrete", None)
+    networks = _draw_networks(rng, kind, sizes, outputs)
     return kind.kernel({**sizes, **_draws(rng, networks), **networks}, program=kind.example)
 
 
 def _learn(rng: Any, kind: KernelKind, how: str) -> Kernel:
-    sizes, outputs = _spaces(rng, kind.actions == "discrete", None)
-    store = _store(rng, sizes, _envs(rng), int(how == PRIORITISED))
-    networks = _networks(rng, kind, sizes, outputs)
+    sizes, outputs = _draw_spaces(rng, kind.actions == "discrete", None)
+    store = _store(rng, sizes, _draw_envs(rng), int(how == PRIORITISED))
+    networks = _draw_networks(rng, kind, sizes, outputs)
     more: Sizes = {**_draws(rng, networks), "n_step": int(rng.integers(1, 4))}
     return kind.kernel({**store, **networks, **more})
 
@@ -135,21 +137,21 @@ def _program(rng: Any, discrete: bool) -> str:
 
 def _iteration(rng: Any, kind: KernelKind, _: str) -> Kernel:
     program = _program(rng, kind.actions == "discrete")
-    sizes, outputs = _spaces(rng, kind.actions == "discrete", program)
-    store = _store(rng, sizes, _envs(rng), int(rng.integers(2)))
-    networks = _networks(rng, kind, sizes, outputs)
+    sizes, outputs = _draw_spaces(rng, kind.actions == "discrete", program)
+    store = _store(rng, sizes, _draw_envs(rng), int(rng.integers(2)))
+    networks = _draw_networks(rng, kind, sizes, outputs)
     draws = _draws(rng, networks)
     more: Sizes = {**draws, "n_step": 1, "vector_steps": int(rng.integers(1, 5))}
     return kind.kernel({**store, **networks, **more}, program=program)
 
 
 def _rollout_sizes(rng: Any, program: str | None, horizons: tuple[int, int]) -> Sizes:
-    sizes, outputs = _spaces(rng, rng.random() < 0.5, program)
+    sizes, outputs = _draw_spaces(rng, rng.random() < 0.5, program)
     obs, hidden, envs, horizon = (
         int(str(sizes["obs"])),
-        _hidden(rng),
-        _envs(rng),
-        _liked(rng, *horizons),
+        _draw_hidden(rng),
+        _draw_envs(rng),
+        _draw_liked(rng, *horizons),
     )
     nets: Sizes = {"actor": (obs, *hidden, outputs), "critic": (obs, *hidden, 1)}
     return {**sizes, "envs": envs, "horizon": horizon, "tanh": 1, **nets}
@@ -175,12 +177,12 @@ def _on_policy(rng: Any, kind: KernelKind, _: str) -> Kernel:
 
 
 def _tabular(rng: Any, kind: KernelKind, _: str) -> Kernel:
-    states, actions = _between(rng, 4, 10_000), _between(rng, 2, 20)
-    return kind.kernel(envs=_envs(rng), obs=1, act=0, states=states, actions=actions)
+    states, actions = _draw_between(rng, 4, 10_000), _draw_between(rng, 2, 20)
+    return kind.kernel(envs=_draw_envs(rng), obs=1, act=0, states=states, actions=actions)
 
 
 def _param_sync(rng: Any, kind: KernelKind, _: str) -> Kernel:
-    return kind.kernel(args={"network": "q"}, params=_between(rng, 100, 600_000))
+    return kind.kernel(args={"network": "q"}, params=_draw_between(rng, 100, 600_000))
 
 
 Draw = Callable[[Any, KernelKind, str], Kernel]
@@ -218,25 +220,24 @@ DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     if kind.structure not in ("own", "shared", "evaluation")  # timed; by what its firings cost
     for how in _drawing(kind)[1]
 }
-"""Family → what draws a kernel of it, its kind, and how it differs from others of the kind."""
+"""Family → the function that draws a kernel of it, its kind, and its difference from others of the
+kind."""
 
 
-def drawn(
+def draw_kernels(
     families: Sequence[str], seed: int, *, most_flops: float, most_steps: int
 ) -> Iterator[tuple[str, Kernel]]:
-    """Kernels of these families in turn, without end, each with its family; no two are alike.
-
-    most_flops, most_steps: flops and gradient steps of a firing. The random numbers of a family
-    depend on the seed and its name alone.
+    """Yield kernels of these families in turn, without end, each with its family. No two are
+    alike.
     """
     generators = {name: np.random.default_rng([seed, *name.encode()]) for name in families}
     known: set[tuple[Any, ...]] = set()
     while True:
         for name, rng in generators.items():
-            yield name, _one(rng, name, most_flops, most_steps, known)
+            yield name, _draw_one(rng, name, most_flops, most_steps, known)
 
 
-def _one(
+def _draw_one(
     rng: Any, name: str, most_flops: float, most_steps: int, known: set[tuple[Any, ...]]
 ) -> Kernel:
     draw, kind, how = DRAWS[name]
@@ -251,5 +252,5 @@ def _one(
 
 
 def sizes(of: Kernel) -> tuple[Any, ...]:
-    """What tells a kernel from others."""
+    """Return the values that distinguish a kernel from others."""
     return of.kind, tuple(sorted(of.dims.items())), of.program

@@ -1,13 +1,13 @@
-"""What finished runs teach: how many times as long calls take in a run as their estimates say.
+"""Corrections from finished runs: how much longer calls take in a run than their estimates.
 
-A calibration times calls alone, in a loop of nothing else. In a run caches, predictors and the
-neighbours on the machine are others. So every run leaves ln(measured / estimated) of its iteration.
-Errors of estimates are alike where estimates are: ln(factor) of a kernel is a Gaussian process of
-three parts of equal variance, one of the host, one of the kernel's family and variant, and one of
-its sizes, whose correlation falls with their distance. An iteration is the mean of its kernels by
-their shares of the time, those in a fused call too, so that fused or apart makes no difference; a
-run moves each of them by what it can explain (Rasmussen and Williams 2006, chapter 2, for linear
-observations). The factors are the expectation given the runs.
+A calibration times calls alone, in a loop. In a run, caches, predictors and the neighbours on the
+machine differ. Therefore every run leaves ln(measured / estimated) of its iteration. Errors of
+estimates are alike if the estimates are: ln(factor) of a kernel is a Gaussian process of three
+parts of equal variance, one of the host, one of the kernel's family and variant, and one of its
+sizes, whose correlation falls with their distance. An iteration is the mean of its kernels by their
+shares of the time, including those in a fused call, so that fused and separate calls agree. A run
+moves each kernel by as much as the kernel can explain (Rasmussen and Williams 2006, chapter 2, for
+linear observations). The factors are the expectation given the runs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ SHEET_SPREAD = 0.48
 """The same of estimates from a data sheet: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
 `cpu_datasheet`)."""
 NOISE = 0.02
-"""Standard deviation of what one run says: assumed. Runs that had not their cores say nothing."""
+"""Standard deviation of one run's value (assumed). Runs without their cores have no value."""
 REACH = 4.0
 """Distance in log2 of flops and bytes at which the part of the sizes is correlated by 1/e:
 assumed."""
 NEWS = 0.02
-"""Factors that change by less are not kept, so that a plan that holds is not made anew."""
+"""Smaller changes of factors are not stored, so that a valid plan is not made again."""
 MEMORY = 4.0
-"""Runs that a mean of runs weighs at most, so that it follows a host that changes (assumed)."""
+"""Maximum weight of earlier runs in a mean, so that the mean follows a host that changes
+(assumed)."""
 KEPT = 100
-"""Iterations that are kept: those seen last."""
+"""Number of iterations that are stored: the latest ones."""
 Z90 = 1.6449
 """Half of a 90 % band in standard deviations."""
 
@@ -52,7 +53,10 @@ Z90 = 1.6449
 @dataclass(frozen=True)
 class KernelShare:
     """A kernel of an iteration or of a call. named: family and variant. share: of the estimated
-    time, 0 to 1."""
+    time, 0 to 1.
+
+    flops, bytes: counted work of a firing.
+    """
 
     named: str
     flops: float
@@ -62,15 +66,16 @@ class KernelShare:
 
 @dataclass(frozen=True)
 class IterationStats:
-    """What runs of one iteration took.
+    """Times of the runs of one iteration.
 
-    off: ln(measured / estimated without this), the mean of the runs.
-    runs: how many, at most MEMORY.
-    timed: whether all estimates rested on timings. What runs took beside those of a data sheet says
-        nothing of others.
+    parts: the kernels of the iteration, each with its share of the time.
+    off: ln(measured / estimated without corrections), the mean of the runs.
+    runs: number of runs, at most MEMORY.
+    timed: whether all estimates rested on timings. Runs beside estimates of a data sheet correct no
+        others.
 
     Raises:
-        ValueError: a number is not finite, or shares do not make 1.
+        ValueError: a number is not finite, or the shares do not sum to 1.
     """
 
     parts: tuple[KernelShare, ...]
@@ -93,42 +98,45 @@ class IterationStats:
         return self.timed, *((p.named, p.flops, p.bytes) for p in self.parts)
 
 
-def merged(known: IterationStats | None, new: IterationStats) -> IterationStats:
-    """What is known of an iteration once a run of it is known too."""
+def merge_runs(known: IterationStats | None, new: IterationStats) -> IterationStats:
+    """Merge the stored times of an iteration with those of a new run."""
     if known is None:
         return new
     runs = min(known.runs + 1, MEMORY)
     return replace(known, off=known.off + (new.off - known.off) / runs, runs=runs)
 
 
-def with_run(seen: Sequence[IterationStats], new: IterationStats) -> tuple[IterationStats, ...]:
+def add_run(seen: Sequence[IterationStats], new: IterationStats) -> tuple[IterationStats, ...]:
     """`seen` with a run; the same where its iteration is known and no factor of its calls changes
     by NEWS. A first run that was as predicted counts too: it holds the factors of its calls."""
     before = {s.key: s for s in seen}
     known = before.pop(new.key, None)
-    after = (*before.values(), merged(known, new))[-KEPT:]
+    after = (*before.values(), merge_runs(known, new))[-KEPT:]
     if known is None:
         return after
-    now, then = (factor(runs, new.parts, timed=new.timed)[0] for runs in (after, seen))
+    now, then = (predict_factor(runs, new.parts, timed=new.timed)[0] for runs in (after, seen))
     moved = abs(now - then)
     return after if moved >= NEWS else tuple(seen)
 
 
-def factor(
+def predict_factor(
     seen: Sequence[IterationStats], parts: Sequence[KernelShare], *, timed: bool = True
 ) -> tuple[float, float]:
-    """Expectation and standard deviation, given the runs, of ln(factor) of a call that consists of
-    these. timed: whether its estimate rests on timings; only such runs count."""
+    """Return expectation and standard deviation of ln(factor) of a call with these parts, given the
+    runs.
+
+    timed: whether the estimate of the call rests on timings; only runs of the same sort count.
+    """
     import numpy as np
 
     alike = tuple(s for s in seen if s.timed == timed)
     spread = SPREAD if timed else SHEET_SPREAD
     rows, names, shares = _columns(parts)
-    own = float(shares @ _alike(rows, names, rows, names) @ shares)
+    own = float(shares @ _covariance(rows, names, rows, names) @ shares)
     if not alike:
         return 0.0, spread * math.sqrt(own)
     model = _model(alike, spread)
-    across = model.weighted @ _alike(model.rows, model.names, rows, names) @ shares
+    across = model.weighted @ _covariance(model.rows, model.names, rows, names) @ shares
     variance = own - float(across @ np.linalg.solve(model.covariance, across))
     return float(across @ model.answer), spread * math.sqrt(max(variance, 0.0))
 
@@ -141,8 +149,8 @@ def apply_correction(
     timed: bool = True,
 ) -> Estimate:
     """An estimate times its factor. Its band becomes narrower where runs leave less doubt, down to
-    BAND_FLOOR. timed: as in `factor`."""
-    mean, spread = factor(seen, parts, timed=timed)
+    BAND_FLOOR. timed: as in `predict_factor`."""
+    mean, spread = predict_factor(seen, parts, timed=timed)
     by, half = math.exp(mean), math.exp(max(BAND_FLOOR, Z90 * spread))
     latency_s = by * estimate.latency_s
     return replace(
@@ -157,9 +165,11 @@ def apply_correction(
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """rows, names: of every part of what was seen: log2 of its sizes, family and variant. weighted:
-    (seen, parts), shares where a part is of an iteration. covariance: of the iterations,
-    over the square of the spread. answer: its inverse times what was seen."""
+    """rows, names: log2 of the sizes of every part of the runs, and its family and variant.
+    weighted: (runs, parts), the share of a part in the iteration of a run.
+    covariance: of the iterations, over the square of the spread.
+    answer: inverse covariance times the observed values.
+    """
 
     rows: Vector
     names: Names
@@ -180,7 +190,7 @@ def _model(seen: tuple[IterationStats, ...], spread: float) -> _Model:
         weighted[n, here] = shares[here]
         place += len(s.parts)
     noise = [(NOISE / spread) ** 2 / s.runs for s in seen]
-    covariance = weighted @ _alike(rows, names, rows, names) @ weighted.T + np.diag(noise)
+    covariance = weighted @ _covariance(rows, names, rows, names) @ weighted.T + np.diag(noise)
     answer = np.linalg.solve(covariance, np.array([s.off for s in seen]))
     return _Model(rows, names, weighted, covariance, answer)
 
@@ -192,7 +202,7 @@ def _columns(parts: Sequence[KernelShare]) -> tuple[Vector, Names, Vector]:
     return rows, np.array([p.named for p in parts]), np.array([p.share for p in parts])
 
 
-def _alike(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
+def _covariance(a: Vector, a_names: Names, b: Vector, b_names: Names) -> Vector:
     """Covariance of ln(factor) of kernels, (a, b), over the square of the spread."""
     import numpy as np
 

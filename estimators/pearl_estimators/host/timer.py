@@ -50,18 +50,23 @@ def time_call(
     wall: Clock = time.perf_counter,
     cpu: Clock = time.process_time,
 ) -> Timing:
-    """Time `call` for about `seconds` seconds in `blocks` blocks, after a warm-up; in fewer, but at
-    least three, where one call takes longer than a block.
+    """Time `call` for about `seconds` seconds in `blocks` blocks, after a warm-up.
+
+    There are fewer blocks, but at least three, if one call takes longer than a block.
 
     computes: the call keeps one core busy from start to end. The time is then the CPU time of the
         process, which does not grow when something else takes the core. False for a call that waits
-        (for a device, a process, the disk): then it is wall time. With several cores: for a call
-        whose threads sleep in parts of it; then it is the wall time of the blocks in which none of
-        this process's threads waited for a core, where there are any.
-    cores: cores that the call keeps busy all the time, where one waits for the other too. The time
-        is then CPU time over cores, of the blocks in which it had all of them, where there are any
-        (sharing one core they exchange nothing between caches: a sixth less was seen).
+        (for a device, a process, the disk): the time is then wall time. False with several cores is
+        for a call whose threads sleep at times: the time is then the wall time of the blocks in
+        which no thread of this process waited for a core, if there are any.
+    cores: cores that the call keeps busy all the time, even while one waits for the other. The time
+        is then CPU time over cores, of the blocks in which the call had all of them, if there are
+        any (calls that shared one core exchanged nothing between caches and took a sixth less).
     firings: firings in one call; the seconds are those of one firing.
+
+    Raises:
+        ValueError: `blocks` is below 2, `seconds` is not above 0, or the clock cannot see the
+            calls.
     """
     if not seconds > 0:
         raise ValueError(f"time_call: seconds is {seconds}; it must be above 0")
@@ -118,15 +123,20 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[i
 
 
 def alone_s() -> float:
-    """A clock like `time.perf_counter` that stands still while this thread is ready to run and has
-    no core (Linux's run-queue delay, proc(5), schedstat; elsewhere it never does): what a call
-    takes by it, it takes where nothing else wants the core, its own waits included."""
+    """Return seconds of a clock that stands still while this thread is ready to run and has no
+    core.
+
+    The clock is `time.perf_counter` less Linux's run-queue delay (proc(5), schedstat); elsewhere it
+    never stands still. A call takes as long by it as on an idle machine, its own waits included.
+    """
     return time.perf_counter() - (queued_here_s() or 0.0)
 
 
 def queued_s() -> float:
-    """Seconds that all threads of this process have been ready to run and had no core (as in
-    `alone_s`; 0 where the system does not tell)."""
+    """Return the seconds that all threads of this process were ready to run and had no core.
+
+    As in `alone_s`; 0 if the system does not count them.
+    """
     waited = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, IndexError):  # a thread that ends

@@ -43,12 +43,12 @@ def time_user_env(kernel: Kernel, variant: str) -> Estimate:
     Raises:
         CalibrationError: the environment cannot be timed; the text says why.
     """
-    few, many = _of_counts(kernel, variant)
+    few, many = _time_counts(kernel, variant)
     envs, steps = kernel.dim("envs"), COUNTS[1] - COUNTS[0]
     least_s, how = 0.0, f"{COUNTS[0]} and {COUNTS[1]} environments"
     if variant == PROCESSES:
-        least_s = envs * _of_counts(kernel, IN_TURN)[0][3] / CORES
-        how += f", each in a process; alone one waits {waits(kernel):.0%} of a step"
+        least_s = envs * _time_counts(kernel, IN_TURN)[0][3] / CORES
+        how += f", each in a process; alone one waits {waiting_share(kernel):.0%} of a step"
 
     def at(place: int) -> float:
         one_more = max(0.0, (many[place] - few[place]) / steps)
@@ -57,13 +57,13 @@ def time_user_env(kernel: Kernel, variant: str) -> Estimate:
     return _estimate((at(0), at(1), at(2)), f"{kernel.program} timed on this host with {how}")
 
 
-def waits(kernel: Kernel) -> float:
+def waiting_share(kernel: Kernel) -> float:
     """Return the share of a step, 0 to 1, in which a user-defined environment does not compute.
 
     It waits for another process, a device or a server then. 0 if it cannot be timed.
     """
     try:
-        seconds, _, _, cpu_s = _of_counts(kernel, IN_TURN)[0]
+        seconds, _, _, cpu_s = _time_counts(kernel, IN_TURN)[0]
     except CalibrationError:
         return 0.0
     return max(0.0, 1 - cpu_s / seconds) if seconds > 0 else 0.0
@@ -74,16 +74,16 @@ def gains_by_processes(kernel: Kernel) -> bool:
 
     A vector environment cannot, and would have the roofline in place of a timing.
     """
-    if waits(kernel) < WAITS:
+    if waiting_share(kernel) < WAITS:
         return False
     try:
-        _of_counts(kernel, PROCESSES)
+        _time_counts(kernel, PROCESSES)
     except CalibrationError:
         return False
     return True
 
 
-def _of_counts(kernel: Kernel, variant: str) -> list[Seconds]:
+def _time_counts(kernel: Kernel, variant: str) -> list[Seconds]:
     """Timings of a call with each of COUNTS environments."""
     bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
     sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)
@@ -135,7 +135,7 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
     return [(float(a), float(b), float(c), float(d)) for a, b, c, d in timings]
 
 
-def acting(call: Call) -> Call:
+def bind_new_actions(call: Call) -> Call:
     """Give a bound call of an environment with discrete actions new actions in every call.
 
     One action repeated ends no episode in many environments, and resets are a part of a run's
@@ -170,7 +170,7 @@ def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
         ValueError: a kernel cannot be bound; the text says why.
     """
     from pearl_devices import kernel
-    from pearl_estimators.host.benchmark_kernels import bound
+    from pearl_estimators.host.benchmark_kernels import bind_filled
 
     calls: list[tuple[Call, bool]] = []
     for row in request["kernels"]:
@@ -179,7 +179,7 @@ def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
         try:
             # User code may wait for a simulator, a device or another process.
             may_wait = kind_of(timed).structure != "shared"
-            calls.append((acting(bound(timed, request["variant"])), may_wait))
+            calls.append((bind_new_actions(bind_filled(timed, request["variant"])), may_wait))
         except UnsupportedError as error:
             raise ValueError(str(error)) from None
     rounds: list[list[Seconds]] = [[] for _ in calls]

@@ -69,12 +69,12 @@ def learning(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
     return (*found, *(t for t in parts if t not in found)) if STEP in found else found
 
 
-def shared_out(
+def share_out(
     graph: TaskGraph, learners: int, reduction: Reduction | None = None, *, apart: bool = False
 ) -> TaskGraph:
     """The graph with so many learners; with one as it is.
 
-    reduction: of the gradients; None: the quicker one (`quicker`).
+    reduction: of the gradients; None: the quicker one (`choose_reduction`).
     apart: the learners may be on several hosts.
 
     Raises:
@@ -89,7 +89,7 @@ def shared_out(
         raise SpecError(*(f"limits.learners: given {learners}; {p}" for p in problems))
     learnt = list(networks(specs(before.kernel)).values())
     if reduction is None:
-        reduction = quicker(learners, learnt, apart=apart)
+        reduction = choose_reduction(learners, learnt, apart=apart)
     elif reduction == "shards" and min(learnt) < learners:
         raise SpecError(
             f"limits.reduction: given shards; a network of {min(learnt)} numbers has none for "
@@ -170,7 +170,7 @@ def _carried(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
             yield Edge(t.name, name, bytes=float(sum(nbytes(arrays[n]) for n in sent if n in read)))
 
 
-def quicker(learners: int, learnt: Iterable[int], *, apart: bool = False) -> Reduction:
+def choose_reduction(learners: int, learnt: Iterable[int], *, apart: bool = False) -> Reduction:
     """The reduction that is predicted to take less time.
 
     learnt: numbers that each network has. apart: the learners may be on several hosts.

@@ -29,7 +29,7 @@ STEPS, ALL = 1, 2
 actor has done anything."""
 
 TIMING_INTERVAL = 64
-"""An actor times one of so many steps."""
+"""An actor times one step of this many."""
 
 ONE = np.ones(1, np.int64)
 

@@ -120,6 +120,9 @@ def turn(cells: Ints, mine: int, its: int, numbers: tuple[int, int], yields: int
 
     numbers: first value, and the one after the last. The side whose counter has the higher index
     spins first.
+
+    Raises:
+        TimeoutError: the other side does not answer.
     """
     address, waits = int(cells.ctypes.data), np.zeros(1, np.int64)
     which, step, sleepers = waits + its, waits + 1, address + 2 * CELL

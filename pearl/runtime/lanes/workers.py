@@ -150,6 +150,11 @@ class ThreadWorker(Worker):
         self._thread.start()
 
     def raise_if_failed(self) -> None:
+        """Raise the error of the lane, if there is one.
+
+        Raises:
+            LaneError: the lane has failed.
+        """
         if self.error:
             raise LaneError(
                 f"lane {self.runner.name} failed: {error_text(self.error)}"
@@ -194,6 +199,11 @@ class ProcessWorker(Worker):
         *,
         restarted_envs: bool,
     ) -> None:
+        """Start the process.
+
+        Raises:
+            ValueError: the arrays are not in shared memory.
+        """
         if context.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
         self.name = name
@@ -244,6 +254,11 @@ class ProcessWorker(Worker):
         return next((reply[key] for reply in self._replies if key in reply), None)
 
     def wait_ready(self) -> None:
+        """Wait until the process has bound its calls.
+
+        Raises:
+            LaneError: the process was not ready within READY_S.
+        """
         self._child.wait_for(lambda: self._replies or self._child.is_closed, READY_S)
         self.raise_if_failed()
         if not self._reply("ready"):
@@ -253,6 +268,11 @@ class ProcessWorker(Worker):
         self._child.send({"begin": True})
 
     def environments(self, at: int) -> dict[str, Any]:
+        """Return snapshots of the lane's external environments at iteration `at`.
+
+        Raises:
+            LaneError: the process sends none within ANSWER_S.
+        """
         if not self.steps_envs:
             return {}
         if not self._child.wait_for(lambda: self._snapshots["at"] == at, ANSWER_S):
@@ -268,6 +288,12 @@ class ProcessWorker(Worker):
         return failures
 
     def raise_if_failed(self) -> None:
+        """Raise the error of the lane, if there is one.
+
+        Raises:
+            LaneDiedError: the process has ended.
+            LaneError: the process has reported an error.
+        """
         exit_reason = self._child.exit_reason()
         if error := self._reply("error"):
             raise LaneError(f"lane {self.name} failed: {error}")

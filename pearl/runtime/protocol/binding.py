@@ -38,6 +38,8 @@ def add_lags(totals: Lags, lags: Mapping[str, Mapping[Any, int]]) -> None:
 class BoundFiring:
     """A call of the round, as the loop needs it.
 
+    name: of the call.
+    offset: rounds by which the call runs ahead.
     which, base, step: int64 of one shape: cells of the counts that the call waits for, the least
         counts in round 0, and their growth a round. `which` is None if the call waits for none.
     calls: round n runs call n modulo their number.

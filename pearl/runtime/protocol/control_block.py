@@ -12,7 +12,8 @@ from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.progress_counters import Ints, WakeEvent
 
 BEGIN = "begin"
-"""Key, beside the names of tasks, of the iteration at which all lanes were last at the same one."""
+"""Key, in addition to the names of tasks, of the last iteration that all lanes had reached
+together."""
 
 PARKED = -2
 """Value of the flushed cell of a parked lane. A remote lane that has not paused yet has -1."""

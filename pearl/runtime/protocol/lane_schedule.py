@@ -37,7 +37,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Slots:
-    """The slot of a message that a call touches: (first + round · step) modulo count."""
+    """The slot of a message that a call touches: (first + round · step) modulo count.
+
+    count: number of slots of the message.
+    first: slot of round 0.
+    step: slots by which a round advances.
+    """
 
     count: int
     first: int

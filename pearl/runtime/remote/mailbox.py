@@ -48,6 +48,7 @@ def mailboxes(
 class Mailbox:
     """The flows of one direction, as one host sees them.
 
+    traffic: counts of messages and bytes.
     context: the run, with the arrays of this host.
     flows: the flows, in the order of their numbers in messages.
     senders: task → its messages.

@@ -101,6 +101,11 @@ class RayLaneClient:
     _transport: Transport | None = None
 
     def __init__(self, lane_group: LaneGroup, *, losses: int = 0) -> None:
+        """Start the actor on the node of the lane group.
+
+        Raises:
+            SpecError: no node of the cluster has the name of the host.
+        """
         self._ray = connect()
         found = {node.name: node for node in nodes()}
         mine = self._ray.get_runtime_context().get_node_id()
@@ -124,6 +129,11 @@ class RayLaneClient:
         self._pieces = 1
 
     def bind(self, about: Mapping[str, Any], arrays: Message) -> Message:
+        """Bind the lanes of the group on their node.
+
+        Raises:
+            LaneError: the node cannot provide the cores, or binding fails there.
+        """
         bound = self._actor.bind_as.remote(json.dumps(about), arrays)
         try:
             reply: Message = self._get(bound, READY_S)

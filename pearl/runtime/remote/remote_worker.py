@@ -190,6 +190,12 @@ class RemoteWorker(Worker):
             self._save_snapshot(self._environments["environments"])
 
     def restore_and_replay(self) -> None:
+        """Bind the lost lanes again, restore their arrays, and repeat their firings since the last
+        pause.
+
+        Raises:
+            LaneError: the lanes cannot be bound again.
+        """
         self._stop_threads()
         self._client.kill()
         self._ended_cpu_s, self._cpu_s = self._ended_cpu_s + self._cpu_s, 0.0
@@ -285,12 +291,23 @@ class RemoteWorker(Worker):
     # ------------------------------------------------------------------ as a worker
 
     def raise_if_failed(self) -> None:
+        """Raise the error of the remote lanes, if there is one.
+
+        Raises:
+            LaneDiedError: the connection or the actor is lost.
+            LaneError: a lane has failed.
+        """
         if self._error:
             raise LaneError(self._error)
         if self._lost:
             raise LaneDiedError(self._named(self._lost))
 
     def environments(self, at: int) -> dict[str, Any]:
+        """Return snapshots of the external environments at iteration `at`.
+
+        Raises:
+            LaneError: the lanes send none in time.
+        """
         if not self.steps_envs:
             return {}
         if self._environments["at"] != at:

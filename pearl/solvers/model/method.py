@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
 from pearl_devices.user_imports import function
-from pearl_devices.validation import shown
+from pearl_devices.validation import quote
 
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
@@ -73,7 +73,7 @@ class Method:
         file = str(self.code).partition(":")[0].replace(".", "/")
         return SpecError(
             f"method {name!r}: {file}.py: {fault}; METHODS of pearl/solvers/__init__.py names "
-            f"{shown(self.code)}, which must be a function solve(problem: Problem, search: Search) "
+            f"{quote(self.code)}, which must be a function solve(problem: Problem, search: Search) "
             "-> Outcome"
         )
 
@@ -85,7 +85,7 @@ class Method:
         """
         if not set(self.objectives) <= set(OBJECTIVES) or not self.objectives:
             raise self.fault_error(
-                name, f"its objectives are {shown(self.objectives)}, not some of {OBJECTIVES}"
+                name, f"its objectives are {quote(self.objectives)}, not some of {OBJECTIVES}"
             )
         try:
             solve = function(self.code)

@@ -34,7 +34,7 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
     try:
         constants = session.load_checkpoint(stored, state.total_steps)
     except SpecError as error:
-        way = f"{file}: a run of other sizes cannot go on from here: vary options that have none"
+        way = f"{file}: a run with other sizes cannot continue from here; vary other options"
         raise SpecError(*error.problems, way) from None
     session.seed, session.at, session.state = seed, state.iteration, state
     for name, array in constants.items():

@@ -1,12 +1,12 @@
 """Checkpoints: every array of a run as safetensors, with a JSON description in the same file.
 
-There is one file, so arrays and description can never disagree. It is written to a temporary file
-beside it, synced and renamed, so that a crash or a full disk leaves the previous one whole. No
-pickle. Arrays go to the file, and come from it, without a copy of them in memory.
+Arrays and description are one file, so they can never disagree. The file is written to a temporary
+file, synced and renamed: a crash or a full disk leaves the previous checkpoint whole. There is no
+pickle. Arrays are written and read without a copy in memory.
 
-`FORMAT` rises when files of the version before would be misread. A file of another format is
-refused. Within a format keys may be added to the description: a reader leaves out unknown keys, and
-names a missing one.
+`FORMAT` rises when a reader of the old version would misread the file. A file of another format is
+refused. Within a format, the description may gain keys: a reader ignores unknown keys and names
+missing ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.files import atomically
 from pearl.planning.plans import pearl_version
+from pearl_devices.validation import quote
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 FORMAT = 2
 PIECE_BYTES = 16 * 2**20
-"""An array is read in pieces of so much where its values are looked at."""
+"""Size of the pieces in which an array is read to check its values."""
 
 DTYPES = {
     "float64": "F64",
@@ -42,11 +43,11 @@ DTYPES = {
 NUMPY = {ours: name for name, ours in DTYPES.items()}
 
 EVERY = 10_000
-"""Env steps between two checkpoints at least, where the spec leaves their times open."""
+"""Minimum env steps between two checkpoints, if the spec does not say."""
 SHARE = 0.02
-"""What a run may wait for checkpoints, of its time, where the spec leaves their times open."""
+"""Maximum share of a run's time that checkpoints take, if the spec does not say."""
 BEFORE_S, BYTES_PER_S = 0.05, 200e6
-"""What writing takes beside its bytes, and how fast these go, until one was written (assumed)."""
+"""Fixed cost of the first checkpoint, and the rate of its bytes (assumed)."""
 
 ABOUT: dict[str, type | tuple[type, ...]] = {
     "spec": dict,
@@ -62,9 +63,9 @@ WORDS = {dict: "an object", bool: "true or false", int: "a whole number", str: "
 
 
 def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> int:
-    """Write `arrays` and the JSON-able `about` to one file, atomically; returns the bytes written.
+    """Write `arrays` and the JSON-able `about` to one file, atomically; return the bytes written.
 
-    arrays: C-contiguous, as the leading rows of such an array are too.
+    arrays: C-contiguous; the leading rows of such an array are C-contiguous too.
     """
     text = json.dumps(
         {"format": FORMAT, "pearl_version": pearl_version(), **about}, allow_nan=False
@@ -93,12 +94,10 @@ def _bytes_of(array: Array) -> memoryview:
 
 
 class CheckpointPacer:
-    """The times of checkpoints that the spec leaves open.
+    """Decides when checkpoints are written, if the spec does not.
 
-    By the time of the last checkpoint and the bytes there are now, all checkpoints together take at
-    most `SHARE` of the run's time. The results of a run do not depend on these times.
-
-    now_s: seconds of a clock that only rises.
+    All checkpoints together take at most `SHARE` of the run's time, judged by the duration of the
+    last checkpoint and the present number of bytes. Results of a run do not depend on these times.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -106,22 +105,27 @@ class CheckpointPacer:
         self._last_s, self._last_bytes = 0.0, 0
 
     def due(self, nbytes: int, now_s: float) -> bool:
-        """Whether a checkpoint of `nbytes` bytes may be written now."""
+        """Return whether a checkpoint may be written now.
+
+        nbytes: size of the checkpoint.
+        now_s: seconds of a clock that only rises.
+        """
         takes_s = BEFORE_S + nbytes / BYTES_PER_S
         if self._last_bytes:
             takes_s = self._last_s * max(1.0, nbytes / self._last_bytes)
         return self.spent_s + takes_s <= SHARE * (now_s - self.begin_s)
 
-    def wrote(self, nbytes: int, took_s: float) -> None:
-        """Take note of a checkpoint: its bytes, and the seconds it took."""
+    def record(self, nbytes: int, took_s: float) -> None:
+        """Record a checkpoint: its bytes, and the seconds that it took."""
         self.spent_s += took_s
         self._last_s, self._last_bytes = took_s, nbytes
 
 
 @dataclass(frozen=True)
 class ArrayLocation:
-    """The place of an array in a file.
+    """The location of an array in a file.
 
+    dtype, shape: of the array.
     at: bytes from the beginning of the file.
     """
 
@@ -132,10 +136,11 @@ class ArrayLocation:
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """A checkpoint in its file, with no array read.
+    """A checkpoint in its file. No array is read yet.
 
-    about: its description.
-    places: name of an array → its place.
+    path: of the file.
+    about: the description.
+    places: name of an array → its location.
     """
 
     path: Path
@@ -143,15 +148,20 @@ class CheckpointFile:
     places: Mapping[str, ArrayLocation]
 
     def read(self, name: str) -> Array:
-        """An array by name."""
+        """Read an array by name."""
         place = self.places[name]
         out = np.empty(place.shape, place.dtype)
         self.read_into(name, out)
         return out
 
     def read_into(self, name: str, out: Array, first: int = 0) -> None:
-        """Read the rows of an array from `first` on into `out`, C-contiguous and of the array's
-        type.
+        """Read rows of an array from the file into `out`.
+
+        first: number of the first row.
+        out: C-contiguous and of the array's type; its length decides how many rows are read.
+
+        Raises:
+            SpecError: the file has been cut, or cannot be read.
         """
         place = self.places[name]
         if not out.size:
@@ -170,7 +180,7 @@ class CheckpointFile:
             raise SpecError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def pieces(self, name: str) -> Iterator[Array]:
-        """The rows of an array in pieces of PIECE_BYTES."""
+        """Yield the rows of an array in pieces of PIECE_BYTES."""
         place = self.places[name]
         if not place.shape:
             yield self.read(name)
@@ -184,11 +194,11 @@ class CheckpointFile:
 
 
 def load(path: str | Path) -> CheckpointFile:
-    """A checkpoint, its description checked for the keys that every reader needs.
+    """Open a checkpoint and check the keys of its description that every reader needs.
 
     Raises:
-        SpecError: the file is missing, truncated, foreign or of another format, or its
-        description lacks a key. File and key are named.
+        SpecError: the file is missing, truncated, foreign or of another format, or the description
+            lacks a key. The text names file and key.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -217,19 +227,14 @@ def load(path: str | Path) -> CheckpointFile:
         raise SpecError(
             f"{path}: a checkpoint of format {about['format']!r}, written by pearl "
             f"{about.get('pearl_version', 'of an older version')}; pearl {pearl_version()} reads "
-            f"format {FORMAT}; go on with the version that wrote it"
+            f"format {FORMAT}; use the version that wrote it"
         )
     wrong = [
-        f"{path}: {key} is {abbreviate(about.get(key))}; {WORDS[kind]} is needed"  # type: ignore[index]
+        f"{path}: {key} is {quote(about[key]) if key in about else 'missing'}; "
+        f"{WORDS[kind]} is needed"  # type: ignore[index]
         for key, kind in ABOUT.items()
         if type(about.get(key)) is not kind
     ]
     if wrong:
         raise SpecError(*wrong)
     return CheckpointFile(path, about, places)
-
-
-def abbreviate(value: Any) -> str:
-    """A value of a file for a message, cut where it is long."""
-    text = "missing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

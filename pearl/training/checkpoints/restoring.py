@@ -1,8 +1,8 @@
-"""The rows of a run's arrays that a checkpoint holds, and their way back.
+"""The rows of a run's arrays that a checkpoint holds, and how they are restored.
 
-The filled rows of a replay are its first ones. Only these are written, and of the tree over their
-priorities the leaves. Native kernels do not check their indices, so every number by which a kernel
-indexes, counts or loops is checked here, before any array is changed.
+The filled rows of a replay are its first ones. Only these are written, and only the leaves of the
+tree of priorities. Native kernels do not check their indices. Therefore every number by which a
+kernel indexes, counts or loops is checked here before any array is changed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ Array = npt.NDArray[Any]
 
 REPLAY = "replay."
 EVALUATED = "judged."
-"""Beginning of the names of the arrays of a policy that is judged in a lane of its own."""
+"""Beginning of the names of the arrays of a policy that a worker evaluates."""
 CURSOR, CLOCK, TREE = "replay.cursor", "replay.clock", "replay.tree"
 ROWS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 HUGE = 2**62
-"""No count of a run comes near this."""
+"""Counts of a run stay far below this number."""
 FAR = 1e6
-"""No number in the state of a native environment comes near this; one far beyond it never wraps."""
+"""Numbers in the state of a native environment stay far below this; a far larger one never
+wraps."""
 
 
 def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) -> Buffers:
-    """The arrays as a checkpoint holds them: views of their filled rows.
+    """Return the arrays as a checkpoint holds them: views of their filled rows.
 
-    replay: whether the replay is among them; without, it begins empty in a run that goes on.
+    replay: include the replay; without it, a resumed run begins with an empty replay.
     """
     if STOP in arrays:  # that a thread asks for a stop at this moment is no part of the run
         arrays = {**arrays, STOP: arrays[STOP] * (0, 1)}
     if not replay or CURSOR not in arrays:
         return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
-    rows = _filled(arrays, arrays[CURSOR], arrays.get(CLOCK))
+    rows = _count_filled_rows(arrays, arrays[CURSOR], arrays.get(CLOCK))
     found = dict(arrays)
     if TREE in found:
         found[TREE] = _leaves(found[TREE], graph)
@@ -55,9 +56,9 @@ def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) 
 def restore(
     stored: CheckpointFile, into: Buffers, graph: TaskGraph, *, without: tuple[str, ...] = ()
 ) -> None:
-    """Copy a checkpoint's arrays, checked by `check`, into those of a session.
+    """Copy the arrays of a checkpoint, which `check` has checked, into those of a session.
 
-    without: beginnings of the names of arrays that are left as they are.
+    without: beginnings of the names of arrays that are not copied.
     """
     for name in stored.places:
         if name.startswith(without):
@@ -77,9 +78,9 @@ def restore(
 def check(
     stored: CheckpointFile, into: Buffers, graph: TaskGraph, system: System, inserted: int
 ) -> None:
-    """Check that a checkpoint can go into these arrays, before any is changed.
+    """Check that a checkpoint fits these arrays, before any of them is changed.
 
-    inserted: rows that come into the replay at once.
+    inserted: rows that enter the replay at once.
 
     Raises:
         SpecError: a sentence for every array that does not fit.
@@ -91,7 +92,7 @@ def check(
         names -= {STOP}
     if not any(n.startswith(EVALUATED) for n in places):  # no policy was being judged
         names = {n for n in names if not n.startswith(EVALUATED)}
-    rows, why = _counts(stored, into, inserted)
+    rows, why = _read_counts(stored, into, inserted)
     if why:
         raise SpecError(f"{stored.path}: {why}")
     shapes = {n: into[n].shape for n in names}
@@ -105,16 +106,18 @@ def check(
                 f"does not fit this spec and plan: {name}: checkpoint {found}, here {wanted}"
             )
     if not wrong:
-        wrong = [line for n in sorted(names) for line in _wrong(stored, n, into, graph, system)]
+        wrong = [
+            line for n in sorted(names) for line in _find_bad_values(stored, n, into, graph, system)
+        ]
     if wrong:
         raise SpecError(*(f"{stored.path}: {line}" for line in wrong))
 
 
-def _wrong(
+def _find_bad_values(
     stored: CheckpointFile, name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> Iterator[str]:
-    """A sentence if an array has a value that no kernel must see."""
-    limits = bounds(name, into, graph, system)
+    """Yield a sentence if an array has a value that no kernel may see."""
+    limits = value_bounds(name, into, graph, system)
     if limits is None:
         return
     low, high = limits
@@ -131,10 +134,10 @@ ACTIONS = ("act.action", "step.action", "batch.action", "replay.action", "rollou
 STATES = ("env.obs", "step.obs", "step.next_obs")
 
 
-def bounds(
+def value_bounds(
     name: str, into: Buffers, graph: TaskGraph, system: System
 ) -> tuple[float, float] | None:
-    """The least and the largest value that an array may hold; None where any will do."""
+    """Return the least and the largest value that an array may hold; None: any value is allowed."""
     base, array = name.partition("@")[0].partition("#")[0], into[name]
     whole = array.dtype.kind in "iu"
     if base in ACTIONS and whole:
@@ -153,7 +156,7 @@ def bounds(
     if base.endswith(".truncated"):
         return 0, 1 | ANEW
     if base == "replay.depth":
-        return 0, _sampling(graph).dim("stack") - 1
+        return 0, _sampling_kernel(graph).dim("stack") - 1
     if base == "replay.last_row" or (base.startswith(COUNTS) and whole):
         return 0, HUGE
     if base in STATES and "learner.q.visits" in into:  # a table, with a row a state
@@ -165,32 +168,34 @@ def bounds(
     return None
 
 
-def _sampling(graph: TaskGraph) -> Kernel:
-    """The kernel that draws from the replay."""
+def _sampling_kernel(graph: TaskGraph) -> Kernel:
+    """The kernel that samples from the replay."""
     return next(t.kernel for t in graph.tasks if kind_of(t.kernel).structure == "sample")
 
 
-def _tree(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
+def _tree_shape(graph: TaskGraph) -> tuple[tuple[int, ...], int]:
     """Widths of the tree's levels, and its fanout."""
-    kernel = _sampling(graph)
+    kernel = _sampling_kernel(graph)
     fanout = kernel.dim("fanout")
     return tree_levels(kernel.dim("capacity"), fanout), fanout
 
 
 def _leaves(tree: Array, graph: TaskGraph) -> Array:
-    return tree[tree.size - _tree(graph)[0][-1] :]
+    return tree[tree.size - _tree_shape(graph)[0][-1] :]
 
 
 def _rebuild_sum_tree(tree: Array, graph: TaskGraph, rows: int) -> None:
-    """The nodes above the first `rows` leaves, summed as the kernels sum them."""
+    """Sum the nodes above the first `rows` leaves, as the kernels sum them."""
     from pearl_devices.primitives.replay.sum_tree import raise_range
 
-    levels, fanout = _tree(graph)
+    levels, fanout = _tree_shape(graph)
     raise_range(tree, np.array(levels, np.int64), fanout, 0, rows - 1)
 
 
-def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> dict[str, int]:
-    """Filled rows of each array of a replay, by name."""
+def _count_filled_rows(
+    arrays: Mapping[str, Array], cursor: Array, clock: Array | None
+) -> dict[str, int]:
+    """The number of filled rows of each array of a replay, by name."""
     rows = [f"{REPLAY}{n}" for n in ROWS] + [TREE]
     found = dict.fromkeys((n for n in rows if n in arrays), int(cursor[1]))
     if clock is not None:
@@ -201,13 +206,12 @@ def _filled(arrays: Mapping[str, Array], cursor: Array, clock: Array | None) -> 
     return found
 
 
-def _counts(
+def _read_counts(
     stored: CheckpointFile, into: Buffers, inserted: int
 ) -> tuple[dict[str, int], str | None]:
-    """The filled rows of a replay's arrays by the checkpoint's cursor and clock, and an error if
-    these cannot be.
+    """The filled rows of a replay's arrays by the checkpoint's cursor and clock, or an error text.
 
-    Cursors of another shape or type are passed over.
+    Cursors of another shape or type are ignored; `check` reports them.
     """
     found = {
         n: stored.read(n)
@@ -229,4 +233,4 @@ def _counts(
         counted = number % capacity == row and min(number, capacity) == rows
         if not (counted and 0 <= cut <= number < HUGE):
             return {}, f"{CLOCK} is [{number}, {cut}], where {CURSOR} is [{row}, {rows}]"
-    return _filled(into, found[CURSOR], found.get(CLOCK)), None
+    return _count_filled_rows(into, found[CURSOR], found.get(CLOCK)), None

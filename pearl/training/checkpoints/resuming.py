@@ -36,8 +36,8 @@ def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) ->
     if refused:
         raise SpecError(
             *(
-                f"{file}: {k} was {old.get(k)!r} and is now {new.get(k)!r}; a run goes on with the "
-                "spec it began with, of which only keys of train other than seed may change"
+                f"{file}: {k} was {old.get(k)!r} and is now {new.get(k)!r}; a run keeps the "
+                "spec that it began with; only keys of train other than seed may change"
                 for k in refused
             )
         )
@@ -51,8 +51,8 @@ def check_seed(before: int, asked: int | None, file: Path) -> None:
     """
     if asked is not None and asked != before:
         raise SpecError(
-            f"{file}: the run began with seed {before}, and {asked} is asked for; a run goes on "
-            "with its random streams: leave the seed out, or start another run in another folder"
+            f"{file}: the run began with seed {before}, and seed {asked} was given; a run keeps "
+            "its random streams: leave the seed out, or start another run in another folder"
         )
 
 
@@ -76,8 +76,8 @@ def total_steps(
         total = before if done < -(-before // per) else max(before, spec_now)
     if -(-total // per) < done:
         raise SpecError(
-            f"{file}: the run has done {done * per} env steps, and {total} are asked for; a run "
-            f"goes on, not back: ask for {done * per} or more"
+            f"{file}: the run has done {done * per} env steps, and {total} were given; a run "
+            f"cannot go back: give {done * per} or more"
         )
     return total, before
 
@@ -113,7 +113,7 @@ def resume(
     except SpecError as error:
         if same_plan or own_plan:
             raise
-        way = f"{file}: its own plan is another than the one given: leave that out (--plan)"
+        way = f"{file}: the plan of the checkpoint differs from the given one; leave --plan out"
         raise SpecError(*error.problems, way) from None
     session.state = state
     reset: list[str] = []
@@ -122,7 +122,7 @@ def resume(
         for name in reset:
             session.arrays[name][...] = constants[name]
         text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
-        names = f"; set anew for that: {', '.join(reset)}" if reset else ""
+        names = f"; changed accordingly: {', '.join(reset)}" if reset else ""
         log_event(state, f"{text}, no longer at {before}{names}")
     session.resume_point = ResumePoint(stored, about["environments"], tuple(reset))
     _check_under_way(session, file, own_plan=same_plan or own_plan)
@@ -131,7 +131,7 @@ def resume(
     if about["pearl_version"] != pearl_version():
         state.log.note(
             f"{file} was written by pearl {about['pearl_version']}, and pearl "
-            f"{pearl_version()} goes on: the run need not equal one that went through",
+            f"{pearl_version()} resumes it: the run may differ from an uninterrupted one",
             restarts=0,
         )
     return session
@@ -145,8 +145,8 @@ def _check_under_way(session: Session, file: Path, *, own_plan: bool) -> None:
     protocol, state = session.compiled.protocol, session.state
     if state.under_way and not own_plan:
         raise SpecError(
-            f"{file}: was written amid an iteration, which its own plan alone can go on with: "
-            "leave the other one out (--plan)"
+            f"{file}: was written during an iteration, which only its own plan can complete: "
+            "leave --plan out"
         )
     needed = {PART} if protocol.is_single_lane else {BEGIN, *(t.name for t in protocol.graph.tasks)}
     done = int(session.arrays[STOP][1]) if STOP in session.arrays else 0
@@ -175,7 +175,7 @@ def _refill_replay(session: Session) -> None:
     assert point
     starts = c.system.algorithm.learning_starts
     warm = state.refilled - (-starts // c.graph.env_steps)
-    state.learnt = state.learning(warm)
+    state.learnt = state.learning_iterations(warm)
     state.refilled = state.drained = state.iteration
     state.under_way = {}
     if STOP in session.arrays:
@@ -184,8 +184,8 @@ def _refill_replay(session: Session) -> None:
         session.arrays["any_order.acted"][:] = 0
     log_event(
         state,
-        f"{point.stored.path} holds no replay: learning goes on once {starts} env "
-        "steps have filled it anew, and the run will not equal one that went through",
+        f"{point.stored.path} holds no replay: learning continues after {starts} env "
+        "steps have refilled the replay, and the run will differ from an uninterrupted one",
     )
     session.resume_point = ResumePoint(
         point.stored, None, (*point.reset, "env.", "any_order.", STOP)

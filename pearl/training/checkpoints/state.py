@@ -1,4 +1,4 @@
-"""`RunState`: the progress of a run, as a checkpoint holds it beside the arrays."""
+"""`RunState`: the progress of a run, which a checkpoint holds together with the arrays."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pearl.runtime.environments.external_envs import FailureLog
 
 @dataclass
 class RunState:
-    """The progress of a run: everything in a checkpoint beside the arrays.
+    """The progress of a run: everything in a checkpoint except the arrays.
 
     iteration: iterations done.
     best_mean, last_mean: mean return of the best and the latest evaluation; None before one.
     wall_s, cpu_s: of iterations, without evaluation and checkpoints.
-    drained: iteration before which no work is under way in any channel, because a run or a plan
-        ended there.
-    total_steps: env steps that the run is to have; its schedules follow from it.
+    drained: iteration before which no channel has work under way, because a run or a plan ended
+        there.
+    total_steps: env steps of the whole run; its schedules depend on them.
     evaluation_due: the evaluation at `iteration` was interrupted.
-    judging: iteration of the policy that is judged in a lane of its own; 0: none is.
+    judging: iteration of the policy that a worker evaluates; 0: no evaluation is under way.
     evaluation_cuts: episodes that evaluations have cut.
-    log: failures that were mended, and notes.
+    log: failures that were recovered from, and notes.
     steady: seconds, env steps and updates since rates are counted.
     factors: measured / estimated seconds, by kernel family and variant.
-    decisions: of re-planning, in words.
+    decisions: sentences about re-planning.
     replanned: whether the plan changed.
-    refilled: iteration from which the replay has been filled; above 0 where a checkpoint had none.
+    refilled: iteration from which the replay was filled; above 0 if a checkpoint had no replay.
     learnt: iterations with gradient steps before `refilled`.
-    spent: of the clock of a run, as `pearl.training.run_clock` names its parts.
-    under_way: how far the lanes are in an iteration that is amid its gradient steps (`loop.Lanes`).
+    spent: parts of the run's time, named as in `pearl.training.run_clock`.
+    under_way: how far the lanes are in an unfinished iteration (`lane_binding.Lanes`).
     """
 
     iteration: int = 0
@@ -57,21 +57,22 @@ class RunState:
     spent: dict[str, float] = field(default_factory=dict)
     under_way: dict[str, int] = field(default_factory=dict)
 
-    def learning(self, warm: int) -> int:
-        """Iterations with gradient steps so far. warm: the iteration from which this run takes
-        them.
+    def learning_iterations(self, warm: int) -> int:
+        """Return the iterations with gradient steps so far.
+
+        warm: the iteration from which this run takes gradient steps.
         """
         return self.learnt + max(self.iteration - warm, 0)
 
     @staticmethod
     def from_json(progress: Mapping[str, Any], where: str) -> RunState:
-        """The state in a checkpoint, with no failure.
+        """Read the state in a checkpoint; its failure is cleared.
 
-        progress: of the checkpoint's description. Unknown keys are left out and noted in `log`.
+        progress: from the checkpoint's description. Unknown keys are ignored and noted in `log`.
 
         Raises:
             SpecError: a line for every key that is missing or has a wrong value, beginning with
-            `where`.
+                `where`.
         """
         problems: list[str] = []
         values = _values(RunState, progress, where, problems)
@@ -96,7 +97,7 @@ class RunState:
 def _values(
     kind: type, given: Mapping[str, Any], where: str, problems: list[str]
 ) -> dict[str, Any]:
-    """The values of a dataclass's fields; fields that are dataclasses are left out."""
+    """Read the values of a dataclass's fields, except fields that are dataclasses."""
     found = {}
     for f in fields(kind):
         if f.type == "FailureLog":
@@ -145,4 +146,4 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda v: isinstance(v, Mapping) and all(map(_is_number, v.values())),
     ),
 }
-"""Type of a field, as written → what it is in words, and whether a value is one."""
+"""Type of a field, as written → its description, and whether a value has this type."""

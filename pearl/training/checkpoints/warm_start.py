@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
-from pearl.training.policy import read, states_in
+from pearl.training.policy import pick_states, read_policy_file
 from pearl.training.session import Session
 from pearl_devices.kernels.data_parallel import spread
 from pearl_devices.kernels.interface import states
@@ -71,7 +71,7 @@ def load_networks(session: Session, path: Path) -> list[str]:
     unused = [n for n in given if n not in here]
     return [
         f"started from {file}: {', '.join(taken)}"
-        + (f"; begun anew: {', '.join(anew)}" if anew else "")
+        + (f"; initialised: {', '.join(anew)}" if anew else "")
         + (f"; not used: {', '.join(unused)}" if unused else "")
     ]
 
@@ -98,8 +98,8 @@ def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array
     if "pearl" not in about:
         return {f"learner.{acting}": _flatten(session, file, acting, tensors)}
     if "parameters" in names:
-        tensors, _ = read(file)
-        return {f"learner.{acting}": tensors["parameters"], **states_in(tensors)}
+        tensors, _ = read_policy_file(file)
+        return {f"learner.{acting}": tensors["parameters"], **pick_states(tensors)}
     stored = checkpoint.load(file)
     wanted = [n for n in stored.places if _is_copied(session, n)]
     return {n: stored.read(n) for n in wanted if "@" not in n}
@@ -126,8 +126,8 @@ def _flatten(session: Session, file: Path, acting: str, tensors: Mapping[str, Ar
     flat: Array = session.arrays[name].copy()
     if kernel.dims.get("states") or kernel.modules:
         raise SpecError(
-            f"start_from: {file}: a state_dict is taken for networks of dense layers; start a "
-            "table or a module of your own from a run or a policy file of pearl"
+            f"start_from: {file}: a state_dict fits only networks of dense layers; start a "
+            "table or a custom module from a run or a policy file of pearl"
         )
     layers, at, wrong = list(pairwise(kernel.layers())), 0, []
     weights = [n for n in tensors if n.endswith("weight")]

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 STRIDE = 64
-"""Vector steps between two looks at signals, where an evaluation is made at once."""
+"""Vector steps between two checks for signals, if an evaluation runs without interruption."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The result of greedy episodes.
 
-    returns: undiscounted, of every episode. Of an episode that was cut, until the cut.
-    cut: episodes that were cut after `max_steps` env steps.
+    returns: undiscounted, one for each episode; for a cut episode, the return until the cut.
+    cut: number of episodes that were cut after `max_steps` env steps.
+    max_steps: the limit of an episode in env steps.
     """
 
     returns: tuple[float, ...]
@@ -36,7 +37,7 @@ class Evaluation:
 
     @property
     def text(self) -> str:
-        """The episodes that were cut, in words; empty where none was."""
+        """A sentence about the episodes that were cut; empty if there are none."""
         if not self.cut:
             return ""
         return (
@@ -46,9 +47,9 @@ class Evaluation:
 
 
 class EpisodePlayer:
-    """Plays episodes of the policies of one system at once.
+    """Plays episodes of the policies of one system, all at the same time.
 
-    Close it: environments outside the arrays serve all of its evaluations.
+    Close it: external environments serve all of its evaluations.
     """
 
     def __init__(self, system: System, acting: Kernel) -> None:
@@ -81,7 +82,7 @@ class EpisodePlayer:
                 for name, array in policy.states.items():
                     arrays[name][...] = array
                 environments = {"evaluation": call} if hasattr(call, "since_s") else {}
-                with limited(environments, limit_s):
+                with limiting_env_steps(environments, limit_s):
                     call.begin(seed)
                     while call.playing:
                         call.play(STRIDE)
@@ -113,10 +114,10 @@ class EpisodePlayer:
 
 
 @contextmanager
-def limited(
+def limiting_env_steps(
     environments: Mapping[str, external_envs.SteppedEnvs], limit_s: float
 ) -> Iterator[None]:
-    """Apply `train.env_time_limit` to environments that are asked in this thread."""
+    """Within this context, apply `train.env_time_limit` to environments that this thread steps."""
     if not environments:
         yield
         return
@@ -127,7 +128,7 @@ def limited(
 
 
 def evaluate(policy: Policy, episodes: int, seed: int) -> Evaluation:
-    """One evaluation; see `EpisodePlayer.evaluate`."""
+    """Evaluate a policy once; see `EpisodePlayer.evaluate`."""
     player = EpisodePlayer(policy.system, policy.kernel)
     try:
         return player.evaluate(policy, episodes, seed)

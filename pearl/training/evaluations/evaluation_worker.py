@@ -1,4 +1,4 @@
-"""Evaluations in a lane of their own: a process beside the lanes of the plan."""
+"""Evaluations in a worker: a process in addition to the lanes of the plan."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ PROGRAM = "pearl.training.evaluations.process:main"
 DEATHS = 3
 """Deaths of the process in one evaluation after which the run ends."""
 
-LOOK_S = 0.5
-"""Seconds between two looks at a process that is waited for."""
+POLL_INTERVAL_S = 0.5
+"""Seconds between two checks of a process while waiting."""
 
 SILENCE_S = 60.0
 """Seconds without a sign of life after which the process is ended (assumed)."""
 
 
 class EvaluationWorker:
-    """Plays one evaluation at a time. What it plays is in memory that both processes map, so one
-    whose process dies is played again, from the same parameters and seed.
+    """Plays one evaluation at a time in another process.
 
-    deaths: of the process, so far.
+    Both processes map the parameters. If the process dies, a new one plays the same evaluation
+    again, with the same parameters and seed.
+
+    deaths: number of deaths of the process so far.
     """
 
     def __init__(self, system: System, judged: Buffers) -> None:
@@ -45,20 +47,20 @@ class EvaluationWorker:
         self._orders: dict[str, Any] | None = None
         self._answer: Answer | None = None
         self._heard_s, self.deaths = monotonic(), 0
-        self._child = self._started()
+        self._child = self._start_child()
 
-    def _started(self) -> ChildProcess:
+    def _start_child(self) -> ChildProcess:
         self._heard_s = monotonic()
-        return ChildProcess(PROGRAM, [self._memory.handle], self._about, self._hear)
+        return ChildProcess(PROGRAM, [self._memory.handle], self._about, self._receive)
 
-    def _hear(self, answer: Answer) -> None:
+    def _receive(self, answer: Answer) -> None:
         self._heard_s = monotonic()
         if "alive" not in answer:
             self._answer = answer
 
     @property
     def playing(self) -> bool:
-        """Whether an evaluation was begun whose result nobody has taken."""
+        """Whether an evaluation has begun whose result was not taken yet."""
         return self._orders is not None
 
     def begin(self, judged: Buffers, episodes: int, seed: int) -> None:
@@ -71,15 +73,17 @@ class EvaluationWorker:
         self._child.send(self._orders)
 
     def result(self) -> tuple[Evaluation, float]:
-        """Wait for the evaluation that was begun: its episodes, and the CPU seconds they took.
+        """Wait for the evaluation; return it and the CPU seconds of its episodes.
 
         Raises:
-            EnvironmentFailed: an environment failed; the lane can play on.
+            EnvironmentFailed: an environment failed; the worker can play again.
             LaneError: the evaluation cannot be played.
         """
         died = 0
         while self._answer is None:
-            self._child.wait_for(lambda: self._answer is not None or self._child.is_closed, LOOK_S)
+            self._child.wait_for(
+                lambda: self._answer is not None or self._child.is_closed, POLL_INTERVAL_S
+            )
             if self._answer is None:
                 died += self._restart_if_dead(died)
         answer, self._answer, self._orders = self._answer, None, None
@@ -91,7 +95,10 @@ class EvaluationWorker:
         return found, answer["cpu_s"]
 
     def _restart_if_dead(self, died: int) -> bool:
-        """Whether the process had died and has a successor. died: times in this evaluation."""
+        """Restart the process if it has died or is silent; return whether it was restarted.
+
+        died: earlier deaths in this evaluation.
+        """
         ended = self._child.exit_reason()
         if self._answer is not None:
             return False
@@ -105,13 +112,13 @@ class EvaluationWorker:
             raise LaneError(f"evaluation: {ended}, the {DEATHS} times that it was tried")
         self.deaths += 1
         self._child.end()
-        self._child = self._started()
+        self._child = self._start_child()
         assert self._orders is not None
         self._child.send(self._orders)
         return True
 
     def close(self) -> None:
-        """End the process; amid an evaluation at once."""
+        """End the process; during an evaluation, kill it."""
         if self.playing:
             self._child.kill()
         self._child.end()

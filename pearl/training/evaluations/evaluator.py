@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FinalEvaluations:
-    """The final evaluations of the best policy and the last; one object if both are equal."""
+    """The final evaluations of the best policy and the last; one object if both are equal.
+
+    best, last: of the best policy and of the last.
+    """
 
     best: Evaluation
     last: Evaluation

@@ -1,6 +1,6 @@
 """Program of the process that plays evaluations.
 
-It maps the parameters, and for each line of orders plays episodes of them. Answers go to a pipe.
+The process maps the parameters and plays an evaluation for each request. Replies go to a pipe.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 import time
 
 from pearl.algorithms.evaluation import acting_of
-from pearl.algorithms.interface import held, label
+from pearl.algorithms.interface import label, policy_states
 from pearl.runtime.child_process import Answer, ParentConnection, serve
 from pearl.runtime.lanes.workers import error_text
 from pearl.runtime.protocol.channels import SharedArrays
@@ -25,17 +25,17 @@ ALIVE_S = 5.0
 
 
 def main() -> int:
-    """Play evaluations until the parent has no more orders. Returns the exit status."""
+    """Play evaluations until the parent sends no more requests. Return the exit status."""
     return serve(_play, error_text)
 
 
 def _play(parent: ParentConnection, about: Answer) -> None:
-    threading.Thread(target=_live, args=(parent,), daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(parent,), daemon=True).start()
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in about["layout"]]
     arrays = SharedArrays(layout, parent.handle(about["memory"])).arrays
     system = load_on(platform_json.from_json(about["platform"]), about["spec"])
     acting = acting_of(build_graph(system))
-    states = {name: arrays[f"judged.{label(name)}"] for name in held(system, acting)}
+    states = {name: arrays[f"judged.{label(name)}"] for name in policy_states(system, acting)}
     policy = Policy(system, acting, arrays["judged.policy"], states)
     player = EpisodePlayer(system, acting)
     with torch_threads.restoring_threads():
@@ -58,7 +58,7 @@ def _play(parent: ParentConnection, about: Answer) -> None:
     player.close()
 
 
-def _live(parent: ParentConnection) -> None:
+def _send_heartbeats(parent: ParentConnection) -> None:
     while True:
         parent.reply(alive=True)
         time.sleep(ALIVE_S)

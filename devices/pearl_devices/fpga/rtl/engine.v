@@ -111,14 +111,15 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
     end
   end
   wire last_out_row = or_ == rt - 12'd1;
-  wire inside = !last_out_row | beat_out[LN:1] < rl;
+  wire real_row = !last_out_row | beat_out[LN:1] < rl;
   ram #(.W(N), .DEPTH(BLOCKS_A * N), .A(16 + LN)) mask(.clk(clk), .we(emit2 & to_a & relu),
       .waddr({block_a2, row2}), .wdata(positive), .raddr({oblock, beat_out[LN:1]}), .rdata(bits));
 
   // ADAM: P lanes, each N / P parameters of a row one after the other.
   localparam TO_M = 2 + 3 * L, TO_V = 2 + 4 * L, TO_W = 2 + 6 * L + 54, TO_T = 2 + 8 * L + 54;
   localparam AW = 16 + LN + LP + 1;
-  wire [AW-1:0] place = {block, row, part}, place_m, place_v, place_w, place_t;
+  wire [AW-1:0] place = {block, row, part};
+  wire [AW-1:0] place_m, place_v, place_w, place_t;
   wire at_m, at_v, at_w, at_t, norm_ready;
   delay #(.W(1 + AW), .D(TO_M)) d_m(.clk(clk), .in({adam & !rst, place}), .out({at_m, place_m}));
   delay #(.W(1 + AW), .D(TO_V)) d_v(.clk(clk), .in({adam & !rst, place}), .out({at_v, place_v}));
@@ -323,7 +324,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
       oc <= oc == ct - 12'd1 ? 12'd0 : oc + 12'd1;
       if (oc == ct - 12'd1) or_ <= or_ + 12'd1;
     end
-    emit2 <= emit & inside & state == RUN;
+    emit2 <= emit & real_row & state == RUN;
     end2 <= oc == ct - 12'd1 & last_out_row & beat_out[LN:1] == rl - 8'd1;
     edge2 <= oc == ct - 12'd1;
     raw <= sums;

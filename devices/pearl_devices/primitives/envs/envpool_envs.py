@@ -33,6 +33,12 @@ class Pool(VectorEnv[Any, Any, Any]):
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
     def __init__(self, program: str, args: dict[str, Any], envs: int) -> None:
+        """Make the pool.
+
+        Raises:
+            UnsupportedError: envpool lacks the environment, cannot make it, or its observations are
+                not Box or Discrete.
+        """
         try:
             import envpool
         except ImportError as error:
