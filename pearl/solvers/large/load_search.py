@@ -78,6 +78,7 @@ def overlaps(space: SearchSpace, problem: Problem) -> bool:
         problem.objective == "throughput"
         and problem.limits.power_w is None
         and space.max_lanes == math.inf
+        and not space.lanes_couple
         and len(space.expansion.nodes) >= LOOPS
         and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
         and not _acyclic(space)
