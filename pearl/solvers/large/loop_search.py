@@ -78,7 +78,7 @@ NONE_CRITICAL = np.empty(0, np.int64)
 
 
 @dataclass
-class Loop:
+class PlacedRings:
     """An assignment with rings. period_s: its exact period."""
 
     period_s: float
@@ -97,7 +97,7 @@ class LoopSearch:
         self.s = scratch_of(self.t)
         self.random = np.array([(seed + 1) * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
         self.dice = np.random.default_rng(seed)
-        self.best: Loop | None = None
+        self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
         self.senders = producers(space)
         self._several = bool((self.t.firings > 1).any())
@@ -112,7 +112,7 @@ class LoopSearch:
         """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
         self._left = work
         kept, part = SWAPS * work, ROWS * work
-        rows: Loop | None = None
+        rows: PlacedRings | None = None
         try:
             program = ChainProgram(self.space)
             self.bound = climb(program)
@@ -284,7 +284,7 @@ class LoopSearch:
                 return False
         if period >= (self.best.period_s if self.best else math.inf):
             return False
-        self.best = Loop(period, place.copy(), rings.arrays, transfers, found)
+        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
         return True
 
     def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
@@ -325,6 +325,6 @@ class LoopSearch:
                 best.period_s, best.rings = period, found
 
 
-def _better(a: Loop | None, b: Loop | None) -> Loop | None:
+def _better(a: PlacedRings | None, b: PlacedRings | None) -> PlacedRings | None:
     """The one of the smaller period."""
     return min((x for x in (a, b) if x is not None), key=lambda x: x.period_s, default=None)
