@@ -211,7 +211,8 @@ def change_words(w: WhatIf) -> str:
         return f"link {w.name} twice as fast"
     if w.kind == "lanes":
         return f"one more unit and call at a time on {words.device_name(w.name)}"
-    return w.text if w.text.startswith("nothing") else f"without {words.device_name(w.name)}"
+    device = words.device_name(w.name)
+    return f"nothing on {device}" if w.text.startswith("nothing") else f"without {device}"
 
 
 def gain_text(gain: float) -> str:

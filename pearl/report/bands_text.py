@@ -7,9 +7,14 @@ from pearl.planning.bands import Bands, Ends, Regret
 from pearl.planning.plans import BOUND_SOURCES, Plan, closed_forms
 
 
+def gap_text(plan: Plan) -> str:
+    """The gap of a plan to its bound: `2.4 %`, `below 0.1 %`."""
+    return "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
+
+
 def proof_text(plan: Plan) -> str:
     """The status of a plan, with the gap to its bound where the plan is not proved."""
-    gap = "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
+    gap = gap_text(plan)
     text = f"gap to the proved bound {gap}"
     if plan.bound_from and plan.regret is None:
         text += f", which counts {BOUND_SOURCES[plan.bound_from]}"

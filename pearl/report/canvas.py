@@ -16,6 +16,9 @@ WIDE, NARROW = 808.0, 352.0
 LETTER = 6.5
 """Width of a letter of chart text, in user units; of the widest common system font."""
 
+STRONG = 7.4
+"""The same of bold text."""
+
 
 @dataclass(frozen=True)
 class Rect:

@@ -6,7 +6,7 @@ from pearl.formatting import count, listed, si
 from pearl.planning.plans import Placement, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.bands_text import rate_band
+from pearl.report.bands_text import gap_text, rate_band
 from pearl.report.document import LeadSentence
 from pearl.report.figures.ratios import comparisons
 from pearl.report.figures.timeline import iteration_s
@@ -91,7 +91,8 @@ def _gets(plan: Plan) -> LeadSentence:
             reason = f", likely {rounded(ends[0])} to {rounded(ends[1])}"
     reason += f", {where(plan)}"
     if plan.status != "optimal":
-        reason += f"; a better plan may exist, by at most {percent(plan.gap)}"
+        least = "" if plan.gap < 0.0005 else "at most "
+        reason += f"; a better plan may exist, by {least}{gap_text(plan)}"
     return LeadSentence(GET, answer, f"{reason}.")
 
 
@@ -216,8 +217,8 @@ def _run_limit(run: Run) -> LeadSentence:
             f"{net:.2f}{words.BLANK}× the prediction."
         )
         return LeadSentence(LIMITS, "Other programs on this host", reason)
-    whole = comparisons(run)[0]
-    if not whole.inside:
+    whole = next((r for r in comparisons(run) if r.name == words.ITERATION), None)
+    if whole is not None and not whole.inside:
         off = run.plan.period_s / measured - 1
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"

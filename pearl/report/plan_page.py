@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pearl.formatting import NONE, band, count, percent, si
 from pearl.planning.plans import CLOSED, Plan
 from pearl.report import origin, tables, words
-from pearl.report.bands_text import proof_text, range_text, rate_band
+from pearl.report.bands_text import gap_text, proof_text, range_text, rate_band
 from pearl.report.document import (
     Block,
     Column,
@@ -84,7 +84,7 @@ def key_figures(plan: Plan) -> tuple[KeyFigure, ...]:
     figure("power", plan.power_w, "W", b and b.power_w, "modelled")
     figure("efficiency", plan.env_steps_per_j, "env steps/J", b and b.env_steps_per_j)
     proved = plan.status == "optimal"
-    note = "by these estimates" if proved else f"gap {percent(plan.gap)}"
+    note = "by these estimates" if proved else f"gap {gap_text(plan)}"
     found.append(KeyFigure("proof", "none faster" if proved else "not proved", "", note))
     if plan.objective != "throughput" and proved:
         found[-1] = KeyFigure("proof", "the best", "", f"of {plan.objective.replace('_', ' ')}")
@@ -201,7 +201,7 @@ def roofline_section(plan: Plan) -> Section | None:
     finding = f"{words.short_name(most.task).capitalize()} is bound by {most.bound_by}."
     guide = (
         "A dot is one call: its arithmetic over its time, against the bytes that it must move at "
-        "least. The line is the most that the device can do, by its data sheet."
+        "least. The line is the most that the device can do, by its figures in Details."
     )
     return Section("Kernels under their roof", finding, guide, (figure,))
 
@@ -267,7 +267,7 @@ def short_tables(plan: Plan) -> tuple[Block, ...]:
         )  # fmt: skip
     columns = (
         Column("task"), Column("where"), Column("variant"), Column("a call", "right"),
-        Column("90 % band", "right"), Column("of the time", "right"),
+        Column("90 % band", "right"), Column("share", "right"),
     )  # fmt: skip
     notes = [f"Estimates: {origin.estimates_text(plan)}; {proof_text(plan)}."]
     calls = {frozenset((t.task, *t.fused_with)) for t in plan.tasks if t.fused_with}

@@ -10,7 +10,7 @@ from pearl.formatting import count, percent, ratio, si
 from pearl.planning.runs import Row, Run
 from pearl.report import tables, words
 from pearl.report.bands_text import range_text
-from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Section, Table
+from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Section, Sentences, Table
 from pearl.report.figures.bars import Part, stacked_bar
 from pearl.report.figures.curves import learning_curve, points_of
 from pearl.report.figures.ratios import comparisons, ratio_chart
@@ -236,8 +236,10 @@ def short_tables(run: Run) -> tuple[Block, ...]:
             replace(t, task=words.call_name(run.plan, t.task.split("+"))) for t in run.drift.tasks
         )
         notes.append(tables.drift_sentence(replace(run.drift, tasks=named)))
+    if run.plan.note:
+        notes.append(f"{run.plan.note[:1].upper()}{run.plan.note[1:]}.")
     table = Table("", columns, tuple(rows), tuple(notes)).marked(run.plan.simulated)
     blocks: list[Block] = [Facts("", tuple(head)).marked(run.plan.simulated)]
-    if rows:
-        blocks.append(table)
+    if rows or notes:
+        blocks.append(table if rows else Sentences("", tuple(("", note) for note in notes)))
     return tuple(blocks)

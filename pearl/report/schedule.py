@@ -171,7 +171,9 @@ class _Timing:
         src, dst = f"{e.src}#{e.src_replica}", f"{e.dst}#{e.dst_replica}"
         if src == dst or src not in self.firings or dst not in self.firings:
             return []
-        device = next(t.device for t in self.plan.tasks if t.task == e.dst)
+        if e.production < 1 or e.consumption < 1:  # of a damaged file
+            return []
+        device = next((t.device for t in self.plan.tasks if t.task == e.dst), "")
         sent = f"{e.src}>{device}"
         q, messages = self.firings[src], self.firings[sent] if e.link else 0
         arcs: list[Arc] = []

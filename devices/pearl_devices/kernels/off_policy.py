@@ -220,7 +220,7 @@ def update(
         name=f"update.{name}",
         structure="gradient",
         word="learn",
-        does="takes one gradient step",
+        does="takes gradient steps",
         count=lambda k: gradient_work(k, counted(k)),
         arrays=arrays,
         writes=("batch.td", "learner.", "loss.", "rng.update"),

@@ -163,7 +163,7 @@ def update(
         name=f"update.{name}",
         structure="gradient",
         word="learn",
-        does="takes the gradient steps on a rollout",
+        does="takes gradient steps",
         count=_update_work,
         arrays=_update_arrays if native else _own_arrays,
         writes=("learner.", "loss.", "rng.update"),

@@ -10,7 +10,7 @@ from functools import cached_property
 from pearl.formatting import count, listed, percent, si
 from pearl.planning.plans import Channel, Placement, Plan
 from pearl.report import words
-from pearl.report.canvas import Canvas, Shape, text_width
+from pearl.report.canvas import STRONG, Canvas, Shape, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
@@ -177,7 +177,7 @@ class _Graph:
             at = y + 18 if first else bottom - 9  # edges between bands leave this corner free
             c.rect(0, y, c.width, bottom - y, f"band {colour}", radius=2)
             c.text(10, at, name, style=f"strong {colour}")
-            c.text(10 + text_width(name) + 14, at, f"{percent(busy)} busy")
+            c.text(18 + STRONG * len(name), at, f"{percent(busy)} busy")
             self._band_words.append((8, at - 12, 30 + text_width(name) + 90, at + 4))
             return bottom + 26.0
         return bottom
@@ -190,9 +190,9 @@ class _Graph:
         strong = t is max(self.tasks, key=lambda p: p.share_of_period)
         style = f"pill {colour}" + (" most" if strong else "")
         c.rect(x - pill / 2, y - PILL / 2, pill, PILL, style, radius=PILL / 2, hint=hint)
-        word = words.task_word(t) + (f" ({t.replicas})" if t.replicas > 1 else "")
-        c.text(x, y - 2, word, "middle", "ink strong" if strong else "ink")
-        c.text(x, y + 11, si(t.seconds, "s"), "middle", "muted small")
+        c.text(x, y - 2, words.task_word(t), "middle", "ink strong" if strong else "ink")
+        below = si(t.seconds, "s") + (f" · {t.replicas} copies" if t.replicas > 1 else "")
+        c.text(x, y + 11, below, "middle", "muted small")
 
     def _edges(
         self, c: Canvas, place: Mapping[str, tuple[float, float]], pill: float
@@ -216,10 +216,11 @@ class _Graph:
             c.head(x1, y1, x2, y2, "ink" if e.bytes else "muted")
             if e.tokens:
                 x, y = curve.at(0.5)
-                if e.tokens > max(e.production, e.consumption) or e.tokens > 1:
-                    c.dot(x, y, 7.5, "fill ink")
+                if e.tokens != e.production:  # more than the results of one call
+                    half = 4 + text_width(count(e.tokens)) / 2
+                    c.rect(x - half, y - 7.5, 2 * half, 15, "fill ink", radius=7.5)
                     c.text(x, y + 4, count(e.tokens), "middle", "inverse small")
-                    labels.append((x - 9, y - 9, x + 9, y + 9))
+                    labels.append((x - half - 1, y - 9, x + half + 1, y + 9))
                 else:
                     c.dot(x, y, 3.0, "fill ink")
                     labels.append((x - 5, y - 5, x + 5, y + 5))

@@ -16,6 +16,12 @@ from pearl.report.figures.timeline import iteration_s
 SMALL = 0.05
 """Rows with a smaller share of the time are hollow: being off there costs little."""
 
+FAR = 1e9
+"""A ratio beyond is no measurement and is left out."""
+
+MOST = 6
+"""Powers of 4 that the axis reaches at most; a larger ratio stands at its end."""
+
 
 @dataclass(frozen=True)
 class TimeRatio:
@@ -60,7 +66,8 @@ def comparisons(run: Run) -> list[TimeRatio]:
                 t.measured_s, share,
             )
         )  # fmt: skip
-    return rows + sorted(each, key=lambda r: -r.share)
+    found = rows + sorted(each, key=lambda r: -r.share)
+    return [r for r in found if 1 / FAR < r.ratio < FAR and math.isfinite(r.share)]
 
 
 def ratio_chart(run: Run) -> Drawing | None:
@@ -75,9 +82,9 @@ def ratio_chart(run: Run) -> Drawing | None:
 
 
 def reach(rows: Sequence[TimeRatio]) -> int:
-    """The axis goes from 1/reach to reach: 4, or 16, 64, … where data need it."""
+    """The axis goes from 1/reach to reach: 4, or 16, 64, … where data need it, 4^MOST at most."""
     off = max((abs(math.log(r.ratio)) for r in rows if r.ratio > 0), default=0.0)
-    return int(4 ** max(1, math.ceil(off / math.log(4) - 1e-9)))
+    return int(4 ** min(MOST, max(1, math.ceil(off / math.log(4) - 1e-9))))
 
 
 def _draw(width: float, rows: Sequence[TimeRatio], source: str) -> Canvas:

@@ -43,7 +43,7 @@ def kernel_points(plan: Plan) -> tuple[list[Roof], list[KernelPoint]]:
     widths = {t.device: t.width for t in plan.tasks}
     roofs = {}
     for d in platform.devices:
-        if d.name in widths:
+        if d.name in widths and not d.simulated:  # a closed form knows no roof
             part = min(1.0, widths[d.name] / d.width)
             roofs[d.name] = Roof(d.name, d.peak_flops_per_s * part, d.memory_bytes_per_s * part)
     points = []

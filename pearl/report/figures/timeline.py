@@ -10,7 +10,7 @@ from pearl.formatting import listed, percent, si
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.canvas import LETTER, Canvas, shorten, text_width, ticks
+from pearl.report.canvas import STRONG, Canvas, shorten, text_width, ticks
 from pearl.report.document import Drawing
 from pearl.report.schedule import SteadySchedule, TimedCall, schedule_of
 from pearl_devices import Platform
@@ -115,7 +115,7 @@ class _Timeline:
         c = Canvas(width)
         names = [words.lane_name(self.plan, k.lane) for k in self.lanes]
         widest = max([*map(len, names), 9 if self.measured else 0])
-        left = min(text_width("x") * widest + 14, 150 if not c.narrow else 92)
+        left = min(STRONG * widest + 12, 150 if not c.narrow else 104)
         end = 2 * max(self.predicted.period_s, self.iteration_s)
         bottom = self._strips(c, left, 22.0, 0.0, end, marks=True)
         for tick in ticks(0.0, end, 3 if c.narrow else 6):
@@ -152,7 +152,7 @@ class _Timeline:
                 c.text(0, y + 12, "predicted")
                 c.text(0, y + STRIP + 16, "measured", style="ink")
             else:
-                c.text(0, middle, shorten(name, int(left / LETTER)), style=style)
+                c.text(0, middle, shorten(name, int(left / (STRONG - 0.6))), style=style)
             shown = self.measured or self.predicted
             if both:
                 self._strip(c, lane, self.predicted, y, at, begin, end, pale=True)
@@ -161,7 +161,7 @@ class _Timeline:
                 self._strip(c, lane, shown, y, at, begin, end, pale=False)
             rows[lane.lane] = y, y + (2 * STRIP + 4 if both else STRIP)
             y = rows[lane.lane][1] + (gap if number + 1 < len(self.lanes) else 8.0)
-        self._arrows(c, rows, at, begin, end)
+        self._arrows(c, rows, at, begin, end, labelled=not marks)
         ends = [("predicted", self.predicted.period_s, 0.0, STRIP)]
         if both:
             ends.append(("measured", self.iteration_s, STRIP + 4, STRIP))
@@ -232,6 +232,8 @@ class _Timeline:
         at: Callable[[float], float],
         begin: float,
         end: float,
+        *,
+        labelled: bool,
     ) -> None:
         """Messages over links, from the lane that sends to the lane that receives."""
         schedule = self.measured or self.predicted
@@ -259,7 +261,7 @@ class _Timeline:
                     y1 = rows[source][1] if down else rows[source][0]
                     y2 = rows[target][0] if down else rows[target][1]
                     c.arrow(at(e.start_s), y1, at(e.end_s), y2, "ink")
-                    if at(e.end_s) - at(e.start_s) > 30:  # enlarged
+                    if labelled and at(e.end_s) - at(e.start_s) > 20:
                         size = max(x.bytes for x in self.plan.edges if x.src == e.task and x.link)
                         took = "" if c.narrow else f", {si(e.end_s - e.start_s, 's')}"
                         middle, aside = (at(e.start_s) + at(e.end_s)) / 2, 8 if down else -8
