@@ -11,6 +11,8 @@ PARTS = {
     "layers": "published placements of layers", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
     "dense": "a thousand tasks with many copies", "clock": "the time limit",
+    "cycles": "rings, nested loops and small graphs with cycles",
+    "pipelines": "training of pipelines with micro-batches in flight",
     "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""

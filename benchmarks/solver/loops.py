@@ -29,6 +29,83 @@ def ring(seed: int, ratio: float, tokens: int, *, tasks: int = 200, devices: int
     return _unrelated(f"ring{seed}", seed, ratio, tasks, devices, pairs)
 
 
+def nested(
+    seed: int, ratio: float, inner: int, outer: int, *, rings: int, each: int, devices: int
+) -> Loop:
+    """Rings of `each` tasks with `inner` tokens, joined by an outer ring with `outer` tokens.
+
+    The outer ring goes through the first task of each; costs, copies and memory as in `ring`.
+    """
+    pairs = []
+    for k in range(rings):
+        first = k * each
+        pairs += [
+            (first + i, first + (i + 1) % each, inner if i + 1 == each else 0) for i in range(each)
+        ]
+        last = k + 1 == rings
+        pairs.append((first + each - 1, 0 if last else first + each, outer if last else 0))
+    return _unrelated(f"nested{seed}", seed, ratio, rings * each, devices, pairs)
+
+
+def feedbacks(seed: int, ratio: float, *, tasks: int, backs: int, devices: int) -> Loop:
+    """A chain with edges that lead back over 4 to 12 tasks, of 1 to 3 tokens each; costs, copies
+    and memory as those of `ring`."""
+    r = np.random.default_rng(seed + 1000)
+    pairs = [(i, i + 1, 0) for i in range(tasks - 1)]
+    starts = sorted(r.choice(tasks - 4, size=backs, replace=False).tolist())
+    pairs += [
+        (min(tasks - 1, i + int(r.integers(4, 13))), int(i), int(r.integers(1, 4))) for i in starts
+    ]
+    return _unrelated(f"feedbacks{seed}", seed, ratio, tasks, devices, pairs)
+
+
+def small_cycles(seed: int) -> Loop:
+    """6 to 9 tasks on 2 or 3 unrelated devices: a ring of 1 to 3 tokens with up to 4 chords, of
+    which those that lead back carry 1 or 2 tokens; copies 0.1, 0.5 or 2 times the work."""
+    r = np.random.default_rng(seed)
+    tasks, devices = int(r.integers(6, 10)), int(r.integers(2, 4))
+    pairs = [(i, i + 1, 0) for i in range(tasks - 1)] + [(tasks - 1, 0, int(r.integers(1, 4)))]
+    for _ in range(int(r.integers(0, 5))):
+        a, b = (int(k) for k in r.choice(tasks, size=2, replace=False))
+        if (a, b) not in [(i, j) for i, j, _ in pairs]:
+            pairs.append((a, b, int(r.integers(1, 3)) if b < a else 0))
+    return _unrelated(f"small{seed}", seed, float(r.choice([0.1, 0.5, 2.0])), tasks, devices, pairs)
+
+
+def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: bool) -> Loop:
+    """Training of a pipeline: the forward and backward task of a block share a device.
+
+    A forward task takes 0.9 to 1.5 ms, its backward task twice that; of unequal devices every
+    second one is 1.6 times slower. 8 MB go between blocks over links of 25 GB/s that move data by
+    themselves, between every two devices. in_flight: micro-batches at a time. Memory of the
+    devices together is 1.5 times what the blocks need.
+    """
+    r = np.random.default_rng(seed)
+    forward = r.uniform(0.9e-3, 1.5e-3, blocks)
+    places = [f"gpu{k}" for k in range(devices)]
+    speed = [1.0 if equal or k % 2 == 0 else 1.6 for k in range(devices)]
+    bytes_each, room = 1e9, 1.5e9 * blocks / devices
+    room = max(room, 2e9)
+    tasks, edges, modes = [], [], []
+    for i in range(blocks):
+        for name, seconds in (f"f{i}", forward[i]), (f"b{i}", 2 * forward[i]):
+            kernel = Kernel(name, resident_bytes=bytes_each / 2)
+            tasks.append(Task(name, kernel, group=f"block{i}"))
+            modes += [
+                _mode(name, d, float(seconds * s)) for d, s in zip(places, speed, strict=True)
+            ]
+        if i:
+            edges.append(Edge(f"f{i - 1}", f"f{i}", bytes=8e6))
+            edges.append(Edge(f"b{i}", f"b{i - 1}", bytes=8e6))
+    edges.append(Edge(f"f{blocks - 1}", f"b{blocks - 1}"))
+    edges.append(Edge("b0", "f0", tokens_seq=in_flight))
+    found = [Device("host", "null"), *(Device(d, "null", memory_bytes=room) for d in places)]
+    links = [Link("host", d, 1e-5, 2.5e10) for d in places]
+    links += [Link(a, b, 1e-5, 2.5e10) for k, a in enumerate(places) for b in places[k + 1 :]]
+    graph = TaskGraph(f"pipeline{seed}", tuple(tasks), tuple(edges))
+    return graph, CostTable(Platform("gpus", tuple(found), tuple(links)), tuple(modes))
+
+
 def _unrelated(
     name: str, seed: int, ratio: float, tasks: int, devices: int, pairs: list[tuple[int, int, int]]
 ) -> Loop:

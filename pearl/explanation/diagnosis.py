@@ -25,7 +25,13 @@ from pearl.formatting import count, figure, listed, percent, si
 from pearl.planning.costs import Mode
 from pearl.planning.plans import Plan
 from pearl.planning.timing import delay_s
-from pearl.planning.variants import refusal_reason
+from pearl.planning.variants import (
+    allowed_variants,
+    exclusion_reason,
+    has_backend,
+    is_excluded,
+    refusal_reason,
+)
 from pearl_devices import Device
 from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
@@ -109,14 +115,18 @@ def answers(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
 
 
 def refusals(resolver: Resolver, devices: Sequence[Device]) -> tuple[QuestionAnswer, ...]:
-    """For each device that refuses tasks of the graph those tasks, with the device's reasons.
-    Devices that refuse alike share one answer."""
+    """Return for each device the tasks that it refuses, or of which the limits leave no variant,
+    with the reasons. Devices with the same reasons share one answer."""
     same: dict[str, list[str]] = {}
-    for device in devices:
+    limits = resolver.problem.limits
+    for device in filter(has_backend, devices):
         tasks: dict[str, list[str]] = {}
         able = {t for m in resolver.problem.costs.modes if m.device == device.name for t in m.tasks}
         for task in resolver.problem.graph.tasks:
-            if task.name not in able and (reason := refusal_reason(task.kernel, device)):
+            if task.name in able or is_excluded((task.name,), device, limits):
+                continue
+            if not allowed_variants((task.name,), task.kernel, device, limits):
+                reason = exclusion_reason((task.name,), task.kernel, device, limits)
                 tasks.setdefault(reason, []).append(task.name)
         if tasks:
             text = "; ".join(f"{listed(names)}: {reason}" for reason, names in tasks.items())

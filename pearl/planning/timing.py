@@ -252,10 +252,20 @@ class TimedGraph:
         return {k: math.fsum(self.occupancy_s[i] for i in v) for k, v in self.lanes.items()}
 
     @cached_property
+    def raised_arcs(self) -> tuple[Arc, ...]:
+        """The arcs, with at least the occupancy of the first of two nodes on one lane: where the
+        second starts after the first has started, the lane has done the first one by then."""
+        lane_of = {i: lane for lane, nodes in self.lanes.items() for i in nodes}
+        return tuple(
+            (s, d, max(w, self.occupancy_s[s]) if w > 0 and lane_of[s] == lane_of[d] else w, m)
+            for s, d, w, m in self.arcs
+        )
+
+    @cached_property
     def order_bound_s(self) -> float:
         """No order of the lanes gives a smaller period: max(loads, maximum cycle ratio), with the
         firings of each window one after the other on each lane."""
-        ratio, _ = howard(len(self.names), [*self.arcs, *self._window_arcs()])
+        ratio, _ = howard(len(self.names), [*self.raised_arcs, *self._window_arcs()])
         return max(ratio, *self.loads_s.values())
 
     def _window_arcs(self) -> Iterator[Arc]:

@@ -68,10 +68,15 @@ def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, lim
 def refusal_reason(kernel: Kernel, device: Device) -> str:
     """The reason for which a device cannot run a kernel; empty where it can, and for a device of a
     kind that only a caller's cost table knows."""
-    if device.kind not in BACKENDS and "." not in device.kind:
+    if not has_backend(device):
         return ""
     offered = offers(kernel, device)
     return offered.why if isinstance(offered, Refused) else ""
+
+
+def has_backend(device: Device) -> bool:
+    """Whether the kind of a device has a backend; a caller's cost table may name any kind."""
+    return device.kind in BACKENDS or "." in device.kind
 
 
 def drop_useless_widths(

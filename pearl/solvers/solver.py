@@ -197,7 +197,9 @@ def solve_problem(
     ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
     deadline = began + time_limit_s - ending_s
     grace_s = GRACE_S + GRACE * time_limit_s
-    search = Search(deadline, seed, name, workers=workers or usable_cpu_count())
+    search = Search(
+        deadline, seed, name, workers=workers or usable_cpu_count(), limit_s=time_limit_s
+    )
     quiet = search
     if on_incumbent is not None and not robust:
         search = replace(search, offer=Incumbents(problem, name, seed, on_incumbent).offer)

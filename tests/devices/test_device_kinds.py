@@ -267,6 +267,7 @@ def test_the_platform_on_the_page_is_one() -> None:
 EXCUSED = {
     "pearl/testing/kernel_kind_contract.py": "runs a firing on the host",
     "devices/pearl_devices/__init__.py": "the table",
+    "devices/pearl_devices/base.py": "a device whose times a cost table gives",
     "devices/pearl_devices/discover.py": "describes the CPU and the GPUs of this machine",
     "devices/pearl_devices/gpu/driver.py": "the name that torch has for the CPU",
     "estimators/pearl_estimators/host/benchmark_kernels.py": "times the kernels of the CPU",
@@ -278,6 +279,7 @@ EXCUSED = {
     "estimators/pearl_estimators/host/probe.py": "the model of the CPU it was made on",
     "pearl/advice/case.py": "null of YAML",
     "pearl/planner/gpu_balance.py": "the balance of actors and a GPU",
+    "pearl/report/balance_page.py": "the balance of actors and a GPU",
     "pearl/report/balance_text.py": "the balance of actors and a GPU",
     "pearl/solvers/period/order_cuts.py": "a device that stands for all others and runs nothing",
     "pearl/spec/yaml_reader.py": "null of YAML",

@@ -91,7 +91,7 @@ def test_nothing_but_an_error_of_ours_comes_of_a_value_of_a_wrong_kind(noun, dat
         (lambda: Edge("a", "b", limit=["x"]), r"limit is \['x'\]; it names what bounds"),
         (lambda: Fusion("f", ("x",), Kernel("k")), r"fusion 'f': tasks is \('x',\); needed are tw"),
         (lambda: Fusion("f", ("x", "x"), Kernel("k")), "needed are two or more, each once"),
-        (lambda: Fusion("f", ("x", "y"), None), "fusion 'f': kernel is None; a Kernel is needed"),
+        (lambda: Fusion("f", ("x", "y"), 3), "fusion 'f': kernel is 3; a Kernel is needed"),
         (lambda: TaskGraph("g", ("t",), ()), "graph 'g': tasks has 't'; a tuple of Tasks is nee"),
         (lambda: TaskGraph("g", GRAPH.tasks, 3), "edges has 3; a tuple of Edges is needed"),
         (lambda: replace(GRAPH, name=3), "graph 3: name is 3; text is needed"),

@@ -111,5 +111,5 @@ def test_its_plans_are_trained_by_emulation_and_reported(
     ran = Ran("train", "--emulate", tree / "npu.yaml", "--out", tmp_path / "run")
     assert ran.status == 0, ran.err
     text = Ran("report", tmp_path / "run").out
-    assert "npu, 8 tiles" in text
+    assert "NPU (simulated)" in text
     assert "simulated: the times and rates of this run come from the clock of a model" in text

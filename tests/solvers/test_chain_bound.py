@@ -58,7 +58,7 @@ def _with_memory(platform):
 
 def test_the_bound_holds_for_any_graph():
     """Graphs with chords, transfers of links, pipelined modes, several lanes, rates and groups."""
-    problems = [(*small(seed, tasks=5, devices=4, modes=2), None) for seed in range(4)]
+    problems = [(*small(seed, tasks=5, modes=2), None) for seed in range(4)]
     problems += [random_limited(seed, most_tasks=5, most_devices=3) for seed in range(24)]
     tight = 0
     for graph, costs, limits in problems:

@@ -21,7 +21,8 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders import search, swaps
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
-from pearl.solvers.orders.search import Rings, modulo_orders
+from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
+from pearl.solvers.orders.search import modulo_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
 
 
@@ -93,7 +94,7 @@ def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
 
 def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() -> None:
     timing = ring(80, 6, 4, seed=5)
-    rings = Rings(timing)
+    rings = Rings(to_arrays(timing), np.array([1], np.uint64))
     target = 1.6 * timing.order_bound_s
     start = rings.fit(target, 0.0)
     assert start is not None
@@ -135,7 +136,7 @@ def test_firings_of_one_task_stay_in_their_order() -> None:
         except InfeasibleError:  # a state holds tasks together that have no mode on one device
             continue
         listed = listed_orders(timing, math.inf)
-        orders, period_s = modulo_orders(timing, listed)
+        orders, period_s = modulo_orders(timing, listed, effort=0.1)
         assert ring_period(timing, orders) == pytest.approx(period_s, rel=1e-12)
         assert period_s <= listed[1]
         for entries in orders.values():
@@ -162,11 +163,30 @@ def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     timing = TimedGraph(
         nothing, (("a", 0), ("b", 0)), (0.0, 1.0), (0.0, 1.0), arcs, {"d.0": (0, 1)}
     )  # type: ignore[arg-type]
-    rings = Rings(timing)
     backwards = np.array([1, 0]), np.array([1, 0])  # b → a without a token
-    orders = rings.orders(backwards)
+    orders = to_orders(timing.names, timing.lanes, backwards)
     assert orders is not None
     assert token_free_cycle(2, [*timing.arcs, *timing.ring(orders)])
     found = search._Search(timing, ({}, math.inf), 1)
     found._offer(backwards)
     assert found.best == ({}, math.inf)
+
+
+@pytest.mark.parametrize("size", [8, 14, 20, 40])
+def test_acyclic_graphs_reach_their_load(size: int) -> None:
+    """Entries may run ahead, so that nothing but loads bounds the period."""
+    for seed in range(8):
+        dice = random.Random(100 * seed + size)
+        names = [f"t{i}" for i in range(size)]
+        edges = [
+            Edge(names[i], names[j])
+            for j in range(1, size)
+            for i in sorted({dice.randrange(j) for _ in range(dice.randrange(3))})
+        ]
+        platform = star(devices("d0", "d1", "d2", lanes=1), latency_s=0.1)
+        modes = [mode(n, f"d{dice.randrange(3)}", dice.uniform(0.5, 1.5)) for n in names]
+        timing = timed(
+            TaskGraph("x", tasks(*names), tuple(edges)), CostTable(platform, tuple(modes))
+        )
+        found = best_orders(timing)
+        assert found.period_s == pytest.approx(max(timing.loads_s.values()), rel=1e-6)

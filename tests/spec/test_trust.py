@@ -418,7 +418,7 @@ def test_report_imports_nothing(trap: Trap, tmp_path: Path, cache: Path) -> None
     strangers(folder, cache, trap)
     ran = Ran("report", folder)
     assert ran.status == 0, ran.err
-    assert "dqn on trap_package:Make" in ran.out
+    assert "DQN on trap_package:Make" in ran.out
     assert not trap.sprung
     marker = tmp_path / "called"
     given = {"env": "subprocess:getoutput", "env_args": {"cmd": f"touch {marker}"}}

@@ -6,5 +6,6 @@ __all__ = [
     "lane_loads",
     "load_annealing",
     "load_search",
+    "loop_search",
     "split_selection",
 ]

@@ -1,7 +1,7 @@
 """Assignments of many tasks by annealing of the largest load, and a lower bound by counting.
 
-Where there are many tasks, loads and not cycles bound the period, and a search space that takes
-every copy into account is too large to be solved to proof. Then annealing finds the plan, and the
+Where there are many tasks and no cycle joins them, loads bound the period, and a search space that
+takes every copy into account is too large to be solved to proof. Then annealing finds the plan. The
 bound is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
 """
 
@@ -103,9 +103,9 @@ class LoadProblem:
         lanes = [0] * len(p.options)
         for c, members in enumerate(p.classes):
             device, number = self.lanes[place[c]]
-            share = _width(p, device)
+            share = shared_width(p, device)
             for u in members:
-                modes[u], lanes[u] = _best(p, u, device, share), number
+                modes[u], lanes[u] = best_mode(p, u, device, share), number
         chosen = tuple(m for m in modes if m is not None)
         return Assignment(p.expansion, p.costs, chosen, tuple(lanes))
 
@@ -133,7 +133,7 @@ def to_load_problem(space: SearchSpace) -> LoadProblem:
     for c, members in watched(enumerate(p.classes)):
         times: dict[str, float] = {}
         for n in names:
-            best = [_best(p, u, n, widths[n]) for u in members]
+            best = [best_mode(p, u, n, widths[n]) for u in members]
             if all(best):
                 times[n] = math.fsum(
                     x.firings(u) * m.estimate.occupancy_s
@@ -172,9 +172,9 @@ def to_load_problem(space: SearchSpace) -> LoadProblem:
             make[c].add(q)
             near[c].add(int(item[q]))
             near[item[q]].add(c)
-    near_first, near_list = _packed([sorted(s) for s in near])
-    make_first, make_list = _packed([sorted(s) for s in make])
-    first, user = _packed([[c for c, _ in row] for row in rows])
+    near_first, near_list = packed([sorted(s) for s in near])
+    make_first, make_list = packed([sorted(s) for s in make])
+    first, user = packed([[c for c, _ in row] for row in rows])
     loads = Loads(
         seconds=seconds,
         memory=np.array(p.memory_bytes),
@@ -199,16 +199,16 @@ def to_load_problem(space: SearchSpace) -> LoadProblem:
     return LoadProblem(p, lanes, loads)
 
 
-def _width(p: SearchSpace, device: str) -> int:
+def shared_width(p: SearchSpace, device: str) -> int:
     return p.costs.platform.device(device).width // max(1, p.lanes[device])
 
 
-def _best(p: SearchSpace, u: int, device: str, width: int) -> Mode | None:
+def best_mode(p: SearchSpace, u: int, device: str, width: int) -> Mode | None:
     fitting = [m for m in p.on_device[u].get(device, ()) if m.width <= width]
     return min(fitting, key=lambda m: (m.estimate.occupancy_s, m.estimate.latency_s), default=None)
 
 
-def _packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
+def packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
     first = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(r) for r in rows], out=first[1:])
     return first, np.array([v for r in rows for v in r], np.int64)

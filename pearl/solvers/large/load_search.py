@@ -34,6 +34,10 @@ MANY, FEW = 40, 16
 """Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
 join tasks, and where none does, so that loads are all there is."""
 
+LOOPS = 10
+"""Firings from which the search of graphs with cycles is tried: of fewer, the period form proves
+the best plan at once (assumed)."""
+
 COLUMNS = 8_000
 """Variables of a load program up to which the period form is given to HiGHS as well (assumed: some
 300 tasks on 16 devices with copies)."""
@@ -64,6 +68,20 @@ def applies_to(space: SearchSpace, problem: Problem) -> bool:
         and not space.lanes_couple
         and len(space.classes) >= FEW
         and (len(space.classes) >= MANY or _acyclic(space))
+    )
+
+
+def overlaps(space: SearchSpace, problem: Problem) -> bool:
+    """Whether iterations of a search space overlap around cycles, so that assignments are worth
+    their orders and not their loads alone (`loop_search`)."""
+    return (
+        problem.objective == "throughput"
+        and problem.limits.power_w is None
+        and space.max_lanes == math.inf
+        and not space.lanes_couple
+        and len(space.expansion.nodes) >= LOOPS
+        and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
+        and not _acyclic(space)
     )
 
 

@@ -1,7 +1,8 @@
 """Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
 
 Many tasks go through annealing and a bound of loads first (`load_search`), and no further where the
-period form would be too large.
+period form would be too large. Graphs with cycles are searched by assignments that are valued with
+their orders (`loop_search`), where the period form does not prove the best plan soon.
 
 The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
@@ -17,20 +18,27 @@ from contextlib import suppress
 
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
 from pearl.solvers.large.greedy_replicas import place_replicas
-from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to
+from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, overlaps
 from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
-from pearl.solvers.orders.lane_sequencing import best_orders
+from pearl.solvers.orders.lane_sequencing import MANY, OrderResult, best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
-from pearl.time_limit import OutOfTimeError
+from pearl.time_limit import OutOfTimeError, extended, within
+
+ALONE = 0.3
+"""Share of the time limit after which small search spaces with cycles are searched step by step,
+where the period form has not proven the best plan by then (assumed)."""
+
+STEPPED = 0.6
+"""CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 TRIED = 3
 """Simple assignments that are given orders (assumed)."""
@@ -45,8 +53,8 @@ ORDERING_S = 2e-3
 def solve(problem: Problem, search: Search) -> Outcome:
     """The best plan over all search spaces, with the proven bound.
 
-    Deterministic for fewer than MANY tasks, where `seed` changes nothing; annealing of more tasks
-    depends on the clock.
+    Deterministic for small graphs, where `seed` changes nothing, and for graphs with cycles, as far
+    as the time limit does not end the search; annealing of many tasks depends on the clock.
 
     Raises:
         InfeasibleError: no plan meets the limits.
@@ -81,6 +89,7 @@ class _Branches:
         self.spaces, self.problem = spaces, problem
         self.start = search.start
         self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
+        self.limit_s = search.limit_s
         self._offer = search.offer
         self._best: Candidate | None = None
         self.timed_out = False
@@ -89,6 +98,8 @@ class _Branches:
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
         self._loose = ALL  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, LoadSearch] = {}
+        self._loops: list[int] = []  # search spaces with cycles that are not searched yet
+        self._until = self.deadline  # of the period form's next run
 
     @property
     def best(self) -> Candidate | None:
@@ -123,10 +134,20 @@ class _Branches:
         self.best = _first(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
+        self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
+        if any(len(self.spaces[i].expansion.nodes) >= MANY for i in self._loops):
+            self._overlap()
         self._anneal()
+        if self._loops:
+            now = time.monotonic()
+            self._until = now + ALONE * max(0.0, self.deadline - now)
         while True:
             worth = [i for i in self._open if self._worth(self._open[i].cost)]
             small = [i for i in worth if i not in self._annealing or self._annealing[i].small]
+            if small and self._until <= time.monotonic() < self.deadline:
+                self._until = self.deadline
+                self._overlap()
+                continue
             if not small or time.monotonic() >= self.deadline:
                 self.timed_out = self.timed_out or bool(worth)
                 break
@@ -142,10 +163,12 @@ class _Branches:
         problem = self.problem
         if i not in self._models:
             self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
-        model, seconds = self._models[i], max(0.0, self.deadline - time.monotonic())
+        model, seconds = self._models[i], max(0.0, self._until - time.monotonic())
         dual, assignment, finished = model.run(self.best.cost if self.best else math.inf, seconds)
         self._open[i] = max(self._open[i], CostBound(dual, "search"))
         if assignment is None:
+            if not finished and self._until < self.deadline:
+                return
             bound = self._open.pop(i)
             if not finished:
                 self.timed_out = True
@@ -170,6 +193,35 @@ class _Branches:
                 worth_s = cut_period(self.spaces[i], assignment, problem.objective, best.cost)
                 to_blame = conflict_units(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
+
+    def _overlap(self) -> None:
+        """Plans and bounds of the search spaces whose iterations overlap around cycles, by as many
+        steps as suit the time limit."""
+        from pearl.solvers.large.loop_search import LoopSearch
+
+        worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
+        self._loops = []
+        for i in sorted(worth, key=lambda i: (self._open[i].cost, i)):
+            if time.monotonic() >= self.deadline:
+                break
+            search = LoopSearch(self.spaces[i], self.seed)
+            ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
+            with within(self.deadline - ordering):
+                search.run(STEPPED * self.limit_s / len(worth))
+            if search.bound is not None:
+                self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
+            with extended(math.inf):  # what was found is not lost
+                self._take(search.orders())
+
+    def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
+        """Take an assignment with orders and their exact period if it is better than the best."""
+        if found is None:
+            return
+        a, orders, period_s = found
+        cost, paced = cost_of(self.problem, a, period_s)
+        if cost < (self.best.cost if self.best else math.inf):
+            bound_s = build_timed_graph(a).order_bound_s
+            self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
 
     def _anneal(self) -> None:
         """Plans and bounds from the loads of search spaces of many tasks; some searches go on in

@@ -39,6 +39,7 @@ class Search:
     start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
         place of a worse one. A search for a plan of a changed problem has none.
     workers: threads at most that search at the same time.
+    limit_s: the time limit that was asked for, by which steps are counted, seconds.
     offer: told of each plan that is better than those before, while the search goes on.
     """
 
@@ -47,6 +48,7 @@ class Search:
     method: str
     start: Candidate | None = None
     workers: int = 1
+    limit_s: float = 20.0
     offer: Callable[[Candidate], None] = lambda _: None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pearl.graph.period import Arc, howard, token_free_cycle
@@ -48,6 +49,45 @@ def in_turn(timing: TimedGraph) -> list[Arc]:
                 last = k + 1 == len(row)
                 arcs.append((i, row[0 if last else k + 1], timing.occupancy_s[i], int(last)))
     return arcs
+
+
+def to_list(
+    names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...] | None:
+    """The list that says a ring, with the least sum of offsets; None if no list does.
+
+    ring: (node, offset in iterations) in the order of execution, from any node on.
+    """
+    several = any(names[i][1] for i, _ in ring)
+    cuts = [c for c in range(len(ring)) if not several or _is_list(names, ring, c)]
+    if not cuts:
+        return None
+    offsets = [ahead for _, ahead in ring]
+    total = sum(offsets)
+    # Entries before the cut come at the end of the list, one iteration on.
+    before = [math.inf, *itertools.accumulate(offsets, min)]
+    after = [*itertools.accumulate(offsets[::-1], min)][::-1]
+    sums = [total + c - len(ring) * min(after[c], before[c] + 1) for c in cuts]
+    c = cuts[sums.index(min(sums))]
+    row = [*ring[c:], *((i, ahead + 1) for i, ahead in ring[:c])]
+    lowest = min(ahead for _, ahead in row)
+    return tuple((i, ahead - lowest) for i, ahead in row)
+
+
+def _is_list(names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]], cut: int) -> bool:
+    seen: dict[str, tuple[int, int]] = {}
+    for k in range(len(ring)):
+        i, ahead = ring[(cut + k) % len(ring)]
+        ahead += cut + k >= len(ring)
+        task, firing = names[i]
+        before = seen.get(task)
+        if before is None:
+            if firing:
+                return False
+        elif (firing, ahead) != (before[0] + 1, before[1]):
+            return False
+        seen[task] = firing, ahead
+    return True
 
 
 def _room(timing: TimedGraph) -> list[Arc]:

@@ -32,16 +32,19 @@ def random_below(state, below):
 
 
 @_native
-def longest_paths(first, arcs, ends, seconds, tokens, period, distance, queue, waiting, passes):
+def longest_paths(
+    first, arcs, ends, seconds, tokens, period, last_first, distance, queue, waiting, passes
+):
     """Write the longest distances from 0 along arcs of length seconds − tokens · period. Return
     False if a cycle has a positive length, so that the period is too short.
 
-    first, arcs: node → the numbers of its arcs. ends: arc → the node that it leads to.
+    first, arcs: node → the numbers of its arcs. ends: arc → the node that it leads to. last_first:
+    the last node is looked at first, as suits arcs that lead to earlier nodes.
     """
     n = len(distance)
     for u in range(n):
         distance[u] = 0.0
-        queue[u] = u
+        queue[u] = n - 1 - u if last_first else u
         waiting[u] = True
         passes[u] = 0
     small = SMALL * period
@@ -165,16 +168,16 @@ def _backward_gap(members, count, phase, occupancy, need, latest, period):
 
 
 @_native
-def fit(
-    period, out_first, out_arcs, in_first, in_arcs, tails, heads, seconds, tokens,
-    lane, lane_first, occupancy, noise, random, budget, start,
-):  # fmt: skip
+def fit(period, arrays, noise, random, budget, start):
     """Find a modulo schedule of this period: start times are written to `start`. Return whether
     one was found with at most `budget` placements.
 
-    lane_first: lane → its first cell of a table with one cell for each of its nodes. noise: share
-    of the period by which priorities are moved at random.
+    arrays: `rings.TimedArrays`. noise: share of the period by which priorities are moved at random.
     """
+    tails, heads, seconds, tokens = arrays.tails, arrays.heads, arrays.seconds, arrays.tokens
+    out_first, out_arcs = arrays.out_first, arrays.out_arcs
+    in_first, in_arcs = arrays.in_first, arrays.in_arcs
+    lane, lane_first, occupancy = arrays.lane, arrays.lane_first, arrays.occupancy
     n = len(lane)
     small = SMALL * period
     early = np.empty(n)
@@ -184,16 +187,21 @@ def fit(
     passes = np.empty(n, np.int64)
     scratch = (queue, waiting, passes)
     if not longest_paths(
-        out_first, out_arcs, heads, seconds, tokens, period, early, queue, waiting, passes
+        out_first, out_arcs, heads, seconds, tokens, period, False, early, *scratch
     ):
         return False
-    longest_paths(in_first, in_arcs, tails, seconds, tokens, period, height, *scratch)
+    longest_paths(in_first, in_arcs, tails, seconds, tokens, period, True, height, *scratch)
     rank = np.empty(n)
     for u in range(n):
         rank[u] = height[u] + occupancy[u]
         if noise > 0.0:
             rank[u] += noise * period * random_below(random, 1 << 20) / (1 << 20)
         start[u] = NONE
+    falling = np.argsort(-rank)
+    place = np.empty(n, np.int64)
+    for k in range(n):
+        place[falling[k]] = k
+    top = 0  # all nodes before this place of `falling` have a start
     members = np.empty(n, np.int64)
     count = np.zeros(len(lane_first) - 1, np.int64)
     phase = np.zeros(n)
@@ -203,10 +211,9 @@ def fit(
         if budget <= 0:
             return False
         budget -= 1
-        u = -1
-        for v in range(n):
-            if start[v] == NONE and (u < 0 or rank[v] > rank[u]):
-                u = v
+        while start[falling[top]] != NONE:
+            top += 1
+        u = falling[top]
         earliest = NONE
         for k in range(in_first[u], in_first[u + 1]):
             a = in_arcs[k]
@@ -247,6 +254,7 @@ def fit(
                 if inside:
                     count[on] = _take_out(row, count[on], v)
                     start[v] = NONE
+                    top = min(top, place[v])
                     left += 1
                 else:
                     k += 1
@@ -264,6 +272,7 @@ def fit(
                 other = members[lane_first[lane[v]] : lane_first[lane[v] + 1]]
                 count[lane[v]] = _take_out(other, count[lane[v]], v)
                 start[v] = NONE
+                top = min(top, place[v])
                 left += 1
         for k in range(in_first[u], in_first[u + 1]):
             a = in_arcs[k]
@@ -274,5 +283,6 @@ def fit(
                 other = members[lane_first[lane[v]] : lane_first[lane[v] + 1]]
                 count[lane[v]] = _take_out(other, count[lane[v]], v)
                 start[v] = NONE
+                top = min(top, place[v])
                 left += 1
     return True

@@ -1,0 +1,330 @@
+"""Assignments and orders of graphs with cycles: starts, then moves, each valued by its orders.
+
+The value of an assignment is whether a modulo schedule exists at 0.9999 times the best period so
+far: loads and cycles alone would choose assignments whose orders are bad. Steps are counted and
+never timed, so that plans are the same on every host and after a cold compilation; the time limit
+only ends a search early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.planning.timing import Assignment, Orders, build_timed_graph
+from pearl.solvers.large import loop_moves, timed_native
+from pearl.solvers.large.chain_bound import ChainBound, climb
+from pearl.solvers.large.chain_program import ChainProgram, Prices
+from pearl.solvers.large.load_annealing import greedy, to_load_problem
+from pearl.solvers.large.loop_tables import producers, scratch_of, to_tables
+from pearl.solvers.large.starts import contiguous, repaired, spread
+from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.orders.list_orders import ring_period
+from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
+from pearl.time_limit import OutOfTimeError, look
+
+Ints = NDArray[np.int64]
+
+CLOSER = 0.9999
+"""Share of the best period at which a modulo schedule of another assignment is looked for."""
+
+GROWTH = 1.06
+"""Factor between two periods at which a first schedule is looked for (assumed)."""
+
+POLISH = 40
+"""Valuations of swaps of an assignment whose schedule is the best so far (assumed)."""
+
+CHAINS = 5
+"""Assignments behind the bound of chains that are tried (assumed)."""
+
+LONG, SHORT, LONGER = 300_000, 4_000, 1.5
+"""Moves of the first annealing at most, of later ones at first, and the factor by which those grow
+after one without gain (assumed)."""
+
+HOT, COLD, HEATS = 0.01, 0.0005, (0.01, 0.005, 0.002)
+"""First and last temperature of annealing as shares of the value, and first ones of later
+annealing (assumed: best of a few tried on rings of 200 tasks)."""
+
+FIRST = 0.25
+"""Share of the work left that one annealing takes at most (assumed)."""
+
+SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
+"""Shares of the work of each way to other assignments (assumed)."""
+
+ROWS = 0.2
+"""Share of the work of each of the two first searches (assumed)."""
+
+SWAPS = 0.15
+"""Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
+
+STRENGTHS = (0.01, 0.03, 0.1, 0.3)
+"""Spreads of the factors by which prices are changed at random (assumed)."""
+
+TRIES, MOVES = 200, 3
+"""Random changes of the best assignment, of which the first is taken whose loads and cycles allow a
+better period, and moves of one change at most (assumed)."""
+
+NOISES = (0.0, 0.05, 0.1)
+"""Shares of the period by which priorities of modulo schedules are moved at random (assumed)."""
+
+AGAIN = 12
+"""Schedules of the best assignment with other priorities (assumed)."""
+
+NONE_CRITICAL = np.empty(0, np.int64)
+
+
+@dataclass
+class PlacedRings:
+    """An assignment with rings. period_s: its exact period."""
+
+    period_s: float
+    place: Ints
+    arrays: TimedArrays
+    transfers: Ints
+    rings: Next
+
+
+class LoopSearch:
+    """The search in one space. best: the best assignment with its rings. bound: that of chains."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self.space, self.b = space, to_load_problem(space)
+        self.t = to_tables(self.b)
+        self.s = scratch_of(self.t)
+        self.random = np.array([(seed + 1) * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
+        self.dice = np.random.default_rng(seed)
+        self.best: PlacedRings | None = None
+        self.bound: ChainBound | None = None
+        self.senders = producers(space)
+        self._several = bool((self.t.firings > 1).any())
+        self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
+        self._length, self._left = SHORT, 0.0
+        # CPU-seconds of steps (2 x AMD EPYC, Zen 5): they share out the work, no clock does.
+        n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
+        self._bound_cost, self._swap_cost = 2e-8 * arcs, 2e-8 * arcs
+        self._fit_cost, self._chain_cost = 2e-6 * n, 2.2e-6 * n
+
+    def run(self, work: float) -> None:
+        """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
+        self._left = work
+        kept, part = SWAPS * work, ROWS * work
+        rows: PlacedRings | None = None
+        try:
+            program = ChainProgram(self.space)
+            self.bound = climb(program)
+            # Two searches, from rows of classes and from little load; the better one goes on.
+            for place in contiguous(self.b, self.t, self.dice):
+                self._try(place, len(NOISES))
+            self._search(program, self._left - part)
+            rows, self.best = self.best, None
+            self._begin(program)
+            self._search(program, self._left - part)
+            self.best = _better(self.best, rows)
+            self._search(program, kept)
+            self._finish()
+        except OutOfTimeError:
+            self.best = _better(self.best, rows)
+
+    def orders(self) -> tuple[Assignment, Orders, float] | None:
+        """The best assignment, its orders as a plan lists them, and their exact period in seconds;
+        None where there is none, or where pair terms rule it out."""
+        if self.best is None:
+            return None
+        a = self.b.assignment(self.best.place)
+        if self.space.violates_coupling(a):
+            return None
+        timing = build_timed_graph(a)
+        names = [
+            ("+".join(self.space.expansion.units[u]), f) for u, f in self.space.expansion.nodes
+        ]
+        names += self._transfer_names(self.best.transfers)
+        number = {name: i for i, name in enumerate(timing.names)}
+        at = np.array([number[name] for name in names], np.int64)
+        following, tokens = np.empty_like(at), np.empty_like(at)
+        following[at], tokens[at] = at[self.best.rings[0]], self.best.rings[1]
+        orders = to_orders(timing.names, timing.lanes, (following, tokens))
+        return None if orders is None else (a, orders, ring_period(timing, orders))
+
+    def _transfer_names(self, transfers: Ints) -> list[tuple[str, int]]:
+        devices = [d.name for d in self.space.costs.platform.devices]
+        seen: dict[str, int] = {}
+        names = []
+        for p, d in transfers:
+            name = f"{self.senders[p]}>{devices[d]}"
+            names.append((name, seen.get(name, 0)))
+            seen[name] = seen.get(name, 0) + 1
+        return names
+
+    def _begin(self, program: ChainProgram) -> None:
+        """Assignments of little load and quick cycles, the least bound first."""
+        assert self.bound is not None
+        starts = sorted((self._bound_s(p), k, p) for k, p in enumerate(self._starts(program)))
+        if starts and starts[0][0] > self.bound.bound_s * 1.01:
+            place = self._annealed(starts[0][2], LONG, HOT)
+            starts.insert(0, (self._bound_s(place), -1, place))
+        for _, _, place in starts:
+            self._try(place, len(NOISES))
+
+    def _starts(self, program: ChainProgram) -> Iterator[Ints]:
+        """Assignments to begin from that the memory of devices holds."""
+        assert self.bound is not None
+        for _, devices in self.bound.devices[:CHAINS]:
+            yield spread(self.b, devices)
+        _, devices = program.cheapest(self.bound.prices)
+        place = repaired(self.b, spread(self.b, devices))
+        if place is not None:
+            yield place
+        place = greedy(self.b)
+        if place is None:
+            place = repaired(self.b, self.b.loads.seconds.argmin(axis=1))
+        if place is not None:
+            yield place
+
+    def _bound_s(self, place: Ints) -> float:
+        return float(timed_native.bound_of(self.t, place, self.s)[0])
+
+    @property
+    def _target_s(self) -> float:
+        return CLOSER * self.best.period_s if self.best else math.inf
+
+    @property
+    def _is_least(self) -> bool:
+        if self.best is None or self.bound is None:
+            return False
+        return self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
+
+    def _search(self, program: ChainProgram, until: float) -> None:
+        """Better assignments until so much work is left."""
+        spent = dict.fromkeys(("step", "anneal", "price"), 0.0)
+        while self.best is not None and self._left > until and not self._is_least:
+            look()
+            way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
+            before = self._left
+            if way == "step":
+                self._step(self.best.place)
+            elif way == "anneal":
+                self._anneal(self.best.place)
+            else:
+                self._reprice(program)
+            spent[way] += max(before - self._left, 1e-6)
+
+    def _step(self, place: Ints) -> None:
+        """A few random moves."""
+        trial = np.empty_like(place)
+        left = loop_moves.propose(
+            *self._moves, place, trial, NONE_CRITICAL, self.s, self.random, self._target_s, TRIES,
+            MOVES,
+        )  # fmt: skip
+        self._left -= (TRIES - max(left, 0)) * self._bound_cost
+        if left >= 0:
+            self._try(trial, 1)
+
+    def _anneal(self, place: Ints) -> None:
+        """Less load, and quicker cycles."""
+        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
+        if self._bound_s(place) >= self._target_s or not self._try(place, len(NOISES)):
+            self._length = int(self._length * LONGER)
+
+    def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
+        best = place.copy()
+        steps = int(min(steps, FIRST * max(0.0, self._left) / self._bound_cost)) + 1
+        loop_moves.anneal(*self._moves, place.copy(), best, self.s, self.random, steps, hot, COLD)
+        self._left -= steps * self._bound_cost
+        return best
+
+    def _reprice(self, program: ChainProgram) -> None:
+        """The assignment of other prices."""
+        assert self.bound is not None
+        strength, dice = float(self.dice.choice(STRENGTHS)), self.dice
+        prices = self.bound.prices
+        changed = [
+            values * np.exp(strength * dice.normal(size=values.shape))
+            for values in (prices.cycles, prices.resources, prices.memory)
+        ]
+        _, devices = program.cheapest(Prices(*changed))
+        self._left -= self._chain_cost
+        place = repaired(self.b, spread(self.b, devices))
+        if place is not None and self._bound_s(place) < self._target_s:
+            self._try(place, 1)
+
+    def _try(self, place: Ints, tries: int) -> bool:
+        """Look for a modulo schedule of an assignment below the best period."""
+        look()
+        least, target = self._bound_s(place), self._target_s
+        if least >= target:
+            return False
+        arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
+        rings = Rings(arrays, self.random)
+        first = target == math.inf
+        target = least if first else target
+        for k in range(100 if first else tries):
+            self._left -= self._fit_cost
+            start = rings.fit(target, NOISES[k % len(NOISES)])
+            if start is not None and self._take(rings, transfers, place, start, target, least):
+                return True
+            if first:
+                target *= GROWTH
+        return False
+
+    def _take(
+        self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
+        target: float, least: float,
+    ) -> bool:  # fmt: skip
+        """Take a schedule, after some swaps, if it is better than the best and a list says it."""
+        first = rings.rings_of(start, target)
+        self._left -= POLISH * self._swap_cost
+        found, period = rings.swapped(first, POLISH, least * (1 + SAME))
+        if self._several and not self._is_list(rings.arrays, transfers, found):
+            found, period = rings.swapped(first, 1, 0.0)
+            if not self._is_list(rings.arrays, transfers, found):
+                return False
+        if period >= (self.best.period_s if self.best else math.inf):
+            return False
+        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
+        return True
+
+    def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
+        x = self.space.expansion
+        names = [*(("+".join(x.units[u]), f) for u, f in x.nodes)]
+        names += self._transfer_names(transfers)
+        lanes: dict[int, list[int]] = {}
+        for i, k in enumerate(arrays.lane):
+            lanes.setdefault(int(k), []).append(i)
+        return to_orders(names, {str(k): tuple(v) for k, v in lanes.items()}, rings) is not None
+
+    def _finish(self) -> None:
+        """Other schedules of the best assignment, and swaps from the best ones."""
+        best = self.best
+        if best is None:
+            return
+        rings, least = Rings(best.arrays, self.random), self._bound_s(best.place) * (1 + SAME)
+        made = [(best.period_s, best.rings)]
+        for k in range(AGAIN if best.period_s > least else 0):
+            look()
+            target = best.period_s * (0.98 + 0.01 * (k % 5))
+            self._left -= self._fit_cost
+            start = rings.fit(target, NOISES[-1])
+            if start is not None:
+                found, period = rings.swapped(rings.rings_of(start, target), POLISH, least)
+                self._left -= POLISH * self._swap_cost
+                made.append((period, found))
+        made.sort(key=lambda m: m[0])
+        for k, (_, rings_before) in enumerate(made[:3]):
+            valuations = int(max(0.0, self._left) * (0.6, 0.5, 1.0)[k] / self._swap_cost)
+            if valuations == 0 or best.period_s <= least:
+                break
+            look()
+            found, period = rings.swapped(rings_before, valuations, least)
+            self._left -= valuations * self._swap_cost
+            told = not self._several or self._is_list(best.arrays, best.transfers, found)
+            if told and period < best.period_s:
+                best.period_s, best.rings = period, found
+
+
+def _better(a: PlacedRings | None, b: PlacedRings | None) -> PlacedRings | None:
+    """The one of the smaller period."""
+    return min((x for x in (a, b) if x is not None), key=lambda x: x.period_s, default=None)

@@ -1,0 +1,127 @@
+"""Assignments that a search of graphs with cycles starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pearl.solvers.large.load_annealing import LoadProblem
+from pearl.solvers.large.loop_tables import LANE, LoopTables
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SETS = 12
+"""Lanes up to which all orders of the lanes are tried: their sets are 2 to this power."""
+
+SAMPLES = 60
+"""Orders of more lanes that are tried (assumed)."""
+
+BISECTIONS = 30
+"""Halvings of the range of the largest load."""
+
+
+def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> Iterator[Ints]:
+    """Rows of classes in the order of the program, one for each lane, with the least largest load:
+    by dynamic programming over sets of lanes, for some sets of up to SETS lanes where there are
+    more. Nothing where no such rows fit into memory."""
+    from pearl.solvers.large.loop_moves import cut
+
+    order = np.argsort([min(members) for members in b.space.classes], kind="stable")
+    seconds = b.loads.seconds[order]
+    able = np.flatnonzero(np.isfinite(seconds).all(axis=0))
+    if len(able) == 0:
+        return
+    enter, leave = _copies(b, t, order)
+    rounds = 1 if len(able) <= SETS else SAMPLES // 10
+    for _ in range(rounds):
+        lanes = able if len(able) <= SETS else np.sort(random.permutation(able)[:SETS])
+        sums = np.zeros((len(lanes), len(order) + 1))
+        np.cumsum(seconds[:, lanes].T, axis=1, out=sums[:, 1:])
+        room = np.concatenate([[0.0], np.cumsum(t.memory[order])])
+        capacity = t.capacity[t.device[lanes]] / np.bincount(t.device[lanes])[t.device[lanes]]
+        ends, last = (np.zeros(1 << len(lanes), np.int64) for _ in range(2))
+        tables = sums, room, capacity, enter[lanes], leave[lanes]
+        low, high = 0.0, float(sums[:, -1].max() + enter.max() + leave.max()) * 2
+        if cut(*tables, high, ends, last) < len(order):
+            continue
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            if cut(*tables, middle, ends, last) == len(order):
+                high = middle
+            else:
+                low = middle
+        cut(*tables, high, ends, last)
+        place = np.zeros(len(order), np.int64)
+        chosen, end = (1 << len(lanes)) - 1, len(order)
+        while chosen:
+            k = int(last[chosen])
+            chosen ^= 1 << k
+            place[order[ends[chosen] : end]] = lanes[k]
+            end = int(ends[chosen])
+        yield place
+
+
+def _copies(b: LoadProblem, t: LoopTables, order: Ints) -> tuple[Floats, Floats]:
+    """Seconds that a cut before each place of the order costs the lanes after and before it, where
+    lanes pay for copies: over the links to the host."""
+    n, lanes = len(order), len(t.device)
+    position = np.empty(n, np.int64)
+    position[order] = np.arange(n)
+    crossing, messages = np.zeros(n + 1), np.zeros(n + 1)
+    for p in range(len(t.task_unit)):
+        here = position[t.item[t.task_unit[p]]]
+        edges = t.task_edges[t.task_first[p] : t.task_first[p + 1]]
+        for e in edges:
+            there = position[t.item[t.edge_unit[e]]]
+            low, high = sorted((int(here), int(there)))
+            if high - low <= n // 2:
+                crossing[low + 1 : high + 1] += t.edge_bytes[e] * t.task_messages[p]
+                messages[low + 1 : high + 1] += t.task_messages[p]
+    cost = np.zeros((lanes, n + 1))
+    for k in range(lanes):
+        link = t.up[t.device[k]]
+        if link >= 0 and t.paid[link] == LANE:
+            cost[k] = crossing * t.per_byte[link] + messages * t.per_message[link]
+    return cost, cost
+
+
+def spread(b: LoadProblem, devices: Ints) -> Ints:
+    """The lanes of classes on given devices: the least loaded lane of the device, in the order of
+    the program."""
+    lanes: dict[int, list[int]] = {}
+    for k, d in enumerate(b.loads.device):
+        lanes.setdefault(int(d), []).append(k)
+    load = np.zeros(len(b.lanes))
+    place = np.zeros(len(devices), np.int64)
+    for c, d in enumerate(devices):
+        place[c] = min(lanes[int(d)], key=lambda k: load[k])
+        load[place[c]] += b.loads.seconds[c, place[c]]
+    return place
+
+
+def repaired(b: LoadProblem, place: Ints) -> Ints | None:
+    """The assignment with classes moved off devices whose memory is too small, each where it costs
+    least; None where there is no room."""
+    place, loads = place.copy(), b.loads
+    used = np.bincount(loads.device[place], weights=loads.memory, minlength=len(loads.capacity))
+    for _ in range(2 * len(place)):
+        over = np.flatnonzero(used > loads.capacity)
+        if len(over) == 0:
+            return place
+        here = np.flatnonzero((loads.device[place] == over[0]) & (loads.memory > 0))
+        room = used[loads.device] + loads.memory[here, None] <= loads.capacity[loads.device]
+        able = np.isfinite(loads.seconds[here]) & room
+        more = np.where(able, loads.seconds[here], 0.0) - loads.seconds[here, place[here]][:, None]
+        more = np.where(able, more / loads.memory[here, None], math.inf)
+        at = int(more.argmin())
+        if not math.isfinite(more.flat[at]):
+            return None
+        c, lane = int(here[at // more.shape[1]]), at % more.shape[1]
+        used[over[0]] -= loads.memory[c]
+        used[loads.device[lane]] += loads.memory[c]
+        place[c] = lane
+    return None

@@ -1,0 +1,250 @@
+"""Timed graphs of assignments as arrays, compiled: what `pearl.planning.timing` says, without pair
+terms. Imported on use.
+
+An assignment is `place`: item (class) → lane. Its links are lanes behind those of devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pearl.graph.compiled_policy import improve_policy, start_policy
+from pearl.solvers.large.loop_tables import LANE, LINK
+from pearl.solvers.orders.rings import TimedArrays
+from pearl_devices.primitives.code_cache import compiled
+
+_native = compiled(nogil=True, error_model="numpy")
+
+
+@_native
+def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
+    """Write the seconds of each firing of each unit, with the copies that its lane pays for, and
+    the seconds that each lane and link is taken.
+
+    size, payer, reached: scratch, one cell a device. sent_bytes: scratch, one cell a producer and
+    device: the largest message to that device, -1 for none.
+    """
+    lanes = len(t.device)
+    load[:] = 0.0
+    for u in range(len(occupancy)):
+        occupancy[u] = t.occupancy[u, place[t.item[u]]]
+    for p in range(len(t.task_unit)):
+        sent_bytes[p, :] = -1.0
+        u = t.task_unit[p]
+        a = t.device[place[t.item[u]]]
+        count = 0
+        for k in range(t.task_first[p], t.task_first[p + 1]):
+            e = t.task_edges[k]
+            v = t.edge_unit[e]
+            b = t.device[place[t.item[v]]]
+            if b == a:
+                continue
+            if sent_bytes[p, b] < 0.0:
+                size[b], payer[b] = t.edge_bytes[e], v
+                reached[count] = b
+                count += 1
+            size[b] = max(size[b], t.edge_bytes[e])
+            payer[b] = min(payer[b], v)
+            sent_bytes[p, b] = size[b]
+        upload = -1.0
+        for k in range(count):
+            b = reached[k]
+            if t.second[a, b] >= 0 or b == t.host:
+                upload = max(upload, size[b])
+        messages = t.task_messages[p]
+        if upload >= 0.0:
+            sent_bytes[p, t.host] = upload
+            link = t.up[a]
+            busy = messages * (t.per_message[link] + upload * t.per_byte[link])
+            if t.paid[link] == LINK:
+                load[lanes + link] += busy
+            elif t.paid[link] == LANE:
+                occupancy[u] += busy / t.firings[u]
+        for k in range(count):
+            b = reached[k]
+            if b == t.host and a != t.host:
+                continue
+            link = t.second[a, b] if t.second[a, b] >= 0 else t.hop[a, b]
+            busy = messages * (t.per_message[link] + size[b] * t.per_byte[link])
+            if t.paid[link] == LINK:
+                load[lanes + link] += busy
+            elif t.paid[link] == LANE:
+                if t.second[a, b] >= 0 or a == t.host:
+                    occupancy[payer[b]] += busy / t.firings[payer[b]]
+                else:
+                    occupancy[u] += busy / t.firings[u]
+    for u in range(len(occupancy)):
+        load[place[t.item[u]]] += t.firings[u] * occupancy[u]
+
+
+@_native
+def weigh(t, place, occupancy, seconds):
+    """Write the seconds of the arcs of the expansion, of firings of a task in turn, and of each
+    node to itself; an arc between nodes of a lane takes at least the occupancy of the first."""
+    for k in range(len(t.arc_edge)):
+        u = t.node_unit[t.arc_tail[k]]
+        e = t.arc_edge[k]
+        if e < 0:
+            seconds[k] = occupancy[u]
+            continue
+        v = t.edge_unit[e]
+        lane, there = place[t.item[u]], place[t.item[v]]
+        a, b = t.device[lane], t.device[there]
+        w = t.latency[u, lane]
+        if a != b:
+            w += t.wait[a, b] + t.edge_bytes[e] * t.byte_wait[a, b]
+        elif lane == there and w > 0.0:
+            w = max(w, occupancy[u])
+        seconds[k] = w
+
+
+@_native
+def bound_of(t, place, s):
+    """No orders of an assignment give a period below this: its largest load, and its maximum cycle
+    ratio by policy iteration from the last policy. s: `loop_tables.Scratch`."""
+    copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
+    most = 0.0
+    for k in range(len(s.load)):
+        most = max(most, s.load[k])
+    weigh(t, place, s.occupancy, s.seconds)
+    start_policy(t.arc_first, s.seconds, t.arc_tokens, s.policy)
+    ratio, length = improve_policy(
+        t.arc_first, t.arc_head, s.seconds, t.arc_tokens, s.policy, s.ratio, s.value, s.state,
+        s.path, s.cycle,
+    )  # fmt: skip
+    s.length[0] = length
+    return max(most, ratio), ratio
+
+
+@_native
+def timed_arrays(t, place, s):
+    """The timed graph of an assignment as `rings.TimedArrays`, transfers of links as nodes behind
+    those of the expansion; and for each transfer its producer and the device it reaches."""
+    copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
+    weigh(t, place, s.occupancy, s.seconds)
+    lanes, devices, base = len(t.device), len(t.up), len(t.node_unit)
+    producers = len(t.task_unit)
+    extra, more = 0, 0
+    for p in range(producers):
+        for b in range(devices):
+            if s.sent[p, b] >= 0.0:
+                extra += t.task_messages[p]
+                more += 3 * t.task_messages[p]
+    most = len(t.arc_edge) + more
+    for k in range(len(t.arc_edge)):
+        if t.arc_edge[k] >= 0:
+            most += 1
+    tails = np.empty(most, np.int64)
+    heads = np.empty(most, np.int64)
+    seconds = np.empty(most)
+    tokens = np.empty(most, np.int64)
+    lane = np.empty(base + extra, np.int64)
+    occupancy = np.empty(base + extra)
+    unit = np.empty(base + extra, np.int64)
+    transfer = np.empty((extra, 2), np.int64)
+    for i in range(base):
+        unit[i] = t.node_unit[i]
+        lane[i] = place[t.item[unit[i]]]
+        occupancy[i] = s.occupancy[unit[i]]
+    n, count = base, 0
+    node = np.empty(devices, np.int64)  # where a copy to a device begins, and seconds from there
+    delay = np.empty(devices)
+    for p in range(producers):
+        u = t.task_unit[p]
+        a = t.device[place[t.item[u]]]
+        first = t.task_node[p]
+        messages = t.task_messages[p]
+        least_up = np.inf
+        for k in range(t.task_first[p], t.task_first[p + 1]):
+            e = t.task_edges[k]
+            b = t.device[place[t.item[t.edge_unit[e]]]]
+            if b != a and (t.second[a, b] >= 0 or b == t.host):
+                least_up = min(least_up, t.edge_bytes[e])
+        for turn in range(2):
+            for b in range(devices):
+                if s.sent[p, b] < 0.0:
+                    continue
+                two = t.second[a, b] >= 0
+                if two != (turn == 1):
+                    continue
+                link = t.second[a, b] if two else t.hop[a, b]
+                begin, wait = first, t.latency[u, place[t.item[u]]]
+                if two:
+                    up = t.hop[a, b]
+                    begin = node[t.host]
+                    wait = delay[t.host] + t.link_wait[up] + least_up * t.per_byte[up]
+                if t.paid[link] != LINK:
+                    node[b], delay[b] = begin, wait
+                    continue
+                node[b], delay[b] = n, 0.0
+                busy = t.per_message[link] + s.sent[p, b] * t.per_byte[link]
+                for f in range(messages):
+                    i = n + f
+                    lane[i], occupancy[i] = lanes + link, busy
+                    unit[i] = len(t.item) + p * devices + b
+                    transfer[i - base, 0], transfer[i - base, 1] = p, b
+                    tails[count], heads[count] = begin + f, i
+                    seconds[count], tokens[count] = wait, 0
+                    count += 1
+                    tails[count], heads[count] = i, n + (f + 1) % messages
+                    seconds[count], tokens[count] = busy, int(f + 1 == messages)
+                    count += 1
+                n += messages
+        for k in range(t.sent_first[p], t.sent_first[p + 1]):
+            arc = t.sent_arcs[k]
+            e = t.arc_edge[arc]
+            v = t.edge_unit[e]
+            b = t.device[place[t.item[v]]]
+            if b == a:
+                continue
+            f = t.arc_tail[arc] - first
+            link = t.second[a, b] if t.second[a, b] >= 0 else t.hop[a, b]
+            tails[count], heads[count] = node[b] + f, t.arc_head[arc]
+            seconds[count] = delay[b] + t.link_wait[link] + t.edge_bytes[e] * t.per_byte[link]
+            tokens[count] = t.arc_tokens[arc]
+            count += 1
+            if t.second[a, b] >= 0 and t.edge_bytes[e] > least_up:
+                tails[count], heads[count] = node[t.host] + f, t.arc_head[arc]
+                whole = t.wait[a, b] + t.edge_bytes[e] * t.byte_wait[a, b]
+                seconds[count], tokens[count] = delay[t.host] + whole, t.arc_tokens[arc]
+                count += 1
+    for k in range(len(t.arc_edge)):
+        e = t.arc_edge[k]
+        i = t.arc_tail[k]
+        if e >= 0:
+            v = t.edge_unit[e]
+            if t.device[place[t.item[unit[i]]]] != t.device[place[t.item[v]]]:
+                continue
+        elif t.arc_head[k] == i and t.firings[unit[i]] > 1:
+            continue  # firings in turn are arcs of their own
+        tails[count], heads[count] = i, t.arc_head[k]
+        seconds[count], tokens[count] = s.seconds[k], t.arc_tokens[k]
+        count += 1
+    tails, heads = tails[:count], heads[:count]
+    out_first, out_arcs = _sorted_by(tails, n)
+    in_first, in_arcs = _sorted_by(heads, n)
+    lane_first = np.zeros(lanes + len(t.paid) + 1, np.int64)
+    for i in range(n):
+        lane_first[lane[i] + 1] += 1
+    for k in range(len(lane_first) - 1):
+        lane_first[k + 1] += lane_first[k]
+    return TimedArrays(
+        tails, heads, seconds[:count], tokens[:count], out_first, out_arcs, in_first, in_arcs,
+        lane[:n], lane_first, occupancy[:n], unit[:n],
+    ), transfer[: n - base]  # fmt: skip
+
+
+@_native
+def _sorted_by(keys, n):
+    first = np.zeros(n + 1, np.int64)
+    for k in keys:
+        first[k + 1] += 1
+    for u in range(n):
+        first[u + 1] += first[u]
+    place = first[:-1].copy()
+    arcs = np.empty(len(keys), np.int64)
+    for number in range(len(keys)):
+        k = keys[number]
+        arcs[place[k]] = number
+        place[k] += 1
+    return first, arcs

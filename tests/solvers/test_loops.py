@@ -1,0 +1,125 @@
+"""Assignments and orders of graphs with cycles: compiled timing, starts, moves, and `solve`."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.solver.loops import feedbacks, nested, pipeline, ring
+from pearl.errors import InfeasibleError
+from pearl.graph.period import howard
+from pearl.planning.problem import Problem
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.large.load_annealing import to_load_problem
+from pearl.solvers.large.loop_tables import scratch_of, to_tables
+from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.orders.list_orders import in_turn
+from pearl.solvers.orders.rings import to_arrays
+from pearl.testing.graphs import random_limited
+
+
+def some_spaces():
+    """Search spaces of many kinds: rates, fused calls, groups, lanes, and links of three payers."""
+    problems = [(*ring(1, 1.0, 4, tasks=40), None), (*pipeline(1, 6, 3, 4, equal=False), None)]
+    problems += [(*nested(1, 0.3, 1, 4, rings=3, each=5, devices=4), None)]
+    problems += [(*feedbacks(1, 0.3, tasks=20, backs=4, devices=3), None)]
+    problems += [random_limited(seed) for seed in range(40)]
+    for graph, costs, limits in problems:
+        options = {} if limits is None else {"limits": limits}
+        try:
+            spaces = search_spaces(Problem(graph, costs, **options))
+        except InfeasibleError:
+            continue
+        for space in spaces:
+            if not space.costs.pair_extra_s:
+                yield space
+
+
+def test_compiled_timing_is_that_of_planning():
+    from pearl.solvers.large import timed_native
+
+    dice, transfers, several = random.Random(1), 0, 0
+    for space in some_spaces():
+        b = to_load_problem(space)
+        t = to_tables(b)
+        s = scratch_of(t)
+        for _ in range(3):
+            fits = [np.flatnonzero(np.isfinite(row)) for row in b.loads.seconds]
+            if any(len(row) == 0 for row in fits):
+                break
+            place = np.array([dice.choice(row) for row in fits], np.int64)
+            timing = build_timed_graph(b.assignment(place))
+            bound, _ = timed_native.bound_of(t, place, s)
+            n, firings = len(timing.names), len(space.expansion.nodes)
+            # Messages of one task in turn are not in the bound: they are no arcs of the expansion.
+            turns = [a for a in in_turn(timing) if a[0] < firings]
+            ratio = howard(n, [*timing.raised_arcs, *turns])[0]
+            assert bound == pytest.approx(max(ratio, *timing.loads_s.values()), rel=1e-9)
+            arrays, sent = timed_native.timed_arrays(t, place, s)
+            known = to_arrays(timing)
+            assert len(arrays.lane) == n
+            assert sum(arrays.occupancy) == pytest.approx(math.fsum(timing.occupancy_s), rel=1e-9)
+            arcs = list(zip(arrays.tails, arrays.heads, arrays.seconds, arrays.tokens, strict=True))
+            rings = [*known_rings(arrays), *arcs]
+            theirs = zip(known.tails, known.heads, known.seconds, known.tokens, strict=True)
+            assert howard(n, rings)[0] == pytest.approx(
+                howard(n, [*known_rings(known), *theirs])[0], rel=1e-9
+            )
+            transfers += len(sent)
+            several += max(space.expansion.firings(u) for u in range(len(space.options))) > 1
+    assert transfers > 50
+    assert several > 20
+
+
+def known_rings(arrays):
+    """Each node again after an iteration, at the soonest: the same for any numbers of nodes."""
+    return [(i, i, seconds, 1) for i, seconds in enumerate(arrays.occupancy)]
+
+
+def searched(loop, seed, work):
+    from pearl.solvers.large.loop_search import LoopSearch
+
+    (space,) = search_spaces(Problem(*loop))
+    search = LoopSearch(space, seed)
+    search.run(work)
+    return search
+
+
+def test_a_pipeline_gets_rows_of_blocks_that_overlap():
+    search = searched(pipeline(1, 16, 4, 8, equal=False), 0, 0.1)
+    a, orders, period_s = search.orders()
+    assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
+    assert not search.space.violates_coupling(a)
+    assert search.bound.bound_s <= period_s <= 1.15 * search.bound.bound_s
+    ahead = [offset for entries in orders.values() for _, offset in entries]
+    assert max(ahead) > 0  # iterations overlap
+
+
+def test_steps_and_not_the_clock_say_what_is_found():
+    first, again = (searched(ring(1, 0.3, 4, tasks=60), 3, 0.05) for _ in range(2))
+    assert first.orders()[1:] == again.orders()[1:]
+    more = searched(ring(1, 0.3, 4, tasks=60), 3, 0.3)
+    assert more.best.period_s <= first.best.period_s <= 1.5 * first.bound.bound_s
+
+
+def test_plans_of_many_rates_are_lists():
+    """Of a schedule that no list of entries says, the next one is tried."""
+    from pearl.solvers.orders.list_orders import ring_period
+
+    several = 0
+    for space in some_spaces():
+        firings = [space.expansion.firings(u) for u in range(len(space.options))]
+        if max(firings) == 1:
+            continue
+        from pearl.solvers.large.loop_search import LoopSearch
+
+        search = LoopSearch(space, 1)
+        search.run(0.005)
+        found = search.orders()
+        if found is not None:
+            a, orders, period_s = found
+            assert ring_period(build_timed_graph(a), orders) == period_s
+            assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
+            several += 1
+    assert several > 20
