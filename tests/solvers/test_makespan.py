@@ -336,13 +336,6 @@ def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
     ]
 
 
-@pytest.mark.parametrize("text", ["", "2 2\n1 1 0 5\n", "1 1\n2 1 0 5\n", "1 1\n1 1 0 x\n"])
-def test_a_broken_job_shop_file_is_an_error_naming_it(tmp_path: Path, text: str) -> None:
-    (tmp_path / "broken.txt").write_text(text)
-    with pytest.raises(ValueError, match=r"broken\.txt"):
-        read_fjsp(tmp_path / "broken.txt")
-
-
 def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTable]:
     """A flexible job shop with times that are no whole numbers and transfers between machines."""
     r = random.Random(seed)
