@@ -105,7 +105,7 @@ def test_a_call_that_fails_beside_another_is_said():
 
         return act
 
-    with pytest.raises(ChildProcessError, match="the call in it failed"):
+    with pytest.raises(ChildProcessError, match="because its call failed"):
         measure_slowdowns(JOBS, {}, bind)
 
 

@@ -14,6 +14,7 @@ from pearl.time_limit import watched
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Functions compiled by numba take these numbers: the digest of machine code is of this file.
 LINK, LANE, NOBODY = 0, 1, 2
 """Who pays for a copy."""
 

@@ -25,6 +25,7 @@ SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 
+# Functions compiled by numba make these tuples: the digest of machine code is of this file.
 class TimedArrays(NamedTuple):
     """A timed graph as arrays.
 
