@@ -257,7 +257,7 @@ def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
         "u = kernel('update.dqn', obs=4, act=0, q=(4, 64, 2), batch=8, steps=1, double=1)\n"
         "figures = {'clock_hz': 1e8, 'ram_blocks': 1e4, 'ram_block_bits': 20480,"
         "'ram_word_bits': 40, 'float32_cycles': 4}\n"
-        "estimate(u, Device('f', 'fpga', width=4000, figures=figures))\n"
+        "estimate(u, Device('f', 'fpga', width=4000, figures=figures), width=100)\n"
         "heavy = {'torch', 'numba', 'gymnasium', 'scipy'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or 0)\n"
     )
