@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from pearl.solvers.large.starts import contiguous, repaired, spread
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
+from pearl.solvers.orders.search import GROWTH, HALVINGS
 from pearl.time_limit import OutOfTimeError, look
 
 Ints = NDArray[np.int64]
@@ -32,14 +34,11 @@ Ints = NDArray[np.int64]
 CLOSER = 0.9999
 """Share of the best period at which a modulo schedule of another assignment is looked for."""
 
-GROWTHS = (1.0, 1.005, 1.01, 1.02, 1.04, 1.07, 1.11, 1.16, 1.25, 1.4, 1.7, 2.0, *(3.0**k for k in range(1, 12)))
+GROWTHS = (*GROWTH, *(3.0**k for k in range(3, 12)))
 """Periods, as multiples of the bound, at which a first schedule is looked for (assumed)."""
 
-HALVINGS = 5
-"""Periods tried between the last without and the first with a schedule (assumed)."""
-
 SWAPPED = 0.05
-"""CPU-seconds of swaps of each of the two best schedules."""
+"""CPU-seconds of swaps of each of the two best schedules (assumed)."""
 
 GAIN = 0.08
 """Share by which swaps may shorten a period (seen: 0.06)."""
@@ -47,8 +46,9 @@ GAIN = 0.08
 POLISH = 40
 """Valuations of swaps of an assignment whose schedule is the best so far (assumed)."""
 
-CHAINS = 5
-"""Assignments behind the bound of chains that are tried (assumed)."""
+CHAINS, ORDERED = 5, 3
+"""Assignments behind the bound of chains that are looked at, and first assignments of all kinds
+that are given orders (assumed)."""
 
 LONG, SHORT, LONGER = 300_000, 4_000, 1.5
 """Moves of the first annealing at most, of later ones at first, and the factor by which those grow
@@ -56,7 +56,7 @@ after one without gain (assumed)."""
 
 HOT, COLD, HEATS = 0.002, 0.0002, (0.005, 0.002, 0.001)
 """First and last temperature of annealing as shares of the value, and first ones of later
-annealing (assumed: best of a few tried on rings of 200 tasks)."""
+annealing (the best of some between 0.03 and 0.001 on rings of 200 tasks)."""
 
 FIRST = 0.25
 """Share of the work left that one annealing takes at most (assumed)."""
@@ -64,11 +64,12 @@ FIRST = 0.25
 SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
 """Shares of the work of each way to other assignments (assumed)."""
 
-ROWS = 0.2
-"""Share of the work of each of the two first searches (assumed)."""
-
 SWAPS = 0.15
 """Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
+
+LOOSE, MORE_SWAPS = 1.05, 0.5
+"""Period over the bound of its assignment from which swaps gain more than other assignments do, and
+the share of the work that is kept for them then (seen on rings of 200 tasks)."""
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 """Spreads of the factors by which prices are changed at random (assumed)."""
@@ -97,8 +98,6 @@ class PlacedRings:
     rings: Next
 
 
-import time
-def LOG(*a): pass
 class LoopSearch:
     """The search in one space. best: the best assignment with its rings. bound: that of chains."""
 
@@ -123,23 +122,16 @@ class LoopSearch:
         """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
         self._left = work
         kept = SWAPS * work
-        rows: PlacedRings | None = None
-        try:
+        with suppress(OutOfTimeError):
             program = ChainProgram(self.space)
             self.bound = climb(program)
             for place in contiguous(self.b, self.t, self.dice):
                 self._order(place)
-            LOG('rows', self)
-            rows, self.best = self.best, None
             self._begin(program)
-            LOG('begin', self)
-            self.best = _better(self.best, rows)
+            if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
+                kept = MORE_SWAPS * work
             self._search(program, kept)
-            LOG('search', self)
             self._finish()
-            LOG('finish', self)
-        except OutOfTimeError:
-            self.best = _better(self.best, rows)
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """The best assignment, its orders as a plan lists them, and their exact period in seconds;
@@ -178,7 +170,7 @@ class LoopSearch:
         if starts and starts[0][0] > self.bound.bound_s * 1.001:
             place = self._annealed(starts[0][2], LONG, HOT)
             starts.insert(0, (self._bound_s(place), -1, place))
-        for _, _, place in starts:
+        for _, _, place in starts[:ORDERED]:
             self._order(place)
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
@@ -215,7 +207,7 @@ class LoopSearch:
         while self.best is not None and self._left > until and not self._is_least:
             look()
             way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
-            before = self._left; was = self.best
+            before = self._left
             if way == "step":
                 self._step(self.best.place)
             elif way == "anneal":
@@ -223,7 +215,6 @@ class LoopSearch:
             else:
                 self._reprice(program)
             spent[way] += max(before - self._left, 1e-6)
-            if self.best is not was: LOG(way, self); was = self.best
 
     def _step(self, place: Ints) -> None:
         """A few random moves."""
@@ -307,6 +298,8 @@ class LoopSearch:
             return False
 
         for growth in GROWTHS:
+            if least * growth > before * (1 + GAIN):
+                break
             if scheduled(least * growth):
                 high = min(period for period, _ in made)
                 break
@@ -384,8 +377,3 @@ class LoopSearch:
             told = not self._several or self._is_list(best.arrays, best.transfers, found)
             if told and period < best.period_s:
                 best.period_s, best.rings = period, found
-
-
-def _better(a: PlacedRings | None, b: PlacedRings | None) -> PlacedRings | None:
-    """The one of the smaller period."""
-    return min((x for x in (a, b) if x is not None), key=lambda x: x.period_s, default=None)

@@ -37,7 +37,7 @@ ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
 where the period form has not proven the best plan by then (assumed)."""
 
-STEPPED = 0.8
+STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
