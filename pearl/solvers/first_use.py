@@ -73,7 +73,10 @@ def _search_period() -> None:
     from pearl.solvers.large.loop_search import LoopSearch
 
     (space,) = search_spaces(_tiny("throughput"))
-    LoopSearch(space, 0).run(STEPPED_S)
+    loops = LoopSearch(space, 0)
+    loops.run(STEPPED_S)
+    if loops.best is not None:
+        loops.step(loops.best.place)  # not made where the first plan is the best
     loads = to_load_problem(space)
     start = greedy(loads)
     if start is not None:

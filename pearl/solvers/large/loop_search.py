@@ -209,14 +209,14 @@ class LoopSearch:
             way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
             before = self._left
             if way == "step":
-                self._step(self.best.place)
+                self.step(self.best.place)
             elif way == "anneal":
                 self._anneal(self.best.place)
             else:
                 self._reprice(program)
             spent[way] += max(before - self._left, 1e-6)
 
-    def _step(self, place: Ints) -> None:
+    def step(self, place: Ints) -> None:
         """A few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
