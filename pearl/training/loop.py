@@ -120,6 +120,7 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
         stop = run.must_end()
     if stop:
         reached = lanes.halt()
+    run.in_lanes_s += time.perf_counter() - begin_s
     wall_s, cpu_s = run.lane_clock.stop(reached), lanes.cpu_s() - begin_cpu_s
     if reached > at:
         rounds = 1 if reached == marks.warm else next_stretch(rounds, reached - at, begin_s)

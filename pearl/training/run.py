@@ -68,11 +68,12 @@ def _run_session(run: TrainingRun, measured: Measurements) -> Status | Literal["
         with run.clock.timing("bind"):
             run.lanes = stack.enter_context(run.bind_lanes())
         try:
-            status = iterate(run)
-            session.at = run.state.iteration
-            if status == "done":
-                run.drain()
-                session.environments = dict(session.environments()).copy
+            with run.timing_loop():
+                status = iterate(run)
+                session.at = run.state.iteration
+                if status == "done":
+                    run.drain()
+                    session.environments = dict(session.environments()).copy
         except (single_lane.LaneError, EnvironmentFailed) as error:
             log.failure = " ".join(str(error).split())
         except Exception as error:  # code of the user may raise anything
