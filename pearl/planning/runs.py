@@ -302,6 +302,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "run.json": ('"schema":', '"steady":', '"plan":'),
     "metrics.csv": ("env_steps,updates,wall_s",),
     "spec.yaml": (SPEC_MARK,),
+    "trace.json": ('"traceEvents":',),
     "report.html": ('<meta name="generator" content="PEARL">',),
 }
 """File of a run folder → the words by which one that a run wrote is known."""

@@ -21,6 +21,7 @@ from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
 from pearl.report.html import cell_html, page_html
 from pearl.report.lead import plan_lead, run_lead
+from pearl.report.run_trace import run_trace
 from pearl.report.terminal import page_text, terminal_width
 from pearl_devices.validation import check_type
 
@@ -209,6 +210,20 @@ class Report:
                 f"allowed are {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the calls of a few iterations as trace events, for ui.perfetto.dev.
+
+        Raises:
+            SpecError: there is no run.
+        """
+        if self.run is None:
+            raise SpecError(
+                f"report {path}: there is no run, so nothing was measured; Plan.trace writes the "
+                "schedule of a plan"
+            )
+        platform = self.system.platform if self.system is not None else None
+        write_atomically(path, json.dumps(run_trace(self.run, platform)).encode())
 
 
 def today() -> str:

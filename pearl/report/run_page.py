@@ -14,7 +14,8 @@ from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Secti
 from pearl.report.figures.bars import Part, stacked_bar
 from pearl.report.figures.curves import learning_curve, points_of
 from pearl.report.figures.ratios import comparisons, ratio_chart
-from pearl.report.figures.timeline import iteration_s, measured_factors, timeline
+from pearl.report.figures.timeline import timeline
+from pearl.report.kept_calls import measured_schedule
 from pearl.report.lead import number, waited
 from pearl.report.lead import percent as rounded_percent
 
@@ -91,12 +92,11 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
     figure = timeline(run.plan, run, platform)
     if figure is None:
         return None
-    measured = iteration_s(run)
-    taken = waited(run)
+    kept, taken = measured_schedule(run), waited(run)
     lanes = [k for k in run.plan.lanes if k.width]
     guide = "Predicted above, measured below. Hatched: waiting."
-    if run.simulated or not measured or not measured_factors(run):
-        guide = "As predicted; no call was timed. Hatched: waiting."
+    if kept is None:
+        guide = "As predicted; the run kept no calls. Hatched: waiting."
         finding = f"An iteration takes {si(run.plan.period_s, 's')} by the plan."
     elif taken >= 0.1:
         finding = f"Other programs had the core for {rounded_percent(taken)} of the time."
@@ -106,11 +106,10 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
         busiest = max(lanes, key=lambda k: k.load)
         name = words.lane_name(run.plan, busiest.lane)
         finding = f"The {name} is busy {rounded_percent(busiest.load)} of the time, predicted."
-    if measured and not run.simulated and measured_factors(run):
-        guide += (
-            " Measured: the order of the plan with the median time of each call, in iterations as "
-            "long as they took on average; the run keeps no single calls."
-        )
+    if kept is not None:
+        guide += " Measured: two iterations as they happened"
+        fused = any("+" in c.call for c in run.calls)
+        guide += "; tasks that run as one call are one box." if fused else "."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)
 
 

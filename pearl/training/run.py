@@ -52,7 +52,9 @@ def run_training(run: TrainingRun) -> Run:
     outcome = _feed_back(run, build_run(run, status, final, measured, meter))
     if run.folder is not None:
         outcome.save(run.folder / "run.json")
-        Report(run.plan, outcome, run.session.compiled.system).save(run.folder / "report.html")
+        report = Report(run.plan, outcome, run.session.compiled.system)
+        report.save(run.folder / "report.html")
+        report.save_trace(run.folder / "trace.json")
     run.rate, run.phase = outcome.env_steps_per_s or 0.0, "evaluation"
     run.notify("on_end", outcome)
     if run.callbacks.raised is not None:
