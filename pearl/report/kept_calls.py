@@ -111,15 +111,20 @@ def handovers(plan: Plan, calls: Sequence[KeptCall]) -> list[Handover]:
 
 
 def queues(plan: Plan, calls: Sequence[KeptCall]) -> dict[str, list[tuple[float, int]]]:
-    """Name of an edge with data between lanes → the results on it after each change, by time."""
+    """Name of an edge with data between lanes → the results on it after each change, by time.
+
+    Only while the calls of both ends are known: those of a window begin and end at other times.
+    """
     found: dict[str, list[tuple[float, int]]] = {}
     for src, dst, e in crossing(plan):
-        ends = [(c, c.firings[t]) for t in (src, dst) for c in calls if t in c.firings]
-        made = min((f.start for c, f in ends if src in c.firings), default=None)
-        taken = min((f.start for c, f in ends if dst in c.firings), default=None)
-        if not e.bytes or made is None or taken is None:
+        sends = [c for c in calls if src in c.firings]
+        takes = [c for c in calls if dst in c.firings]
+        if not e.bytes or not sends or not takes:
             continue
-        held = e.tokens + e.production * made - e.consumption * taken
+        held = e.tokens + e.production * min(c.firings[src].start for c in sends)
+        held -= e.consumption * min(c.firings[dst].start for c in takes)
+        known_from = max(min(c.start_s for c in ends) for ends in (sends, takes))
+        known_to = min(max(c.end_s for c in ends) for ends in (sends, takes))
         moves = []
         for c in calls:
             change = e.production * len(c.firings.get(src, ()))
@@ -129,7 +134,8 @@ def queues(plan: Plan, calls: Sequence[KeptCall]) -> dict[str, list[tuple[float,
         line = []
         for at_s, change in sorted(moves):
             held += change
-            line.append((at_s, held))
+            if known_from <= at_s <= known_to:
+                line.append((at_s, held))
         found[f"{src} → {dst}"] = line
     return found
 

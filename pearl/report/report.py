@@ -20,6 +20,7 @@ from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
 from pearl.report.html import cell_html, page_html
+from pearl.report.lane_time import lane_table
 from pearl.report.lead import plan_lead, run_lead
 from pearl.report.run_trace import run_trace
 from pearl.report.terminal import page_text, terminal_width
@@ -34,7 +35,8 @@ SAVED_WIDTH = 120
 """Characters of a line of a report that is saved as text."""
 
 VERBOSE = (
-    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "run",
+    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "where",
+    "run",
 )  # fmt: skip
 """Parts of the long report in a terminal: the result comes last, next to the prompt."""
 
@@ -135,6 +137,7 @@ class Report:
             parts["run"] = (Facts("Run", tables.run_facts(self.run)),)
             parts["rates"] = (rates.marked(self.plan.simulated),)
             parts["times"] = tuple(t.marked(self.plan.simulated) for t in times)
+            parts["where"] = (lane_table(self.run),)
         return Page(
             self.title(),
             tuple(block for name in VERBOSE for block in parts.get(name, ()) if block),

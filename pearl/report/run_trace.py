@@ -95,15 +95,17 @@ def _power(
     own = {k.lane: k.width for k in lanes if k.device == device.name}
     if not own or by_work(device):
         return []
-    changes = []
+    changes: dict[float, float] = {}
     for c in calls:
         if c.lane in own:
             watts = dynamic_energy_j(device, own[c.lane], 1.0)
-            changes += [(c.start_s, watts), (c.end_s, -watts)]
+            for at_s, change in ((c.start_s, watts), (c.end_s, -watts)):
+                at_s = round(at_s, 9)  # what ends and begins at once is one change
+                changes[at_s] = changes.get(at_s, 0.0) + change
     found, watts = [], device.waiting_power_w
-    for at_s, change in sorted(changes):
+    for at_s, change in sorted(changes.items()):
         watts += change
-        found.append((at_s, watts))
+        found.append((at_s, round(watts, 6)))
     return found
 
 
