@@ -204,11 +204,8 @@ def time_section(run: Run) -> Section | None:
         bars = [(lane_word(run, k.lane), lane_parts(run, k)) for k in run.lanes]
         each = stacked_bars(bars)
         blocks += [each] if each else []
-        guide += " Below, each lane; hatched: it waited for another."
-    table = lane_table(run)
-    return Section(
-        "Where the time went", f"{finding}.", guide, (*blocks, *([table] if table else ()))
-    )
+        guide += " Below, each core and device; hatched: it waited for another."
+    return Section("Where the time went", f"{finding}.", guide, tuple(blocks))
 
 
 def details(run: Run) -> tuple[Detail, ...]:
@@ -219,6 +216,8 @@ def details(run: Run) -> tuple[Detail, ...]:
     compared = tables.comparison(run)
     found.append(Detail("Prediction and measurement in numbers",
                         tuple(t.marked(run.plan.simulated) for t in compared)))  # fmt: skip
+    if (table := lane_table(run)) is not None:
+        found.append(Detail("Where the time went in numbers", (table.marked(run.plan.simulated),)))
     return tuple(found)
 
 

@@ -130,13 +130,15 @@ class _Timing:
         start = start_times(len(self.nodes), arcs, self.plan.period_s)
         origin = self._origin(start)
         whole = {t.task for t in self.plan.tasks if t.replicas == 1}
+        links = {k.lane for k in self.plan.lanes if not k.width}
         events = []
         for i, (lane, name, _) in enumerate(self.nodes):
-            task, arrow, to = name.partition(">")
-            task = task.partition("#")[0] if arrow or task.partition("#")[0] in whole else task
+            task, _, to = name.partition(">") if lane in links else (name, "", "")
+            stem = task.rpartition("#")[0]
+            task = stem if stem in whole else task
             latency, taken = self.seconds[i]
             begin = start[i] - origin
-            end = begin + (latency if arrow else taken)
+            end = begin + (latency if to else taken)
             events.append(TimedCall(lane, task, begin, end, to))
         numbers = tuple(number for _, _, number in self.nodes)
         return SteadySchedule(self.plan.period_s, tuple(events), numbers)

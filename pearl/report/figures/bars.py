@@ -205,7 +205,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
     for name, parts in rows:
         whole = sum(p.seconds for p in parts) or 1.0
         told.append(f"{name} {listed([f'{p.name} {percent(p.seconds / whole)}' for p in parts])}")
-    return Drawing("", f"Where the time of each lane went: {'; '.join(told)}.", draw)
+    return Drawing("", f"Where the time went: {'; '.join(told)}.", draw)
 
 
 def _share(share: float) -> str:
