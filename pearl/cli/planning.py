@@ -156,7 +156,8 @@ def balance(
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_page import balance_page
-    from pearl.report.balance_text import balance_svg, balance_text, slices_text
+    from pearl.report.balance_text import balance_text, slices_text
+    from pearl.report.html import page_svg
     from pearl.report.report import today
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -164,7 +165,7 @@ def balance(
     result = sweep(system)
     slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
-        write_atomically(plot, balance_svg(result).encode())
+        write_atomically(plot, page_svg(balance_page(result)).encode())
     parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
     value = {**result.to_json(), "slices": slices.to_json() if slices else None}
     text = "\n\n".join(parts)

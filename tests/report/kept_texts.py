@@ -23,7 +23,8 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, Run, TaskDrift
 from pearl.report import balance_text
-from pearl.report.html import page_html
+from pearl.report.balance_page import balance_page
+from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
@@ -184,8 +185,9 @@ TEXTS: dict[str, Callable[[], str]] = {
     "checks.txt": checks,
     "balance.txt": lambda: balance_text.balance_text(balances()),
     "balance_without_gpu.txt": lambda: balance_text.balance_text(without_gpu()),
-    "balance.svg": lambda: balance_text.balance_svg(balances()),
-    "balance_without_gpu.svg": lambda: balance_text.balance_svg(without_gpu()),
+    "balance.svg": lambda: re.sub(
+        r"<style>.*?</style>", "", page_svg(balance_page(balances())), flags=re.DOTALL
+    ),
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
