@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
+from pearl.report.front_section import front_section
 from pearl.report.html import cell_html, page_html
 from pearl.report.lane_time import lane_table
 from pearl.report.lead import plan_lead, run_lead
@@ -50,6 +52,7 @@ class Report:
         if the run has one.
     every_edge: list all edges, not only those with slack or a link.
     explanation: of the plan, for its section.
+    front: plans of rising power of the same problem, for a section of the page of a plan.
     """
 
     plan: Plan
@@ -58,6 +61,7 @@ class Report:
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
     explanation: Explanation | None = None
+    front: Sequence[Plan] = ()
 
     def __post_init__(self) -> None:
         problems = check_type("report: plan", self.plan, Plan, "a Plan")
@@ -104,6 +108,7 @@ class Report:
                 run_page.time_section(run),
             ]
         sections += e.sections() if e else ()
+        sections.append(front_section(self.front) if run is None else None)
         sections.append(plan_page.roofline_section(plan))
         more = e.details() if e else ()
         details = plan_page.details(plan, platform, more)

@@ -84,6 +84,8 @@ def learning_section(run: Run, rows: Sequence[Row]) -> Section | None:
         best_at, best_mean = max(tests, key=lambda p: p[1])
         finding = f"Best evaluation: {number(best_mean)} at {count(best_at)} env steps."
     guide = "Dots: evaluations of the greedy policy."
+    if any("eval_low" in r for r in rows):
+        guide += " Bars: from their worst to their best episode."
     if run.returns.get("eval_returns"):
         guide += " Right: the final test, with the range of its episodes."
     return Section("Learning", finding, guide, (figure,), brief=True)

@@ -68,7 +68,8 @@ def iterate(run: TrainingRun) -> Status | Literal["off"]:
                 unpaid_s = 0.0
             run.phase = "warm-up" if at < marks.warm else "training"
             every = marks.evaluate_every
-            if every and end > at and end % every == 0 and end >= marks.warm:
+            at_mark = end > at and (end % max(every, 1) == 0 or end == marks.total)
+            if every and at_mark and end >= marks.warm:
                 run.phase, state.evaluation_due = "evaluation", True
                 _evaluate(run)
                 stop = run.must_end()

@@ -38,7 +38,13 @@ FOLDER = Path(__file__).parent / "texts"
 
 def curve() -> tuple[dict[str, float], ...]:
     return tuple(
-        {"env_steps": 500.0 * i, "mean_return_20": i * (5 - i / 40), "eval_mean": 6.0 * (i // 9)}
+        {
+            "env_steps": 500.0 * i,
+            "mean_return_20": i * (5 - i / 40),
+            "eval_mean": 6.0 * (i // 9),
+            "eval_low": 4.0 * (i // 9),
+            "eval_high": 7.0 * (i // 9),
+        }
         for i in range(1, 61)
     )
 
