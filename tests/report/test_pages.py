@@ -16,12 +16,16 @@ import pytest
 from typer.testing import CliRunner
 
 import pearl
+from pearl.advice import Advice
+from pearl.advice.case import Finding
 from pearl.cli import app
 from pearl.explanation import explain
 from pearl.formatting import count, si
 from pearl.planner.energy_front import Front
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Drift, load_run
+from pearl.population.results import Sweep
+from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
@@ -30,13 +34,13 @@ from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html
+from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl.training import progress
-from tests.examples import example_run, fused_plan, two_device_plan
+from tests.examples import example_run, fused_plan, recorded, two_device_plan
 
 EVIL = '<script>alert("x")</script>'
 JARGON = r"\b(firings?|lanes?|tokens?|slack|period|rung)\b|\w\+\w|\w_\w"
@@ -255,6 +259,23 @@ def evil_plan() -> Plan:
     return replace(plan, host=EVIL, tasks=tasks, lanes=lanes, pearl_version=EVIL, note=EVIL)
 
 
+def evil_sweep() -> Sweep:
+    runs = tuple(
+        SweepRun(f"{EVIL}{n}", EVIL, n, {EVIL: EVIL}, 9, status=status, eval_mean=1.0 + n,
+                 env_steps=9, env_steps_per_s=1.0, wall_s=1.0, cpu_s=1.0, message=EVIL)
+        for n, status in enumerate(("done", "failed"))
+    )  # fmt: skip
+    curve = ((1.0, 0.5, 0.2, 0.7), (9.0, 1.0, 0.9, 1.1))
+    setting = SettingResult(EVIL, {EVIL: EVIL}, 2, 1, 9, 1.0, 0.9, 1.1, curve)
+    return Sweep("done", "sweep", EVIL, {EVIL: "0"}, (0, 1), {EVIL: (EVIL,)}, {}, {}, EVIL,
+                 {EVIL: EVIL}, (setting,), runs, (), (), 1.0, EVIL)  # fmt: skip
+
+
+def evil_advice() -> Advice:
+    finding = Finding(EVIL, f"It does not matter: {EVIL}", EVIL, 0.5, {"loss": [0.1, 0.2]})
+    return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
+
+
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
     plan = evil_plan()
     sides = SideBySide((side_of_plan(EVIL, plan), side_of_plan("b", two_device_plan())))
@@ -265,7 +286,11 @@ def test_a_script_in_a_name_is_inert_on_every_page() -> None:
         sides._repr_html_(),
         page_html(sides.page()),
         example_run(plan)._repr_html_(),
-    ]
+        page_html(Report(plan, example_run(plan, **recorded(plan))).page()),
+        *(shown for each in (evil_sweep(), evil_advice())
+          for shown in (each._repr_html_(), page_html(each.page()))),
+        page_svg(front_page([plan], EVIL)),
+    ]  # fmt: skip
     for form in forms:
         assert "<script" not in form
         assert "&lt;script&gt;" in form
@@ -273,11 +298,14 @@ def test_a_script_in_a_name_is_inert_on_every_page() -> None:
 
 def test_objects_show_themselves_in_a_notebook_within_a_bound(tmp_path: Path) -> None:
     plan = planned("dqn_cartpole_gpu")
-    for shown in (plan, Report(plan), Front([plan]), example_run(plan)):
+    kept = example_run(two_device_plan(), **recorded(two_device_plan()))
+    advice = replace(evil_advice(), plan=plan)
+    for shown in (plan, Report(plan), Front([plan]), kept, evil_sweep(), advice):
         cell = shown._repr_html_()
         assert "<html" not in cell
         assert "<footer" not in cell
         assert 5_000 < len(cell) < 120_000
+        assert "<h1>" in cell
         assert 'class="pearl cell"' in cell
     plan.save(tmp_path / "plan.html")
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
