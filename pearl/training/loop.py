@@ -82,7 +82,7 @@ def iterate(run: TrainingRun) -> Status | Literal["off"]:
                 run.notify("on_progress")
             if end == marks.total:
                 stop = run.must_end()
-            if marks.metrics_every and end // marks.metrics_every > at // marks.metrics_every:
+            if end // marks.metrics_every > at // marks.metrics_every or end == marks.total:
                 metrics.append_row()
             due = end > at and marks.checkpoint_every and end % marks.checkpoint_every == 0
             off = False
