@@ -6,6 +6,7 @@ from the firing that sends to the one that waits, and counters ("Trace Event For
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,4 +79,10 @@ class TraceEvents:
         self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
-        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
+        """The object that a file of the format holds. Events at no finite time are left out."""
+        return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
+
+
+def _finite(event: Mapping[str, Any]) -> bool:
+    times = (event.get("ts", 0.0), event.get("dur", 0.0), event["args"].get("value", 0.0))
+    return all(math.isfinite(t) for t in times)

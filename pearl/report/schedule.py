@@ -14,6 +14,9 @@ from pearl.graph.period import Arc, start_times
 from pearl.planning.plans import Channel, Plan
 from pearl_devices import Platform
 
+SHORTEST_S, LONGEST_S = 1e-12, 1e12
+"""Iterations that are shorter or longer are those of a damaged file."""
+
 Node = tuple[str, str, int]
 """Lane, name of a task with its replica, or of a transfer, and number of the firing."""
 
@@ -124,7 +127,7 @@ class _Timing:
         return found
 
     def schedule(self) -> SteadySchedule | None:
-        if not self.nodes or self.plan.period_s <= 0:
+        if not self.nodes or not SHORTEST_S < self.plan.period_s < LONGEST_S:
             return None
         arcs = [*self._rings(), *(a for e in self.plan.edges for a in self._waits(e))]
         start = start_times(len(self.nodes), arcs, self.plan.period_s)
