@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
-from pearl.graph.sequential import blocking_reason, fire, program_order
+from pearl.graph.sequential import blocking_reason, program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import cpu_wait
@@ -163,13 +163,12 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
         SpecError: the order fails the check.
     """
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
-    tokens = [e.tokens for e in graph.edges]
+    counts = Counter[str]()
     for entry in order:
-        reason = blocking_reason(graph, tokens, entry.task)
+        reason = blocking_reason(graph, counts, entry.task)
         if reason:
             raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {reason}")
-        fire(graph, tokens, entry.task)
-    counts = Counter(entry.task for entry in order)
+        counts[entry.task] += 1
     if dict(counts) != dict(graph.repetition):
         raise SpecError(
             f"plan: firings a round are {dict(counts)}; the graph needs {dict(graph.repetition)}"
