@@ -18,6 +18,8 @@ from pearl_devices.kernels.record import nbytes
 
 ROLLOUT = "rollout."
 
+Storage = Literal["whole", "window", "none"]
+
 
 def live_rows(edges: Sequence[Edge], writer: str, readers: Iterable[str], steps: int) -> int:
     """Rows of an array of a rollout of `steps` that must be kept: 1 to `steps`."""
@@ -42,19 +44,19 @@ class StoredArray:
     """
 
     array: str
-    storage: Literal["whole", "window", "none"]
+    storage: Storage
     rows: int
     bytes: int
 
 
 def stored_arrays(graph: TaskGraph) -> tuple[StoredArray, ...]:
     """The arrays of a graph's rollout, counters left out; empty where it has no rollout."""
-    steps = max(graph.repetition.values())
     found: dict[str, StoredArray] = {}
-    for task in graph.tasks:
+    steps = 0
+    for task in graph.tasks if "rollout" in graph.states else ():
         for name, spec in specs(task.kernel).items():
             if name.startswith(ROLLOUT) and len(spec[0]) > 1:
-                rows = spec[0][0]
-                storage = "whole" if rows == steps else "none" if rows == 1 else "window"
+                rows, steps = spec[0][0], steps or graph.repetition[task.name]
+                storage: Storage = "whole" if rows == steps else "none" if rows == 1 else "window"
                 found[name] = StoredArray(name, storage, rows, nbytes(spec))
     return tuple(found.values())

@@ -8,7 +8,8 @@ actions of a rollout come from one copy of the parameters, so no edge may have s
 
 Returns of n rewards read a window of the rollout, and a loss that is the mean over its rows reads
 one vector step at a time. Then advantages and gradients fire once a vector step, n behind the
-environments, and of the rollout n + 1 vector steps are kept; the parameters still move once.
+environments, and of the rollout n + 1 vector steps are kept and one more, which is written while
+the others are read; the parameters still move once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ from pearl_devices.kernels import KINDS
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
+
+
+SPARE = 1
+"""Vector steps kept beyond those that are still to be read: without one, each would be stored only
+once the gradient of an earlier one is there (40 steps of 200 us with gradients of 300 us: 13.9 ms
+instead of 12.8 ms)."""
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
@@ -83,7 +90,8 @@ def build(
         Edge("rollout_insert", "gae", 1, judged, reach=reach),
         Edge("gae", "update"),
     )
-    kept = live_rows(order, "rollout_insert", ("gae", "update"), horizon)
+    live = live_rows(order, "rollout_insert", ("gae", "update"), horizon)
+    kept = min(live + SPARE, horizon)
     ahead: dict[str, Dim] = {"ahead": n} if n else {}
     window: dict[str, Dim] = {"kept": kept} if by_step else {}
     modules = own_networks(a.network, env.obs, env.shape, nets)
