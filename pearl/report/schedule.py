@@ -180,9 +180,7 @@ class _Timing:
         for j in range(self.firings[dst]):
             whole = self.firings[dst] * e.consumption
             ahead = whole if e.reach is None else e.reach
-            needed = (
-                min(e.consumption * (j + 1) + ahead, whole) if ahead else e.consumption * (j + 1)
-            )
+            needed = min(e.consumption * (j + 1) + ahead, whole)
             i = -((e.tokens - needed) // e.production) - 1
             there, here = self.number[dst, j], self.number[src, i % q]
             latency, lag = self.seconds[here][0], -(i // q)
