@@ -48,6 +48,8 @@ from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, judged_steps, re
 # their gradients, a row of a minibatch; square, sum and scale of a gradient that is clipped, a
 # parameter.
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
+LANES = 16
+"""Numbers of a vector register, and rows of the strip of transposed weights."""
 
 
 def dense(k: Kernel) -> bool:
@@ -111,13 +113,26 @@ INFERENCE = KernelKind(
 
 def _update_work(k: Kernel) -> Work:
     """All gradient steps on a rollout; their number is `steps`."""
-    flops, _, _, resident = gradient_work(k, _passes(k))
+    flops = gradient_work(k, _passes(k))[0]
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
     held = sum(size(k, name) for name in ("actor", "critic"))
     flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * held
     row = F32 * (k.dim("obs") + 4) + action_bytes(k)  # log density, value, advantage, return
     read = float(stored * row + steps * ADAM_BYTES_READ * held)
-    return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), resident
+    return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), _scratch(k)
+
+
+def _scratch(k: Kernel) -> float:
+    """Bytes that the native variant keeps: a copy of a minibatch, and of each network its
+    activations, two blocks and a strip to go back in (`math.nets.scratch`), and its gradient."""
+    batch = k.dim("batch")
+    held = float(batch * (F32 * (k.dim("obs") + 5) + action_bytes(k)))
+    held += F32 * 2 * judged_steps(k) * k.dim("envs")  # the order of the rows
+    for name in ("actor", "critic"):
+        widths = k.layers(name)
+        held += F32 * (batch * sum(widths[1:]) + 2 * (batch + LANES) * max(widths) + size(k, name))
+        held += F32 * batch * k.modules[name].numbers if name in k.modules else 0
+    return held
 
 
 _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
