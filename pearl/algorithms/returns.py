@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from pydantic import Field, StrictInt
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.fields import STRICT
-
-if TYPE_CHECKING:
-    from pearl.algorithms.options import Disagreement, RolloutOptions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -30,8 +27,8 @@ def steps_ahead(returns: Returns) -> int:
     return returns.n_step if isinstance(returns, NStep) else 0
 
 
-def returns_misfits(options: RolloutOptions) -> Iterator[Disagreement]:
-    """The options that contradict the returns, by their keys."""
+def returns_misfits(options: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The options of an algorithm with rollouts that contradict its returns, by their keys."""
     given, steps = steps_ahead(options.returns), options.rollout_steps
     if given > steps:
         what = f"given {given}; a window longer than the rollout: at most rollout_steps ({steps})"

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from pearl.graph.task_graph import TaskGraph
+from pearl.graph.repetition import RatedEdge
 
 
-def reach_problems(graph: TaskGraph) -> Iterator[str]:
-    """The edges whose window or suffix has no meaning, a line each."""
-    firings = graph.repetition
-    for e in graph.edges:
+class ReachingEdge(RatedEdge, Protocol):
+    """The part of an edge that has a reach."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def reach(self) -> int | None: ...
+    @property
+    def bytes(self) -> float: ...
+
+
+class StatefulTask(Protocol):
+    """The part of a task that states see."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+
+Edges = Mapping[str, Sequence[RatedEdge]]
+"""Task → the edges into and out of it."""
+
+
+def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) -> Iterator[str]:
+    """The edges whose window or suffix has no meaning, a line each. firings: in an iteration."""
+    for e in edges:
         if e.reach == 0:
             continue
         where, steps = f"edge {e.src} → {e.dst}", firings[e.src] * e.production
@@ -40,28 +64,30 @@ def reach_problems(graph: TaskGraph) -> Iterator[str]:
             )
 
 
-def state_problems(graph: TaskGraph) -> Iterator[str]:
-    """The tasks that share a state in no fixed order, a line each."""
-    for state in graph.states:
-        touch = [t for t in graph.tasks if state in t.reads + t.writes]
+def state_problems(
+    graph: str, states: Iterable[str], tasks: Sequence[StatefulTask], touching: Edges
+) -> Iterator[str]:
+    """The tasks of a graph that share a state in no fixed order, a line each."""
+    for state in states:
+        touch = [t for t in tasks if state in t.reads + t.writes]
         for i, a in enumerate(touch):
             for b in touch[i + 1 :]:
                 if state not in a.writes + b.writes:
                     continue
                 for src, dst in ((a.name, b.name), (b.name, a.name)):
-                    if dst not in _reached(graph, src):
+                    if dst not in _reached(touching, src):
                         yield (
-                            f"graph {graph.name!r}: {a.name} and {b.name} share state {state!r} "
+                            f"graph {graph!r}: {a.name} and {b.name} share state {state!r} "
                             f"and one writes it, but no path of edges leads from {src} to "
                             f"{dst}; without one their order would depend on timing"
                         )
 
 
-def _reached(graph: TaskGraph, start: str) -> set[str]:
+def _reached(touching: Edges, start: str) -> set[str]:
     found, queue = {start}, [start]
     while queue:
         here = queue.pop()
-        new = {e.dst for e in graph.touching[here]} - found
+        new = {e.dst for e in touching[here]} - found
         found |= new
         queue += new
     return found

@@ -292,7 +292,9 @@ class TaskGraph:
             ]
         if problems:
             raise SpecError(*problems)
-        if problems := [*reach_problems(self), *state_problems(self)]:
+        problems += reach_problems(self.edges, self.repetition)
+        problems += state_problems(self.name, self.states, self.tasks, self._touching)
+        if problems:
             raise SpecError(*problems)
 
     def _check_types(self) -> None:
@@ -342,7 +344,7 @@ class TaskGraph:
         return {t.name: t for t in self.tasks}
 
     @cached_property
-    def touching(self) -> Mapping[str, list[Edge]]:
+    def _touching(self) -> Mapping[str, list[Edge]]:
         """Task → the edges into and out of it, self-loops left out."""
         found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
         for e in (edge for edge in self.edges if edge.src != edge.dst):
@@ -364,7 +366,7 @@ class TaskGraph:
     def repetition(self) -> Mapping[str, int]:
         """Firings of each task in one iteration: the least positive solution of the balance
         equations (one for each connected component)."""
-        return MappingProxyType(firings_of(self.name, self.touching, self.edges))
+        return MappingProxyType(firings_of(self.name, self._touching, self.edges))
 
     def to_networkx(self) -> Any:
         """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default

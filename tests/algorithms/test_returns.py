@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,8 @@ from pearl.graph.liveness import live_rows, stored_arrays
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
+from pearl.planning.plan_validation import check_plan
+from pearl.planning.plans import load_plan
 from pearl.runtime.protocol import single_lane
 from pearl.training.trainer import Trainer
 from pearl_devices import Buffers
@@ -292,3 +295,20 @@ def test_a_trace_without_generalised_advantages_is_refused() -> None:
 def test_learners_that_average_gradients_are_refused() -> None:
     with pytest.raises(SpecError, match="adds up its gradient one vector step after another"):
         pearl.plan(pearl.load({**spec("a2c", N_STEP), "limits": {"learners": 2}}))
+
+
+def test_a_plan_says_what_is_kept_and_reads_it_back(tmp_path: Any) -> None:
+    system = pearl.load(spec("a2c", N_STEP))
+    plan = pearl.plan(system)
+    plan.save(tmp_path / "plan.json")
+    again = load_plan(tmp_path / "plan.json")
+    assert again.rollout == plan.rollout == stored_arrays(graph_of(spec("a2c", N_STEP)))
+    assert [e.reach for e in again.edges if e.reach] == [3]
+    assert pearl.compile(system, plan=again).train().status == "done"
+    plan.save(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert "those still to be read, in a circle" in page
+    assert "t..t+3" in page
+    whole = replace(again, edges=tuple(replace(e, reach=0) for e in again.edges))
+    with pytest.raises(SpecError, match="edge rollout_insert → gae of the graph"):
+        check_plan(whole, plan.problem)
