@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,3 +313,12 @@ def test_a_plan_says_what_is_kept_and_reads_it_back(tmp_path: Any) -> None:
     whole = replace(again, edges=tuple(replace(e, reach=0) for e in again.edges))
     with pytest.raises(SpecError, match="edge rollout_insert → gae of the graph"):
         check_plan(whole, plan.problem)
+
+
+def test_the_spec_of_the_page_keeps_a_window() -> None:
+    page = (Path(__file__).parents[2] / "docs/rollouts.md").read_text()
+    text = page.partition("```yaml")[2].partition("```")[0]
+    given = yaml.safe_load(text)["algorithm"]
+    returns = given.pop("returns")
+    graph = graph_of(spec(given.pop("name"), returns, rollout_steps=16, **given))
+    assert {a.array: a.storage for a in stored_arrays(graph)}["rollout.obs"] == "window"
