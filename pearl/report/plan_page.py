@@ -25,6 +25,7 @@ from pearl.report.figures.timeline import timeline
 from pearl.report.lead import percent as rounded_percent
 
 if TYPE_CHECKING:
+    from pearl.planning.runs import Run
     from pearl.spec.system import StaticSpec
     from pearl_devices import Platform
 
@@ -192,16 +193,19 @@ def _calls(plan: Plan, task: str) -> int:
     return next((t.firings for t in plan.tasks if t.task == task), 1)
 
 
-def roofline_section(plan: Plan) -> Section | None:
-    """The kernels under the roofs of their devices."""
-    figure = roofline(plan)
+def roofline_section(
+    plan: Plan, run: Run | None = None, platform: Platform | None = None
+) -> Section | None:
+    """The kernels under the roofs of their devices, as planned, or as a run measured them."""
+    figure = roofline(plan, run, platform)
     if figure is None:
         return None
     most = max(plan.tasks, key=lambda t: t.share_of_period)
     finding = f"{words.short_name(most.task).capitalize()} is bound by {most.bound_by}."
     guide = (
-        "A dot is one call: its arithmetic over its time, against the bytes that it must move at "
-        "least. The line is the most that the device can do, by its figures in Details."
+        f"A dot is one call: its arithmetic over its {'measured' if run else 'predicted'} time, "
+        "against the bytes that it must move at least. The line is the most that the device can "
+        "do, by its figures in Details."
     )
     return Section("Kernels under their roof", finding, guide, (figure,))
 
