@@ -224,6 +224,8 @@ def details(
     ]  # fmt: skip
     if every is not None:
         found.append(Detail(f"All {len(every.rows)} edges", (every.marked(simulated),)))
+    if plan.rollout:
+        found.append(Detail("What is kept of a rollout", (_rollout(plan),)))
     bound = Sentences("", (("", tables.bound_sentence(plan)),)).marked(simulated)
     found.append(Detail("The proof", (facts, bound), note=proof_text(plan)))
     found += more
@@ -233,6 +235,24 @@ def details(
                             (origin.sources_table(platform, used).marked(simulated),)))  # fmt: skip
     found.append(Detail("Words used here", (_glossary(plan),)))
     return tuple(found)
+
+
+STORAGE = {
+    "whole": "all vector steps",
+    "window": "those still to be read, in a circle",
+    "none": "one, read at once",
+}
+
+
+def _rollout(plan: Plan) -> Table:
+    """The arrays of a rollout and their bytes."""
+    total = sum(a.bytes for a in plan.rollout)
+    rows = [(a.array, STORAGE[a.storage], count(a.rows), si(a.bytes, "B")) for a in plan.rollout]
+    rows.append(("together", "", "", si(total, "B")))
+    columns = (
+        Column("array"), Column("kept"), Column("vector steps", "right"), Column("size", "right"),
+    )  # fmt: skip
+    return Table("", columns, tuple(rows))
 
 
 def _glossary(plan: Plan) -> Facts:
