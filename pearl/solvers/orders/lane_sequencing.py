@@ -56,8 +56,8 @@ def best_orders(
 ) -> OrderResult:
     """Orders of least period. Orders that are not below below_s need not be told apart.
 
-    deadline: in `time.monotonic()` seconds; list orders alone are found past it. nodes: of branch
-    and bound. effort: share of the usual swaps. bound_s equals
+    nodes: searched at most. effort: share of the usual steps of modulo schedules. deadline: in
+    `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
     period_s when the search finished, or is at least below_s when it finished without finding
     anything below.
     """
