@@ -92,7 +92,7 @@ def _modelled(
 def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
     """The Estimate of a `FiringCost`, checked."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
-        why = f"it returns {quote(cost)}; needed is a mapping with latency_s, in seconds"
+        why = f"it returns {quote(cost)}; it must be a mapping with latency_s, in seconds"
         raise failed("ESTIMATE", kernel, device, why)
     plain = {"rung": "closed_form", "source": f"own estimate of kind {device.kind}", **cost}
     try:

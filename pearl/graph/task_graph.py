@@ -201,7 +201,7 @@ class Fusion:
         if self.kernel is None:
             object.__setattr__(self, "kernel", Kernel(str(self.name)))
         if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
-            raise SpecError(f"{where}: tasks is {quote(tasks)}; needed are two or more, each once")
+            raise SpecError(f"{where}: tasks is {quote(tasks)}; it must name several, each once")
         if not isinstance(self.kernel, Kernel):
             raise SpecError(f"{where}: kernel is {quote(self.kernel)}; a Kernel is needed")
         object.__setattr__(self, "tasks", tuple(tasks))
@@ -210,7 +210,7 @@ class Fusion:
             sound = set(given) == set(tasks) and not any(explain_misfit(s) for s in given.values())
             if not sound or abs(math.fsum(given.values()) - 1) > 1e-9:
                 raise SpecError(
-                    f"{where}: shares are {quote(self.shares)}; needed is a number of at least 0 "
+                    f"{where}: shares are {quote(self.shares)}; they need a number of at least 0 "
                     f"for each of {', '.join(tasks)}, 1 in all"
                 )
             object.__setattr__(self, "shares", MappingProxyType(dict(given)))

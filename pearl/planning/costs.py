@@ -43,7 +43,7 @@ class Mode:
     def __post_init__(self) -> None:
         tasks, share = self.tasks, self.share
         if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
-            raise SpecError(f"mode: tasks is {quote(tasks)}; needed are names of tasks, each once")
+            raise SpecError(f"mode: tasks is {quote(tasks)}; it must be names of tasks, each once")
         where = f"mode of {', '.join(tasks)} on {quote(self.device)}"
         for name, fits, needed in (
             ("device", isinstance(self.device, str), "the name of a device"),
@@ -201,7 +201,7 @@ class CostTable:
                         raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
                 case _:
                     raise SpecError(
-                        f"cost table: pair_extra_s has {quote(pair)}; needed are two pairs of a "
+                        f"cost table: pair_extra_s has {quote(pair)}; it must have two pairs of a "
                         "task and the key of its mode: (device, variant, width)"
                     )
 

@@ -202,7 +202,7 @@ def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Repl
         if not environments.get(task):
             problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
         elif len(rows) != t.replicas or rows != list(range(len(rows))):
-            needed = f"needed are 0 to {t.replicas - 1}"
+            needed = f"they must be 0 to {t.replicas - 1}"
             problems.append(f"plan: task {task} has replicas {rows}; {needed}")
         elif len(t.shares) != t.replicas or sum(t.shares) != environments[task]:
             problems.append(

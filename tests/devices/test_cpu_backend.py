@@ -286,5 +286,5 @@ def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> 
         1,
     ]
     inference = next(k for k in kernels if k.kind == "inference.dqn")
-    with pytest.raises(UnsupportedError, match="gradient steps alone have threads of torch"):
+    with pytest.raises(UnsupportedError, match="only gradient steps use threads of torch"):
         cpu.bind(inference, "torch-2", filled([inference]))

@@ -332,7 +332,7 @@ def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None
     for call in calls:
         for _ in range(3):  # the first rows of both groups, and one more step whose rows were cut
             call()
-        with pytest.raises(ValueError, match="more episodes were cut than it keeps last frames of"):
+        with pytest.raises(ValueError, match="more episodes were cut than it has last frames for"):
             call()
 
 

@@ -288,7 +288,7 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             "algorithm: {name: dqn, env: 'os:getcwd'}\n",
             ["s.yaml:1: algorithm.env: given 'os:getcwd'; os is a module of Python's standard "
-             "library, and nothing of that is called; name code of your own or of a package"],
+             "library, and PEARL calls none of its code; name your own code or a package's"],
         ),
         (
             "algorithm: {name: dqn, env: 'tests.graphs:X'}\n",

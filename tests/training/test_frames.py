@@ -117,7 +117,7 @@ def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:
         world.write(time, range(ENVS), [buffers])
         call()
     world.write(102, range(ENVS), [buffers])
-    with pytest.raises(ValueError, match="more episodes were cut than it keeps last frames of"):
+    with pytest.raises(ValueError, match="more episodes were cut than it has last frames for"):
         call()
 
 

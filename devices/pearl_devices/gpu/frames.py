@@ -28,18 +28,18 @@ STORED = "action reward terminated truncated"
 
 
 def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
-    """(places in the ring of frames, bytes of a frame, slots of last frames, frames before the
-    newest in a stack)."""
+    """(places in the ring of frames, bytes of a frame, slots of last frames, earlier frames in a
+    stack)."""
     stack = kernel.dim("stack")
     places = kernel.dim("capacity") + (stack - 1) * kernel.dim("apart")
     return places, kernel.dim("obs") // stack, kernel.dim("ends"), stack - 1
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_insert: writes the newest frames of step.*, at the cursor; two launches.
+    """Bind replay_insert: write the newest frames of step.* at the cursor; two launches.
 
-    A firing that would need more last frames than are kept says so in the host's memory; the call
-    that finds it there is a ValueError.
+    A firing that needs more last frames than are kept sets a word in the host's memory. The next
+    call that reads the word raises ValueError.
     """
     n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
     places, size, ends, most = _sizes(kernel)
@@ -96,7 +96,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         insert()
         if int(told):
             raise ValueError(
-                "replay: more episodes were cut than it keeps last frames of; cut them later, or "
+                "replay: more episodes were cut than it has last frames for; cut them later, or "
                 "store whole observations (frame_stack: 0)"
             )
 
@@ -104,7 +104,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     arrays = as_tensors(arrays, driver)
     before, least = draws(kernel, arrays, driver)
     places, size, ends, most = _sizes(kernel)

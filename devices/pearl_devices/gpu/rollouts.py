@@ -1,5 +1,5 @@
-"""Rollouts on a GPU: storing vector steps, generalised advantages, and the copy of parameters to
-the side that acts; see `sources/copies.cu` and `sources/advantages.cu`."""
+"""Rollouts on a GPU: storing vector steps, generalised advantages, and copying parameters to the
+acting side; see `sources/copies.cu` and `sources/advantages.cu`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 
 MOST_BLOCKS = 256
-"""Blocks of a copy; each takes several parts of a long one."""
+"""Blocks of a copy; with more pieces, a block copies several."""
 SPAN = 32
-"""Environments whose advantages a block traces."""
+"""Environments per block of the advantages."""
 
 
 def copies(kernel: Kernel) -> Program:
-    """The program that copies."""
+    """Return the program that copies."""
     return Program("copies.cu", {"CONTINUOUS": int(bool(kernel.dims.get("act", 1)))})
 
 
@@ -25,7 +25,7 @@ def _blocks(numbers: int) -> int:
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """rollout.* at rollout.at ← step.*, act.log_prob and, of continuous actions, act.sample."""
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     import torch
 
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "log_prob")
@@ -49,14 +49,14 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def judging(kernel: Kernel) -> tuple[Program, Pass]:
-    """The program of advantages, and how its forward pass is cut."""
+    """Return the program of advantages, and how its forward pass is split."""
     found = cut(kernel.layers("critic"), kernel.dim("envs") * kernel.dim("horizon"))
     constants = found.constants(curved=bool(kernel.dim("tanh")))
     return Program("advantages.cu", constants), found
 
 
 def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
     import torch
 
     source, found = judging(kernel)
@@ -91,7 +91,7 @@ def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_sync(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """policy.X ← learner.X, of one network or two."""
+    """Bind param_sync: policy.X ← learner.X, of one network or two."""
     names = str(kernel.args["network"]).split("+")
     pairs = [(arrays[f"learner.{name}"], arrays[f"policy.{name}"]) for name in names]
     sizes = [policy.numel() for _, policy in pairs]

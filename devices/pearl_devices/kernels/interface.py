@@ -1,7 +1,7 @@
-"""Kernels of the user's own between environments and the network that acts: what they change, and
+"""User-defined kernels between environments and the acting network: which rows they change, and
 which of their arrays belong to the policy (`pearl_devices.primitives.envs.interface` runs them).
 
-`Kernel.interface` of a kernel that acts has them in the order in which they fire.
+`Kernel.interface` of an acting kernel lists them in firing order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ OBSERVED: Changed = "env.obs"
 TAKEN: Changed = "act.action"
 
 STATISTICS = "normalise.obs"
-"""The mean and variance of observations where the environments' own kernel normalises them."""
+"""Mean and variance of observations that env_step normalises."""
 
 
 def changes(kernel: Kernel) -> tuple[Changed, ...]:
-    """Which of observations and actions a kernel of the user's own writes; none for any other."""
+    """Whether a user-defined kernel writes observations, actions or both; empty for other
+    kernels."""
     kind = _kind(kernel)
     if kind.structure != "own":
         return ()
@@ -31,12 +32,12 @@ def changes(kernel: Kernel) -> tuple[Changed, ...]:
 
 
 def resized(kernel: Kernel, rows: int) -> Kernel:
-    """The same kernel for so many rows."""
+    """Return the same kernel for `rows` rows."""
     return replace(kernel, dims={**kernel.dims, "envs": rows})
 
 
 def misfit(kernel: Kernel) -> str:
-    """Why the rows that a kernel changes are not its size `envs`; empty where they are."""
+    """Why the rows that a kernel changes differ from its size `envs`; empty if they agree."""
     envs = kernel.dims.get("envs")
     if not isinstance(envs, int):
         return f"it has no size 'envs', only {sorted(kernel.dims)}"
@@ -49,9 +50,9 @@ def misfit(kernel: Kernel) -> str:
 
 
 def kept(kernel: Kernel) -> dict[str, Spec]:
-    """The arrays that a kernel reads in evaluation as training left them: those of its record whose
-    shape does not depend on the number of environments, but what it changes and what every copy of
-    its task has of its own."""
+    """The arrays that a kernel reads in evaluation as training left them. Their shape does not
+    depend on the number of environments. Arrays that the kernel changes, and arrays that each copy
+    of its task has separately, are left out."""
     kind, envs = _kind(kernel), kernel.dim("envs")
     other = kind.arrays(resized(kernel, envs + 1))
     apart = (*changes(kernel), *chosen(other, kind.per_copy))
@@ -63,7 +64,7 @@ def kept(kernel: Kernel) -> dict[str, Spec]:
 
 
 def states(acting: Kernel) -> dict[str, Spec]:
-    """The arrays of all kernels in `acting.interface` that belong to the policy."""
+    """The policy's arrays of all kernels in `acting.interface`."""
     return {name: spec for each in acting.interface for name, spec in kept(each).items()}
 
 

@@ -1,10 +1,10 @@
 """The kinds of algorithms that learn from rollouts, such as PPO and A2C.
 
-Sizes of inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), actor. Of update.*:
-envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps (gradient steps
-of all epochs). Of rollout.ppo and iteration.*: those of their parts together. Where actions are
-factored `act` is the number of components and `choices` that of all their choices; `scheduled` (1)
-where learning rates have schedules, `stops` (1) where a target divergence ends gradient steps.
+Sizes of inference.ppo: envs, obs, act, tanh (1 if hidden layers use tanh, else 0), actor. Of
+update.*: envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps
+(gradient steps of all epochs). Of rollout.ppo and iteration.*: those of their parts. If actions are
+factored, `act` is the number of components and `choices` the total number of choices. `scheduled`
+is 1 if learning rates have schedules, `stops` is 1 if a target divergence ends gradient steps.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Variant, Work, primitive
 from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
 
-# Counted from the formulas. For each discrete action or component of a continuous one, a draw and
-# its log density (exp, uniform or normal, square, logarithms); ratio, clipping, value error and
-# their gradients, a row of a minibatch; square, sum and scale of a gradient that is clipped, a
-# parameter.
+# Counted from the formulas. Per discrete action or continuous component: a sample and its log
+# density (exp, uniform or normal, square, logarithms). Per minibatch row: ratio, clipping, value
+# error and their gradients. Per parameter: square, sum and scale of a clipped gradient.
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
 
 
 def dense(k: Kernel) -> bool:
-    """Whether its networks are dense layers."""
+    """Whether all its networks are dense layers."""
     return not k.modules
 
 
 def unfactored(k: Kernel) -> bool:
-    """Whether an action is one choice, or continuous."""
+    """Whether an action is one discrete choice or continuous."""
     return not k.dims.get("choices")
 
 
@@ -62,19 +61,19 @@ def _passes(k: Kernel) -> Mapping[str, Passes]:
 
 
 def _choices(k: Kernel) -> int:
-    """Discrete actions, or components of a continuous one."""
+    """The number of discrete actions, or of components of a continuous action."""
     return k.layers("actor")[-1]
 
 
 def _draw_work(k: Kernel) -> Work:
     flops, read, written, resident = acting_work(k)
     n = k.dim("envs")
-    more = F32 + action_bytes(k)  # density, and what was drawn
+    more = F32 + action_bytes(k)  # density and sample
     return flops + DRAW_FLOPS * n * _choices(k), read, written + n * more, resident
 
 
 def _draw_arrays(k: Kernel) -> dict[str, Spec]:
-    """Densities and samples beside the actions, and no constants of exploration."""
+    """Arrays of densities and samples beside the actions, without constants of exploration."""
     n, act = k.dim("envs"), continuous(k)
     specs = {name: spec for name, spec in acting_arrays(k).items() if name != "explore"}
     specs["policy.actor"] = ((size(k) + act,), "float32")
@@ -107,7 +106,7 @@ INFERENCE = KernelKind(
 
 
 def _update_work(k: Kernel) -> Work:
-    """All gradient steps on a rollout; their number is `steps`."""
+    """The work of all gradient steps on a rollout, `steps` in number."""
     flops, _, _, resident = gradient_work(k, _passes(k))
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
     held = sum(size(k, name) for name in ("actor", "critic"))
@@ -121,7 +120,7 @@ _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
 
 
 def _update_arrays(k: Kernel) -> dict[str, Spec]:
-    """Of the rollout what the loss of PPO and A2C reads."""
+    """The arrays that the loss of PPO and A2C reads from the rollout."""
     names = ("clip_norm", "clip", "value_clip", "entropy", "value_weight", "normalise", "anneal")
     specs: dict[str, Spec] = {
         **{name: spec for name, spec in rows(k).items() if name in _READ},
@@ -141,7 +140,7 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def _own_arrays(k: Kernel) -> dict[str, Spec]:
-    """The whole rollout, for a loss of the user's own."""
+    """The whole rollout, for a user-defined loss."""
     return rows(k) | _update_arrays(k)
 
 
@@ -155,8 +154,8 @@ def update(
     horizons: tuple[int, int] = (8, 256),
     minibatches: bool = False,
 ) -> KernelKind:
-    """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
-    computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
+    """Return the kind that takes gradient steps on a rollout. native: its loss is that of PPO and
+    A2C; else the torch loss computes it, and the work of the passes is assumed."""
     variants = {"native": primitive("updates.ppo:bind_update", fits=dense)} if native else {}
     torch = primitive("torch.on_policy:bind_update", fits=with_loss, on_host=counters)
     return KernelKind(
@@ -186,7 +185,7 @@ def update(
 
 
 _ACTING = ("envs", "obs", "act", "choices", "tanh")
-"""Sizes of a part that acts, but for its network."""
+"""Sizes of an acting part, without its network."""
 
 
 def _rollout_parts(k: Kernel) -> Parts:
@@ -217,7 +216,7 @@ ROLLOUT = KernelKind(
 
 
 def iteration(of: KernelKind) -> KernelKind:
-    """The kind that runs a rollout, judges it and learns from it by `of`, in one call."""
+    """Return the kind that runs a rollout, its advantages and the steps of `of`, in one call."""
 
     def rest(k: Kernel) -> Parts:
         sizes = {"actor": parameters(k.layers("actor")) + continuous(k)}

@@ -1,7 +1,7 @@
-"""Rollouts: vector steps stored one after another, then judged as a whole.
+"""Rollouts: vector steps stored one after another, then valued as a whole.
 
-Sizes of rollout_insert: envs, obs, act, horizon (vector steps of a rollout). Of gae: those, tanh
-(hidden layers of tanh: 0 or 1) and the network critic.
+Sizes of rollout_insert: envs, obs, act, horizon (vector steps of a rollout). Of gae: the same, tanh
+(1 if hidden layers use tanh, else 0) and the network critic.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primit
 from pearl_devices.kernels.replay import row_bytes
 
 GAE_FLOPS = 9
-"""Delta, advantage and return of a step."""
+"""Flops of delta, advantage and return of a step."""
 _ADVANTAGES, _TRACE = 17, 4
-"""Torch operations of generalised advantages: of a rollout, and of each of its steps."""
+"""Torch operations of generalised advantages: per rollout, and per step."""
 _ROW = 7
 """Copies that store one vector step."""
 
@@ -53,7 +53,7 @@ def _insert_arrays(k: Kernel) -> dict[str, Spec]:
 def _gae_work(k: Kernel) -> Work:
     layers, envs, own = k.layers(), k.dim("envs"), k.modules.get("critic")
     stored = envs * k.dim("horizon")
-    # Values of every row, and of what follows the last ones.
+    # Values of every row, and of the observations after the last rows.
     values = (stored + envs) * own.flops if own else forward_flops(layers, stored + envs)
     rows = min(stored, 128)
     return (
@@ -82,7 +82,7 @@ def _gae_operations(k: Kernel) -> float:
 
 
 def counted(name: str) -> bool:
-    """Whether an array has numbers that a torch program reads."""
+    """Whether a torch program reads the array as numbers."""
     return name == "rollout.at" or name.startswith("hyper.")
 
 

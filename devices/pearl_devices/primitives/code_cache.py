@@ -69,29 +69,30 @@ USED_FILES = frozenset(
         "torch_threads.py",
     ]
 )
-"""The kernels, and what of `OWN` they import, directly or through others, since a constant from
-there becomes machine code. The tests follow the imports and name a file that is missing here."""
+"""The kernels, and the modules of `OWN` that they import directly or indirectly, because constants
+of those modules become machine code. Tests follow the imports and name a missing file."""
 
 FOLDER = "pearl-kernels"
 KEPT = 4
-"""Number of digests whose machine code stays in the cache: those used last."""
+"""Number of digests whose machine code stays in the cache, the most recently used first."""
 
 IN_USE = "in-use"
-"""The file of a digest's folder that every process using the folder holds a shared lock on."""
+"""File in a digest's folder; every process that uses the folder holds a shared lock on the file."""
 
 _COMPILER = (b"numba", b"primitives.native", b"code_cache import compiled")
 """A file outside `OWN` that compiles functions has one of these words."""
 
 _ONLY_READ = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS, errno.EPERM, errno.EACCES)
-"""What a file system without locks, or one that cannot be written, answers to `_locked`."""
+"""Error numbers of `_locked` on a file system without locks, or one that cannot be written."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """The files that machine code may come from, as they were when first read.
 
-    digest: of them, the compiler and the processor. names: path → package-relative name. stamps:
-    path → (st_mtime_ns, st_size).
+    digest: of the files, the compiler and the processor.
+    names: path → package-relative name.
+    stamps: path → (st_mtime_ns, st_size).
     """
 
     digest: str
@@ -111,8 +112,8 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 @functools.cache
 def sources() -> Sources:
-    """The files of `OWN` that kernels use, and those of the other `PACKAGES` that compile
-    functions."""
+    """Return the files of `OWN` that kernels use, and the files of the other `PACKAGES` that
+    compile functions."""
     names, stamps = {}, {}
     whole = hashlib.sha256(repr(_compiler()).encode())
     for package in PACKAGES:
@@ -168,7 +169,8 @@ def _kept_nowhere(root: Path, why: str) -> None:
 
 
 def _held(root: Path, digest: str) -> Path:
-    """The folder of this digest, which no other process removes while this one lives."""
+    """Lock and return the folder of this digest; no other process removes it while this one
+    lives."""
     mine = root / digest
     for _ in range(100):
         new = not mine.is_dir()
@@ -223,11 +225,11 @@ def _used_s(old: Path) -> float:
 
 
 _changed: set[str] = set()
-"""Sources imported otherwise than `sources` has read them: what is kept is not of them."""
+"""Files that were imported in another version than `sources` read; their code is not cached."""
 
 
 class _Locator(InTreeCacheLocator):
-    """numba's, for a file of `sources`, in `folder`."""
+    """numba's cache locator, for files of `sources`, in `folder`."""
 
     def __init__(self, function: Any, file: str) -> None:
         super().__init__(function, file)
@@ -251,7 +253,7 @@ class _Files(IndexDataCacheFile):
     def load(self, key: Any) -> Any:
         try:
             of, data = super().load(key) or (None, None)
-        except Exception:  # whatever damaged bytes make pickle do
+        except Exception:  # unpickling damaged bytes may raise anything
             return None
         return data if of == key else None
 
@@ -262,7 +264,7 @@ class _Files(IndexDataCacheFile):
         try:
             _check(self._index_path)
             return super()._load_index()
-        except Exception:  # as above; a missing file is one, too
+        except Exception:  # as above, or the file is missing
             return {}
 
     def _load_data(self, name: str) -> Any:
@@ -340,12 +342,12 @@ class _Kept(FunctionCache):
         if _changed:
             return None
         rtsys.initialize(target_context)
-        with suppress(LookupError):  # a function that it calls has changed: compile
+        with suppress(LookupError):  # a called function has changed: compile again
             return self._load_overload(sig, target_context)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if sources().unchanged():  # else it may be of newer ones
+        if sources().unchanged():  # else the code may be of newer files
             try:
                 super().save_overload(sig, data)
             except OSError as error:

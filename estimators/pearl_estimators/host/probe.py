@@ -85,7 +85,9 @@ class CpuProbe:
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"probe: {name} is {value}; it must be finite and above 0")
         if absent := [s for s in SIDES if str(s) not in self.products]:
-            raise ValueError(f"probe: no rate of products of side {absent}; needed are {SIDES}")
+            raise ValueError(
+                f"probe: no rate of products of side {absent}; the sides must be {SIDES}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object."""

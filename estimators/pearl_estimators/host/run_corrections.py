@@ -89,7 +89,7 @@ class IterationStats:
         if not all(map(math.isfinite, numbers)) or not abs(total - 1) < 1e-6 or self.runs < 1:
             raise ValueError(
                 f"learned from runs: off {self.off}, runs {self.runs}, shares that make {total}; "
-                "needed are finite numbers, at least one run and shares that make 1"
+                "they must be finite numbers, at least one run and shares that make 1"
             )
 
     @property

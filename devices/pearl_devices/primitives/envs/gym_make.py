@@ -29,7 +29,7 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
     PEARL disables gymnasium's checker: the checker only warns, and in PEARL a wrong shape, a NaN or
     an infinity is an error.
 
-    stack: how many of its last observations (frames of uint8) an environment observes; 0: only the
+    stack: number of last observations (frames of uint8) that an environment observes; 0: only the
         last one, of any kind.
 
     Raises:
@@ -119,7 +119,7 @@ def is_cartpole(env: Batch) -> bool:
 
 
 def seeds(buffers: Buffers, envs: int, attempt: int = 0) -> list[int]:
-    """Return one seed for each environment, from the key, the firings done and the attempt."""
+    """Return one seed per environment, drawn from the key, the firings done and the attempt."""
     rng = buffers["rng.env_step"]
     base = np.uint64(stream(rng[0], rng[1] + np.uint64(attempt << 48)))
     return [int(bits(base, n)) >> 33 for n in range(envs)]

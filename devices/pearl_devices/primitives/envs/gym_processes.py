@@ -1,8 +1,9 @@
-"""env_step on gymnasium's environments, each in a process of its own: they wait at the same time.
+"""env_step on gymnasium's environments, each in a process of its own, so that they wait in
+parallel.
 
-All are asked, then answered one after the other, by the code of `SingleSteps`. So seeds, failures,
-restarts and snapshots are those of environments that are stepped one after the other, and the
-results have the same bits as long as an environment depends on its own generator and actions alone.
+All requests are sent, then the code of `SingleSteps` reads the answers in order. So seeds,
+failures, restarts and snapshots are the same as for environments stepped one after another. Results
+have the same bits if an environment depends on its own generator and actions alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ProcessSteps(SingleSteps):
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """env_step through gymnasium in processes: makes and resets the environments."""
+    """Bind env_step through gymnasium in processes: make and reset the environments."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     envs = started(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)

@@ -1,4 +1,4 @@
-"""Steps of gymnasium's environments, one after the other; what steps of a batch share with them."""
+"""Steps of gymnasium's environments one after another, and the code that batches share."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from pearl_devices.primitives.envs.spaces import choices, given, pixels
 from pearl_devices.primitives.envs.spaces import scale as scale_of
 
 ATTEMPTS = 3
-"""An environment that fails so often in a row, though it is made anew each time, is given up."""
+"""An environment that fails this often in a row, though it is made again each time, is given up."""
 
 State = dict[str, Any]
-"""What brings an environment back, as JSON."""
+"""Data that restores an environment, as JSON."""
 
 
 class EnvStep:
-    """A bound env_step: what stepping environments one by one and in a batch have in common."""
+    """A bound env_step: the common part of stepping environments one by one and in a batch."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
         self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
         self.obs_space, self.action_space = obs_space, action_space
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
         self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-        self.first = 0  # number of the first one, where others are stepped elsewhere
+        self.first = 0  # number of the first environment here, if others are stepped elsewhere
         self.on_failure: Callable[[str, int], None] | None = None
-        self.since_s: float | None = None  # monotonic; None: none is being asked
+        self.since_s: float | None = None  # monotonic; None: no call is running
         self.cut = np.zeros(self.envs, np.uint8)
         self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
         factored = choices(action_space)
@@ -82,7 +82,7 @@ class EnvStep:
             )
 
     def begin(self) -> None:
-        """After the first reset: no step done."""
+        """Clear the counters after the first reset."""
         b = self.buffers
         b["env.elapsed"][:] = 0
         b["env.return"][:] = 0.0
@@ -163,7 +163,7 @@ class EnvStep:
             raise EnvironmentFailed(reason) from error
         if attempt > ATTEMPTS:
             raise EnvironmentFailed(
-                f"{reason}; it was made anew {ATTEMPTS} times, and failed each time"
+                f"{reason}; it was made again {ATTEMPTS} times and failed each time"
             ) from error
         self.on_failure(reason, lost)
 
@@ -172,17 +172,17 @@ class EnvStep:
         return [{}]
 
     def restore(self, states: list[State]) -> None:
-        """Bring the environments to the states of a `snapshot`.
+        """Restore the environments to the states of a `snapshot`.
 
         The arrays must be as they were after binding.
 
         Raises:
-            ValueError: An environment does not come back in the same state.
+            ValueError: An environment does not return to the same state.
         """
         raise ValueError(
-            f"environment {self.name!r} steps {self.envs} in one batch, which does not tell its "
-            f"state, so that it cannot come back as it was; fewer than {BATCHED} environments are "
-            "stepped alone and can"
+            f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
+            f"state, so it cannot be restored; fewer than {BATCHED} environments are stepped "
+            "alone and can be restored"
         )
 
     def end(self, index: int) -> None:
@@ -195,7 +195,7 @@ class EnvStep:
 
 
 class SingleSteps(EnvStep):
-    """Steps environments one after the other and restarts those that end."""
+    """Steps environments one after another and restarts those whose episodes end."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[Single]) -> None:
         first = envs[0]
@@ -213,7 +213,8 @@ class SingleSteps(EnvStep):
         self.begin()
 
     def actions(self) -> Any:
-        """What each environment takes: a Python integer, or an array of its space's type."""
+        """The actions as each environment takes them: Python integers, or arrays of its space's
+        type."""
         found = given(self.action_space, self.buffers["act.action"])
         return found.tolist() if self.discrete else found
 
@@ -231,7 +232,7 @@ class SingleSteps(EnvStep):
                 self.since_s = None
                 next_obs[n] = self.flat(seen, n)
                 reward[n] = value
-            except Exception as error:  # an environment is a program of others: whatever it raises
+            except Exception as error:  # the environment's code may raise anything
                 stop, cut = self.anew(n, action, error)
             else:
                 b["env.return"][n] += value
@@ -252,24 +253,24 @@ class SingleSteps(EnvStep):
         self.restarted(ended)
 
     def restarted(self, ended: list[int]) -> None:
-        """The next episodes of environments whose last ones have ended."""
+        """Begin new episodes in environments whose episodes have ended."""
         for n in ended:
             self.end(n)
             self.restart(n)
 
     def origin(self, n: int) -> State | None:
-        """The state of an environment's generator before a reset."""
+        """Return the state of an environment's generator before a reset."""
         return generator_state(self.all[n])
 
     def restart(self, n: int) -> None:
-        """The next episode of an environment whose last one has ended."""
+        """Begin a new episode in an environment whose episode has ended."""
         try:
             self.since_s = monotonic()
             self.origins[n], self.taken[n] = self.origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
-        except EnvironmentFailed:  # it offers a mask, and would again
+        except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
-        except Exception as error:  # an environment is a program of others: whatever it raises
+        except Exception as error:  # the environment's code may raise anything
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
     def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
@@ -290,14 +291,14 @@ class SingleSteps(EnvStep):
         self.seen[n] = seen
 
     def renew(self, n: int, error: BaseException, out: Array, *, lost: int, tried: int = 0) -> int:
-        """Makes an environment anew after `error`, its first observation in row n of `out`; how
-        often that was tried so far."""
+        """Make an environment again after `error`; write its first observation into row n of `out`.
+        Return the number of attempts, of which `tried` were made before."""
         while True:
             tried += 1
             self.since_s = None
             self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
             try:
-                with suppress(Exception):  # it has failed; whether it can end does not matter
+                with suppress(Exception):  # it has failed; a failing close does not matter
                     self.all[n].close()
                 made = self.made()
                 seed = seeds(self.buffers, self.envs, tried)[n]
@@ -311,13 +312,14 @@ class SingleSteps(EnvStep):
                 error, lost = another, 0
 
     def made(self) -> Single:
-        """One more of these environments."""
+        """Make one more of these environments."""
         made = make(self.name, self.args, 1, self.stack)
         assert isinstance(made, list)
         return made[0]
 
     def anew(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
-        """After a failed step: the step of a new environment from its first observation."""
+        """After a failed step, make the environment again and step it from its first
+        observation."""
         b, tried, lost = self.buffers, 0, 1
         while True:
             tried = self.renew(n, error, b["step.obs"], lost=lost, tried=tried)
@@ -341,7 +343,8 @@ class SingleSteps(EnvStep):
             return stop, cut
 
     def without_nan(self, actions: Any) -> list[int]:
-        """Makes anew whichever gave what is not finite; the numbers of the episodes that end."""
+        """Make environments again that gave a non-finite value; return the numbers of ended
+        episodes."""
         b = self.buffers
         for n in range(self.envs):
             try:
@@ -368,7 +371,7 @@ class SingleSteps(EnvStep):
             ValueError: The number of environments differs, or an episode cannot be repeated.
         """
         if len(states) != self.envs:
-            raise ValueError(f"{len(states)} environments were kept, and there are {self.envs}")
+            raise ValueError(f"{len(states)} environments were stored, and there are {self.envs}")
         for n, state in enumerate(states):
             name = f"environment {self.name!r}, number {self.first + n}"
             if "actions" not in state:
@@ -381,18 +384,18 @@ class SingleSteps(EnvStep):
             kept, found = unpacked(state["observation"]), self.flat(seen, n)
             if not np.array_equal(kept, found):
                 raise ValueError(
-                    f"{name} did not come back as it was: {len(taken)} steps after its reset it "
-                    f"observes {found}, and had observed {kept}; it does not follow from its "
-                    "generator and its actions alone"
+                    f"{name} was not restored: {len(taken)} steps after its reset it "
+                    f"observes {found} instead of {kept}; it depends on more than its "
+                    "generator and its actions"
                 )
             self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
         self.cut[:] = 0
 
     def actions_of(self, state: State) -> list[Any]:
-        """The actions that `snapshot` kept, as an environment takes them."""
+        """Return the actions that `snapshot` stored, as an environment takes them."""
         actions = unpacked(state["actions"])
         return actions.tolist() if self.discrete else list(actions)
 
     def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
-        """The observation of an environment after a reset from `origin` and these actions."""
+        """Return an environment's observation after a reset from `origin` and these actions."""
         return replayed(self.all[n], origin, actions)

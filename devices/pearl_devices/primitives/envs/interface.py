@@ -1,10 +1,10 @@
-"""`Interface`: what stands between an environment and the network of a policy, in one object.
+"""`Interface`: the transformations between an environment and the network of a policy.
 
-In order: pixels are scaled to 0 … 1, observations are normalised by mean and variance, kernels of
-the user's own change them, the network chooses, kernels of the user's own change its actions. The
-statistics and the arrays of these kernels stay as training left them. The evaluation through
-gymnasium and `pearl.Policy` go through this object; the native evaluation has no kernels of the
-user's own, and computes the same normalisation in its loop.
+In order: pixels are scaled to 0 … 1, observations are normalised by mean and variance, user-defined
+kernels change them, the network chooses, user-defined kernels change its actions. The statistics
+and the arrays of these kernels stay as training left them. Evaluation through gymnasium and
+`pearl.Policy` use this object. The native evaluation has no user-defined kernels, and computes the
+same normalisation in its loop.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Array = npt.NDArray[Any]
 class Interface:
     """Bound to the arrays of one policy, which it reads at each call.
 
-    acting: the kernel that acts, with its `interface`.
-    states: the arrays of `kernels.interface.states`, and STATISTICS where observations are
-        normalised, by name.
-    pixels: (first, end) of the components that are pixels of images.
+    acting: the acting kernel, with its `interface`.
+    states: arrays of `kernels.interface.states`, and STATISTICS if observations are normalised, by
+        name.
+    pixels: (first, end) of observation components that are pixels of images.
     clip, epsilon: of the normalisation, as in `normalise.options`.
     """
 
@@ -54,10 +54,10 @@ class Interface:
         ]
 
     def observe(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Observations (R, O) as the environment gives them, to those that the network reads.
+        """Return observations (R, O) of the environment as the network reads them.
 
         Raises:
-            KernelFailed: a function of the user's own failed.
+            KernelFailed: a user-defined function failed.
         """
         if self._scale is not None:
             rows = rows * self._scale
@@ -70,15 +70,15 @@ class Interface:
         return self.passed(OBSERVED, rows)
 
     def take(self, actions: Array) -> Array:
-        """Actions (R) or (R, A) as the network chose them, to those that the environment takes.
+        """Return actions (R) or (R, A) of the network as the environment takes them.
 
         Raises:
-            KernelFailed: a function of the user's own failed.
+            KernelFailed: a user-defined function failed.
         """
         return self.passed(TAKEN, actions)
 
     def passed(self, what: str, rows: Array) -> Array:
-        """Rows after the kernels of the user's own that change them. what: OBSERVED or TAKEN."""
+        """Return rows after the user-defined kernels that change them. what: OBSERVED or TAKEN."""
         for changed, kernel in self._kernels:
             if changed == what:
                 rows = kernel(what, rows)
@@ -86,9 +86,9 @@ class Interface:
 
 
 class Passing:
-    """The `in_evaluation` function of a kernel of the user's own.
+    """The `in_evaluation` function of a user-defined kernel.
 
-    states: the arrays that it can read and not write.
+    states: arrays that it can read but not write.
     """
 
     def __init__(self, kernel: Kernel, states: Mapping[str, Array]) -> None:
@@ -99,7 +99,8 @@ class Passing:
             array.flags.writeable = False
 
     def __call__(self, what: str, rows: Array) -> Array:
-        """What it makes of a copy of `rows`, which it finds as `what`.
+        """Return a copy of `rows` as the function changes it. The function finds the copy as
+        `what`.
 
         Raises:
             KernelFailed: it failed.
@@ -109,7 +110,7 @@ class Passing:
             self.kernel = resized(self.kernel, len(rows))
         try:
             self._function(self.kernel, arrays)
-        except Exception as error:  # a function of the user's own may raise anything
+        except Exception as error:  # user-defined functions may raise anything
             text = f"{type(error).__name__}: {user_imports.reason(error)}"
             where = f"kernel kind {self.kernel.kind}: {self.program}"
             raise KernelFailed(f"{where} failed in evaluation: {text}") from error

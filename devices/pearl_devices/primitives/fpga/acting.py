@@ -1,6 +1,6 @@
-"""Forward passes as the simulated FPGA computes them; the host chooses the actions.
+"""Forward passes in the arithmetic of the simulated FPGA.
 
-The engine returns the outputs; exploring, the bounds of actions and their tanh are the host's.
+The engine returns the outputs. The host computes exploration, action bounds and tanh.
 """
 
 from __future__ import annotations

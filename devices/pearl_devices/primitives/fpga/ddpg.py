@@ -1,4 +1,4 @@
-"""DDPG's gradient steps as the simulated FPGA computes them; `primitives.updates.ddpg` is the
+"""DDPG's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.ddpg` has the
 host's."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pearl_devices.primitives.updates.stop_word import ended
 
 @exact
 def curve(z, table):
-    """tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
+    """Return tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
     size = flush(abs(z))
     at = min(np.int64(size * np.float32(64.0)), table.shape[0] - 1) if size < 8.0 else 511
     past = flush(size - table[at, 0])
@@ -148,7 +148,7 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """What `step` takes after the batch."""
+    """The arguments of `step` after the batch."""
     samples, act = kernel.dim("batch"), kernel.dim("act")
     actor, critic = _net("actor", kernel, buffers), _net("critic", kernel, buffers)
     inputs = kernel.layers("critic")[0]

@@ -1,4 +1,4 @@
-"""DQN's gradient steps as the simulated FPGA computes them; `primitives.updates.dqn` is the
+"""DQN's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.dqn` has the
 host's."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def step(
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, d_out, deltas, grad, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch. both (2·rows, obs): flushed observations, then next ones."""
+    """One gradient step on one batch. both (2·rows, obs): flushed observations, then successors."""
     samples, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     for b in range(samples):
         for c in range(inputs):
@@ -91,7 +91,7 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """What `step` takes after the batch."""
+    """The arguments of `step` after the batch."""
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     names = (
         "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",

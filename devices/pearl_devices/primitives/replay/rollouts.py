@@ -4,8 +4,8 @@ rollout.* holds T vector steps of N environments, time first. The advantages (Sc
 
     delta_t = reward_t + gamma · V(next_t) − V(obs_t),  A_t = delta_t + gamma · lambda · A_{t+1}
 
-where an episode ends A_{t+1} is 0. V(next_t) is 0 after a termination, and after a truncation or at
-the end of the rollout the value of the true successor, not of the observation after a reset.
+A_{t+1} is 0 where an episode ends. V(next_t) is 0 after a termination. After a truncation, or at
+the end of the rollout, it is the value of the true successor, not of the observation after a reset.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.native import bound, fast, fast_apart
 
 BLOCK = 128
-"""Rows of a pass for values, about: their activations stay in the caches."""
+"""Approximate rows of a pass for values, so that their activations stay in the caches."""
 
 
 class VectorStep(NamedTuple):
-    """What a vector step leaves behind: step.* and what the policy says of its action."""
+    """The results of a vector step: step.*, and the policy's numbers about its action."""
 
     obs: Any
     action: Any
@@ -36,7 +36,7 @@ class VectorStep(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """rollout.*: the same with an axis of time before, and advantages (T, N)."""
+    """rollout.*: the same arrays with a leading time axis, and advantages (T, N)."""
 
     obs: Any
     action: Any
@@ -53,7 +53,7 @@ class Rollout(NamedTuple):
 
 @fast
 def put(source, target):
-    """target ← source, element by element (to assign slices takes seconds to compile)."""
+    """target ← source, element by element (numba takes seconds to compile slice assignments)."""
     a, b = source.reshape(source.size), target.reshape(target.size)
     for j in range(a.size):
         b[j] = a[j]
@@ -61,7 +61,7 @@ def put(source, target):
 
 @fast
 def insert(step, rollout):
-    """Stores one vector step; after the last of a rollout comes the first."""
+    """Store one vector step; after the last step of a rollout comes the first."""
     t = rollout.at[0]
     put(step.obs, rollout.obs[t])
     put(step.next_obs, rollout.next_obs[t])
@@ -76,7 +76,7 @@ def insert(step, rollout):
 
 @fast
 def estimate_values(flat_obs, params, layers, curved, value, acts):
-    """value (flat) ← the network's values of flat_obs (rows, O), in blocks that `acts` can hold."""
+    """value (flat) ← values of flat_obs (rows, O), in blocks that fit `acts`."""
     width = 0
     for layer in range(1, layers.size):
         width += layers[layer]
@@ -90,7 +90,7 @@ def estimate_values(flat_obs, params, layers, curved, value, acts):
 
 @fast_apart
 def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry):
-    """Values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
+    """Compute values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
     steps, envs = rollout.reward.shape
     width = rollout.obs.shape[2]
     flat = rollout.obs.reshape(steps * envs, width)
@@ -119,14 +119,15 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
 
 
 def step_of(buffers: Buffers) -> VectorStep:
-    """The `Step` of a rollout_insert: of a continuous action what was drawn, before clipping."""
+    """Return the `VectorStep` of a rollout_insert; continuous actions as sampled, before
+    clipping."""
     columns = [buffers[f"step.{name}"] for name in VectorStep._fields[:6]]
     columns[1] = buffers.get("act.sample", columns[1])
     return VectorStep._make((*columns, buffers["act.log_prob"]))
 
 
 def rollout_of(buffers: Buffers) -> Rollout:
-    """rollout.*; of a kernel that only stores, the last fields are empty."""
+    """Return rollout.*; for a kernel that only stores, the last fields are empty."""
     none = np.zeros((0, 0), np.float32)
     results = (buffers.get(f"rollout.{n}", none) for n in ("value", "advantage", "returns"))
     rows = (buffers[f"rollout.{name}"] for name in VectorStep._fields)
@@ -134,7 +135,7 @@ def rollout_of(buffers: Buffers) -> Rollout:
 
 
 def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `advantages` takes."""
+    """Return the arguments of `advantages`."""
     layers, envs = kernel.layers("critic"), kernel.dim("envs")
     block = max(envs, min(BLOCK, envs * kernel.dim("horizon")))
     return (
@@ -151,10 +152,10 @@ def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     return bound(insert, step_of(buffers), rollout_of(buffers))
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
     return bound(advantages, *advantage_arguments(kernel, buffers))

@@ -1,21 +1,21 @@
-"""The torch variants of the kernels that learn from rollouts, over the arrays of the native ones.
+"""The torch variants of kernels that learn from rollouts, over the arrays of the native variants.
 
 The loss is a generator function named by `kernel.program` (`module:callable`), as in `off_policy`:
 
     def losses(nets, batch, hyper):
         yield ("actor", "critic"), (policy_loss, value_loss)
 
-A loss that yields None instead ends the firing: no gradient step is taken any more.
-Gradients of the sum of both are clipped by their common norm; then one step of the optimiser is
-taken on each network. It is called once a minibatch. `nets.actor(obs)` are logits (B, actions) or
-means (B, A), `nets.log_std()` the logarithms of the deviations (A,), `nets.critic(obs)` values
-(B,), `nets.choices` how many choices each component of a factored action has.
-`batch` has the arrays rollout.X of the kernel under the names X: obs, action (of a continuous one
-the sample), log_prob, value, advantage, returns; for a loss of the user's own also reward,
-next_obs, terminated, truncated. Where there is one minibatch, its rows are the rollout in the order
-of time: row t · envs + n is step t of environment n.
-`hyper` has every integer size of the kernel and every constant, `kernel.args` are passed on as
-keyword arguments. Minibatches are those of the native variant; results agree to rounding.
+A loss that yields None instead ends the firing: no further gradient step is taken. Gradients of the
+sum of both losses are clipped by their common norm; then the optimiser takes one step on each
+network. The loss is called once per minibatch. `nets.actor(obs)` are logits (B, actions) or means
+(B, A), `nets.log_std()` the logarithms of the standard deviations (A,), `nets.critic(obs)` values
+(B,), `nets.choices` the number of choices of each component of a factored action.
+`batch` has the arrays rollout.X of the kernel under the names X: obs, action (the sample of a
+continuous one), log_prob, value, advantage, returns; for a user-defined loss also reward, next_obs,
+terminated, truncated. If there is one minibatch, its rows are the rollout in the order of time: row
+t · envs + n is step t of environment n.
+`hyper` has every integer size of the kernel and every constant; `kernel.args` are passed as keyword
+arguments. Minibatches are those of the native variant; results agree to rounding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
-    """The network's linear output; hidden layers of tanh or ReLU."""
+    """Return the network's linear output. curved: hidden layers use tanh instead of ReLU."""
     for layer in range(0, len(parts), 2):
         x = torch.addmm(parts[layer + 1], x, parts[layer])
         if layer < len(parts) - 2:
@@ -55,7 +55,7 @@ def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
 
 
 def descend(learner: Learner, grad: Tensor, rate: float, buffers: Buffers) -> None:
-    """One step of the optimiser: RMSprop where its decay is above 0, else Adam."""
+    """Take one optimiser step: RMSprop if its decay is above 0, else Adam."""
     learner.steps[0] += 1
     step = int(learner.steps[0])
     decay, eps = buffers["hyper.rmsprop"].tolist()
@@ -85,7 +85,7 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
 
 
 def gradients(losses: Any, learners: dict[str, Learner]) -> list[Tensor]:
-    """The gradients of the sum of the losses, of each network as flat as its parameters."""
+    """Return the gradients of the sum of the losses, for each network as flat as its parameters."""
     parts = [part for learner in learners.values() for part in learner.parts]
     pieces = iter(torch.autograd.grad(sum(losses), parts))
     return [
@@ -97,7 +97,7 @@ def gradients(losses: Any, learners: dict[str, Learner]) -> list[Tensor]:
 def move(
     learners: dict[str, Learner], grads: Sequence[Tensor], rates: Sequence[float], b: Buffers
 ) -> None:
-    """One step on each network with these gradients, clipped in place by their common norm."""
+    """Take one step on each network with these gradients, clipped in place by their common norm."""
     limit = float(b["hyper.clip_norm"][0])
     if limit > 0:
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))
@@ -110,7 +110,7 @@ def move(
 
 
 def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
-    """How a network's flat vector is split into its parts, and what it computes from them."""
+    """How a network's flat vector is split into parts, and the network's function of them."""
     own, layers = kernel.modules.get(name), kernel.layers(name)
     if own is not None:
         return modules.structure(own)
@@ -119,7 +119,7 @@ def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
 
 
 def learners_of(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
-    """Both networks, and `nets` as a loss sees them."""
+    """Return both networks, and the `nets` that a loss gets."""
     act = continuous(kernel)
     found = {name: _network(kernel, name) for name in ("actor", "critic")}
     learners = {n: Learner(n, kernel.layers(n), buffers, found[n][0]) for n in found}
@@ -139,19 +139,19 @@ def learners_of(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], S
 
 
 def constants_of(kernel: Kernel) -> list[str]:
-    """The arrays with what a loss finds in `hyper`."""
+    """Return the names of the constants that a loss gets in `hyper`."""
     return [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
 
 
 def read(constants: Sequence[str], buffers: Buffers, hyper: SimpleNamespace) -> None:
-    """Sets the constants as a loss finds them."""
+    """Set the constants that a loss gets in `hyper`."""
     for name in constants:
         values = buffers[name].tolist()
         setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
 
 
 def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
-    """The arrays of a rollout, a row each step of each environment."""
+    """Return the arrays of a rollout, one row per step and environment."""
     return {
         name.partition(".")[2]: torch.as_tensor(buffers[name]).flatten(0, 1)
         for name in specs(kernel)
@@ -160,13 +160,13 @@ def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
 
 
 def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
-    """The learning rates of a rollout before which `done` gradient steps were taken."""
+    """Return the learning rates of a rollout that follows `done` gradient steps."""
     share = ppo.annealed(float(done), float(buffers["hyper.anneal"][0]))
     return [share * learner.rate(done) for learner in learners.values()]
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*."""
     losses = loss_of(kernel)
     learners, nets = learners_of(kernel, buffers)
     hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
@@ -208,7 +208,8 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.ppo: the network in torch; the draw with the native variant's random numbers."""
+    """Bind inference.ppo: the network in torch, the draw with the native variant's random
+    numbers."""
     given = policies.arguments(kernel, buffers)
     action, _, _, params, _, size, _, low, high, sample, log_prob, _, choices = given
     split, forward = _network(kernel, "actor")
@@ -234,7 +235,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     step, rollout = rollouts.step_of(buffers), rollouts.rollout_of(buffers)
     columns = [
         (torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(step, rollout, strict=False)
@@ -251,7 +252,7 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
     split, forward = _network(kernel, "critic")
     parts = split(torch.as_tensor(buffers["policy.critic"]))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")

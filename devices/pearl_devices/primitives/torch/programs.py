@@ -1,4 +1,4 @@
-"""Programs of the user's own that kernels run: the loss of an update, the choice of actions."""
+"""User-defined programs of kernels: the loss of an update, the choice of actions."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def normal(advantage: Any) -> Any:
 
 
 class Noise:
-    """Random numbers of one task's stream, in the order of the calls: the same at every firing of
-    that number, whatever ran before.
+    """Random numbers of one task's stream, in the order of the calls. Each firing number has its
+    own numbers, whatever ran before.
 
-    device: on which the numbers are to lie; None: where the host draws them.
+    device: where the numbers lie; None: where the host draws them.
     """
 
     def __init__(self, counter: npt.NDArray[np.uint64], device: torch.device | None = None) -> None:
@@ -71,7 +71,7 @@ class Noise:
         self._base, self._drawn = np.uint64(0), 0
 
     def begin(self) -> None:
-        """The next firing."""
+        """Begin the next firing."""
         self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
         self._drawn = 0
         self._counter[1] += np.uint64(1)

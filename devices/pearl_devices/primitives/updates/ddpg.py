@@ -42,7 +42,7 @@ from pearl_devices.primitives.updates.stop_word import ended
 
 @fast
 def squash(z, low, high):
-    """In place: outputs (rows, A) → actions between the bounds."""
+    """Outputs (rows, A) → actions between the bounds, in place."""
     for r in range(z.shape[0]):
         for c in range(z.shape[1]):
             half = np.float32(0.5) * (high[c] - low[c])
@@ -51,7 +51,7 @@ def squash(z, low, high):
 
 @fast
 def unsquash_gradient(a, d, low, high):
-    """In place: the derivative by the actions `a` → the derivative by the outputs before tanh."""
+    """The derivative by the actions `a` → the derivative by the outputs before tanh, in place."""
     for r in range(a.shape[0]):
         for c in range(a.shape[1]):
             half = np.float32(0.5) * (high[c] - low[c])
@@ -61,10 +61,10 @@ def unsquash_gradient(a, d, low, high):
 
 @fast
 def explore_around(rng, mean, low, high, explore, action):
-    """Actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise, clipped;
-    uniform at the start.
+    """Compute actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise,
+    clipped; uniform at the start.
 
-    One firing of the random stream; component c of environment n draws number n · A + c.
+    Uses one firing of the random stream; component c of environment n draws number n · A + c.
     """
     squash(mean, low, high)
     base = stream(rng[0], rng[1])
@@ -251,7 +251,7 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.ddpg: act.action ← policy.actor with Gaussian noise, inside the bounds."""
+    """Bind inference.ddpg: act.action ← policy.actor with Gaussian noise, within the bounds."""
     layers = kernel.layers()
     acts, _ = scratch(layers, kernel.dim("envs"))
     names = (
@@ -261,7 +261,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    """Bind update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     return bound(
         update,
         buffers["loop.stop"],
@@ -272,7 +272,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    """Bind learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
     prioritised = kernel.dim("prioritised")
     return bound(
         learn,
@@ -284,5 +284,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.ddpg: whole iterations, see `iterations`."""
+    """Bind iteration.ddpg: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

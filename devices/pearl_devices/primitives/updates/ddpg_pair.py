@@ -1,7 +1,7 @@
-"""DDPG's gradient step on two cores: each takes half of the batch and half of the parameters.
+"""DDPG's gradient step on two cores; each takes half of the batch and half of the parameters.
 
-What `ddpg.step` does in one go both sides do on their rows; at four points they meet: when the
-critic's two gradients are there, when it has moved, and likewise for the actor.
+Both sides do the work of `ddpg.step` on their rows. They meet at four points: when both gradients
+of the critic are there, when it has moved, and the same for the actor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pearl_devices.primitives.updates.stop_word import ended
 
 
 class DdpgPairScratch(NamedTuple):
-    """joined (B, O + A), wanted (B), parts (B), none (0): of one side."""
+    """joined (B, O + A), wanted (B), parts (B), none (0), of one side."""
 
     joined: Any
     wanted: Any
@@ -42,8 +42,10 @@ class DdpgPairScratch(NamedTuple):
 
 @fast
 def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rules):
-    """One side's part of the actor's step towards actions that `judge` values more. mine: the
-    actor's of this side's rows obs, squashed; joined: both; count: rows of both sides."""
+    """One side's part of the actor's step towards actions with higher values by `judge`.
+
+    mine: the actor's squashed outputs for this side's rows obs. joined: rows of both sides. count:
+    number of rows of both sides."""
     rows, a = mine.shape
     value = forward(judge.params, judge.layers, joined, judge.acts, False)
     for b in range(rows):
@@ -124,7 +126,7 @@ def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, 
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.ddpg and update.ddpg as `ddpg` binds them, on two cores."""
+    """Bind learn.ddpg and update.ddpg as `ddpg` does, on two cores."""
     size, inputs = kernel.dim("batch"), kernel.layers("critic")[0]
     shared = critics.given(kernel, buffers)
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))

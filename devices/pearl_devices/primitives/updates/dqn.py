@@ -3,8 +3,8 @@
 Mnih et al. 2015; double: van Hasselt et al. 2016; duelling: Wang et al. 2016. Native variants.
 
 A duelling network has one output more than there are actions: the value V comes first, then the
-advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; those
-of the paper part after the convolutions. The best action is that of the largest advantage.
+advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; in
+the paper they split after the convolutions. The best action is that of the largest advantage.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def epsilon(explore, steps):
 
 @fast
 def choose(rng, q, explore, action):
-    """Epsilon-greedy actions from q (N, A); one firing of the random stream, two numbers a row."""
+    """Epsilon-greedy actions from q (N, A); uses one firing of the stream, two numbers per row."""
     base = stream(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * q.shape[0])
     for n in range(q.shape[0]):
@@ -77,7 +77,7 @@ def infer(rng, obs, params, explore, action, layers, acts, duelling):
 
 @fast
 def add_value(out):
-    """In place: value and advantages (rows, 1 + A) → in columns 1 … A the values of the actions."""
+    """Value and advantages (rows, 1 + A) → values of the actions in columns 1 … A, in place."""
     share = np.float32(1.0) / np.float32(out.shape[1] - 1)
     for r in range(out.shape[0]):
         mean = np.float32(0.0)
@@ -93,9 +93,10 @@ def step(
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass.
+    """Take one gradient step on one batch. both (2·rows, obs): scratch of double DQN's stacked
+    pass.
 
-    duelling: 0 or 1, the outputs before those of the actions.
+    duelling: 0 or 1, the number of outputs before those of the actions.
     """
     rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     stored = rows
@@ -205,7 +206,7 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.dqn: act.action ← epsilon-greedy on policy.q."""
+    """Bind inference.dqn: act.action ← epsilon-greedy on policy.q."""
     layers = kernel.layers()
     acts, _ = scratch(layers, kernel.dim("envs"))
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
@@ -215,7 +216,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    """Bind update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     return bound(
         update,
         buffers["loop.stop"],
@@ -226,7 +227,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    """Bind learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
     prioritised = kernel.dim("prioritised")
     return bound(
         learn,
@@ -238,5 +239,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.dqn: whole iterations, see `iterations`."""
+    """Bind iteration.dqn: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,9 +1,9 @@
 """Whole iterations in one call: acting, storing, learning and copying the parameters, in program
-order, where all of them are native.
+order, if all of them are native.
 
 The compiled function of an algorithm (`repeating`) calls the same functions on the same arrays as
-its tasks do one by one, so the results agree bit for bit. Until learning starts, an iteration only
-acts and stores, as in a lane.
+its separate tasks, so the results agree bit for bit. Until learning starts, an iteration only acts
+and stores, as in a lane.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pearl_devices.primitives.updates.stop_word import under_way
 
 
 class Repetition(NamedTuple):
-    """What a call of whole iterations reads and writes besides the arguments of its parts.
+    """Arguments of a call of whole iterations besides those of its parts.
 
-    more: iterations beyond the first that the call has still to run, (1,), int64. stop: loop.stop
+    more: iterations beyond the first that the call must still run, (1,), int64. stop: loop.stop
     (`stop_word`). rng, explore: of inference. envs: number of environments. vector_steps: of one
-    iteration. env: which environment it is (`environment_mark`).
+    iteration. env: mark of the environment (`environment_mark`).
     """
 
     more: Any

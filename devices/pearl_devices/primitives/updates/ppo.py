@@ -1,16 +1,17 @@
 """PPO (Schulman et al. 2017) and A2C (Mnih et al. 2016): all gradient steps on one rollout, native.
 
 The loss of a minibatch is mean(−min(r · A, clip(r) · A)) + value_weight · mean((V − R)²) −
-entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping (V − R)² is the larger
-of itself and that of V_old + clip(V − V_old), as in the authors' code. A is normalised over the
-minibatch (mean 0, unbiased standard deviation 1, 1e-8 added to it) where asked for. Gradients of
-both networks are clipped by their common norm; the step is Adam's or RMSprop's, its size falling in
-a line to 0 over `hyper.anneal` gradient steps where that is not 0, or as `nets.rate` has it, seen
-at the first gradient step of a firing. Where `hyper.target_kl` is given, a firing ends before the
-first gradient step whose minibatch is too far from the policy that acted (`too_far`).
+entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping, (V − R)² is replaced
+by the larger of (V − R)² and (V_old + clip(V − V_old) − R)², as in the authors' code. With
+`normalise`, A is normalised over the minibatch (mean 0, unbiased standard deviation 1, 1e-8 added
+to it). Gradients of both networks are clipped by their common norm. The step is Adam's or
+RMSprop's. Its size falls in a line to 0 over `hyper.anneal` gradient steps if that is not 0, else
+as `nets.rate` says, read at the first gradient step of a firing. With `hyper.target_kl`, a firing
+ends before the first gradient step whose minibatch is too far from the policy that acted
+(`too_far`).
 
-A2C is one gradient step over the whole rollout: r is 1 then, for a row has the same bits whatever
-rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022).
+A2C is one gradient step over the whole rollout. There r is 1, because a row has the same bits in
+any group of rows, so the gradient is that of −A · log π(a) (Huang et al. 2022).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NORMAL_EPS = np.float32(1e-8)
 
 
 class PpoRules(NamedTuple):
-    """The constants of the gradient steps, each an array, their counters and the stop word."""
+    """Constants of the gradient steps, each an array, their counters and the stop word."""
 
     stop: Any
     count: Any
@@ -56,7 +57,7 @@ class PpoRules(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What gradient steps read of R rows: of the rollout, or of a minibatch of it."""
+    """The arrays that gradient steps read of R rows: of the rollout, or of a minibatch."""
 
     obs: Any
     action: Any
@@ -68,7 +69,7 @@ class Rows(NamedTuple):
 
 @fast
 def shuffle(base, epoch, order):
-    """Permutes `order` with the numbers of one epoch (Fisher and Yates, Durstenfeld 1964)."""
+    """Permute `order` with the numbers of one epoch (Fisher and Yates, Durstenfeld 1964)."""
     rows = order.size
     for left in range(rows - 1, 0, -1):
         other = np.int64(uniform(base, epoch * rows + left) * (left + 1))
@@ -77,7 +78,7 @@ def shuffle(base, epoch, order):
 
 @fast
 def gather(rollout, order, rows):
-    """rows ← those of the rollout that `order` (B) names."""
+    """rows ← the rows of the rollout that `order` (B) lists."""
     inputs, width = rows.obs.shape[1], rows.action.size // order.size
     actions = rows.action.reshape(rows.action.size)
     all_actions = rollout.action.reshape(rollout.action.size)
@@ -95,7 +96,8 @@ def gather(rollout, order, rows):
 
 @fast
 def normalise(x):
-    """In place: mean 0, unbiased standard deviation 1; one row alone is left as it is."""
+    """Normalise to mean 0 and unbiased standard deviation 1, in place; a single row is
+    unchanged."""
     if x.size < 2:
         return
     mean = total(x) / np.float32(x.size)
@@ -141,7 +143,7 @@ def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, ch
 
 @fast
 def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
-    """The same of components with `choices` each: densities and entropies summed."""
+    """The same for components with `choices` each; densities and entropies are summed."""
     count = z.shape[0]
     share = ONE / np.float32(count)
     for b in range(count):
@@ -152,7 +154,7 @@ def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
             for j in range(row.size):
                 probability[j] = np.float32(math.exp(row[j] - norm))
                 own -= probability[j] * (row[j] - norm)
-            for j in range(row.size):  # weight · p · (log p + H) is the entropy's part
+            for j in range(row.size):  # weight · p · (log p + H) is the entropy's gradient
                 probability[j] *= weight * (row[j] - norm + own)
             log_prob += row[action[b, c]] - norm
             entropy += own
@@ -171,7 +173,7 @@ def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
 
 @fast
 def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
-    """The same of means z (B, A); d_log_std (A) ← the derivative by the deviations' logarithms."""
+    """The same for means z (B, A); d_log_std (A) ← the derivative by log standard deviations."""
     count, a = z.shape
     share, entropy = ONE / np.float32(count), ZERO
     for c in range(a):
@@ -217,8 +219,8 @@ log_prob_of = by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
 
 @fast
 def too_far(target_kl, rows, z, log_std, choices, parts):
-    """Whether a minibatch's estimated divergence from the policy that acted, mean(r − 1 − log r),
-    is above KL_MARGIN times the target."""
+    """Whether a minibatch's estimated divergence from the acting policy, mean(r − 1 − log r), is
+    above KL_MARGIN times the target."""
     for b in range(parts.size):
         moved = log_prob_of(rows.action, z, log_std, b, choices) - rows.log_prob[b]
         parts[b] = np.float32(math.exp(moved)) - ONE - moved
@@ -268,7 +270,7 @@ def limit(grad, factor):
 
 @fast
 def descend(net, lr, rules):
-    """One step of the optimiser along net.grad; RMSprop where its decay is above 0."""
+    """Take one optimiser step along net.grad: RMSprop if its decay is above 0, else Adam."""
     net.steps[0] += 1
     if rules.rmsprop[0] > 0.0:
         rmsprop(net.params, net.grad, net.v, lr, rules.rmsprop)
@@ -278,9 +280,9 @@ def descend(net, lr, rules):
 
 @fast
 def step(rows, rules, share, done, actor, critic, size, curved, parts):
-    """One gradient step of both networks on one minibatch; True where none was taken, because the
-    policy is too far from the one that acted. share: of the learning rates; done: gradient steps
-    that their schedules count."""
+    """Take one gradient step of both networks on one minibatch. Return True, without a step, if the
+    policy is too far from the acting one. share: of the learning rates; done: gradient steps
+    before, for the schedules."""
     count = rows.log_prob.size
     outputs = actor.layers[actor.layers.size - 1]
     if rules.normalise[0] > 0.0:
@@ -326,14 +328,15 @@ def step(rows, rules, share, done, actor, critic, size, curved, parts):
 
 @fast
 def annealed(count, total_steps):
-    """Share of the learning rate after `count` of total_steps gradient steps; 1 where that is 0."""
+    """Share of the learning rate after `count` of total_steps gradient steps; 1 if total_steps is
+    0."""
     return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0
 
 
 @fast_apart
 def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
-    """All gradient steps of one rollout. rows: a minibatch; order: as many numbers as rollout rows;
-    size: weights and biases of the actor, which its deviations follow."""
+    """Take all gradient steps of one rollout. rows: a minibatch; order: one number per rollout row;
+    size: number of the actor's weights and biases, which its deviations follow."""
     base, before, batch = stream(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
     done = np.float64(rules.count[0] - before)
     share = annealed(done, rules.anneal[0])
@@ -356,7 +359,7 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
 
 
 def rows_of(buffers: Buffers) -> Rows:
-    """The whole rollout, its rows one after the other, time first."""
+    """Return the whole rollout as rows in a row, time first."""
     found = []
     for name in Rows._fields:
         array = buffers[f"rollout.{name}"]
@@ -365,7 +368,7 @@ def rows_of(buffers: Buffers) -> Rows:
 
 
 def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `update` takes."""
+    """Return the arguments of `update`."""
     rollout, batch = rows_of(buffers), kernel.dim("batch")
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
@@ -394,5 +397,5 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*, in one call."""
+    """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*, in one call."""
     return bound(update, *update_arguments(kernel, buffers))

@@ -1,6 +1,6 @@
 """Fused modes of PPO and A2C: a rollout in one call, and whole iterations. Native, for the
-environments of `envs`. They call the very functions that the tasks run one by one, on the same
-arrays, so the results agree bit for bit."""
+environments of `envs`. They call the same functions on the same arrays as the separate tasks, so
+the results agree bit for bit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Turns(NamedTuple):
 
 @fast
 def act_and_step(policy, env, world, step, rollout):
-    """The vector steps of one rollout, in the environment `marked` so; the others are what the
-    functions called take."""
+    """Do the vector steps of one rollout in the environment of mark `env`. The other arguments are
+    those of the called functions."""
     for _ in range(rollout.reward.shape[0]):
         infer(*policy)
         step_env(env, world)
@@ -42,7 +42,8 @@ def act_and_step(policy, env, world, step, rollout):
 
 @fast
 def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
-    """loop.more + 1 iterations: rollout, advantages, gradient steps, copies to the acting side."""
+    """Run loop.more + 1 iterations: rollout, advantages, gradient steps, copies to the acting
+    side."""
     more = True
     while more:
         if not under_way(loop.stop):
@@ -56,7 +57,7 @@ def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tuple[Any, ...]]:
-    """The arguments of each part, by family, and those of `act_and_step`."""
+    """The arguments of each part, by family, and the arguments of `act_and_step`."""
     binders = {
         "inference": policies.bind_inference,
         "env_step": bind_step,
@@ -77,13 +78,13 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tup
 
 
 def bind_rollout(kernel: Kernel, buffers: Buffers) -> Call:
-    """rollout.ppo: `horizon` times inference, env_step and rollout_insert, in one call."""
+    """Bind rollout.ppo: `horizon` times inference, env_step and rollout_insert, in one call."""
     _, acting = _arguments(kernel, buffers)
     return bound(act_and_step, *acting)
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.ppo, iteration.a2c: `loop.more` + 1 times a rollout, gae, update and param_sync."""
+    """Bind iteration.*: `loop.more` + 1 times a rollout, gae, update and param_sync."""
     found, acting = _arguments(kernel, buffers)
     rest = (found["gae"], found["update"], found["param_sync"])
     loop = Turns(buffers["loop.more"], buffers["loop.stop"])

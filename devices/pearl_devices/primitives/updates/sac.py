@@ -5,8 +5,8 @@ The actor's outputs are the means and then the logarithms of the standard deviat
 LOG_STD) of a Gaussian u; the action is middle + half · tanh(u) of act.low … act.high. Its density
 is that of tanh(u), so entropies are those of actions scaled to −1 … 1. The temperature is
 exp(alpha), alpha a network of one parameter. A gradient step moves both critics, then the actor
-through the updated critics, then alpha, then the critics' targets; it uses the temperature from
-before.
+through the updated critics, then alpha, then the critics' targets; it uses the temperature before
+the step.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def sample(z, noise, low, high, squashed, action, log_prob):
 
 @fast
 def draw_actions(rng, z, explore, low, high, action, noise):
-    """Actions (N, A) drawn from the policy; uniform at the start. One firing of the stream."""
+    """Sample actions (N, A) from the policy; uniform at the start. Uses one firing of the
+    stream."""
     base = stream(rng[0], rng[1])
     n, a = action.shape
     start = np.float64(rng[1]) * n < explore[3]
@@ -108,7 +109,7 @@ def infer(rng, obs, params, explore, low, high, action, layers, acts, noise):
 
 @fast
 def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
-    """The actor's gradient of mean(temperature · log prob − least value), of z's own sample."""
+    """The actor's gradient of mean(temperature · log prob − least value), for z's own sample."""
     count, a = own.noise.shape
     first = forward(critic1.params, critic1.layers, own.joined, critic1.acts, False)
     second = forward(critic2.params, critic2.layers, own.joined, critic2.acts, False)
@@ -156,7 +157,7 @@ def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
 
 @fast
 def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
-    """Gradient step number s of a firing."""
+    """Take gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
@@ -218,12 +219,12 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def noise(outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Scratch of `draw_actions` for an actor's outputs (N, 2·A)."""
+    """Return scratch of `draw_actions` for an actor's outputs (N, 2·A)."""
     return np.zeros((outputs.shape[0], outputs.shape[1] // 2), np.float32)
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.sac: act.action ← drawn from policy.actor."""
+    """Bind inference.sac: act.action ← samples from policy.actor."""
     layers, envs = kernel.layers(), kernel.dim("envs")
     acts, _ = scratch(layers, envs)
     names = (
@@ -239,12 +240,12 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call.
-    update.sac: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
-    goes to batch.td."""
+    """Bind learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.sac: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
+    batch.td."""
     return bound(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.sac: whole iterations, see `iterations`."""
+    """Bind iteration.sac: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,5 +1,5 @@
-"""SAC's gradient step on two cores: each moves one critic on the whole batch, and takes the actor's
-gradient through it; what the actor does itself each does for half of the batch."""
+"""SAC's gradient step on two cores. Each side moves one critic on the whole batch and takes the
+actor's gradient through it; each does half of the batch of the actor's own work."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
 class SacPairScratch(NamedTuple):
-    """Of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B each),
-    none (0)."""
+    """Arrays of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B
+    each), none (0)."""
 
     joined: Any
     noise: Any
@@ -51,8 +51,9 @@ class SacPairScratch(NamedTuple):
 
 
 class SacShared(NamedTuple):
-    """Of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values, td
-    (2, B): of each critic; slopes (2, B, A): of each critic's value by the action."""
+    """Arrays of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values,
+    td (2, B), one row per critic; slopes (2, B, A), the derivative of each critic's value by the
+    action."""
 
     ahead: Any
     now: Any
@@ -65,8 +66,8 @@ class SacShared(NamedTuple):
 
 @fast_counted
 def choose(team, start, actor, obs, out, log_prob, rules, own):
-    """This side's rows: actions drawn from the policy with the normals from number `start` on,
-    joined to `out`, their log density to log_prob. Returns the actor's outputs."""
+    """Sample actions for this side's rows, with the normals from number `start` on. Join them to
+    `out`, write log densities to log_prob, and return the actor's outputs."""
     count, a = own.noise.shape
     first, end = part(count, team.side, 2)
     rows = end - first
@@ -85,7 +86,7 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
 
 @fast
 def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own):
-    """One side of gradient step number s of a firing. critic: this side's."""
+    """Take one side of gradient step number s of a firing. critic: this side's."""
     count, a = own.noise.shape
     first, end = part(count, team.side, 2)
     rows, share = end - first, np.float32(1.0) / np.float32(count)
@@ -177,7 +178,7 @@ def learn(
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.sac and update.sac as `sac` binds them, on two cores."""
+    """Bind learn.sac and update.sac as `sac` does, on two cores."""
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     wide, rows, both = (size, inputs), (size,), (2, size)
     shapes = (wide, *[(size, act)] * 3, rows, rows, (0,))

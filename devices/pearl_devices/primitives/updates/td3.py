@@ -1,8 +1,8 @@
 """TD3 (Fujimoto, van Hoof, Meger 2018): the update, and the fused sample–update–priorities. Native.
 
-DDPG with two critics, of whose targets the smaller value counts; noise on the target action,
-clipped (section 5.3 of the paper); and an actor that moves, with all targets, only in every
-policy_delay-th gradient step (section 5.2). Acting is that of DDPG.
+DDPG with two critics, whose smaller target value counts; clipped noise on the target action
+(section 5.3 of the paper); and an actor that moves, with all targets, only in every policy_delay-th
+gradient step (section 5.2). Acting is that of DDPG.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Td3Scratch(NamedTuple):
 
 @fast
 def smooth(action, noise, smoothing, low, high):
-    """In place: target actions plus clipped noise, inside the bounds.
+    """Add clipped noise to target actions, within the bounds, in place.
 
     smoothing: standard deviation and limit of the noise, as shares of half the range.
     """
@@ -56,7 +56,7 @@ def smooth(action, noise, smoothing, low, high):
 
 @fast
 def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
-    """Gradient step number s of a firing."""
+    """Take gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
@@ -127,12 +127,12 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call.
-    update.td3: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
-    goes to batch.td."""
+    """Bind learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.td3: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
+    batch.td."""
     return bound(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.td3: whole iterations, see `iterations`."""
+    """Bind iteration.td3: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,5 +1,5 @@
-"""TD3's gradient step on two cores: each moves one critic on the whole batch; what belongs to the
-actor, the target actions and the actor's own step, each does for half of the batch."""
+"""TD3's gradient step on two cores. Each side moves one critic on the whole batch, and computes
+target actions and the actor's step for half of the batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pearl_devices.primitives.updates.td3 import Td3Scratch, smooth
 
 
 class Td3Shared(NamedTuple):
-    """Of both sides: ahead (B, O + A); values, td (2, B): of each critic."""
+    """Arrays of both sides: ahead (B, O + A); values, td (2, B), one row per critic."""
 
     ahead: Any
     values: Any
@@ -44,8 +44,8 @@ class Td3Shared(NamedTuple):
 
 @fast
 def target_values(team, s, batch, critic, shared, own):
-    """own.wanted (B) ← the smaller of the two target critics' values of shared.ahead. Both sides
-    have met before; they meet once more. Then own.joined holds what the critics learn on."""
+    """own.wanted (B) ← the smaller of the two target critics' values of shared.ahead. Call
+    `barrier` before; the sides meet once more here. Then own.joined holds the critics' inputs."""
     count = own.wanted.size
     value = forward(critic.target, critic.layers, shared.ahead, critic.acts, False)
     for b in range(count):
@@ -59,7 +59,7 @@ def target_values(team, s, batch, critic, shared, own):
 
 @fast
 def add_errors(team, s, batch, shared):
-    """batch.td: the mean of both critics' errors. Both sides have met before."""
+    """batch.td ← the mean of both critics' errors. Call `barrier` before."""
     if team.side == 0:
         for b in range(batch.td.shape[1]):
             batch.td[s, b] = shared.td[0, b] + shared.td[1, b]
@@ -69,8 +69,8 @@ def add_errors(team, s, batch, shared):
 def step(
     team, s, batch, rules, smoothing, delay, actor, critic, judge, other_actor, shared, own
 ):  # fmt: skip
-    """One side of gradient step number s of a firing. critic: this side's; judge: the first one
-    with this side's scratch."""
+    """Take one side of gradient step number s of a firing. critic: this side's; judge: the first
+    critic with this side's scratch."""
     count, a = own.noise.shape
     first, end = part(count, team.side, 2)
     rows = end - first
@@ -130,7 +130,7 @@ def learn(
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.td3 and update.td3 as `td3` binds them, on two cores."""
+    """Bind learn.td3 and update.td3 as `td3` does, on two cores."""
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
     between = Td3Shared(
