@@ -21,7 +21,7 @@ from pearl_devices.base import (
 from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
-from pearl_devices.user_imports import CALLABLE, function, reason, refuse_standard
+from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
 BACKENDS = {
@@ -83,7 +83,7 @@ def _backend(kind: str, module: str) -> Backend:
             needed = ", ".join(NEEDED)
             why = f"there is no such file on Python's path; write one that defines {needed}"
         else:
-            why = f"it cannot be imported: {type(error).__name__}: {reason(error)}"
+            why = f"it cannot be imported: {type(error).__name__}: {error_text(error)}"
         raise DeviceKindError(f"{_file(kind, module)}: {why}") from error
     for name, (fits, needed) in NEEDED.items():
         if not hasattr(found, name):
@@ -113,7 +113,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     except (FigureError, KernelKindError):
         raise
     except Exception as error:
-        raise failed("offers", kernel, device, error) from error
+        raise kind_failure("offers", kernel, device, error) from error
     if not fits or len(set(found)) < len(found):
         raise DeviceKindError(
             f"{_file(device.kind)}: offers gives {quote(found)} for kernel {kernel.kind} on "
@@ -135,18 +135,18 @@ def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
     if callable(given):
         return given
     try:
-        return function(given)
+        return import_function(given)
     except ValueError as error:
         raise DeviceKindError(f"{_file(kind)}: ESTIMATE is {given!r}: {error}") from error
 
 
-def failed(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
+def kind_failure(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
     """Return the error that says why function `name` of a device kind failed for `kernel`.
 
     error: the exception that the function raised, or a text that says why its result is wrong.
     """
     if isinstance(error, Exception):
-        error = f"{type(error).__name__}: {reason(error)}"
+        error = f"{type(error).__name__}: {error_text(error)}"
     return DeviceKindError(
         f"{_file(device.kind)}: {name} fails for kernel {kernel.kind} on {device.name!r}: {error}"
     )

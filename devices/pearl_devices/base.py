@@ -191,8 +191,8 @@ class Device:
 
     @property
     def sustained_flops_per_s(self) -> float:
-        """float32 rate under load: the peak times the figure `sustained_share`, which is below 1 for
-        cards whose power limit is below the power of the peak rate."""
+        """float32 rate under load: the peak times the figure `sustained_share`. The figure is below
+        1 if the power limit of a card is below the power of the peak rate."""
         return self.peak_flops_per_s * self.figures.get("sustained_share", 1.0)
 
     @property

@@ -12,6 +12,6 @@ import os
 NAME, FEATURES = "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
-def held_to() -> str:
+def target_variables() -> str:
     """The variables that are set, as `NAME=value`; empty if none is set."""
     return " ".join(f"{name}={os.environ[name]}" for name in (NAME, FEATURES) if name in os.environ)

@@ -1,8 +1,7 @@
 """The devices of this machine: its CPU as one device, and its NVIDIA GPUs.
 
-Figures come from the files of the Linux kernel, on other systems from `os`; nothing is timed.
-Guessed numbers are labelled "assumed" in `Device.sources`. A missing file, library or GPU raises no
-error.
+Figures come from files of the Linux kernel or from `os`; nothing is timed. `Device.sources` labels
+guessed numbers "assumed". A missing file, library or GPU raises no error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pearl_devices.base import (
     Platform,
     UnsupportedError,
 )
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_devices.cores import Core, core_of
 from pearl_devices.torch_threads import has_torch
 
@@ -74,7 +73,7 @@ def cpu(root: Path = ROOT) -> Device:
     units = f"{core.name}: {core.units} multiply-add units of {core.vector_bits} bits"
     memory, memory_source = _memory(root)
     figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
-    figures["bfloat16"] = float(not held_to() and any(f in _flags(root) for f in BFLOAT16))
+    figures["bfloat16"] = float(not target_variables() and any(f in _flags(root) for f in BFLOAT16))
     sources = {
         "width": cores_source,
         "max_lanes": "one per core",
@@ -232,7 +231,7 @@ def _flags(root: Path) -> list[str]:
 
 def _core(root: Path) -> Core:
     """The CPU's microarchitecture; a narrower core if kernels are limited to older instructions."""
-    if held := held_to():
+    if held := target_variables():
         from pearl_devices.primitives.math.vectors import LANES
 
         return Core(f"vectors of {LANES}, as {held} says", 32 * LANES, 2)
@@ -278,7 +277,7 @@ def gpus() -> Iterator[tuple[Device, Link]]:
         UnsupportedError: as for `nvml`.
     """
     pynvml = nvml()
-    from pearl_devices.gpu.torch_gpus import driven
+    from pearl_devices.gpu.torch_gpus import is_driven
 
     try:
         pynvml.nvmlInit()
@@ -288,7 +287,7 @@ def gpus() -> Iterator[tuple[Device, Link]]:
         visible = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in visible_gpus(pynvml)]
         for i, handle in enumerate(visible):
             device, link = _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
-            yield replace(device, real=driven(i)), link
+            yield replace(device, real=is_driven(i)), link
     except pynvml.NVMLError:
         return
     finally:

@@ -12,7 +12,7 @@ ADDED = ("latency_s", "per_message_s", "energy_j_per_byte")
 """Figures that add up when a message takes two links one after the other."""
 
 
-def of_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) -> Platform:
+def join_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) -> Platform:
     """Return one platform of several hosts.
 
     A device is called `host/device`. The first host is home: its host device is always on, and
@@ -59,13 +59,13 @@ def of_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) 
         hub, start = machine.host, f"{home}/{hosts[home].host}"
         for device in machine.devices:
             way = [cables[host], *machine.route(hub, device.name)]
-            links.append(_between(_joined(way), start, f"{host}/{device.name}"))
+            links.append(_between(_join_links(way), start, f"{host}/{device.name}"))
         for a, b in combinations([d.name for d in machine.devices], 2):
-            links.append(_between(_joined(machine.route(a, b)), f"{host}/{a}", f"{host}/{b}"))
+            links.append(_between(_join_links(machine.route(a, b)), f"{host}/{a}", f"{host}/{b}"))
     return Platform(name, tuple(devices), tuple(links), f"{home}/{hosts[home].host}")
 
 
-def alike(devices: Iterable[Device], apart: Collection[str] = ()) -> dict[str, str]:
+def find_equivalents(devices: Iterable[Device], apart: Collection[str] = ()) -> dict[str, str]:
     """Device → the first device that differs only in name and host, so that both have the same
     estimates. Real devices and those in `apart` are timed separately."""
     found: dict[str, str] = {}
@@ -83,7 +83,7 @@ def _between(link: Link, a: str, b: str) -> Link:
     return replace(link, a=a, b=b)
 
 
-def _joined(way: Iterable[Link]) -> Link:
+def _join_links(way: Iterable[Link]) -> Link:
     """One link that equals these links in a row: each passes on a message when it has all of it.
     The band is the widest one."""
     first, *rest = way

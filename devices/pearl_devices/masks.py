@@ -79,7 +79,7 @@ def unmasked(env: str, **args: Any) -> gymnasium.Env[Any, Any]:
     Raises:
         ValueError: it cannot be made.
     """
-    from pearl_devices.user_imports import CALLABLE, environment
+    from pearl_devices.user_imports import CALLABLE, make_environment
 
     options = {} if CALLABLE.fullmatch(env) else {"disable_env_checker": True}
-    return Unmasked(environment(env, args, **options))
+    return Unmasked(make_environment(env, args, **options))

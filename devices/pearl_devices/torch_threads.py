@@ -50,7 +50,7 @@ def threads_of(variant: str) -> int:
     return int(number) if name == "torch" and number.isdigit() else 1
 
 
-def plain(variant: str) -> str:
+def base_variant(variant: str) -> str:
     """Return `torch` for a variant `torch-N`, else the variant itself."""
     return "torch" if threads_of(variant) > 1 else variant
 

@@ -52,7 +52,7 @@ def _working_folder() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def imported(module: str) -> ModuleType:
+def import_user_module(module: str) -> ModuleType:
     """Import a module. Python looks into the working folder after all other places.
 
     Raises:
@@ -63,21 +63,21 @@ def imported(module: str) -> ModuleType:
         with _working_folder():
             return import_module(module)
     except (Exception, SystemExit) as error:  # importing runs the module, which may raise anything
-        raise ValueError(reason(error)) from error
+        raise ValueError(error_text(error)) from error
 
 
-def function(program: str) -> Callable[..., Any]:
+def import_function(program: str) -> Callable[..., Any]:
     """Import the callable that `module:callable` names.
 
     Raises:
         ValueError: the name cannot be imported, is no callable or is of the standard library.
     """
     module, _, name = program.partition(":")
-    home = imported(module)
+    home = import_user_module(module)
     try:
         found = getattr(home, name)
     except Exception as error:  # the module's own __getattr__ may raise anything
-        raise ValueError(reason(error)) from error
+        raise ValueError(error_text(error)) from error
     if not callable(found):
         raise ValueError(f"it is of type {type(found).__name__}, which is no callable")
     if isroutine(found) or isclass(found):
@@ -85,15 +85,15 @@ def function(program: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def registered(program: str) -> str:
+def register_env(program: str) -> str:
     """Return gymnasium's id; for `module:Id-v0`, import the module to register `Id-v0`."""
     module, colon, name = program.rpartition(":")
     if colon:
-        imported(module)
+        import_user_module(module)
     return name
 
 
-def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
+def make_environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     """Make one gymnasium.Env from a gymnasium id or `module:callable`, called with `args`.
 
     options: for `gymnasium.make` alone.
@@ -103,7 +103,7 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     """
     import gymnasium
 
-    made = environments(program, args, 1, **options)
+    made = make_environments(program, args, 1, **options)
     if isinstance(made, gymnasium.vector.VectorEnv):
         from pearl_devices.primitives.envs.spaces import Lone
 
@@ -111,9 +111,9 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     return made
 
 
-def environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
-    """Make one environment as `environment` does, or a gymnasium VectorEnv of `envs` environments
-    if `module:callable` returns one. Such a callable has a parameter `num_envs`.
+def make_environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
+    """Make one environment as `make_environment` does, or a gymnasium VectorEnv of `envs`
+    environments if `module:callable` returns one. Such a callable has a parameter `num_envs`.
 
     Raises:
         ValueError: the environment cannot be made, or the VectorEnv has another number of
@@ -124,13 +124,13 @@ def environments(program: str, args: Mapping[str, Any], envs: int, **options: An
     vector = gymnasium.vector.VectorEnv
     try:
         if CALLABLE.fullmatch(program):
-            make = function(program)
+            make = import_function(program)
             told = "num_envs" not in args and "num_envs" in _parameters(make)
             made = make(**args, **({"num_envs": envs} if told else {}))
         else:
-            made = gymnasium.make(registered(program), **options, **args)
+            made = gymnasium.make(register_env(program), **options, **args)
     except (Exception, SystemExit) as error:  # the environment's code may raise anything
-        raise ValueError(reason(error)) from error
+        raise ValueError(error_text(error)) from error
     if isinstance(made, vector) and (not told or made.num_envs != envs):
         raise ValueError(
             f"it returns a {type(made).__name__} of {made.num_envs}, and {envs} are needed; "
@@ -150,7 +150,7 @@ def _parameters(make: Callable[..., Any]) -> tuple[str, ...]:
         return ()
 
 
-def reason(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an exception on one line of at most 300 characters, with control
     characters of terminals escaped."""
     text = " ".join(str(error).split())[:300]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
-from pearl_devices.kernels.evaluation import played
+from pearl_devices.kernels.evaluation import evaluation_parts
 from pearl_estimators.cpu_datasheet import cpu_datasheet, more_threads
 from pearl_estimators.estimates import Estimate
 
@@ -79,7 +79,7 @@ def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
     """The parts of a fused kernel and the firings of each; none of another."""
     kind = kind_of(kernel)
     if kind.structure == "evaluation":
-        return played(kernel)
+        return evaluation_parts(kernel)
     return next(iter(kind.cuts(kernel)), ())
 
 
@@ -91,7 +91,7 @@ def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, widt
         alike = estimate_cpu(same, device, variant, width)
         return replace(alike, source=f"as {same.kind}: {alike.source}")
     if kind.structure == "evaluation":  # how long its episodes are is the policy's
-        return _together(kernel, played(kernel), device, variant, width)
+        return _together(kernel, evaluation_parts(kernel), device, variant, width)
     alone = _alone(kernel, device, variant, width)
     found = [_together(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
     if not found:

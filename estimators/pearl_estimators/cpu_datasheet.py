@@ -22,7 +22,7 @@ from types import MappingProxyType
 from pearl_devices import Device, Kernel, torch_threads
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import parameters
-from pearl_devices.kernels.replay import prioritised, row_bytes
+from pearl_devices.kernels.replay import is_prioritised, row_bytes
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.host.features import ASSUMED_CACHES, OVERHEAD, terms
 from pearl_estimators.host.probe import REFERENCE as REFERENCE_PROBE
@@ -152,7 +152,7 @@ def counted(kernel: Kernel) -> bool:
     """Whether a kernel has such counts, and no network of the user's own."""
     kind = kind_of(kernel)
     plain = not (kernel.modules or kernel.dims.get("stack") or kind.assumed)
-    inserts = kind.structure == "insert" and prioritised(kernel)
+    inserts = kind.structure == "insert" and is_prioritised(kernel)
     return plain and (inserts or kind.structure in COUNTED)
 
 
@@ -175,7 +175,7 @@ def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
         ring = float(kernel.dim("capacity") * row_bytes(kernel)) if "obs" in kernel.dims else 0.0
         add("draws_beyond_2", draws * _beyond(ring, second))
         add("draws_beyond_3", draws * _beyond(ring, third))
-        if prioritised(kernel):
+        if is_prioritised(kernel):
             leaves = 4.0 * kernel.dim("capacity")
             add("leaves_beyond_1", draws * _beyond(leaves, first))
             add("leaves_beyond_2", draws * _beyond(leaves, second))

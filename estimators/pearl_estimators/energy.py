@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from pearl_devices import Device, backend, discover
 from pearl_devices.discover import visible_gpus
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 from pearl_estimators.power import energy_j
 
 POWERCAP = Path("/sys/class/powercap")
@@ -186,7 +186,7 @@ class EnergyMeter:
             opener = getattr(backend(device.kind), "COUNTER", None)
             if opener is not None:
                 place = sum(d.kind == device.kind for d in known[:i])
-                opener = function(opener) if isinstance(opener, str) else opener
+                opener = import_function(opener) if isinstance(opener, str) else opener
                 found, why = opener(place)
             if found is None:
                 absent[device.name] = why

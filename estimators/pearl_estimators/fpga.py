@@ -15,7 +15,7 @@ from pearl_devices import Device, FigureError, Kernel
 from pearl_devices.fpga import is_released, learner_of
 from pearl_devices.fpga.resources import figure, released_tree_width
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, row_bytes, tree_depth
 from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
@@ -72,7 +72,7 @@ def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[fl
         moved = requests * (-(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES)
     if structure == "sample":  # reward and flags of the rows that an n-step return spans
         moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
-    if not prioritised(kernel):
+    if not is_prioritised(kernel):
         return requests / clock, moved / ddr, latency
     draws = structure == "sample"
     depth = tree_depth(kernel)

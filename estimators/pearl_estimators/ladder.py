@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pearl_devices import Device, FigureError, Kernel, backend, estimator, failed, offers
+from pearl_devices import Device, FigureError, Kernel, backend, estimator, kind_failure, offers
 from pearl_devices.base import KernelKindError
 from pearl_devices.validation import check_type, quote
 from pearl_estimators import power
@@ -64,7 +64,7 @@ def estimate(
     except (FigureError, KernelKindError, CalibrationError):
         raise
     except Exception as error:  # a device kind's file is a program, and may raise anything
-        raise failed("ESTIMATE", kernel, device, error) from error
+        raise kind_failure("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
         return _modelled(cost, kernel, device, width, variant)
     found = _wrapped(cost, kernel, device)
@@ -93,15 +93,15 @@ def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
     """The Estimate of a `FiringCost`, checked."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
         why = f"it returns {quote(cost)}; it must be a mapping with latency_s, in seconds"
-        raise failed("ESTIMATE", kernel, device, why)
+        raise kind_failure("ESTIMATE", kernel, device, why)
     plain = {"rung": "closed_form", "source": f"own estimate of kind {device.kind}", **cost}
     try:
         found = Estimate(**plain)
     except (TypeError, ValueError) as error:
-        raise failed("ESTIMATE", kernel, device, error) from error
+        raise kind_failure("ESTIMATE", kernel, device, error) from error
     if not (found.latency_s > 0 or found.rung == "given"):
-        raise failed("ESTIMATE", kernel, device, "latency_s is 0; it must be above 0")
+        raise kind_failure("ESTIMATE", kernel, device, "latency_s is 0; it must be above 0")
     if not found.low_s <= found.latency_s <= found.high_s:
         why = f"latency_s {found.latency_s} is outside its band {found.low_s} to {found.high_s}"
-        raise failed("ESTIMATE", kernel, device, why)
+        raise kind_failure("ESTIMATE", kernel, device, why)
     return found

@@ -21,7 +21,7 @@ from pearl.algorithms.options import TabularOptions as Tabular
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
-from pearl_devices.user_imports import imported
+from pearl_devices.user_imports import import_user_module
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -141,7 +141,7 @@ def algorithm(name: str) -> Algorithm:
         raise SpecError(undotted(name))
     path = f"{__name__}.{name}" if shipped else name
     try:
-        module = imported(path)
+        module = import_user_module(path)
     except ValueError as error:
         reason = f"its module {path} cannot be imported ({error})"
         if shipped:

@@ -116,4 +116,4 @@ def pass_first(acting: Kernel, arrays: Buffers) -> None:
     from pearl_devices.primitives.envs.interface import Interface
 
     own = Interface(acting, {name: arrays[name] for name in states(acting)})
-    arrays[OBSERVED][...] = own.passed(OBSERVED, arrays[OBSERVED])
+    arrays[OBSERVED][...] = own.apply_kernels(OBSERVED, arrays[OBSERVED])

@@ -42,13 +42,13 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     from gymnasium.error import Error
     from gymnasium.wrappers import RecordVideo
 
-    from pearl_devices.user_imports import environment
+    from pearl_devices.user_imports import make_environment
 
     asked = policy.system.env
     if asked.stack or asked.pixels:
         raise SpecError(f"Video: {asked.id}: observations that are pictures are not recorded yet")
     try:
-        inner: Any = environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
+        inner: Any = make_environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
         env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)
     except (Error, TypeError, ValueError, ImportError) as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None

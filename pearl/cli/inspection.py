@@ -299,14 +299,14 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     """
     from pearl_devices import backend
     from pearl_devices.discover import host
-    from pearl_devices.user_imports import function
+    from pearl_devices.user_imports import import_function
 
     devices = host().devices
     for i, device in enumerate(devices):
         seam = getattr(backend(device.kind), name, None)
         if seam is not None:
             number = sum(d.kind == device.kind for d in devices[:i])
-            yield device, number, function(seam) if isinstance(seam, str) else seam
+            yield device, number, import_function(seam) if isinstance(seam, str) else seam
 
 
 @command

@@ -8,7 +8,7 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 GROUPS = (
     "limits.env_groups is {}, each group has observations of its own, and the task would see those "
@@ -50,7 +50,7 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
     kind, names = kind_of(task.kernel), [t.name for t in graph.tasks]
     arrays = kind.arrays(task.kernel)
     read = {n for t in graph.tasks for n in _arrays(t.kernel)}
-    own = float(sum(nbytes(spec) for name, spec in arrays.items() if name not in read))
+    own = float(sum(size_bytes(spec) for name, spec in arrays.items() if name not in read))
     place = names.index(after) + 1 if edge.tokens_seq else names.index(before)
     states = dict.fromkeys((s for s in task.writes if s not in graph.states), own)
     read_too = [
@@ -70,7 +70,7 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
                 task.name,
                 before,
                 tokens_seq=edge.tokens_seq,
-                bytes=float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read)),
+                bytes=float(sum(size_bytes(arrays[n]) for n in kind.written(arrays) if n in read)),
             ),
             *{e.dst: e for e in read_too}.values(),
             Edge(task.name, task.name, tokens_seq=1),
@@ -88,7 +88,7 @@ def _bytes_between(task: Task, reader: Task) -> float:
     """Bytes of the arrays that one task writes and another reads."""
     kind, read = kind_of(task.kernel), _arrays(reader.kernel)
     arrays = kind.arrays(task.kernel)
-    return float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read))
+    return float(sum(size_bytes(arrays[n]) for n in kind.written(arrays) if n in read))
 
 
 def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:

@@ -235,7 +235,9 @@ def _uncertainty(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | 
     model = f"{device.kind} {device.model or device.name}"
     environment = kind_of(kernel).structure == "environment"
     program = f" {kernel.program}" if kernel.program and environment else ""
-    variant = torch_threads.plain(mode.variant)  # whatever its threads, which `own` tells apart
+    variant = torch_threads.base_variant(
+        mode.variant
+    )  # whatever its threads, which `own` tells apart
     kernel_family = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
     family = f"{kernel_family} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"

@@ -20,7 +20,7 @@ from pearl.planning.variants import (
 )
 from pearl_devices import Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
-from pearl_devices.hosts import alike
+from pearl_devices.hosts import find_equivalents
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.calibrator import (
@@ -71,7 +71,7 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
         if is_calibrated(device)
     }
     home = platform.device(platform.host).host
-    device_class = alike(platform.devices, calibrations)
+    device_class = find_equivalents(platform.devices, calibrations)
     first = platform.device(platform.host)
     hosts = {d.host: d for d in platform.devices if d.kind == first.kind} | {first.host: first}
     for tasks, kernel, share in jobs:

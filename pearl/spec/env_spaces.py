@@ -12,7 +12,7 @@ from pearl.algorithms.spaces import Spaces
 from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices.user_imports import environment, reason
+from pearl_devices.user_imports import error_text, make_environment
 
 
 def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:
@@ -153,14 +153,14 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if unknown:
         return None, unknown
     try:
-        env = environment(algorithm.env, algorithm.env_args)
+        env = make_environment(algorithm.env, algorithm.env_args)
         observation, action = env.observation_space, env.action_space
         cut = env.spec.max_episode_steps if env.spec is not None else None
         threshold = env.spec.reward_threshold if env.spec is not None else None
         masked = refusal(algorithm.env, _reset_info(env), env)
         env.close()
     except (Exception, SystemExit) as error:  # whatever its own code raises
-        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
+        return None, [(where, f"{show(algorithm.env)} cannot be built: {error_text(error)}")]
     if masked:
         return None, [(where, masked)]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete

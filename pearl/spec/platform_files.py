@@ -22,7 +22,7 @@ from pearl.spec.platform_entries import (
 )
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices import BACKENDS, Device, Link, Platform, discover
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -111,7 +111,7 @@ def read_platform(
     if problems or not several:
         return None if problems else machines[""], entry, problems
     try:
-        return of_hosts(name, machines, network), entry, []
+        return join_hosts(name, machines, network), entry, []
     except ValueError as error:
         return None, entry, [((*where, "links"), str(error))]
 

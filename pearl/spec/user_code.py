@@ -20,7 +20,7 @@ from pearl.spec.trust import find_named_code
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels.interface import OBSERVED, changes
-from pearl_devices.user_imports import reason
+from pearl_devices.user_imports import error_text
 
 
 class UserCodeError(SpecError):
@@ -58,7 +58,7 @@ def locate_error(error: Exception, system: System, doing: str) -> UserCodeError 
     files = {getattr(module, "__file__", None) for module in modules}
     frames = extract_tb(error.__traceback__)
     at = next((f for f in reversed(frames) if f.filename in files), frames[-1])
-    said = f"{type(error).__name__}: {reason(error)} ({at.filename}, line {at.lineno})"
+    said = f"{type(error).__name__}: {error_text(error)} ({at.filename}, line {at.lineno})"
     return UserCodeError(f"{doing} fails: {said}")
 
 

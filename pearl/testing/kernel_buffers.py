@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pearl_devices import Buffers
-from pearl_devices.kernels.examples import filled as filled
+from pearl_devices.kernels.examples import fill_arrays as fill_arrays
 
 
 def copied(buffers: Buffers) -> Buffers:

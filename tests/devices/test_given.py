@@ -89,7 +89,7 @@ def test_nothing_but_an_error_of_ours_comes_of_a_value_of_a_wrong_kind(noun, dat
         (lambda: Edge("a", "b", bytes=HUGE), "bytes is a huge number; it must be finite"),
         (lambda: Edge("a", "b", bytes=-1), "bytes is -1; it must be finite and at least 0"),
         (lambda: Edge("a", "b", limit=["x"]), r"limit is \['x'\]; it names what bounds"),
-        (lambda: Fusion("f", ("x",), Kernel("k")), r"fusion 'f': tasks is \('x',\); it must name several"),
+        (lambda: Fusion("f", ("x",), Kernel("k")), r"tasks is \('x',\); it must name several"),
         (lambda: Fusion("f", ("x", "x"), Kernel("k")), "it must name several, each once"),
         (lambda: Fusion("f", ("x", "y"), 3), "fusion 'f': kernel is 3; a Kernel is needed"),
         (lambda: TaskGraph("g", ("t",), ()), "graph 'g': tasks has 't'; a tuple of Tasks is nee"),

@@ -26,9 +26,9 @@ VERIFY = "pearl_devices.gpu.verify:verify"
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Return the variants of a kernel on a GPU; `Refused` if there is none."""
-    from pearl_devices.gpu.binding import offered
+    from pearl_devices.gpu.binding import list_ways
 
-    return offered(kernel, device)
+    return list_ways(kernel, device)
 
 
 def memory(number: int) -> DeviceMemory:
@@ -40,11 +40,13 @@ def memory(number: int) -> DeviceMemory:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Prepare a kernel over twins of `memory`; see `binding.bound`."""
-    from pearl_devices.gpu.binding import bound, device_of
+    """Prepare a kernel over twins of `memory`; see `binding.bind_kernel`."""
+    from pearl_devices.gpu.binding import bind_kernel, device_of
     from pearl_devices.gpu.nvidia import driver_of
 
-    return bound(kernel, variant, buffers, lambda: driver_of(device_of(kernel, variant, buffers)))
+    return bind_kernel(
+        kernel, variant, buffers, lambda: driver_of(device_of(kernel, variant, buffers))
+    )
 
 
 def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:

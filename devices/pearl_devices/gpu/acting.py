@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.nets import THREADS, Pass, cut
+from pearl_devices.gpu.nets import THREADS, Pass, split_pass
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 
@@ -16,7 +16,7 @@ EPSILON_GREEDY, NOISE_AROUND, SQUASHED_GAUSSIAN, SOFTMAX, GAUSSIAN = range(5)
 def program(kernel: Kernel, choice: int) -> tuple[Program, Pass]:
     """Return the program of an inference, and how its forward pass is split."""
     layers, duelling = kernel.layers(), kernel.dims.get("duelling", 0)
-    found = cut(layers, kernel.dim("envs"))
+    found = split_pass(layers, kernel.dim("envs"))
     constants = {
         **found.constants(curved=bool(kernel.dims.get("tanh"))),
         "CHOICE": choice,
@@ -46,7 +46,7 @@ def _bind(kernel: Kernel, choice: int, arrays: Arrays, driver: Driver) -> Call:
         kernel.dim("envs"),
         *sizes,
     )
-    return driver.bound(
+    return driver.prepare_launch(
         source, "act", (found.blocks,), (THREADS,), arguments, shared_bytes=found.shared_bytes
     )
 

@@ -25,7 +25,7 @@ TURNS = "loop."
 """Host arrays that the runtime writes before or during a call."""
 
 
-def programs(kernel: Kernel) -> dict[str, Variant]:
+def torch_variants(kernel: Kernel) -> dict[str, Variant]:
     """Return the torch programs that can run `kernel`, by variant name."""
     found = kind_of(kernel).variants
     return {EAGER[n]: v for n, v in found.items() if n in EAGER and _can(kernel, n, v)}
@@ -35,15 +35,15 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
     return variant.fits(kernel) and (not kernel.modules or name == "torch")
 
 
-def written(kernel: Kernel) -> dict[str, Variant]:
+def handwritten_variants(kernel: Kernel) -> dict[str, Variant]:
     """Return the hand-written GPU variants that can run `kernel`, by name."""
     found = kind_of(kernel).cuda
     return {n: v for n, v in found.items() if v.fits(kernel) and not kernel.modules}
 
 
-def offered(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Return the ways to run `kernel` as (variant, streaming multiprocessors)."""
-    able = (*programs(kernel), *written(kernel))
+    able = (*torch_variants(kernel), *handwritten_variants(kernel))
     return (
         _refused(kernel)
         if not able
@@ -63,7 +63,7 @@ def _refused(kernel: Kernel) -> Refused:
 
 def on_host(kernel: Kernel, variant: str, name: str) -> bool:
     """Whether a variant has this array in the host's memory."""
-    found = {**programs(kernel), **written(kernel)}.get(variant)
+    found = {**torch_variants(kernel), **handwritten_variants(kernel)}.get(variant)
     return name.startswith(TURNS) or (found is not None and found.on_host(name))
 
 
@@ -84,7 +84,9 @@ def device_of(kernel: Kernel, variant: str, buffers: Buffers) -> Any:
     return found[0]
 
 
-def bound(kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], Driver]) -> Call:
+def bind_kernel(
+    kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], Driver]
+) -> Call:
     """Prepare `kernel` over `buffers`: device tensors, and numpy arrays where `on_host` says so.
 
     Raises:
@@ -94,7 +96,7 @@ def bound(kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], D
     """
     from pearl_devices import torch_threads
 
-    torch_programs, by_hand = programs(kernel), written(kernel)
+    torch_programs, by_hand = torch_variants(kernel), handwritten_variants(kernel)
     if variant not in torch_programs and variant not in by_hand:
         raise UnsupportedError(
             f"kernel {kernel.kind} (program {kernel.program!r}) has no variant {variant!r} on a "

@@ -39,7 +39,7 @@ class DivergentBarrier(RuntimeError):
 
 
 @cache
-def loaded(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
+def load_library(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
     """Load the program as a library of functions `launch_KERNEL`, compiled once and cached.
 
     sanitize: with AddressSanitizer, whose library must be loaded before Python.
@@ -47,10 +47,10 @@ def loaded(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
         UnsupportedError: g++ is missing or refuses the program, or another user may have written
             the library.
     """
-    return ctypes.CDLL(str(built(program, sanitize=sanitize)))
+    return ctypes.CDLL(str(build_library(program, sanitize=sanitize)))
 
 
-def built(program: Program, *, sanitize: bool = False) -> Path:
+def build_library(program: Program, *, sanitize: bool = False) -> Path:
     """Compile the program if the cache has no library of it. Return the file of the library.
 
     Raises:
@@ -126,7 +126,7 @@ def launch(
         *(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values)
     )
     sizes = [(ctypes.c_uint * 3)(*(*given, 1, 1)[:3]) for given in (grid, block)]
-    function = getattr(loaded(program), f"launch_{kernel}")
+    function = getattr(load_library(program), f"launch_{kernel}")
     status = function(*sizes, ctypes.c_size_t(shared_bytes), addresses, ctypes.c_uint(order))
     if status == MISSING:
         raise DivergentBarrier(f"{program.file}: threads of {kernel} wait for others for ever")

@@ -25,7 +25,7 @@ class Driver(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -40,7 +40,7 @@ class Driver(Protocol):
         shared_bytes: dynamic shared memory of a block.
         """
 
-    def mapped(self, array: Any) -> torch.Tensor:
+    def map_array(self, array: Any) -> torch.Tensor:
         """Return a numpy array's host memory as a tensor that device kernels read and write in
         place."""
 
@@ -61,7 +61,7 @@ class HostDriver:
 
         return torch.device("cpu")
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -70,14 +70,14 @@ class HostDriver:
         arguments: Sequence[Any],
         shared_bytes: int = 0,
     ) -> Launch:
-        cuda_emulator.loaded(program)
+        cuda_emulator.load_library(program)
 
         def launch() -> None:
             cuda_emulator.launch(program, kernel, grid, block, arguments, shared_bytes, self.order)
 
         return launch
 
-    def mapped(self, array: Any) -> torch.Tensor:
+    def map_array(self, array: Any) -> torch.Tensor:
         import torch
 
         return torch.from_numpy(array)

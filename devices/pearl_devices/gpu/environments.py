@@ -13,7 +13,7 @@ from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE
-from pearl_devices.kernels.environments import BLOCK, native
+from pearl_devices.kernels.environments import BLOCK, has_native
 from pearl_devices.primitives import NATIVE_ENVS
 
 IN_SOURCE = (
@@ -47,7 +47,7 @@ def bind_step(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     Raises:
         UnsupportedError: the environment is none of IN_SOURCE, or has other sizes or arguments.
     """
-    if not native(kernel):
+    if not has_native(kernel):
         raise UnsupportedError(
             f"kernel {kernel.kind}: {kernel.program!r} with sizes {dict(kernel.dims)} and "
             f"arguments {dict(kernel.args)} has no variant 'cuda'; there are {list(IN_SOURCE)}, "
@@ -77,7 +77,7 @@ def bind_step(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     )
 
     def launch(name: str) -> Call:
-        return driver.bound(source, name, (blocks,), (threads,), arguments)
+        return driver.prepare_launch(source, name, (blocks,), (threads,), arguments)
 
     launch("start")()
     if "normalise.obs" in arrays:

@@ -12,12 +12,12 @@ from pearl_devices.gpu.replay import (
     THREADS,
     action_words,
     as_tensors,
+    call_in_order,
     columns,
     completing_stores,
-    draws,
-    in_order,
+    draw_launches,
+    make_word,
     sum_tree,
-    word,
     zeros,
 )
 from pearl_devices.kernel import Kernel
@@ -45,9 +45,9 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     places, size, ends, most = _sizes(kernel)
     given, arrays = arrays, as_tensors(arrays, driver)
     kept = {name: arrays[f"replay.{name}"] for name in STORED.split()}
-    told = word(driver)
+    told = make_word(driver)
     slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
-    mark = driver.bound(
+    mark = driver.prepare_launch(
         FRAMES,
         "frames_mark",
         (1,),
@@ -67,7 +67,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             most,
         ),
     )
-    insert = driver.bound(
+    insert = driver.prepare_launch(
         FRAMES,
         "frames_insert",
         (n,),
@@ -106,9 +106,9 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     arrays = as_tensors(arrays, driver)
-    before, least = draws(kernel, arrays, driver)
+    before, least = draw_launches(kernel, arrays, driver)
     places, size, ends, most = _sizes(kernel)
-    gather = driver.bound(
+    gather = driver.prepare_launch(
         FRAMES,
         "frames_gather",
         (kernel.dim("steps") * kernel.dim("batch"),),
@@ -135,4 +135,4 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
-    return in_order((*before, gather))
+    return call_in_order((*before, gather))

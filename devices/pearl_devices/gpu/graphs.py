@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.torch.off_policy import GradientSteps
@@ -76,7 +76,9 @@ class RecordedNoise:
 
     def fill(self, counter: Any, steps: int) -> None:
         """Write the numbers of the next firing."""
-        bases = [np.uint64(rng.stream(counter[0], counter[1] + np.uint64(s))) for s in range(steps)]
+        bases = [
+            np.uint64(rng.stream_base(counter[0], counter[1] + np.uint64(s))) for s in range(steps)
+        ]
         counter[1] += np.uint64(steps)
         for step, drawn, numbers, made in self._draws:
             out = np.empty(tuple(made.shape), np.float32)
@@ -96,7 +98,7 @@ class Recording:
         self._noise = RecordedNoise(device) if "rng.update" in arrays else None
         self._paces = torch.ones(self._count, len(learners), 3, device=device)
         self._taken: list[list[int]] = []
-        self._graph = streams(device).graph()
+        self._graph = streams_of(device).make_graph()
 
         def work() -> None:
             self._taken.clear()
@@ -131,7 +133,7 @@ class Recording:
             follows = every > 0 and int(count[0]) % every == 0
             for at, learner in enumerate(learners):
                 for _ in range(taken[at]):
-                    paces[number, at, :2] = learner.paced(arrays["hyper.adam"])
+                    paces[number, at, :2] = learner.count_step(arrays["hyper.adam"])
                 paces[number, at, 2] = follows
         self._paces.copy_(torch.from_numpy(paces))
         if self._noise is not None:

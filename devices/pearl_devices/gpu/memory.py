@@ -14,7 +14,7 @@ from pearl_devices.base import Call, DeviceFailed
 from pearl_devices.device_kind import Pair
 from pearl_devices.gpu.binding import on_host
 from pearl_devices.gpu.driver import Driver
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_devices.kernel import Kernel
 
 LOST = ("AcceleratorError", "CUDADriverError", "CUDARuntimeError")
@@ -26,7 +26,7 @@ class TorchMemory:
 
     def __init__(self, driver: Driver) -> None:
         self.device = driver.device
-        self._streams = streams(self.device)
+        self._streams = streams_of(self.device)
         self._lanes: dict[str, tuple[Any, Any]] = {}
         self._nbytes = 0
 
@@ -59,12 +59,12 @@ class TorchMemory:
         the computing of another."""
         queue = self._streams
         if lane not in self._lanes:
-            self._lanes[lane] = queue.stream(), queue.stream()
+            self._lanes[lane] = queue.make_stream(), queue.make_stream()
         computing, copying = self._lanes[lane]
         lanes, told = self._lanes, f"kernel {kernel.kind}"
         inwards = [(queue.staging(twin), torch.from_numpy(a), twin) for a, twin in loads]
         outwards = [(queue.staging(twin), torch.from_numpy(a), twin) for a, twin in stores]
-        loaded, computed, stored = queue.event(), queue.event(), queue.event()
+        loaded, computed, stored = queue.make_event(), queue.make_event(), queue.make_event()
 
         def fire() -> None:
             with self._wrapping_errors(told):

@@ -74,7 +74,7 @@ class Pass:
         )
 
 
-def cut(layers: tuple[int, ...], rows: int) -> Pass:
+def split_pass(layers: tuple[int, ...], rows: int) -> Pass:
     """Return the pass with the largest tiles; its weights lie in shared memory if they fit."""
     tiles = (8,) if rows <= FEW else (32, 8)
     found = (

@@ -14,7 +14,7 @@ from weakref import finalize
 
 from pearl_devices.base import DeviceFailed, UnsupportedError
 from pearl_devices.gpu.driver import Driver, Launch
-from pearl_devices.gpu.nvrtc import compiled
+from pearl_devices.gpu.nvrtc import compile_program
 from pearl_devices.gpu.program import Program
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Gpu:
     def device(self) -> torch.device:
         return self._device
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -111,7 +111,7 @@ class Gpu:
         with cupy.cuda.Device(self._device.index):
             if program.digest not in self._modules:
                 module = cupy.cuda.function.Module()
-                module.load(compiled(program, self._architecture()).code)
+                module.load(compile_program(program, self._architecture()).code)
                 self._modules[program.digest] = module
             function = self._modules[program.digest].get_function(kernel)
             if shared_bytes > UNASKED_BYTES:
@@ -126,7 +126,7 @@ class Gpu:
 
         return launch
 
-    def mapped(self, array: Any) -> torch.Tensor:
+    def map_array(self, array: Any) -> torch.Tensor:
         """Lock the array's pages, so that kernels read them at their address in the host's memory
         (CUDA programming guide, "Mapped Memory"; unified addressing).
 

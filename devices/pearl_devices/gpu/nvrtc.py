@@ -74,7 +74,7 @@ def library() -> ctypes.CDLL:
     )
 
 
-def compiled(program: Program, architecture: str) -> MachineCode:
+def compile_program(program: Program, architecture: str) -> MachineCode:
     """Compile the program for one architecture, such as sm_90a.
 
     Raises:

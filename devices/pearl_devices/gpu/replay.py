@@ -31,7 +31,7 @@ def columns(arrays: Arrays, prefix: str, names: str) -> list[Any]:
     return [arrays[f"{prefix}.{name}"] for name in names.split()]
 
 
-def in_order(launches: Sequence[Launch]) -> Call:
+def call_in_order(launches: Sequence[Launch]) -> Call:
     """Return one firing: these launches in order."""
 
     def call() -> None:
@@ -50,7 +50,7 @@ def numbers(values: Sequence[int], driver: Driver) -> Any:
 
 def as_tensors(arrays: Arrays, driver: Driver) -> Arrays:
     """Return the arrays as tensors; those in the host's memory as kernels reach them there."""
-    return {n: a if hasattr(a, "data_ptr") else driver.mapped(a) for n, a in arrays.items()}
+    return {n: a if hasattr(a, "data_ptr") else driver.map_array(a) for n, a in arrays.items()}
 
 
 def completing_stores(call: Call, arrays: Arrays, driver: Driver) -> Call:
@@ -80,14 +80,14 @@ def zeros(count: int, dtype: str, driver: Driver) -> Any:
     return torch.zeros(count, dtype=getattr(torch, dtype), device=driver.device)
 
 
-def word(driver: Driver) -> Any:
+def make_word(driver: Driver) -> Any:
     """Make a number in the host's memory: kernels write it and the host reads it without
     waiting."""
     import torch
 
-    from pearl_devices.gpu.streams import streams
+    from pearl_devices.gpu.streams import streams_of
 
-    return streams(driver.device).staging(torch.zeros(1, dtype=torch.int64)).zero_()
+    return streams_of(driver.device).staging(torch.zeros(1, dtype=torch.int64)).zero_()
 
 
 def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
@@ -125,7 +125,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     given, arrays = arrays, as_tensors(arrays, driver)
     n, tree = kernel.dim("envs"), sum_tree(kernel, arrays, driver)
     words = n * max(kernel.dim("obs"), action_words(kernel))
-    insert = driver.bound(
+    insert = driver.prepare_launch(
         RING,
         "replay_insert",
         (min(-(-words // THREADS), BLOCKS),),
@@ -146,7 +146,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     return completing_stores(insert, given, driver)
 
 
-def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
+def draw_launches(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
     """Return launches that draw rows from the tree (none if the replay is uniform), and the bits of
     the least priority of each batch, which the launches write for the weights (infinity before)."""
     import torch
@@ -156,7 +156,7 @@ def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch],
     if not tree[2]:
         return [], least
     count = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
-    launch = driver.bound(
+    launch = driver.prepare_launch(
         RING,
         "replay_draw",
         (-(-count // THREADS),),
@@ -177,8 +177,8 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     check_ring(kernel)
     arrays = as_tensors(arrays, driver)
-    before, least = draws(kernel, arrays, driver)
-    gather = driver.bound(
+    before, least = draw_launches(kernel, arrays, driver)
+    gather = driver.prepare_launch(
         RING,
         "replay_gather",
         (-(-kernel.dim("steps") * kernel.dim("batch") * 32 // THREADS),),
@@ -202,7 +202,7 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
-    return in_order((*before, gather))
+    return call_in_order((*before, gather))
 
 
 def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
@@ -218,9 +218,9 @@ def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
     def launch(first: int, last: int, blocks: int, threads: int) -> Launch:
         given = (*tree, arrays["replay.priority"], *batch, n, whole, first, last)
-        return driver.bound(RING, "replay_update", (blocks,), (threads,), given)
+        return driver.prepare_launch(RING, "replay_update", (blocks,), (threads,), given)
 
     if at_once:
         return launch(0, count, 1, min(-(-width // 32) * 32, 1024))
     below = [launch(p, p + 1, -(-width // THREADS), THREADS) for p in range(count - 1)]
-    return in_order((*below, launch(count - 1, count, 1, 1024)))
+    return call_in_order((*below, launch(count - 1, count, 1, 1024)))

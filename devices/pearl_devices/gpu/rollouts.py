@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.nets import THREADS, Pass, cut
+from pearl_devices.gpu.nets import THREADS, Pass, split_pass
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 
@@ -15,7 +15,7 @@ SPAN = 32
 """Environments per block of the advantages."""
 
 
-def copies(kernel: Kernel) -> Program:
+def copy_program(kernel: Kernel) -> Program:
     """Return the program that copies."""
     return Program("copies.cu", {"CONTINUOUS": int(bool(kernel.dims.get("act", 1)))})
 
@@ -45,12 +45,12 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         max(1, kernel.dim("act")),
     )
     blocks = _blocks(kernel.dim("envs") * obs)
-    return driver.bound(copies(kernel), "insert", (blocks,), (THREADS,), arguments)
+    return driver.prepare_launch(copy_program(kernel), "insert", (blocks,), (THREADS,), arguments)
 
 
-def judging(kernel: Kernel) -> tuple[Program, Pass]:
+def advantages_program(kernel: Kernel) -> tuple[Program, Pass]:
     """Return the program of advantages, and how its forward pass is split."""
-    found = cut(kernel.layers("critic"), kernel.dim("envs") * kernel.dim("horizon"))
+    found = split_pass(kernel.layers("critic"), kernel.dim("envs") * kernel.dim("horizon"))
     constants = found.constants(curved=bool(kernel.dim("tanh")))
     return Program("advantages.cu", constants), found
 
@@ -59,13 +59,13 @@ def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
     import torch
 
-    source, found = judging(kernel)
+    source, found = advantages_program(kernel)
     steps, envs = kernel.dim("horizon"), kernel.dim("envs")
     widths, scratch, sizes = found.arguments(driver)
     ahead = torch.zeros(steps * envs, dtype=torch.float32, device=driver.device)
     ends, value = [arrays[f"rollout.{n}"] for n in ("terminated", "truncated")], "rollout.value"
     seen = (arrays["rollout.obs"], arrays["rollout.next_obs"], *ends, arrays["policy.critic"])
-    judge = driver.bound(
+    judge = driver.prepare_launch(
         source,
         "judge",
         (found.blocks,),
@@ -75,7 +75,7 @@ def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     )
     results = [arrays[f"rollout.{name}"] for name in ("advantage", "returns")]
     constants = [arrays[f"hyper.{name}"] for name in ("discount", "gae_lambda")]
-    trace = driver.bound(
+    trace = driver.prepare_launch(
         source,
         "trace",
         (-(-envs // SPAN),),
@@ -98,4 +98,6 @@ def bind_sync(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     if len(pairs) == 1:
         pairs, sizes = [*pairs, *pairs], [*sizes, 0]
     arguments = [x for pair, size in zip(pairs, sizes, strict=True) for x in (*pair, size)]
-    return driver.bound(copies(kernel), "copy", (_blocks(max(sizes)),), (THREADS,), arguments)
+    return driver.prepare_launch(
+        copy_program(kernel), "copy", (_blocks(max(sizes)),), (THREADS,), arguments
+    )

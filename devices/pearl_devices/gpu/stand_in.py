@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pearl_devices.base import Buffers, Call, Device
 from pearl_devices.device_kind import DeviceMemory
-from pearl_devices.gpu.binding import bound, offered
+from pearl_devices.gpu.binding import bind_kernel, list_ways
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernel import Kernel
@@ -20,7 +20,7 @@ SIMULATED = False
 ESTIMATE = "pearl_estimators.gpu.variants:gpu_roofline"
 VERIFY = "pearl_devices.gpu.verify:verify"
 
-offers = offered
+offers = list_ways
 
 
 def present(device: Device) -> bool:
@@ -34,8 +34,8 @@ def memory(number: int) -> DeviceMemory:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Prepare a kernel over twins of `memory`; see `binding.bound`."""
-    return bound(kernel, variant, buffers, HostDriver)
+    """Prepare a kernel over twins of `memory`; see `binding.bind_kernel`."""
+    return bind_kernel(kernel, variant, buffers, HostDriver)
 
 
 def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:

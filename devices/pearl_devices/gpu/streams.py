@@ -34,10 +34,10 @@ class Event(Protocol):
 class Streams(Protocol):
     """Queues of work on a device."""
 
-    def stream(self) -> Any:
+    def make_stream(self) -> Any:
         """Make a new stream; it does its work in the order in which the work was begun."""
 
-    def event(self) -> Event: ...
+    def make_event(self) -> Event: ...
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Within this context, torch begins its work on that stream."""
@@ -48,7 +48,7 @@ class Streams(Protocol):
     def copy(self, target: Tensor, source: Tensor, stream: Any) -> None:
         """Begin a copy on a stream. One of the two is staging memory."""
 
-    def graph(self) -> Graph:
+    def make_graph(self) -> Graph:
         """Make a new graph. Raise RuntimeError if the device has none."""
 
     def finish(self) -> None:
@@ -75,10 +75,10 @@ class DeviceStreams:
 
         self._device, self._module = device, torch.get_device_module(device)
 
-    def stream(self) -> Any:
+    def make_stream(self) -> Any:
         return self._module.Stream(self._device)
 
-    def event(self) -> Event:
+    def make_event(self) -> Event:
         found: Event = self._module.Event()
         return found
 
@@ -95,7 +95,7 @@ class DeviceStreams:
         with self._module.stream(stream):
             target.copy_(source, non_blocking=True)
 
-    def graph(self) -> Graph:
+    def make_graph(self) -> Graph:
         if self._device.type != "cuda":
             raise RuntimeError(f"torch has no graphs for {self._device}")
         return DeviceGraph()
@@ -163,11 +163,11 @@ class HostStreams:
     def __init__(self) -> None:
         self._streams: list[HostStream] = []
 
-    def stream(self) -> HostStream:
+    def make_stream(self) -> HostStream:
         self._streams.append(HostStream())
         return self._streams[-1]
 
-    def event(self) -> Event:
+    def make_event(self) -> Event:
         return HostEvent()
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -181,7 +181,7 @@ class HostStreams:
     def copy(self, target: Tensor, source: Tensor, stream: HostStream) -> None:
         stream.begun.append(lambda: target.copy_(source))
 
-    def graph(self) -> Graph:
+    def make_graph(self) -> Graph:
         return HostGraph()
 
     def finish(self) -> None:
@@ -226,7 +226,7 @@ class HostGraph:
                             old.copy_(new)
 
 
-def streams(device: torch.device) -> Streams:
+def streams_of(device: torch.device) -> Streams:
     """Return the streams of a torch device. A device without streams gets the host's; its copies
     are complete when they return."""
     return DeviceStreams(device) if device.type in STREAMED else HostStreams()

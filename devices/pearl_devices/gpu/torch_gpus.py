@@ -25,7 +25,7 @@ PCIE_BYTES_PER_S = 16e9  # assumed: PCIe 4.0 of 8 lanes
 LINK_SOURCES = dict.fromkeys(("latency_s", "bytes_per_s", "per_message_s"), "assumed")
 
 
-def driven(number: int) -> bool:
+def is_driven(number: int) -> bool:
     """Return whether torch drives the GPU of this number."""
     try:
         driver(number)

@@ -1,6 +1,6 @@
 """The variant `fused`: all gradient steps of a firing in one launch of one block.
 
-The block keeps its data in shared memory as far as they fit, in the order of `_placed`; the others
+The block keeps its data in shared memory as far as they fit, in the order of `_place`; the others
 lie in scratch memory of the device. Sizes are constants of the programs.
 """
 
@@ -74,7 +74,7 @@ def _learns(name: str, layers: Sequence[int], *, target: bool = True, copies: in
     }
 
 
-def _placed(pieces: Pieces, limit: int) -> tuple[dict[str, int], int, int]:
+def _place(pieces: Pieces, limit: int) -> tuple[dict[str, int], int, int]:
     """Constants with the place of each piece, floats of shared memory, floats of scratch memory.
 
     In the given order, each piece goes to shared memory if it still fits there.
@@ -99,7 +99,7 @@ def _limit(driver: Driver) -> int:
     return STAND_IN_BYTES - STATIC_BYTES
 
 
-def _bound(
+def _bind_launch(
     kernel: Kernel,
     driver: Driver,
     pieces: Any,
@@ -129,7 +129,7 @@ def _bound(
     needed = {rows: 4 * sum(map(_up4, pieces(rows)[0].values())) for rows in choices}
     rows = next((rows for rows in choices if needed[rows] <= limit), choices[-1])
     first, rest = pieces(rows)
-    places, shared, scratch = _placed({**first, **rest}, limit)
+    places, shared, scratch = _place({**first, **rest}, limit)
     widest = max(width for layers in nets.values() for width in layers[1:])
     described = {n: c for name, layers in nets.items() for n, c in _net(name, layers, rows).items()}
     name = source or kernel.kind.partition(".")[2]
@@ -148,7 +148,7 @@ def _bound(
         },
     )
     room = torch.zeros(max(scratch, 1), dtype=torch.float32, device=driver.device)
-    return driver.bound(
+    return driver.prepare_launch(
         program, f"update_{name}", (1,), (threads,), (*arguments, room, *last), 4 * shared
     )
 
@@ -189,7 +189,7 @@ def bind_dqn(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         "DUELLING": int("duelling" in kernel.dims and kernel.dim("duelling")),
     }
     arguments = [*_batch(arrays), *_stored("q", arrays), *_rules(arrays)]
-    return _bound(
+    return _bind_launch(
         kernel, driver, pieces, constants, {"Q": layers}, arguments, [kernel.dim("steps")]
     )
 
@@ -205,8 +205,8 @@ def _actor_and_critics(
     actor_target: bool = True,
     passes: int = 1,
 ) -> Call:
-    """As `_bound`. critics: their names; twin critics lie in a row. passes: passes of critics whose
-    outputs are kept at the same time."""
+    """As `_bind_launch`. critics: their names; twin critics lie in a row. passes: passes of critics
+    whose outputs are kept at the same time."""
     actor, critic, copies = kernel.layers("actor"), kernel.layers(critics[0]), len(critics)
 
     def pieces(rows: int) -> tuple[Pieces, Pieces]:
@@ -226,7 +226,7 @@ def _actor_and_critics(
         return first, rest
 
     nets = {"ACTOR": actor, "CRITIC": critic}
-    return _bound(kernel, driver, pieces, constants, nets, arguments, last)
+    return _bind_launch(kernel, driver, pieces, constants, nets, arguments, last)
 
 
 def bind_ddpg(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
@@ -316,4 +316,4 @@ def bind_ppo(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         "ACT": act,
     }
     nets = {"ACTOR": actor, "CRITIC": critic}
-    return _bound(kernel, driver, pieces, constants, nets, arguments, [], "ppo")
+    return _bind_launch(kernel, driver, pieces, constants, nets, arguments, [], "ppo")

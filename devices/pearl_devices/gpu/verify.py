@@ -33,10 +33,10 @@ from pearl_devices.base import (
 )
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
-from pearl_devices.gpu.binding import written
+from pearl_devices.gpu.binding import handwritten_variants
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.examples import HORIZON, filled, loops
+from pearl_devices.kernels.examples import HORIZON, fill_arrays, loops
 
 MEDIAN, WORST = 1e-5, 1e-4
 """Allowed shares of the largest change of an array."""
@@ -140,15 +140,15 @@ def _each(
     device: Device, number: int, only: Callable[[Kernel, str], bool] | None
 ) -> Iterator[Verdict]:
     for kernels in loops():
-        offered = [[v for v, _ in offers(k, device) if _wanted(k, v, only)] for k in kernels]
+        offered = [[v for v, _ in offers(k, device) if _is_wanted(k, v, only)] for k in kernels]
         last = max((at for at, found in enumerate(offered) if found), default=-1)
-        arrays, acting = filled(kernels), list[Call]()
+        arrays, acting = fill_arrays(kernels), list[Call]()
         for name in arrays:  # the acting network is the learning one
             if name.startswith("policy.") and (learner := f"learner.{name[7:]}") in arrays:
                 arrays[name][:] = arrays[learner]
         for at, kernel in enumerate(kernels[: last + 1]):
             for variant in offered[at]:
-                yield _judged(device, number, kernel, variant, arrays)
+                yield _check_firing(device, number, kernel, variant, arrays)
             if at == last:
                 break
             fire = cpu.bind(kernel, NATIVE, arrays)
@@ -161,7 +161,7 @@ def _each(
                         one()
 
 
-def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
+def _is_wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
     """Whether to check a variant. An opt-in variant is checked if it is in use and computes the
     same as the native one, with arrays in another place."""
     if only is None:
@@ -170,7 +170,9 @@ def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | 
     return bool(same) and only(kernel, variant)
 
 
-def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> Verdict:
+def _check_firing(
+    device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers
+) -> Verdict:
     """The verdict on one firing from `arrays`, which stay unchanged."""
     names = specs(kernel)
     mine, its = ({n: arrays[n].copy() for n in names} for _ in range(2))
@@ -178,8 +180,8 @@ def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: B
         _fire(device, number, kernel, variant, its)
     except (UnsupportedError, DeviceFailed) as error:
         return Verdict(kernel.kind, variant, why=str(error))
-    cpu.bind(kernel, NATIVE if variant in written(kernel) else TORCH, mine)()
-    found = [(n, *_apart(arrays[n], mine[n], its[n])) for n in kind_of(kernel).written(names)]
+    cpu.bind(kernel, NATIVE if variant in handwritten_variants(kernel) else TORCH, mine)()
+    found = [(n, *_differences(arrays[n], mine[n], its[n])) for n in kind_of(kernel).written(names)]
     name, median, worst = max(found, key=lambda each: (each[2], each[1]))
     return Verdict(kernel.kind, variant, name if worst else "", median, worst)
 
@@ -195,7 +197,7 @@ def _fire(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buf
     memory.firing(call, kernel, (), pairs, "verify")()
 
 
-def _apart(
+def _differences(
     before: npt.NDArray[Any], mine: npt.NDArray[Any], its: npt.NDArray[Any]
 ) -> tuple[float, float]:
     """Median and largest difference of two arrays, as shares of the first one's largest change."""

@@ -38,7 +38,7 @@ FAMILIES = (
 )
 """Files of this package with records. A new kind is one file and its name here."""
 
-KINDS, FAULTS = user_kinds.gathered(__name__, FAMILIES)
+KINDS, FAULTS = user_kinds.gather_records(__name__, FAMILIES)
 """Name → record; and a sentence for each file without valid records."""
 
 UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")

@@ -26,7 +26,7 @@ from pearl_devices.kernels.counting import (
     F32,
     FOLLOW_FLOPS,
 )
-from pearl_devices.kernels.off_policy import with_loss
+from pearl_devices.kernels.off_policy import has_loss
 from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 
 OWN = ("learner", "learners", "td", "shards")
@@ -63,17 +63,17 @@ def shard_range(size: int, shard: int, of: int) -> slice:
     return slice(size * shard // of, size * (shard + 1) // of)
 
 
-def sharded(k: Kernel, array: str, shard: int) -> str:
+def shard_name(k: Kernel, array: str, shard: int) -> str:
     """The name of a shard of gradient.I.X or mean.X; an array with one shard keeps its name."""
     return f"{array}.{shard}" if k.dims.get("shards") else array
 
 
-def named(array: str, learner: int) -> str:
+def learner_array(array: str, learner: int) -> str:
     """The name of a learner's copy of learner.*; learner 0 has the array itself."""
     return f"learners.{learner}.{array.removeprefix('learner.')}" if learner else array
 
 
-def spread(arrays: Buffers) -> None:
+def copy_to_learners(arrays: Buffers) -> None:
     """Copy the arrays of the first learner to all other learners."""
     for name, array in arrays.items():
         if name.startswith("learners."):
@@ -86,7 +86,7 @@ def networks(arrays: dict[str, Spec]) -> dict[str, int]:
     return {name: arrays[f"learner.{name}"][0][0] for name in ends}
 
 
-def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
+def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     """Return the three kinds by which learners share the gradient steps of `of`."""
 
     def base(k: Kernel) -> dict[str, Spec]:
@@ -102,7 +102,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
             for shard in of if only is None else (only,):
                 numbers = shard_range(size, shard, len(of))
                 spec: Spec = ((numbers.stop - numbers.start,), "float32")
-                found[sharded(k, f"{array}.{name}", shard)] = spec
+                found[shard_name(k, f"{array}.{name}", shard)] = spec
         return found
 
     def sent(k: Kernel, learner: int, only: int | None = None) -> dict[str, Spec]:
@@ -119,7 +119,9 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     def held(k: Kernel) -> dict[str, Spec]:
         """The learner's own arrays."""
         learner = k.dim("learner")
-        return {named(n, learner): s for n, s in base(k).items() if n.startswith("learner.")}
+        return {
+            learner_array(n, learner): s for n, s in base(k).items() if n.startswith("learner.")
+        }
 
     def gradient_arrays(k: Kernel) -> dict[str, Spec]:
         read = {n: s for n, s in base(k).items() if not n.startswith(("learner.", "batch.td"))}
@@ -185,7 +187,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         rows=share_of,
         code=of.code,
         example=of.example,
-        variants={"torch": primitive("torch.shares:bind_gradient", fits=with_loss)},
+        variants={"torch": primitive("torch.shares:bind_gradient", fits=has_loss)},
     )
     reduction = KernelKind(
         name=f"all_reduce.{of.algorithm}",
@@ -222,6 +224,6 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     return gradient, reduction, step
 
 
-DQN_GRADIENT, DQN_REDUCTION, DQN_STEP = shares(dqn.UPDATE)
-PPO_GRADIENT, PPO_REDUCTION, PPO_STEP = shares(on_policy.PPO)
-A2C_GRADIENT, A2C_REDUCTION, A2C_STEP = shares(on_policy.A2C)
+DQN_GRADIENT, DQN_REDUCTION, DQN_STEP = shared_kinds(dqn.UPDATE)
+PPO_GRADIENT, PPO_REDUCTION, PPO_STEP = shared_kinds(on_policy.PPO)
+A2C_GRADIENT, A2C_REDUCTION, A2C_STEP = shared_kinds(on_policy.A2C)

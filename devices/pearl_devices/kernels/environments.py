@@ -14,7 +14,7 @@ BLOCK = 256
 """Environments per block of GPU threads. With several blocks, a second launch ends the step."""
 
 
-def native(k: Kernel) -> bool:
+def has_native(k: Kernel) -> bool:
     """Whether the environment has a native implementation with these sizes and no arguments."""
     sizes = NATIVE_ENVS.get(str(k.program))
     given = tuple(k.dims.get(name, 0) for name in ("obs", "act", "stack"))
@@ -96,7 +96,7 @@ ENV_STEP = KernelKind(
     repeatable=True,
     side="acts",
     variants={
-        "native": primitive("envs.native_envs:bind_step", fits=native),
+        "native": primitive("envs.native_envs:bind_step", fits=has_native),
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
         "processes": primitive("envs.gym_processes:bind_step", fits=_alone),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
@@ -104,7 +104,7 @@ ENV_STEP = KernelKind(
     cuda={
         "cuda": Variant(
             "pearl_devices.gpu.environments:bind_step",
-            fits=native,
+            fits=has_native,
             launches=lambda k: 1 + (k.dim("envs") > BLOCK),
         )
     },

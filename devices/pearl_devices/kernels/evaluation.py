@@ -17,8 +17,8 @@ from pearl_devices.kernel import Arg, Dim, Kernel
 from pearl_devices.kernels.arrays import STATE, bounds
 from pearl_devices.kernels.counting import sum_of
 from pearl_devices.kernels.environments import ENV_STEP
-from pearl_devices.kernels.environments import native as native_environment
-from pearl_devices.kernels.interface import resized, states
+from pearl_devices.kernels.environments import has_native as native_environment
+from pearl_devices.kernels.interface import resize, states
 from pearl_devices.kernels.record import KernelKind, Parts, Spec, Variant, primitive
 
 ROWS = 16
@@ -50,7 +50,7 @@ def evaluation(
         program=program,
         args={**args, **how},
         modules=acting.modules,
-        interface=tuple(resized(each, rows) for each in acting.interface),
+        interface=tuple(resize(each, rows) for each in acting.interface),
     )
 
 
@@ -119,7 +119,7 @@ def _environment(k: Kernel) -> Kernel:
     return ENV_STEP.kernel(dims, program=k.program, args=env_args(k))
 
 
-def played(k: Kernel) -> Parts:
+def evaluation_parts(k: Kernel) -> Parts:
     """The kernels by which an evaluation is counted and estimated: for each vector step a choice of
     actions, a step of the environments and a firing of each kernel between them."""
     from pearl_devices.kernels import kind_of
@@ -131,7 +131,7 @@ def played(k: Kernel) -> Parts:
     return (chosen, steps), (_environment(k), steps), *between
 
 
-def native(k: Kernel) -> bool:
+def has_native(k: Kernel) -> bool:
     """Whether environment and network have a native implementation."""
     plain = not (k.modules or k.interface or k.dims.get("states") or CHOOSING in k.args)
     bare = Kernel(k.kind, k.dims, program=k.program, args=env_args(k))
@@ -143,11 +143,11 @@ EVALUATION = KernelKind(
     structure="evaluation",
     word="evaluate",
     does="plays test episodes with the greedy policy",
-    count=lambda k: sum_of(played(k)),
+    count=lambda k: sum_of(evaluation_parts(k)),
     arrays=_arrays,
     writes=("evaluation.",),
     variants={
-        "native": primitive("envs.episodes:bind", fits=native),
+        "native": primitive("envs.episodes:bind", fits=has_native),
         "gymnasium": Variant("pearl_devices.primitives.envs.gym_episodes:bind"),
     },
 )

@@ -100,7 +100,7 @@ def _rollout(kind: str, epochs: int) -> tuple[Kernel, ...]:
     )
 
 
-def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
+def fill_arrays(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
     """The arrays of `kernels`, filled from `seed` with contents that every kernel can use."""
     from pearl_devices.primitives.math.rng import key
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.record import KernelKind, Spec, chosen, matches
+from pearl_devices.kernels.record import KernelKind, Spec, matches, select_arrays
 
 Changed = Literal["env.obs", "act.action"]
 
@@ -31,7 +31,7 @@ def changes(kernel: Kernel) -> tuple[Changed, ...]:
     return tuple(name for name in (OBSERVED, TAKEN) if name in written)
 
 
-def resized(kernel: Kernel, rows: int) -> Kernel:
+def resize(kernel: Kernel, rows: int) -> Kernel:
     """Return the same kernel for `rows` rows."""
     return replace(kernel, dims={**kernel.dims, "envs": rows})
 
@@ -42,20 +42,20 @@ def misfit(kernel: Kernel) -> str:
     if not isinstance(envs, int):
         return f"it has no size 'envs', only {sorted(kernel.dims)}"
     for rows in (envs, envs + 1):
-        found = _kind(kernel).arrays(resized(kernel, rows))
+        found = _kind(kernel).arrays(resize(kernel, rows))
         for name in changes(kernel):
             if found[name][0][:1] != (rows,):
                 return f"of {rows} envs {name} is {list(found[name][0])}; {rows} rows are needed"
     return ""
 
 
-def kept(kernel: Kernel) -> dict[str, Spec]:
+def trained_arrays(kernel: Kernel) -> dict[str, Spec]:
     """The arrays that a kernel reads in evaluation as training left them. Their shape does not
     depend on the number of environments. Arrays that the kernel changes, and arrays that each copy
     of its task has separately, are left out."""
     kind, envs = _kind(kernel), kernel.dim("envs")
-    other = kind.arrays(resized(kernel, envs + 1))
-    apart = (*changes(kernel), *chosen(other, kind.per_copy))
+    other = kind.arrays(resize(kernel, envs + 1))
+    apart = (*changes(kernel), *select_arrays(other, kind.per_copy))
     return {
         name: spec
         for name, spec in kind.arrays(kernel).items()
@@ -65,7 +65,7 @@ def kept(kernel: Kernel) -> dict[str, Spec]:
 
 def states(acting: Kernel) -> dict[str, Spec]:
     """The policy's arrays of all kernels in `acting.interface`."""
-    return {name: spec for each in acting.interface for name, spec in kept(each).items()}
+    return {name: spec for each in acting.interface for name, spec in trained_arrays(each).items()}
 
 
 def _kind(kernel: Kernel) -> KernelKind:

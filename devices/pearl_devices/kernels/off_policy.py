@@ -28,7 +28,7 @@ from pearl_devices.kernels.counting import (
     size,
     sum_of,
 )
-from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.environments import ENV_STEP, has_native
 from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import (
@@ -92,12 +92,12 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
     }
 
 
-def counters(name: str) -> bool:
+def holds_numbers(name: str) -> bool:
     """Whether a torch program reads the array as numbers: constants, counters, streams."""
     return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps"))
 
 
-def beside_the_network(name: str) -> bool:
+def is_outside_network(name: str) -> bool:
     """Whether the forward pass of an acting network does not read the array."""
     return not name.startswith(("env.obs", "policy."))
 
@@ -135,23 +135,25 @@ def inference(
         networks=networks,
         variants={
             **variants,
-            "torch": primitive("torch.off_policy:bind_inference", on_host=beside_the_network),
+            "torch": primitive("torch.off_policy:bind_inference", on_host=is_outside_network),
         },
         cuda=cuda if native else {},
         fpga=engine("acting", f"acting:bind_{name}") if fpga else None,
     )
 
 
-def with_loss(k: Kernel) -> bool:
+def has_loss(k: Kernel) -> bool:
     """Whether a kernel names a torch loss."""
     return k.program is not None
 
 
-GRAPH = {"graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=with_loss, on_host=counters)}
-TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=with_loss, on_host=counters)}
+GRAPH = {
+    "graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=has_loss, on_host=holds_numbers)
+}
+TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=has_loss, on_host=holds_numbers)}
 BFLOAT16 = {
     "torch-bf16": primitive(
-        "torch.off_policy:bind_update_bfloat16", fits=with_loss, on_host=counters
+        "torch.off_policy:bind_update_bfloat16", fits=has_loss, on_host=holds_numbers
     )
 }
 
@@ -257,7 +259,7 @@ def learn(of: KernelKind, variants: Mapping[str, Variant]) -> KernelKind:
         name=f"learn.{of.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: joined(parts(k), (REPLAY_SAMPLE, of, REPLAY_UPDATE)),
+        arrays=lambda k: join_arrays(parts(k), (REPLAY_SAMPLE, of, REPLAY_UPDATE)),
         writes=(*REPLAY_SAMPLE.writes, *of.writes, *REPLAY_UPDATE.writes),
         side="learns",
         stochastic=of.stochastic,
@@ -298,7 +300,7 @@ def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
         name=f"iteration.{learns.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: {"loop.more": ((1,), "int64"), **joined(parts(k), kinds)},
+        arrays=lambda k: {"loop.more": ((1,), "int64"), **join_arrays(parts(k), kinds)},
         writes=tuple(name for kind in kinds for name in kind.writes),
         stochastic=learns.stochastic,
         parts=parts,
@@ -308,11 +310,13 @@ def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
         code=learns.code,
         actions=learns.actions,
         networks=learns.networks,
-        variants={"native": primitive(f"updates.{learns.algorithm}:bind_iteration", fits=native)},
+        variants={
+            "native": primitive(f"updates.{learns.algorithm}:bind_iteration", fits=has_native)
+        },
     )
 
 
-def joined(parts: Parts, kinds: tuple[KernelKind, ...]) -> dict[str, Spec]:
+def join_arrays(parts: Parts, kinds: tuple[KernelKind, ...]) -> dict[str, Spec]:
     """The arrays of all parts of a fused kernel; kinds: of the parts, in the same order."""
     pairs = zip(parts, kinds, strict=False)  # an unprioritised replay has no last part
     return {name: spec for (part, _), kind in pairs for name, spec in kind.arrays(part).items()}

@@ -25,16 +25,16 @@ from pearl_devices.kernels.counting import (
     size,
     sum_of,
 )
-from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.environments import ENV_STEP, has_native
 from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.off_policy import (
     acting_arrays,
     acting_products,
     acting_work,
-    beside_the_network,
-    counters,
-    joined,
-    with_loss,
+    has_loss,
+    holds_numbers,
+    is_outside_network,
+    join_arrays,
 )
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Variant, Work, primitive
@@ -46,12 +46,12 @@ from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
 
 
-def dense(k: Kernel) -> bool:
+def is_dense(k: Kernel) -> bool:
     """Whether all its networks are dense layers."""
     return not k.modules
 
 
-def unfactored(k: Kernel) -> bool:
+def is_unfactored(k: Kernel) -> bool:
     """Whether an action is one discrete choice or continuous."""
     return not k.dims.get("choices")
 
@@ -98,10 +98,10 @@ INFERENCE = KernelKind(
     products=acting_products,
     operations=torch_operations.of_inference,
     variants={
-        "native": primitive("updates.policies:bind_inference", fits=dense),
-        "torch": primitive("torch.on_policy:bind_inference", on_host=beside_the_network),
+        "native": primitive("updates.policies:bind_inference", fits=is_dense),
+        "torch": primitive("torch.on_policy:bind_inference", on_host=is_outside_network),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=unfactored)},
+    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=is_unfactored)},
 )
 
 
@@ -156,8 +156,8 @@ def update(
 ) -> KernelKind:
     """Return the kind that takes gradient steps on a rollout. native: its loss is that of PPO and
     A2C; else the torch loss computes it, and the work of the passes is assumed."""
-    variants = {"native": primitive("updates.ppo:bind_update", fits=dense)} if native else {}
-    torch = primitive("torch.on_policy:bind_update", fits=with_loss, on_host=counters)
+    variants = {"native": primitive("updates.ppo:bind_update", fits=is_dense)} if native else {}
+    torch = primitive("torch.on_policy:bind_update", fits=has_loss, on_host=holds_numbers)
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
@@ -204,14 +204,14 @@ ROLLOUT = KernelKind(
     name="rollout.ppo",
     structure="fused",
     count=lambda k: sum_of(_rollout_parts(k)),
-    arrays=lambda k: joined(_rollout_parts(k), _ROLLOUT_KINDS),
+    arrays=lambda k: join_arrays(_rollout_parts(k), _ROLLOUT_KINDS),
     writes=tuple(name for kind in _ROLLOUT_KINDS for name in kind.writes),
     stochastic=True,
     parts=_rollout_parts,
     cuts=lambda k: (_rollout_parts(k),),
     products=acting_products,
     rounds=lambda k: float(k.dim("horizon")),
-    variants={"native": primitive("updates.ppo_iteration:bind_rollout", fits=native)},
+    variants={"native": primitive("updates.ppo_iteration:bind_rollout", fits=has_native)},
 )
 
 
@@ -242,7 +242,7 @@ def iteration(of: KernelKind) -> KernelKind:
         name=f"iteration.{of.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: {"loop.more": ((1,), "int64"), **joined(parts(k), kinds)},
+        arrays=lambda k: {"loop.more": ((1,), "int64"), **join_arrays(parts(k), kinds)},
         writes=tuple(name for kind in kinds for name in kind.writes),
         stochastic=True,
         parts=parts,
@@ -252,7 +252,7 @@ def iteration(of: KernelKind) -> KernelKind:
         code=of.code,
         horizons=of.horizons,
         minibatches=of.minibatches,
-        variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=native)},
+        variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=has_native)},
     )
 
 

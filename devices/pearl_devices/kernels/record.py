@@ -131,7 +131,7 @@ def primitive(
     return Variant(f"pearl_devices.primitives.{where}", cores, fits, on_host)
 
 
-def nbytes(spec: Spec) -> int:
+def size_bytes(spec: Spec) -> int:
     """Bytes of an array."""
     return math.prod(spec[0]) * np.dtype(spec[1]).itemsize
 
@@ -285,12 +285,17 @@ class KernelKind:
     def _moved(self, kernel: Kernel) -> Work:
         """No flops; every array read, and the written arrays also written."""
         arrays = self.arrays(kernel)
-        read = sum(nbytes(spec) for spec in arrays.values())
-        return 0.0, float(read), float(sum(nbytes(arrays[n]) for n in self.written(arrays))), 0.0
+        read = sum(size_bytes(spec) for spec in arrays.values())
+        return (
+            0.0,
+            float(read),
+            float(sum(size_bytes(arrays[n]) for n in self.written(arrays))),
+            0.0,
+        )
 
     def written(self, arrays: Iterable[str]) -> tuple[str, ...]:
         """Return those of these arrays that a firing writes."""
-        return chosen(arrays, self.writes)
+        return select_arrays(arrays, self.writes)
 
     def on_host(self, kernel: Kernel, variant: str) -> tuple[str, ...]:
         """Return the arrays that a CUDA variant keeps in the host's memory."""
@@ -299,7 +304,7 @@ class KernelKind:
 
     def sent(self, kernel: Kernel) -> tuple[str, ...]:
         """Return the arrays that a firing of `kernel` sends as a message."""
-        return chosen(self.arrays(kernel), self.sends) if self.sends else ()
+        return select_arrays(self.arrays(kernel), self.sends) if self.sends else ()
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -307,5 +312,5 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(name == p or (p.endswith(".") and name.startswith(p)) for p in patterns)
 
 
-def chosen(names: Iterable[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
+def select_arrays(names: Iterable[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if matches(name, patterns))

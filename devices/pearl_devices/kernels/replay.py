@@ -41,7 +41,7 @@ def tree_levels(capacity: int, fanout: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def prioritised(k: Kernel) -> bool:
+def is_prioritised(k: Kernel) -> bool:
     """Whether a kernel of the replay uses the sum tree: by its size `prioritised`; a kernel that
     writes priorities has no such size and always does."""
     return bool(k.dims.get("prioritised", 1))
@@ -79,7 +79,7 @@ def _update_work(k: Kernel) -> Work:
 
 def _decisions(k: Kernel) -> float:
     """Decisions of one draw from the tree or one write to it, for any fanout."""
-    return math.log2(k.dim("capacity")) if prioritised(k) else 0.0
+    return math.log2(k.dim("capacity")) if is_prioritised(k) else 0.0
 
 
 def _tree(k: Kernel) -> dict[str, Spec]:
@@ -240,7 +240,7 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
-    cuda=_in_cuda("bind_sample", lambda k: 2.0 if prioritised(k) else 1.0),
+    cuda=_in_cuda("bind_sample", lambda k: 2.0 if is_prioritised(k) else 1.0),
 )
 """Further sizes: batch, steps, n_step."""
 

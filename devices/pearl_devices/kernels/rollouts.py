@@ -81,7 +81,7 @@ def _gae_operations(k: Kernel) -> float:
     return 2 * once + _ADVANTAGES + _TRACE * k.dim("horizon")
 
 
-def counted(name: str) -> bool:
+def holds_numbers(name: str) -> bool:
     """Whether a torch program reads the array as numbers."""
     return name == "rollout.at" or name.startswith("hyper.")
 
@@ -97,7 +97,7 @@ ROLLOUT_INSERT = KernelKind(
     operations=lambda k: _ROW,
     variants={
         "native": primitive("replay.rollouts:bind_insert"),
-        "torch": primitive("torch.on_policy:bind_insert", on_host=counted),
+        "torch": primitive("torch.on_policy:bind_insert", on_host=holds_numbers),
     },
     cuda={
         "cuda": Variant(
@@ -117,7 +117,7 @@ GAE = KernelKind(
     operations=_gae_operations,
     variants={
         "native": primitive("replay.rollouts:bind_advantages"),
-        "torch": primitive("torch.on_policy:bind_advantages", on_host=counted),
+        "torch": primitive("torch.on_policy:bind_advantages", on_host=holds_numbers),
     },
     cuda={"cuda": Variant("pearl_devices.gpu.rollouts:bind_advantages", launches=lambda k: 2)},
 )

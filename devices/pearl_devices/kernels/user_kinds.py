@@ -17,7 +17,7 @@ import numpy as np
 from pearl_devices import user_imports
 from pearl_devices.base import Buffers, Call, KernelFailed, KernelKindError
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.record import LEFT_OUT, KernelKind, chosen
+from pearl_devices.kernels.record import LEFT_OUT, KernelKind, select_arrays
 from pearl_devices.validation import explain_misfit, is_whole, quote
 
 CALLED = "python"
@@ -32,7 +32,7 @@ def load(kind: str) -> KernelKind:
     """
     module, _, name = kind.partition(":")
     try:
-        home = user_imports.imported(module)
+        home = user_imports.import_user_module(module)
     except ValueError as error:
         raise _wrong(kind, f"its module cannot be imported: {error}") from error
     found = getattr(home, name, None)
@@ -42,11 +42,13 @@ def load(kind: str) -> KernelKind:
     if found.structure != "own":
         raise _wrong(kind, f"structure is {found.structure!r}; leave it out of your own kind")
     found = replace(found, name=kind)
-    look_at(found)
+    check_record(found)
     return found
 
 
-def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKind], list[str]]:
+def gather_records(
+    package: str, families: Iterable[str]
+) -> tuple[dict[str, KernelKind], list[str]]:
     """Return the records in these files of a package, by name, and a sentence for each bad file."""
     kinds: dict[str, KernelKind] = {}
     faults: list[str] = []
@@ -67,7 +69,7 @@ def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKin
 
 
 @cache
-def look_at(kind: KernelKind) -> None:
+def check_record(kind: KernelKind) -> None:
     """Check the fields of a record that do not depend on sizes.
 
     Raises:
@@ -103,7 +105,7 @@ def look_at(kind: KernelKind) -> None:
 
 def _look_up(kind: str, what: str, program: str) -> None:
     try:
-        user_imports.function(program)
+        user_imports.import_function(program)
     except ValueError as error:
         raise _wrong(kind, f"{what}: {program}: {error}") from error
 
@@ -114,7 +116,7 @@ def check(kind: KernelKind, kernel: Kernel) -> None:
     Raises:
         KernelKindError: the arrays are invalid, or a name in the record is no array of the kernel.
     """
-    look_at(kind)
+    check_record(kind)
     try:
         arrays = kind.arrays(kernel)
         wrong = _misfits(arrays)
@@ -124,7 +126,7 @@ def check(kind: KernelKind, kernel: Kernel) -> None:
         raise _wrong(kind.name, f"arrays gives {wrong}")
     for field in ("writes", "sends", "per_copy", "per_group"):
         for pattern in getattr(kind, field):
-            if not chosen(arrays, (pattern,)):
+            if not select_arrays(arrays, (pattern,)):
                 what = f"{field} has {pattern!r}, which is none of its arrays {sorted(arrays)}"
                 raise _wrong(kind.name, what)
     unwritten = sorted(set(kind.sent(kernel)) - set(kind.written(arrays)))
@@ -172,7 +174,7 @@ def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Cal
     program = kind.variants[variant].program(kernel)
     mine = {name: arrays[name] for name in kind.arrays(kernel)}
     try:
-        function = user_imports.function(program)
+        function = user_imports.import_function(program)
         call = partial(function, kernel, mine) if variant == CALLED else function(kernel, mine)
     except Exception as error:  # user-defined functions may raise anything
         raise _wrong(kind.name, f"{program} cannot be bound: {_reason(error)}") from error
@@ -191,7 +193,7 @@ def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Cal
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {user_imports.reason(error)}"
+    return f"{type(error).__name__}: {user_imports.error_text(error)}"
 
 
 def _wrong(kind: str, what: str) -> KernelKindError:

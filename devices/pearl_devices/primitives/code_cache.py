@@ -41,7 +41,7 @@ from numba.core.compiler import compile_result
 from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_devices.primitives.parts import (
     ApartLibrary,
     PartLibrary,
@@ -83,7 +83,7 @@ _COMPILER = (b"numba", b"primitives.native", b"code_cache import compiled")
 """A file outside `OWN` that compiles functions has one of these words."""
 
 _ONLY_READ = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS, errno.EPERM, errno.EACCES)
-"""Error numbers of `_locked` on a file system without locks, or one that cannot be written."""
+"""Error numbers of `_try_lock` on a file system without locks, or one that cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def sources() -> Sources:
 
 def _compiler() -> tuple[str, ...]:
     cpu = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return numba.__version__, llvmlite.__version__, sys.version, *cpu, held_to()
+    return numba.__version__, llvmlite.__version__, sys.version, *cpu, target_variables()
 
 
 @functools.cache
@@ -151,15 +151,15 @@ def folder() -> Path | None:
         with suppress(FileExistsError):
             root.mkdir(mode=0o700)
         if why := doubts(root):
-            _kept_nowhere(root, f"{why}, and loading them runs what they say")
+            _warn_uncached(root, f"{why}, and loading them runs what they say")
             return None
-        return _held(root, sources().digest)
+        return _hold_folder(root, sources().digest)
     except OSError as error:
-        _kept_nowhere(root, str(error))
+        _warn_uncached(root, str(error))
         return None
 
 
-def _kept_nowhere(root: Path, why: str) -> None:
+def _warn_uncached(root: Path, why: str) -> None:
     warnings.warn(
         f"{root}: compiled kernels cannot be kept here: {why}; every process compiles its own "
         "until NUMBA_CACHE_DIR or PEARL_CACHE_DIR names a folder that can hold them",
@@ -168,7 +168,7 @@ def _kept_nowhere(root: Path, why: str) -> None:
     )
 
 
-def _held(root: Path, digest: str) -> Path:
+def _hold_folder(root: Path, digest: str) -> Path:
     """Lock and return the folder of this digest; no other process removes it while this one
     lives."""
     mine = root / digest
@@ -176,7 +176,7 @@ def _held(root: Path, digest: str) -> Path:
         new = not mine.is_dir()
         if new:
             mine.mkdir(mode=0o700, exist_ok=True)
-        if _locked(mine, fcntl.LOCK_SH) is not None:
+        if _try_lock(mine, fcntl.LOCK_SH) is not None:
             if new:
                 _prune(root, digest)
             return mine
@@ -184,7 +184,7 @@ def _held(root: Path, digest: str) -> Path:
     raise OSError("another process keeps removing it")
 
 
-def _locked(mine: Path, how: int) -> int | None:
+def _try_lock(mine: Path, how: int) -> int | None:
     """Lock the folder; return the open handle of the lock, or None if another process has it.
 
     On a file system without locks, or a read-only one, a shared lock counts as taken.
@@ -212,7 +212,7 @@ def _prune(root: Path, digest: str) -> None:
     used = {f: _used_s(f) for f in root.iterdir() if f.is_dir() and f.name != digest}
     for old in sorted(used, key=lambda f: used[f], reverse=True)[KEPT - 1 :]:
         with suppress(OSError):
-            handle = _locked(old, fcntl.LOCK_EX)
+            handle = _try_lock(old, fcntl.LOCK_EX)
             if handle is not None:
                 shutil.rmtree(old, ignore_errors=True)
                 os.close(handle)
@@ -351,7 +351,7 @@ class _Kept(FunctionCache):
             try:
                 super().save_overload(sig, data)
             except OSError as error:
-                _kept_nowhere(Path(self._cache_path), str(error))
+                _warn_uncached(Path(self._cache_path), str(error))
 
 
 class _PartResults(_Results):
@@ -377,7 +377,7 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
         if interpreted(function):
             return function
         file = getfile(function)
-        # The cache tells functions of a module apart by name (`native.named`).
+        # The cache tells functions of a module apart by name (`native.rename`).
         unnamed = "<locals>" in function.__qualname__
         keeps = file in sources().names and not unnamed and folder() is not None
         if keeps and _stamp(os.stat(file)) != sources().stamps[file]:

@@ -122,7 +122,7 @@ def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
             absent = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
             if absent:
                 raise CalibrationError(
-                    f"{path}:1: no column {', '.join(absent)}; the columns must be {', '.join(COLUMNS)}"
+                    f"{path}:1: no column {', '.join(absent)}; it must have {', '.join(COLUMNS)}"
                 )
             for line in reader:
                 try:

@@ -14,10 +14,10 @@ from typing import Any
 from pearl_devices import Device, Kernel, UnsupportedError
 from pearl_devices.base import Call
 from pearl_devices.buffers import allocate
-from pearl_devices.gpu.binding import bound, programs, written
+from pearl_devices.gpu.binding import bind_kernel, handwritten_variants, torch_variants
 from pearl_devices.gpu.driver import Driver
 from pearl_devices.gpu.memory import TorchMemory
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_estimators.gpu.calibration import (
     GpuCalibration,
     calibrate_gpu,
@@ -73,7 +73,7 @@ def timed_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibrat
 
 def synchronised_s(driver: Driver, call: Callable[[], object], seconds: float) -> float:
     """Seconds of a call from its start to the end of its work."""
-    queue = streams(driver.device)
+    queue = streams_of(driver.device)
 
     def whole() -> None:
         call()
@@ -90,7 +90,7 @@ def call_on(driver: Driver, kernel: Kernel, variant: str) -> Call:
     for name in arrays:
         if memory.holds(kernel, variant, name):
             arrays[name] = memory.twin(arrays[name])
-    return bound(kernel, variant, arrays, lambda: driver)
+    return bind_kernel(kernel, variant, arrays, lambda: driver)
 
 
 def small(structure: str, variant: str) -> Iterator[Kernel]:
@@ -100,7 +100,7 @@ def small(structure: str, variant: str) -> Iterator[Kernel]:
             _, kernel = next(
                 draw_kernels([name], 3, most_flops=SMALL_FLOPS, most_steps=SMALL_STEPS)
             )
-            if variant in programs(kernel) or variant in written(kernel):
+            if variant in torch_variants(kernel) or variant in handwritten_variants(kernel):
                 yield kernel
 
 
@@ -195,7 +195,7 @@ def captured(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
 def _copies(driver: Driver, seconds: float) -> Copies:
     import torch
 
-    queue = streams(driver.device)
+    queue = streams_of(driver.device)
 
     def both(count: int) -> tuple[float, float]:
         there = torch.zeros(count, dtype=torch.uint8, device=driver.device)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pearl_devices import Kernel
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
@@ -266,7 +266,7 @@ def host() -> dict[str, str]:
         pairs = {name.strip(): value.strip() for name, _, value in parts}
         names = ("model name", "cpu family", "model", "stepping")
         model = ", ".join(pairs[name] for name in names if name in pairs) or model
-    target = {"compiled for": held_to()} if held_to() else {}
+    target = {"compiled for": target_variables()} if target_variables() else {}
     return {"cpu": model, "cores": str(os.cpu_count() or 1), **target}
 
 

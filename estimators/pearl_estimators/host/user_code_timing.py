@@ -145,9 +145,9 @@ def bind_new_actions(call: Call) -> Call:
     import numpy as np
     from gymnasium.spaces import Discrete
 
-    from pearl_devices.primitives.envs.gym_envs import stepping
+    from pearl_devices.primitives.envs.gym_envs import env_step_of
 
-    step = stepping(call)
+    step = env_step_of(call)
     if step is None or not isinstance(step.action_space, Discrete):
         return call
     action = step.buffers["act.action"]

@@ -23,7 +23,7 @@ from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.data_parallel import networks
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 REDUCE, STEP = "all_reduce", "update"
 
@@ -167,7 +167,9 @@ def _carried(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
     for t in senders:
         arrays, sent = specs(t.kernel), kind_of(t.kernel).sent(t.kernel)
         for name, read in reads:
-            yield Edge(t.name, name, bytes=float(sum(nbytes(arrays[n]) for n in sent if n in read)))
+            yield Edge(
+                t.name, name, bytes=float(sum(size_bytes(arrays[n]) for n in sent if n in read))
+            )
 
 
 def choose_reduction(learners: int, learnt: Iterable[int], *, apart: bool = False) -> Reduction:

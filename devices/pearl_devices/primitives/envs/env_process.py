@@ -54,7 +54,7 @@ class EnvProcess:
         self.observation_space: Any = None
         self.action_space: Any = None
 
-    def made(self) -> None:
+    def wait_made(self) -> None:
         """Wait until the environment is made.
 
         Raises:
@@ -113,7 +113,9 @@ class EnvProcess:
         self._wire.close()
 
 
-def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[EnvProcess]:
+def start_environments(
+    program: str, args: dict[str, Any], envs: int, stack: int
+) -> list[EnvProcess]:
     """Start `envs` environments, each in a process.
 
     Raises:
@@ -141,7 +143,7 @@ def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[E
         env.begin("make", program, args, stack)
     try:
         for env in found:
-            env.made()
+            env.wait_made()
     except BaseException as error:
         ending()
         if isinstance(error, RuntimeError):
@@ -166,7 +168,7 @@ def _end(parent: subprocess.Popen[bytes], wires: Sequence[Connection]) -> None:
 def _serve(wire: Connection) -> None:
     """Serve requests for an environment until the connection is closed."""
     from pearl_devices.primitives.envs.gym_make import make
-    from pearl_devices.primitives.envs.gym_resume import generator_state, replayed
+    from pearl_devices.primitives.envs.gym_resume import generator_state, replay_actions
 
     env: Any = None
     while True:
@@ -195,7 +197,7 @@ def _serve(wire: Connection) -> None:
             elif name == "generator_state":
                 found = generator_state(env)
             elif name == "replay":
-                found = replayed(env, *given)
+                found = replay_actions(env, *given)
             else:
                 env.close()
             _reply(wire, False, found)

@@ -25,7 +25,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
 from pearl_devices.primitives.envs.gym_steps import State
-from pearl_devices.primitives.envs.normalise import normalised
+from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class Pool(VectorEnv[Any, Any, Any]):
@@ -114,7 +114,7 @@ class Pool(VectorEnv[Any, Any, Any]):
 class PoolStep(VectorEnvStep):
     """Steps a `Pool`."""
 
-    def remade(self) -> Batch:
+    def remake(self) -> Batch:
         return Pool(self.name, self.args, self.envs)
 
     def restore(self, states: list[State]) -> None:
@@ -132,4 +132,4 @@ class PoolStep(VectorEnvStep):
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through envpool: make and reset the environments, with seeds from the key."""
     pool = Pool(str(kernel.program), dict(kernel.args), kernel.dim("envs"))
-    return normalised(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)
+    return with_normalisation(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)

@@ -23,7 +23,7 @@ from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.native_envs import OPTIONS, environment_mark, marked_program
 from pearl_devices.primitives.envs.normalise import scale
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bound, by_action, exact, fast
+from pearl_devices.primitives.native import bind_call, exact, fast, pick_by_action
 
 HALF = np.float32(0.5)
 
@@ -142,7 +142,7 @@ def choose_continuous(action, out, policy):
                 action[n, c] = low + half + half * np.float32(np.tanh(out[n, c]))
 
 
-choose = by_action(choose_discrete, choose_continuous, choose_discrete)
+choose = pick_by_action(choose_discrete, choose_continuous, choose_discrete)
 """No native environment has factored actions."""
 
 
@@ -249,8 +249,8 @@ class NativeEpisodes(Evaluations):
             NATIVE_ENVS[str(kernel.program)].step_limit,
             kernel.dim("max_steps"),
         )
-        self._begin = bound(begin, env, rows, episodes)
-        self._play: Any = bound(play, env, policy, rows, episodes, 1)
+        self._begin = bind_call(begin, env, rows, episodes)
+        self._play: Any = bind_call(play, env, policy, rows, episodes, 1)
 
     def reset(self, seeds: Sequence[int]) -> None:
         self._first[:] = 0.0

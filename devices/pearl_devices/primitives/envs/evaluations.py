@@ -12,7 +12,7 @@ from pearl_devices.kernels.interface import states
 from pearl_devices.primitives.math.rng import key
 
 
-def seeds(seed: int, episodes: int) -> list[int]:
+def episode_seeds(seed: int, episodes: int) -> list[int]:
     """Return the seeds of the environments' resets; that of episode i depends on (seed, i)
     alone."""
     return [key(seed, f"evaluation {i}") % 2**31 for i in range(episodes)]
@@ -50,7 +50,7 @@ class Evaluations(ABC):
             b["evaluation.statistics"][...] = b["normalise.obs"]
         for state in states(self.kernel):
             b[PLAYED + state][...] = b[state]
-        self.reset(seeds(seed, self.kernel.dim("episodes")))
+        self.reset(episode_seeds(seed, self.kernel.dim("episodes")))
 
     def __call__(self) -> None:
         """Do one firing: play all episodes of the seed in evaluation.seed."""

@@ -35,20 +35,20 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.gym_make import (
     Array,
     Batch,
+    draw_seeds,
     is_cartpole,
     make,
     resets_by_mask,
-    seeds,
 )
 from pearl_devices.primitives.envs.gym_resume import (
     generator,
     generator_state,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from pearl_devices.primitives.envs.gym_steps import EnvStep, SingleSteps, State
-from pearl_devices.primitives.envs.normalise import normalised, scale
-from pearl_devices.primitives.envs.spaces import given
+from pearl_devices.primitives.envs.normalise import scale, with_normalisation
+from pearl_devices.primitives.envs.spaces import to_env_actions
 
 
 def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
@@ -66,7 +66,7 @@ class VectorEnvStep(EnvStep):
     def __init__(self, kernel: Kernel, buffers: Buffers, env: Batch) -> None:
         super().__init__(kernel, buffers, env.single_observation_space, env.single_action_space)
         self.env, self.mode = env, env.metadata.get("autoreset_mode")
-        first, infos = env.reset(seed=seeds(buffers, 1)[0])
+        first, infos = env.reset(seed=draw_seeds(buffers, 1)[0])
         self.refuse_masks(infos, env)
         self.write(first, buffers["env.obs"])
         self.begin()
@@ -99,7 +99,7 @@ class VectorEnvStep(EnvStep):
         action, obs, next_obs = b["act.action"], b["env.obs"], b["step.next_obs"]
         b["step.obs"][:] = obs
         b["step.action"][:] = action
-        reward, terminated, truncated, infos = self.step(given(self.action_space, action))
+        reward, terminated, truncated, infos = self.step(to_env_actions(self.action_space, action))
         b["rng.env_step"][1] += np.uint64(1)
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
@@ -113,7 +113,7 @@ class VectorEnvStep(EnvStep):
         if ended.any():
             self.restart(ended, infos)
 
-    def remade(self) -> Batch:
+    def remake(self) -> Batch:
         """Make the same environments again."""
         made = make(self.name, self.args, self.envs)
         assert isinstance(made, VectorEnv)
@@ -128,9 +128,9 @@ class VectorEnvStep(EnvStep):
                 if tried:
                     with suppress(Exception):  # it has failed; a failing close does not matter
                         self.env.close()
-                    made = self.env = self.remade()
+                    made = self.env = self.remake()
                     self.since_s = monotonic()
-                    first, infos = made.reset(seed=seeds(b, 1, tried)[0])
+                    first, infos = made.reset(seed=draw_seeds(b, 1, tried)[0])
                     self.refuse_masks(infos)
                     self.write(first, b["step.obs"])
                     for n in range(self.envs if self.scaled else 0):
@@ -160,7 +160,7 @@ class VectorEnvStep(EnvStep):
         if not is_cartpole(self.env):
             return super().snapshot()
         env: Any = self.env.unwrapped
-        held = {name: packed(np.asarray(getattr(env, name))) for name in ("state", "steps")}
+        held = {name: pack(np.asarray(getattr(env, name))) for name in ("state", "steps")}
         return [{**held, "generator": generator_state(env)}]
 
     def restore(self, states: list[State]) -> None:
@@ -169,7 +169,7 @@ class VectorEnvStep(EnvStep):
             super().restore(states)
         env, state = self.env.unwrapped, states[0]
         env.np_random = generator(state["generator"])
-        env.state, env.steps = unpacked(state["state"]), unpacked(state["steps"])  # type: ignore[attr-defined]
+        env.state, env.steps = unpack(state["state"]), unpack(state["steps"])  # type: ignore[attr-defined]
         env.prev_done[:] = False  # type: ignore[attr-defined]
         self.cut[:] = 0
 
@@ -213,10 +213,10 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     kind = SingleSteps if isinstance(made, list) else VectorEnvStep
-    return normalised(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
+    return with_normalisation(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
 
 
-def stepping(call: Call) -> EnvStep | None:
+def env_step_of(call: Call) -> EnvStep | None:
     """Return the environments behind a bound env_step; None if all its state is in the arrays."""
     inner = getattr(call, "calls", [call])[0]
     return inner if isinstance(inner, EnvStep) else None

@@ -24,9 +24,9 @@ from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
 from pearl_devices.kernels.interface import STATISTICS, states
 from pearl_devices.primitives.envs import spaces
 from pearl_devices.primitives.envs.evaluations import Evaluations
-from pearl_devices.primitives.envs.gym_make import Array, Single, stacked
+from pearl_devices.primitives.envs.gym_make import Array, Single, stack_frames
 from pearl_devices.primitives.envs.interface import Interface
-from pearl_devices.user_imports import CALLABLE, environment
+from pearl_devices.user_imports import CALLABLE, make_environment
 
 
 def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
@@ -37,7 +37,7 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
     """
     options = {} if CALLABLE.fullmatch(program) else {"disable_env_checker": True}
     try:
-        return stacked(environment(program, args, **options), stack)
+        return stack_frames(make_environment(program, args, **options), stack)
     except ValueError as error:
         raise UnsupportedError(f"environment {program!r} cannot be made: {error}") from error
 
@@ -148,7 +148,7 @@ class GymEpisodes(Evaluations):
         )
         playing = int(self._at[0])
         space = self._envs[0].action_space
-        given = spaces.given(space, self._actions(playing))
+        given = spaces.to_env_actions(space, self._actions(playing))
         actions = given.tolist() if isinstance(space, gymnasium.spaces.Discrete) else [*given]
         n = 0
         while n < playing:

@@ -20,14 +20,14 @@ GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 """Numpy's bit generators, by the names in their states."""
 
 
-def packed(array: Array) -> dict[str, Any]:
+def pack(array: Array) -> dict[str, Any]:
     """Return an array as JSON."""
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
 
 
-def unpacked(found: dict[str, Any]) -> Array:
-    """Return the array that `packed` wrote as JSON; it is writable."""
+def unpack(found: dict[str, Any]) -> Array:
+    """Return the array that `pack` wrote as JSON; it is writable."""
     flat = np.frombuffer(base64.b64decode(found["data"]), found["dtype"])
     return flat.reshape(found["shape"]).copy()
 
@@ -39,8 +39,8 @@ def generator_state(env: Any) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = dict(generator.bit_generator.state)
     inner = found["state"]
-    found["state"] = {k: packed(v) if isinstance(v, np.ndarray) else v for k, v in inner.items()}
-    return {k: packed(v) if isinstance(v, np.ndarray) else v for k, v in found.items()}
+    found["state"] = {k: pack(v) if isinstance(v, np.ndarray) else v for k, v in inner.items()}
+    return {k: pack(v) if isinstance(v, np.ndarray) else v for k, v in found.items()}
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
@@ -54,7 +54,7 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
         raise ValueError(f"a random generator {name!r}; numpy has {', '.join(GENERATORS)}")
 
     def whole(value: Any) -> Any:
-        return unpacked(value) if isinstance(value, dict) and "data" in value else value
+        return unpack(value) if isinstance(value, dict) and "data" in value else value
 
     bits = getattr(np.random, name)()
     inner = {k: whole(v) for k, v in state["state"].items()}
@@ -62,7 +62,7 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def replayed(env: Any, origin: Any, actions: Sequence[Any]) -> Any:
+def replay_actions(env: Any, origin: Any, actions: Sequence[Any]) -> Any:
     """Return an environment's observation after a reset from `origin` and these actions."""
     if origin and "seed" in origin:
         seen, _ = env.reset(seed=origin["seed"])

@@ -19,19 +19,19 @@ from pearl_devices.primitives.envs.gym_make import (
     BATCHED,
     Array,
     Single,
+    draw_seeds,
     make,
-    seeds,
 )
 from pearl_devices.primitives.envs.gym_resume import (
     LOG,
     generator_state,
-    packed,
-    replayed,
-    unpacked,
+    pack,
+    replay_actions,
+    unpack,
 )
 from pearl_devices.primitives.envs.native_envs import record
 from pearl_devices.primitives.envs.normalise import scale
-from pearl_devices.primitives.envs.spaces import choices, given, pixels
+from pearl_devices.primitives.envs.spaces import choices, pixels, to_env_actions
 from pearl_devices.primitives.envs.spaces import scale as scale_of
 
 ATTEMPTS = 3
@@ -201,7 +201,7 @@ class SingleSteps(EnvStep):
         first = envs[0]
         super().__init__(kernel, buffers, first.observation_space, first.action_space)
         self.all, self.discrete = envs, isinstance(first.action_space, Discrete)
-        numbers = seeds(buffers, self.envs)
+        numbers = draw_seeds(buffers, self.envs)
         self.origins: list[State | None] = [{"seed": number} for number in numbers]
         self.taken: list[list[Any]] = [[] for _ in envs]
         self.seen: list[Any] = [None] * self.envs
@@ -215,7 +215,7 @@ class SingleSteps(EnvStep):
     def actions(self) -> Any:
         """The actions as each environment takes them: Python integers, or arrays of its space's
         type."""
-        found = given(self.action_space, self.buffers["act.action"])
+        found = to_env_actions(self.action_space, self.buffers["act.action"])
         return found.tolist() if self.discrete else found
 
     def __call__(self) -> None:
@@ -233,7 +233,7 @@ class SingleSteps(EnvStep):
                 next_obs[n] = self.flat(seen, n)
                 reward[n] = value
             except Exception as error:  # the environment's code may raise anything
-                stop, cut = self.anew(n, action, error)
+                stop, cut = self.retry_step(n, action, error)
             else:
                 b["env.return"][n] += value
                 if len(self.taken[n]) <= LOG:
@@ -243,22 +243,22 @@ class SingleSteps(EnvStep):
             if stop or cut:
                 ended.append(n)
         if not (self.finite(reward) and self.finite(next_obs)):
-            ended = self.without_nan(actions)
+            ended = self.replace_non_finite(actions)
         if self.cut.any():
             truncated |= self.cut
             self.cut[:] = 0
         b["rng.env_step"][1] += np.uint64(1)
         b["env.elapsed"] += 1
         obs[:] = next_obs
-        self.restarted(ended)
+        self.restart_ended(ended)
 
-    def restarted(self, ended: list[int]) -> None:
+    def restart_ended(self, ended: list[int]) -> None:
         """Begin new episodes in environments whose episodes have ended."""
         for n in ended:
             self.end(n)
             self.restart(n)
 
-    def origin(self, n: int) -> State | None:
+    def generator_origin(self, n: int) -> State | None:
         """Return the state of an environment's generator before a reset."""
         return generator_state(self.all[n])
 
@@ -266,7 +266,7 @@ class SingleSteps(EnvStep):
         """Begin a new episode in an environment whose episode has ended."""
         try:
             self.since_s = monotonic()
-            self.origins[n], self.taken[n] = self.origin(n), []
+            self.origins[n], self.taken[n] = self.generator_origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
         except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
@@ -285,8 +285,7 @@ class SingleSteps(EnvStep):
         out[:] = self.flat(seen, n)
         if not self.finite(out):
             raise ValueError(
-                f"environment {self.name!r}, number {self.first + n}: a first observation that is "
-                "not finite"
+                f"environment {self.name!r}, number {self.first + n}: first observation not finite"
             )
         self.seen[n] = seen
 
@@ -300,8 +299,8 @@ class SingleSteps(EnvStep):
             try:
                 with suppress(Exception):  # it has failed; a failing close does not matter
                     self.all[n].close()
-                made = self.made()
-                seed = seeds(self.buffers, self.envs, tried)[n]
+                made = self.make_one()
+                seed = draw_seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
                 self.since_s = monotonic()
                 self.first_obs(n, *made.reset(seed=seed), out[n])
@@ -311,13 +310,13 @@ class SingleSteps(EnvStep):
             except Exception as another:  # as above
                 error, lost = another, 0
 
-    def made(self) -> Single:
+    def make_one(self) -> Single:
         """Make one more of these environments."""
         made = make(self.name, self.args, 1, self.stack)
         assert isinstance(made, list)
         return made[0]
 
-    def anew(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
+    def retry_step(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
         """After a failed step, make the environment again and step it from its first
         observation."""
         b, tried, lost = self.buffers, 0, 1
@@ -342,7 +341,7 @@ class SingleSteps(EnvStep):
             b["env.return"][n], b["env.elapsed"][n] = value, 0
             return stop, cut
 
-    def without_nan(self, actions: Any) -> list[int]:
+    def replace_non_finite(self, actions: Any) -> list[int]:
         """Make environments again that gave a non-finite value; return the numbers of ended
         episodes."""
         b = self.buffers
@@ -351,16 +350,16 @@ class SingleSteps(EnvStep):
                 self.check_finite(b["step.reward"][: n + 1], "reward")
                 self.check_finite(b["step.next_obs"][: n + 1], "observation")
             except ValueError as error:
-                flags = self.anew(n, actions[n], error)
+                flags = self.retry_step(n, actions[n], error)
                 b["step.terminated"][n], b["step.truncated"][n] = flags
         return [n for n in range(self.envs) if b["step.terminated"][n] or b["step.truncated"][n]]
 
     def snapshot(self) -> list[State]:
         found = []
         for origin, taken, seen in zip(self.origins, self.taken, self.seen, strict=True):
-            state: State = {"origin": origin, "observation": packed(self.flat(seen, 0))}
+            state: State = {"origin": origin, "observation": pack(self.flat(seen, 0))}
             if len(taken) <= LOG:
-                state["actions"] = packed(np.array(taken))
+                state["actions"] = pack(np.array(taken))
             found.append(state)
         return found
 
@@ -380,8 +379,8 @@ class SingleSteps(EnvStep):
                     "it back"
                 )
             origin, taken = state["origin"], self.actions_of(state)
-            seen = self.replayed(n, origin, taken)
-            kept, found = unpacked(state["observation"]), self.flat(seen, n)
+            seen = self.replay(n, origin, taken)
+            kept, found = unpack(state["observation"]), self.flat(seen, n)
             if not np.array_equal(kept, found):
                 raise ValueError(
                     f"{name} was not restored: {len(taken)} steps after its reset it "
@@ -393,9 +392,9 @@ class SingleSteps(EnvStep):
 
     def actions_of(self, state: State) -> list[Any]:
         """Return the actions that `snapshot` stored, as an environment takes them."""
-        actions = unpacked(state["actions"])
+        actions = unpack(state["actions"])
         return actions.tolist() if self.discrete else list(actions)
 
-    def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
+    def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:
         """Return an environment's observation after a reset from `origin` and these actions."""
-        return replayed(self.all[n], origin, actions)
+        return replay_actions(self.all[n], origin, actions)

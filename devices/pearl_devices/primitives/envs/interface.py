@@ -19,7 +19,14 @@ from pearl_devices import user_imports
 from pearl_devices.base import KernelFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.interface import OBSERVED, STATISTICS, TAKEN, changes, kept, resized
+from pearl_devices.kernels.interface import (
+    OBSERVED,
+    STATISTICS,
+    TAKEN,
+    changes,
+    resize,
+    trained_arrays,
+)
 from pearl_devices.primitives.envs import spaces
 
 Array = npt.NDArray[Any]
@@ -48,7 +55,7 @@ class Interface:
         self.clip, self.epsilon = clip, epsilon
         self._scale = spaces.scale(acting.dim("obs"), pixels) if pixels else None
         self._kernels = [
-            (what, Passing(kernel, {name: states[name] for name in kept(kernel)}))
+            (what, Passing(kernel, {name: states[name] for name in trained_arrays(kernel)}))
             for kernel in acting.interface
             for what in changes(kernel)
         ]
@@ -67,7 +74,7 @@ class Interface:
             if self.clip > 0:
                 scaled = scaled.clip(-self.clip, self.clip)
             rows = scaled.astype(np.float32)
-        return self.passed(OBSERVED, rows)
+        return self.apply_kernels(OBSERVED, rows)
 
     def take(self, actions: Array) -> Array:
         """Return actions (R) or (R, A) of the network as the environment takes them.
@@ -75,9 +82,9 @@ class Interface:
         Raises:
             KernelFailed: a user-defined function failed.
         """
-        return self.passed(TAKEN, actions)
+        return self.apply_kernels(TAKEN, actions)
 
-    def passed(self, what: str, rows: Array) -> Array:
+    def apply_kernels(self, what: str, rows: Array) -> Array:
         """Return rows after the user-defined kernels that change them. what: OBSERVED or TAKEN."""
         for changed, kernel in self._kernels:
             if changed == what:
@@ -93,7 +100,7 @@ class Passing:
 
     def __init__(self, kernel: Kernel, states: Mapping[str, Array]) -> None:
         self.kernel, self.program = kernel, str(kind_of(kernel).in_evaluation)
-        self._function = user_imports.function(self.program)
+        self._function = user_imports.import_function(self.program)
         self._states = {name: array.view() for name, array in states.items()}
         for array in self._states.values():
             array.flags.writeable = False
@@ -107,11 +114,11 @@ class Passing:
         """
         arrays = {**self._states, what: np.array(rows, order="C")}
         if self.kernel.dim("envs") != len(rows):
-            self.kernel = resized(self.kernel, len(rows))
+            self.kernel = resize(self.kernel, len(rows))
         try:
             self._function(self.kernel, arrays)
         except Exception as error:  # user-defined functions may raise anything
-            text = f"{type(error).__name__}: {user_imports.reason(error)}"
+            text = f"{type(error).__name__}: {user_imports.error_text(error)}"
             where = f"kernel kind {self.kernel.kind}: {self.program}"
             raise KernelFailed(f"{where} failed in evaluation: {text}") from error
         return arrays[what]

@@ -16,7 +16,7 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import bind_call, exact
 
 FIRST_COUNT = 1e-4
 """Weight of the first mean 0 and variance 1, as in gymnasium."""
@@ -55,7 +55,7 @@ def take_in(obs, only, stats, count):
 
 
 @exact
-def clipped(value, limit):
+def clip(value, limit):
     return min(max(value, -limit), limit) if limit > 0.0 else value
 
 
@@ -64,7 +64,7 @@ def scale(obs, n, stats, options, out):
     """Row n of out ← (row n of obs − mean) / standard deviation."""
     for c in range(obs.shape[1]):
         deviation = math.sqrt(stats[1, c] + options[1])
-        out[n, c] = clipped((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
+        out[n, c] = clip((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
 
 
 @exact
@@ -109,7 +109,7 @@ def rewards(reward, terminated, returns, stats, count, options):
     count[0] += envs
     deviation = math.sqrt(stats[1, 0] + options[1])
     for n in range(envs):
-        reward[n] = clipped(np.float64(reward[n]) / deviation, options[0])
+        reward[n] = clip(np.float64(reward[n]) / deviation, options[0])
 
 
 def initialise(buffers: Buffers, *, clip: float, epsilon: float, discount: float) -> None:
@@ -132,7 +132,7 @@ class Sequence:
             call()
 
 
-def normalised(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
+def with_normalisation(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
     """Return the bound env_step `step`, followed by the normalisation that the kernel asks for.
 
     fresh: env.obs holds first observations from the environments, not yet scaled.
@@ -145,11 +145,11 @@ def normalised(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> 
         obs = buffers["env.obs"]
         if fresh:
             first_observations(obs, *state, only)
-        calls.append(bound(observations, obs, *(buffers[n] for n in names), *state, only))
+        calls.append(bind_call(observations, obs, *(buffers[n] for n in names), *state, only))
     if kernel.dims.get("normalise_reward"):
         rest = ("return", "reward", "reward.count", "options")
         state = [buffers[f"normalise.{n}"] for n in rest]
-        calls.append(bound(rewards, buffers["step.reward"], buffers["step.terminated"], *state))
+        calls.append(bind_call(rewards, buffers["step.reward"], buffers["step.terminated"], *state))
     if len(calls) == 1:
         return step
 

@@ -55,7 +55,7 @@ def starts(space: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in first) if first.any() else ()
 
 
-def given(space: Any, action: Array) -> Array:
+def to_env_actions(space: Any, action: Array) -> Array:
     """Return actions (N) or (N, A) as environments take them: counted from the space's first
     number, in the space's shape and type."""
     if isinstance(space, Discrete):

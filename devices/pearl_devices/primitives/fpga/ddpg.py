@@ -23,9 +23,9 @@ from pearl_devices.primitives.fpga.passes import (
 )
 from pearl_devices.primitives.fpga.tanh import tanh_table
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import bound, exact, exact_apart
-from pearl_devices.primitives.updates.critics import Net, batch, net, rules
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.updates.critics import Net, batch_of, net_of, rules_of
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @exact
@@ -143,7 +143,7 @@ def update(
             batch.weight[s], batch.td[s], actor, critic, rules, array, inv_rows, table, joined,
             ahead, bent, tail, d_out, d_action, none, transposed, sums,
         )  # fmt: skip
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
@@ -154,17 +154,17 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
     inputs = kernel.layers("critic")[0]
     widest = max(*kernel.layers("actor"), *kernel.layers("critic"))
     return (
-        actor, critic, rules(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
+        actor, critic, rules_of(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
         *(np.zeros((samples, n), np.float32) for n in (inputs, inputs, act, act, 1, act, 0)),
         np.zeros(widest**2, np.float32), np.zeros(array, np.float32),
     )  # fmt: skip
 
 
 def _net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
-    return net(name, kernel, buffers)
+    return net_of(name, kernel, buffers)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     """update.ddpg on an engine of array × array elements."""
     actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
-    return bound(update, batch(buffers), constants, actor, critic, *rest)
+    return bind_call(update, batch_of(buffers), constants, actor, critic, *rest)

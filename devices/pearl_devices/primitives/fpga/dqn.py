@@ -22,10 +22,10 @@ from pearl_devices.primitives.fpga.passes import (
     td_slope,
 )
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import bound, exact_apart
+from pearl_devices.primitives.native import bind_call, exact_apart
 from pearl_devices.primitives.replay.ring import BATCH, rows
 from pearl_devices.primitives.updates.dqn import argmax
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @exact_apart
@@ -86,7 +86,7 @@ def update(
             every, clip_norm, huber, loss, both, acts, acts_target, d_out, deltas, grad,
             transposed, sums,
         )  # fmt: skip
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
@@ -115,7 +115,7 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     """update.dqn on an engine of array × array elements."""
-    return bound(
+    return bind_call(
         update,
         buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),

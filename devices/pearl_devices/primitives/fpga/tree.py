@@ -19,8 +19,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import tree_levels
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay import ring
 
 UNIT = 4096
@@ -42,7 +42,7 @@ def _whole_of(tree: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 
 @exact
-def quantised(priority):
+def quantise(priority):
     """A priority as a whole number, at least 1: a row of priority 0 could never be drawn again."""
     return min(max(np.int64(np.float64(priority) * UNIT + 0.5), 1), MOST)
 
@@ -59,7 +59,7 @@ def refresh(tree, whole, levels, fanout):
         return
     at = tree.size - levels[levels.size - 1]
     for leaf in range(at, tree.size):
-        whole[leaf] = quantised(tree[leaf]) if tree[leaf] > np.float32(0.0) else 0
+        whole[leaf] = quantise(tree[leaf]) if tree[leaf] > np.float32(0.0) else 0
         tree[leaf] = single(whole[leaf])
     below = at
     for level in range(levels.size - 2, -1, -1):
@@ -116,7 +116,7 @@ def prefix_of(fraction, total):
 def draw(rng, tree, whole, levels, fanout, beta, index, weight):
     """Draw one batch of rows and their weights, as `ring.draw` does; uses one firing of the
     stream."""
-    base, rows = stream(rng[0], rng[1]), index.size
+    base, rows = stream_base(rng[0], rng[1]), index.size
     leaves = tree.size - levels[levels.size - 1]
     least = np.float32(np.inf)
     for b in range(rows):
@@ -162,7 +162,7 @@ def insert(
     )  # fmt: skip
     if priority[2] <= 0.0:
         priority[2] = 1.0
-    top = quantised(priority[2])
+    top = quantise(priority[2])
     for e in range(s_obs.shape[0]):
         set_leaf(tree, whole, levels, fanout, row + e, top)
 
@@ -173,7 +173,7 @@ def priority_steps(tree, levels, fanout, priority, index, td, whole):
     alpha, constant = np.float32(priority[0]), np.float32(priority[1])
     for s in range(index.shape[0]):
         for b in range(index.shape[1]):
-            number = quantised((abs(td[s, b]) + constant) ** alpha)
+            number = quantise((abs(td[s, b]) + constant) ** alpha)
             set_leaf(tree, whole, levels, fanout, index[s, b], number)
             priority[2] = max(priority[2], np.float64(number) / UNIT)
 
@@ -186,11 +186,11 @@ def bind(kernel: Kernel, buffers: Buffers) -> Call:
         levels = np.array(tree_levels(kernel.dim("capacity"), kernel.dim("fanout")), np.int64)
         names = ("replay.priority", "batch.index", "batch.td")
         arrays: list[Any] = [buffers[name] for name in names]
-        return bound(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
+        return bind_call(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
     ring.check_ring(kernel)
     if structure == "sample":
-        return bound(sample_steps, *ring.sample_arguments(kernel, buffers), whole)
-    return bound(
+        return bind_call(sample_steps, *ring.sample_arguments(kernel, buffers), whole)
+    return bind_call(
         insert,
         *ring.rows(buffers, "step", ring.ROW),
         *ring.rows(buffers, "replay", ring.ROW),

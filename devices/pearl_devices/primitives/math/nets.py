@@ -28,7 +28,7 @@ from pearl_devices.primitives.math.products import (
 )
 from pearl_devices.primitives.math.tanh import tanh_backward, tanh_in_place
 from pearl_devices.primitives.math.vectors import LANES
-from pearl_devices.primitives.native import bound, fast, fast_apart, fast_apart_counted
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, fast_apart_counted
 
 Array = npt.NDArray[np.float32]
 
@@ -236,4 +236,4 @@ def bind_sync(kernel: Kernel, buffers: Buffers) -> Call:
     networks."""
     names = str(kernel.args["network"]).split("+")
     arrays = [buffers[f"{side}.{name}"] for name in names for side in ("learner", "policy")]
-    return bound(copy if len(names) == 1 else copy_both, *arrays)
+    return bind_call(copy if len(names) == 1 else copy_both, *arrays)

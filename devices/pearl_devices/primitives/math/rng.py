@@ -2,9 +2,9 @@
 draws the same numbers.
 
 The finaliser is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-generators, OOPSLA 2014). A stream is one firing of one task: `base = stream(key, firing)`, then
-`uniform(base, 0)`, `uniform(base, 1)`, … From Python, pass `base` as `numpy.uint64(base)`: numba
-returns a plain int, which it would read as a signed one.
+generators, OOPSLA 2014). A stream is one firing of one task: `base = stream_base(key, firing)`,
+then `uniform(base, 0)`, `uniform(base, 1)`, … From Python, pass `base` as `numpy.uint64(base)`:
+numba returns a plain int, which it would read as a signed one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mix(z):
 
 
 @exact
-def stream(key, firing):
+def stream_base(key, firing):
     """Return the uint64 base of the numbers that one firing draws."""
     return mix(np.uint64(key) + mix((np.uint64(firing) + np.uint64(1)) * GOLDEN))
 

@@ -25,7 +25,7 @@ from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_target
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.native import bound, exact, fast
+from pearl_devices.primitives.native import bind_call, exact, fast
 from pearl_devices.primitives.updates import critics
 
 # Cells of a team, in bytes from its address.
@@ -77,7 +77,7 @@ def barrier(team):
 
 
 @exact
-def attends(team):
+def wait_for_work(team):
     """Side 0: let the helper begin. Side 1: sleep until there is work; False if there will be no
     more work."""
     come = load(team.address + OTHER * team.side) + np.int64(1)
@@ -110,7 +110,7 @@ def attends(team):
 
 
 @exact
-def part(size, side, grain):
+def split_items(size, side, grain):
     """(first, end) of a side's part of `size` items, split at a multiple of `grain`."""
     middle = size // 2 - (size // 2) % grain
     return (0, middle) if side == 0 else (middle, size)
@@ -121,7 +121,7 @@ def add_gradients(team, net, other, clip_norm):
     """Sum both sides' gradients in net.grad over this side's part, and scale them so that the norm
     of
     the whole is at most clip_norm (0: no limit). Call `barrier` before."""
-    first, end = part(net.grad.size, team.side, 16)
+    first, end = split_items(net.grad.size, team.side, 16)
     for j in range(first, end):
         net.grad[j] += other.grad[j]
     if clip_norm > 0.0:
@@ -142,7 +142,7 @@ def descend_together(team, net, other, rules):
     if team.side == 0:
         net.steps[0] = number
     add_gradients(team, net, other, rules.clip_norm[0])
-    first, end = part(net.grad.size, team.side, 16)
+    first, end = split_items(net.grad.size, team.side, 16)
     adam(
         net.params[first:end], net.grad[first:end], net.m[first:end], net.v[first:end],
         number, rate(net.lr, number - 1), rules.adam, 0.0,
@@ -152,7 +152,7 @@ def descend_together(team, net, other, rules):
 @fast
 def follow_together(team, net, rules):
     """Move this side's part of a target."""
-    first, end = part(net.params.size, team.side, 16)
+    first, end = split_items(net.params.size, team.side, 16)
     update_target(
         net.target[first:end], net.params[first:end], rules.count[0], rules.tau[0], rules.every[0]
     )
@@ -171,15 +171,15 @@ def sum_of_numbers(team):
 
 def nets(names: tuple[str, ...], kernel: Kernel, buffers: Buffers) -> tuple[critics.Net, ...]:
     """Return the networks `names` with one side's scratch and gradients."""
-    return tuple(critics.net(name, kernel, buffers) for name in names)
+    return tuple(critics.net_of(name, kernel, buffers) for name in names)
 
 
-def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Call:
+def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Call:
     """Return a call of the compiled `function(team, *arguments)` on two threads.
 
     sides: arguments of side 0 and of side 1, of the same types. As side 1, the function returns
-    when `attends` says that there is no more work. The helper thread ends with the call object, or
-    with the process.
+    when `wait_for_work` says that there is no more work. The helper thread ends with the call
+    object, or with the process.
     """
     raw = np.zeros((CELLS + 1) * CELL // 8, np.int64)
     skip = -raw.ctypes.data % CELL
@@ -189,7 +189,7 @@ def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Cal
     cells[BELL // 8] = bell
     cells[POLL // 8] = bell | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
     sums = np.zeros((2, 8))
-    call = bound(function, Team(address, 0, sums), *sides[0])
+    call = bind_call(function, Team(address, 0, sums), *sides[0])
     helper = threading.Thread(
         target=function, args=(Team(address, 1, sums), *sides[1]), daemon=True, name=HELPER
     )

@@ -24,7 +24,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import bind_call, exact
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
@@ -173,7 +173,7 @@ def _stored(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_insert: write the newest frames of step.* at the cursor."""
-    return bound(
+    return bind_call(
         insert,
         *rows(buffers, "step", ROW),
         *_stored(kernel, buffers),
@@ -184,7 +184,7 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_sample: fill batch.* with `steps` batches; observations are float32, 0 … 255."""
-    return bound(
+    return bind_call(
         sample_steps,
         buffers["rng.replay_sample"],
         *_stored(kernel, buffers),

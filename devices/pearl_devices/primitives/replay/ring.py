@@ -15,8 +15,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
 
 
@@ -61,7 +61,7 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
     Prioritised: one row from each of B equal parts of the total; weights (size · p / total)^−beta
     over their largest, that is (p / least p)^−beta. Uniform: with replacement, weights 1.
     """
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rows = index.size
     if tree.size == 0:
         filled = max(cursor[1], 1)
@@ -217,7 +217,7 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     1)."""
     check_ring(kernel)
     prioritised = kernel.dim("prioritised")
-    return bound(
+    return bind_call(
         insert,
         *rows(buffers, "step", ROW),
         *rows(buffers, "replay", ROW),
@@ -233,14 +233,14 @@ def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
     Each batch counts as one firing of rng.replay_sample, so any grouping gives the same rows.
     """
     check_ring(kernel)
-    return bound(sample_steps, *sample_arguments(kernel, buffers))
+    return bind_call(sample_steps, *sample_arguments(kernel, buffers))
 
 
 def bind_priorities(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_update: set priorities of batch.index from batch.td, batch after batch."""
     fanout = kernel.dim("fanout")
     levels = np.array(tree_levels(kernel.dim("capacity"), fanout), np.int64)
-    return bound(
+    return bind_call(
         priority_steps,
         buffers["replay.tree"],
         levels,

@@ -17,7 +17,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 
 BLOCK = 128
 """Approximate rows of a pass for values, so that their activations stay in the caches."""
@@ -153,9 +153,9 @@ def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
-    return bound(insert, step_of(buffers), rollout_of(buffers))
+    return bind_call(insert, step_of(buffers), rollout_of(buffers))
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
-    return bound(advantages, *advantage_arguments(kernel, buffers))
+    return bind_call(advantages, *advantage_arguments(kernel, buffers))

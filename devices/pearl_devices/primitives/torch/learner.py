@@ -29,7 +29,7 @@ def views(flat: Tensor, layers: Sequence[int]) -> list[Tensor]:
     return parts
 
 
-def shrinking(norm: Tensor, limit: float, *, waits: bool) -> float | Tensor:
+def clip_scale(norm: Tensor, limit: float, *, waits: bool) -> float | Tensor:
     """The factor that clips a gradient of this norm. waits: return a number; else a tensor, for
     which the host does not wait."""
     if waits:
@@ -66,7 +66,7 @@ class Learner:
     def descend(self, loss: Tensor, adam: Any, clip_norm: float) -> None:
         """Take one step of Adam down the gradient of a loss, and record the loss."""
         self.move(self.gradient(loss), adam, clip_norm)
-        self.note(loss)
+        self.record_loss(loss)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a loss, as flat as the parameters."""
@@ -78,11 +78,11 @@ class Learner:
         place."""
         beta1, beta2, eps = (float(value) for value in adam)
         if clip_norm > 0:
-            grad *= shrinking(grad.norm(), clip_norm, waits=self.waits)
+            grad *= clip_scale(grad.norm(), clip_norm, waits=self.waits)
         self.m.mul_(beta1).add_(grad, alpha=1 - beta1)
         self.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         if self.pace is None:
-            share, rate = self.paced(adam)
+            share, rate = self.count_step(adam)
             root = (self.v / share).sqrt_().add_(eps)
             self.params.addcdiv_(self.m, root, value=rate)
         else:
@@ -90,7 +90,7 @@ class Learner:
             root = (self.v / self.pace[0]).sqrt_().add_(eps)
             self.params.add_(self.m * self.pace[1] / root)
 
-    def paced(self, adam: Any) -> tuple[float, float]:
+    def count_step(self, adam: Any) -> tuple[float, float]:
         """Count a step of Adam; return the factors of the second moment and of the step (with
         sign)."""
         self.steps[0] += 1
@@ -101,7 +101,7 @@ class Learner:
         """Return the learning rate after `done` steps."""
         return float(rate(np.asarray(self.lr), float(done)))
 
-    def note(self, loss: Tensor) -> None:
+    def record_loss(self, loss: Tensor) -> None:
         """Record the loss; on a device, without waiting for it."""
         if self.waits:
             self.loss[0] = float(loss.detach())

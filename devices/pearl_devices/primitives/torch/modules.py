@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pearl_devices.kernel import Module
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 
 BUILD_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
@@ -39,7 +39,7 @@ def build(program: str, inputs: Sequence[int], outputs: int, seed: int | None = 
     """
     where = f"network {program!r} of inputs {tuple(inputs)} and {outputs} outputs"
     try:
-        make = function(program)
+        make = import_function(program)
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)

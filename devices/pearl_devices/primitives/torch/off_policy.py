@@ -44,12 +44,12 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.off_policy import discrete_actions
-from pearl_devices.primitives.native import bound
+from pearl_devices.primitives.native import bind_call
 from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, views
 from pearl_devices.primitives.torch.programs import Noise, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 Forward = Callable[..., Tensor]
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -222,7 +222,7 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
             if noise is not None:
                 noise.begin()
             steps.step(number)
-            if ended(stop, number + 1, len(steps.batches)):
+            if call_ends(stop, number + 1, len(steps.batches)):
                 return
 
     return call
@@ -252,12 +252,14 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     if act:
         low, high = buffers["act.low"], buffers["act.high"]
         if kernel.kind == "inference.sac":
-            pick = bound(sac.draw_actions, counter, out, explore, low, high, action, sac.noise(out))
+            pick = bind_call(
+                sac.draw_actions, counter, out, explore, low, high, action, sac.noise(out)
+            )
         else:
-            pick = bound(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
+            pick = bind_call(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
     else:
         values = out[:, kernel.dims.get("duelling", 0) :]
-        pick = bound(dqn.choose, counter, values, explore, action)
+        pick = bind_call(dqn.choose, counter, values, explore, action)
 
     @torch.no_grad()
     def call() -> None:
@@ -283,9 +285,9 @@ def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:
     if act:
         low, high = buffers["act.low"], buffers["act.high"]
         no_outputs = np.zeros((rows, act), np.float32)
-        return bound(ddpg.explore_around, counter, no_outputs, low, high, explore, action)
+        return bind_call(ddpg.explore_around, counter, no_outputs, low, high, explore, action)
     no_values = np.zeros((rows, discrete_actions(kernel)), np.float32)
-    return bound(dqn.choose, counter, no_values, explore, action)
+    return bind_call(dqn.choose, counter, no_values, explore, action)
 
 
 def _with_program(kernel: Kernel, buffers: Buffers) -> Call:

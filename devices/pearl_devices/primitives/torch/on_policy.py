@@ -33,14 +33,14 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import continuous
-from pearl_devices.primitives.math.rng import stream
-from pearl_devices.primitives.native import bound
+from pearl_devices.primitives.math.rng import stream_base
+from pearl_devices.primitives.native import bind_call
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.torch import modules
-from pearl_devices.primitives.torch.learner import Learner, Split, shrinking, views
+from pearl_devices.primitives.torch.learner import Learner, Split, clip_scale, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import call_ends, is_under_way
 
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -101,7 +101,7 @@ def move(
     limit = float(b["hyper.clip_norm"][0])
     if limit > 0:
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))
-        kept = shrinking(norm, limit, waits=all(n.waits for n in learners.values()))
+        kept = clip_scale(norm, limit, waits=all(n.waits for n in learners.values()))
         for grad in grads:
             grad *= kept
     b["learner.step"][0] += 1
@@ -161,7 +161,7 @@ def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
 
 def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
     """Return the learning rates of a rollout that follows `done` gradient steps."""
-    share = ppo.annealed(float(done), float(buffers["hyper.anneal"][0]))
+    share = ppo.anneal(float(done), float(buffers["hyper.anneal"][0]))
     return [share * learner.rate(done) for learner in learners.values()]
 
 
@@ -178,7 +178,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
     def call() -> None:
         read(constants, buffers, hyper)
-        base = np.uint64(stream(counter[0], counter[1]))
+        base = np.uint64(stream_base(counter[0], counter[1]))
         before, number = int(stop[1]), 0
         done = int(steps[0]) - before
         rates = rates_of(learners, buffers, done)
@@ -199,9 +199,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                     found = _checked(kernel, given, learners)
                     move(learners, gradients(found, learners), rates, buffers)
                     for learner, loss in zip(learners.values(), found, strict=True):
-                        learner.note(loss)
-                if ended(stop, number, firing):
-                    counter[1] += np.uint64(not under_way(stop))
+                        learner.record_loss(loss)
+                if call_ends(stop, number, firing):
+                    counter[1] += np.uint64(not is_under_way(stop))
                     return
 
     return call
@@ -222,7 +222,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     shared = torch.from_numpy(out)
     factored = policies.draw_factored if kernel.dims.get("choices") else policies.draw_discrete
     draw = policies.draw_gaussian if continuous(kernel) else factored
-    pick = bound(draw, action, counter, out, log_std, low, high, sample, log_prob, choices)
+    pick = bind_call(draw, action, counter, out, log_std, low, high, sample, log_prob, choices)
 
     @torch.no_grad()
     def call() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math import rng
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:
@@ -24,7 +24,7 @@ def resolve(kernel: Kernel) -> Callable[..., Any]:
         UnsupportedError: There is no such callable.
     """
     try:
-        return function(str(kernel.program))
+        return import_function(str(kernel.program))
     except ValueError as error:
         raise UnsupportedError(
             f"kernel {kernel.kind}: program {kernel.program!r} cannot be found ({error}); "
@@ -72,7 +72,7 @@ class Noise:
 
     def begin(self) -> None:
         """Begin the next firing."""
-        self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
+        self._base = np.uint64(rng.stream_base(self._counter[0], self._counter[1]))
         self._drawn = 0
         self._counter[1] += np.uint64(1)
 

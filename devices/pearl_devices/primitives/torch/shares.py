@@ -22,13 +22,13 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import KINDS
 from pearl_devices.kernels.data_parallel import (
     full_kernel,
-    named,
+    learner_array,
     rows,
+    shard_name,
     shard_range,
-    sharded,
     shards,
 )
-from pearl_devices.primitives.math.rng import stream
+from pearl_devices.primitives.math.rng import stream_base
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner
 from pearl_devices.primitives.torch.programs import loss_of, normal
@@ -43,7 +43,7 @@ def _update(kernel: Kernel, buffers: Buffers) -> tuple[Kernel, Buffers]:
     seen = dict(buffers)
     for name, (shape, dtype) in specs(of).items():
         if name.startswith("learner."):
-            seen[name] = buffers[named(name, number)]
+            seen[name] = buffers[learner_array(name, number)]
         elif name.startswith("loss."):
             seen[name] = buffers.get(f"gradient.{number}.{name}", np.zeros(1))
         elif name == "batch.td":
@@ -63,10 +63,10 @@ def _rolls(kernel: Kernel) -> bool:
 
 def _shards(kernel: Kernel, buffers: Buffers, array: str) -> list[Tensor]:
     """The shards of an array as large as a network."""
-    return [torch.as_tensor(buffers[sharded(kernel, array, s)]) for s in shards(kernel)]
+    return [torch.as_tensor(buffers[shard_name(kernel, array, s)]) for s in shards(kernel)]
 
 
-def _given(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], None]:
+def _give_gradient(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], None]:
     """A function that writes the gradient of a network for all reductions."""
     outs = _shards(kernel, buffers, f"gradient.{kernel.dim('learner')}.{name}")
     size = sum(out.numel() for out in outs)
@@ -84,7 +84,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
     steps, share = off_policy.GradientSteps(of, seen), slice(*rows(kernel))
     ((name, learner),) = steps.learners.items()
     batches = [SimpleNamespace(**{f: x[share] for f, x in vars(b).items()}) for b in steps.batches]
-    give = _given(kernel, buffers, name)
+    give = _give_gradient(kernel, buffers, name)
     td = None
     if kernel.dims.get("td"):
         td = torch.as_tensor(buffers[f"gradient.{kernel.dim('learner')}.td"])
@@ -97,7 +97,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
         found = steps.losses(steps.nets, batch, hyper, **kernel.args)
         loss, errors = _only(kernel, found, name)
         give(learner.gradient(loss))
-        learner.note(loss)
+        learner.record_loss(loss)
         if td is not None:
             td.copy_(errors.detach())
 
@@ -123,7 +123,7 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
     of, seen = _update(kernel, buffers)
     losses, (first, end) = loss_of(of), rows(kernel)
     learners, nets = on_policy.learners_of(of, seen)
-    gives = [_given(kernel, buffers, name) for name in learners]
+    gives = [_give_gradient(kernel, buffers, name) for name in learners]
     hyper = SimpleNamespace(**{n: s for n, s in of.dims.items() if isinstance(s, int)})
     constants = on_policy.constants_of(of)
     rollout = on_policy.rollout_of(of, seen)
@@ -140,7 +140,7 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
         for give, grad in zip(gives, on_policy.gradients(found, learners), strict=True):
             give(grad)
         for learner, loss in zip(learners.values(), found, strict=True):
-            learner.note(loss)
+            learner.record_loss(loss)
 
     return call
 
@@ -159,7 +159,7 @@ def _minibatches(kernel: Kernel, counter: Any) -> Callable[[int], Any]:
         if at[0] != rollout or at[1] > epoch:
             order[:] = np.arange(order.size)
             at[:] = rollout, -1
-        base = np.uint64(stream(counter[0], np.uint64(rollout)))
+        base = np.uint64(stream_base(counter[0], np.uint64(rollout)))
         while at[1] < epoch:
             at[1] += 1
             if each > 1:

@@ -191,7 +191,7 @@ def update_priorities(source, batch, s):
         )
 
 
-def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
+def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
     """Return network `name` of an update or learn kernel, with fresh scratch."""
     layers, params = kernel.layers(name), buffers[f"learner.{name}"]
     acts, deltas = scratch(layers, kernel.dim("batch"))
@@ -210,7 +210,7 @@ def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
     )
 
 
-def rules(buffers: Buffers) -> CriticRules:
+def rules_of(buffers: Buffers) -> CriticRules:
     """Return the constants. If a gradient step draws nothing, rng.update is a stand-in."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
@@ -220,12 +220,12 @@ def rules(buffers: Buffers) -> CriticRules:
     return CriticRules._make(drawn[name] for name in names)
 
 
-def batch(buffers: Buffers) -> Batch:
+def batch_of(buffers: Buffers) -> Batch:
     columns = rows(buffers, "batch", BATCH, lead=2)
     return Batch._make((*columns, buffers["batch.weight"], buffers["batch.td"]))
 
 
-def source(kernel: Kernel, buffers: Buffers) -> Source:
+def source_of(kernel: Kernel, buffers: Buffers) -> Source:
     """Return the replay of a learn kernel; for an update kernel, whose batches are given, an empty
     one.
 
@@ -252,6 +252,6 @@ def source(kernel: Kernel, buffers: Buffers) -> Source:
     )
 
 
-def given(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, CriticRules]:
+def learn_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, CriticRules]:
     """Return the first arguments of every algorithm's `learn`."""
-    return source(kernel, buffers), batch(buffers), rules(buffers)
+    return source_of(kernel, buffers), batch_of(buffers), rules_of(buffers)

@@ -25,8 +25,8 @@ from pearl_devices.primitives.math.nets import (
     total,
     update_target,
 )
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
@@ -36,7 +36,7 @@ from pearl_devices.primitives.replay.ring import (
     set_priorities,
 )
 from pearl_devices.primitives.updates import iterations
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @fast
@@ -60,7 +60,7 @@ def epsilon(explore, steps):
 @fast
 def choose(rng, q, explore, action):
     """Epsilon-greedy actions from q (N, A); uses one firing of the stream, two numbers per row."""
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * q.shape[0])
     for n in range(q.shape[0]):
         if uniform(base, 2 * n) < share:
@@ -147,7 +147,7 @@ def update(
             double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
             clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
@@ -172,11 +172,11 @@ def learn(
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_dqn", infer, learn)
+iterate = iterations.compile_iterations("iterate_dqn", infer, learn)
 
 
 def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
@@ -212,12 +212,12 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
     duelling = kernel.dims.get("duelling", 0)
     widths = np.array(layers, np.int64)
-    return bound(infer, *(buffers[name] for name in names), widths, acts, duelling)
+    return bind_call(infer, *(buffers[name] for name in names), widths, acts, duelling)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
-    return bound(
+    return bind_call(
         update,
         buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),
@@ -229,7 +229,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
     prioritised = kernel.dim("prioritised")
-    return bound(
+    return bind_call(
         learn,
         buffers["loop.stop"],
         *sample_arguments(kernel, buffers),

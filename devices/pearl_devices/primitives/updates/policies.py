@@ -25,8 +25,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import size
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
@@ -76,7 +76,7 @@ def sample_categorical(z, left):
 @fast
 def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices):
     """Sample actions (N) from soft-max(z), z (N, actions), and compute log probabilities (N)."""
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
         action[n], log_prob[n] = sample_categorical(z[n], np.float32(uniform(base, n)))
@@ -86,7 +86,7 @@ def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices)
 def draw_factored(action, rng, z, log_std, low, high, sample, log_prob, choices):
     """Sample actions (N, A), each component from its soft-max, and compute log probabilities
     (N)."""
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
         log_prob[n], first = ZERO, 0
@@ -102,7 +102,7 @@ def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob, choices)
     """Draw sample (N, A) from the Gaussian of means z; action ← sample scaled, clipped to
     bounds."""
     n, a = sample.shape
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     normals(base, 0, sample.reshape(n * a))
     for r in range(n):
@@ -129,7 +129,7 @@ def gaussian_log_prob(mean, log_std, sample):
     return total
 
 
-draw = by_action(draw_discrete, draw_gaussian, draw_factored)
+draw = pick_by_action(draw_discrete, draw_gaussian, draw_factored)
 
 
 @fast_apart
@@ -164,4 +164,4 @@ def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind inference.ppo: act.action, act.log_prob (and act.sample) ← samples from policy.actor."""
-    return bound(infer, *arguments(kernel, buffers))
+    return bind_call(infer, *arguments(kernel, buffers))

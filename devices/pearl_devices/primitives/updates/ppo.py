@@ -7,8 +7,7 @@ by the larger of (V − R)² and (V_old + clip(V − V_old) − R)², as in the 
 to it). Gradients of both networks are clipped by their common norm. The step is Adam's or
 RMSprop's. Its size falls in a line to 0 over `hyper.anneal` gradient steps if that is not 0, else
 as `nets.rate` says, read at the first gradient step of a firing. With `hyper.target_kl`, a firing
-ends before the first gradient step whose minibatch is too far from the policy that acted
-(`too_far`).
+ends before the first gradient step whose minibatch `is_too_far` from the policy that acted.
 
 A2C is one gradient step over the whole rollout. There r is 1, because a row has the same bits in
 any group of rows, so the gradient is that of −A · log π(a) (Huang et al. 2022).
@@ -27,11 +26,11 @@ from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives import KL_MARGIN
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, rate, total
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast, fast_apart, where_asked
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action, unless_none
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import call_ends, is_under_way
 
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 NORMAL_EPS = np.float32(1e-8)
@@ -190,7 +189,7 @@ def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
             d_log_std[c] += share * slope * (away * away - ONE)
 
 
-policy_loss = by_action(softmax_loss, gaussian_loss, factored_loss)
+policy_loss = pick_by_action(softmax_loss, gaussian_loss, factored_loss)
 
 
 @fast
@@ -214,11 +213,11 @@ def normal_log_prob(action, z, log_std, b, choices):
     return gaussian_log_prob(z[b], log_std, action[b])
 
 
-log_prob_of = by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
+log_prob_of = pick_by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
 
 
 @fast
-def too_far(target_kl, rows, z, log_std, choices, parts):
+def is_too_far(target_kl, rows, z, log_std, choices, parts):
     """Whether a minibatch's estimated divergence from the acting policy, mean(r − 1 − log r), is
     above KL_MARGIN times the target."""
     for b in range(parts.size):
@@ -227,7 +226,7 @@ def too_far(target_kl, rows, z, log_std, choices, parts):
     return total(parts) / np.float32(parts.size) > KL_MARGIN * target_kl[0]
 
 
-beyond = where_asked(too_far)
+beyond = unless_none(is_too_far)
 
 
 @fast
@@ -327,9 +326,8 @@ def step(rows, rules, share, done, actor, critic, size, curved, parts):
 
 
 @fast
-def annealed(count, total_steps):
-    """Share of the learning rate after `count` of total_steps gradient steps; 1 if total_steps is
-    0."""
+def anneal(count, total_steps):
+    """Share of the learning rate after `count` of total_steps gradient steps; 1 if that is 0."""
     return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0
 
 
@@ -337,9 +335,9 @@ def annealed(count, total_steps):
 def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
     """Take all gradient steps of one rollout. rows: a minibatch; order: one number per rollout row;
     size: number of the actor's weights and biases, which its deviations follow."""
-    base, before, batch = stream(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
+    base, before, batch = stream_base(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
     done = np.float64(rules.count[0] - before)
-    share = annealed(done, rules.anneal[0])
+    share = anneal(done, rules.anneal[0])
     for r in range(order.size):
         order[r] = r
     each = (order.size + batch - 1) // batch
@@ -352,8 +350,8 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
             if far:
                 rules.count[0] = np.int64(done) + epochs * each
                 rules.stop[1] = 0
-            if far or ended(rules.stop, epoch * each + number + 1, epochs * each):
-                if not under_way(rules.stop):
+            if far or call_ends(rules.stop, epoch * each + number + 1, epochs * each):
+                if not is_under_way(rules.stop):
                     rules.rng[1] += np.uint64(1)
                 return
 
@@ -375,7 +373,7 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         "hyper.clip_norm", "hyper.clip", "hyper.value_clip", "hyper.entropy",
         "hyper.value_weight", "hyper.normalise",
     )  # fmt: skip
-    actor = critics.net("actor", kernel, buffers)
+    actor = critics.net_of("actor", kernel, buffers)
     return (
         rollout,
         PpoRules._make(
@@ -386,7 +384,7 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
             )
         ),
         actor,
-        critics.net("critic", kernel, buffers),
+        critics.net_of("critic", kernel, buffers),
         parameters(kernel.layers("actor")),
         bool(kernel.dim("tanh")),
         Rows._make(np.zeros((batch, *array.shape[1:]), array.dtype) for array in rollout),
@@ -398,4 +396,4 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*, in one call."""
-    return bound(update, *update_arguments(kernel, buffers))
+    return bind_call(update, *update_arguments(kernel, buffers))

@@ -13,14 +13,14 @@ from pearl_devices.kernels import parts
 from pearl_devices.primitives.envs.native_envs import bind_step, environment_mark
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import bind_sync, copy_both
-from pearl_devices.primitives.native import bound, fast, parts_only
+from pearl_devices.primitives.native import bind_call, fast, parts_only
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.replay.rollouts import advantages, insert
 from pearl_devices.primitives.updates import policies, ppo
 from pearl_devices.primitives.updates.iterations import goes_on
 from pearl_devices.primitives.updates.policies import infer
 from pearl_devices.primitives.updates.ppo import update
-from pearl_devices.primitives.updates.stop_word import under_way
+from pearl_devices.primitives.updates.stop_word import is_under_way
 
 
 class Turns(NamedTuple):
@@ -46,11 +46,11 @@ def iterate(loop, policy, env, world, step, rollout, gae, learning, networks):
     side."""
     more = True
     while more:
-        if not under_way(loop.stop):
+        if not is_under_way(loop.stop):
             act_and_step(policy, env, world, step, rollout)
             advantages(*gae)
         update(*learning)
-        if under_way(loop.stop):
+        if is_under_way(loop.stop):
             return
         copy_both(*networks)
         more = goes_on(loop)
@@ -80,7 +80,7 @@ def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Mapping[str, Any], tup
 def bind_rollout(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind rollout.ppo: `horizon` times inference, env_step and rollout_insert, in one call."""
     _, acting = _arguments(kernel, buffers)
-    return bound(act_and_step, *acting)
+    return bind_call(act_and_step, *acting)
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
@@ -88,4 +88,4 @@ def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
     found, acting = _arguments(kernel, buffers)
     rest = (found["gae"], found["update"], found["param_sync"])
     loop = Turns(buffers["loop.more"], buffers["loop.stop"])
-    return bound(iterate, loop, *acting, *rest)
+    return bind_call(iterate, loop, *acting, *rest)

@@ -21,8 +21,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import LOG_STD
 from pearl_devices.primitives.math.nets import backward, forward, scratch, total
-from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -33,7 +33,7 @@ from pearl_devices.primitives.updates.critics import (
     sample_batch,
     update_priorities,
 )
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 LOWEST, HIGHEST = np.float32(LOG_STD[0]), np.float32(LOG_STD[1])
 LOG_2 = np.float32(math.log(2.0))
@@ -84,7 +84,7 @@ def sample(z, noise, low, high, squashed, action, log_prob):
 def draw_actions(rng, z, explore, low, high, action, noise):
     """Sample actions (N, A) from the policy; uniform at the start. Uses one firing of the
     stream."""
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     n, a = action.shape
     start = np.float64(rng[1]) * n < explore[3]
     rng[1] += np.uint64(1)
@@ -162,7 +162,7 @@ def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
     rules.count[0] += 1
-    base, flat = stream(rules.rng[0], rules.rng[1]), own.noise.reshape(count * a)
+    base, flat = stream_base(rules.rng[0], rules.rng[1]), own.noise.reshape(count * a)
     rules.rng[1] += np.uint64(1)
     temperature = np.float32(math.exp(alpha.params[0]))
 
@@ -200,20 +200,23 @@ def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, 
         sample_batch(source, batch, s)
         step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
         update_priorities(source, batch, s)
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_sac", infer, learn)
+iterate = iterations.compile_iterations("iterate_sac", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), *[(size, act)] * 5, *[(size,)] * 3, (0,))
     return (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.target_entropy"],
-        *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2", "alpha")),
+        *(
+            critics.net_of(name, kernel, buffers)
+            for name in ("actor", "critic1", "critic2", "alpha")
+        ),
         SacScratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
@@ -230,7 +233,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     names = (
         "rng.inference", "env.obs", "policy.actor", "explore", "act.low", "act.high", "act.action"
     )  # fmt: skip
-    return bound(
+    return bind_call(
         infer,
         *(buffers[name] for name in names),
         np.array(layers, np.int64),
@@ -243,7 +246,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call; or
     update.sac: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
     batch.td."""
-    return bound(learn, *_arguments(kernel, buffers))
+    return bind_call(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:

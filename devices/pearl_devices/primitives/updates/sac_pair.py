@@ -11,16 +11,16 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, total
-from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.math.rng import normals, stream_base
 from pearl_devices.primitives.math.two_core import (
-    attends,
     barrier,
+    bind_pair,
     descend_together,
     leave_number,
     nets,
-    paired,
-    part,
+    split_items,
     sum_of_numbers,
+    wait_for_work,
 )
 from pearl_devices.primitives.native import fast, fast_counted
 from pearl_devices.primitives.updates import critics
@@ -33,7 +33,7 @@ from pearl_devices.primitives.updates.critics import (
     update_priorities,
 )
 from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
@@ -69,10 +69,10 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
     """Sample actions for this side's rows, with the normals from number `start` on. Join them to
     `out`, write log densities to log_prob, and return the actor's outputs."""
     count, a = own.noise.shape
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows = end - first
     normals(
-        stream(rules.rng[0], rules.rng[1]), start + first * a,
+        stream_base(rules.rng[0], rules.rng[1]), start + first * a,
         own.noise[first:end].reshape(rows * a),
     )  # fmt: skip
     z = forward(actor.params, actor.layers, obs[first:end], actor.acts, False)
@@ -88,7 +88,7 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
 def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own):
     """Take one side of gradient step number s of a firing. critic: this side's."""
     count, a = own.noise.shape
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows, share = end - first, np.float32(1.0) / np.float32(count)
     low, high, obs = rules.low, rules.high, batch.obs[s]
     temperature = np.float32(math.exp(alpha.params[0]))
@@ -164,7 +164,7 @@ def learn(
         if team.side == 0:
             sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
-        if not attends(team):
+        if not wait_for_work(team):
             return
         s = rules.stop[1]
         step(
@@ -173,7 +173,7 @@ def learn(
         )  # fmt: skip
         if team.side == 0:
             update_priorities(source, batch, s)
-            if ended(rules.stop, s + 1, batch.td.shape[0]):
+            if call_ends(rules.stop, s + 1, batch.td.shape[0]):
                 return
 
 
@@ -186,13 +186,13 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
     )
     head = (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.target_entropy"],
     )  # fmt: skip
     mine = nets(("actor", "critic1", "alpha"), kernel, buffers)
     theirs = nets(("actor", "critic2", "alpha"), kernel, buffers)
     own, others = (SacPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
-    return paired(
+    return bind_pair(
         learn,
         ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
     )

@@ -12,13 +12,13 @@ from pearl_devices.primitives.native import fast
 
 
 @fast
-def ended(stop, done, steps):
+def call_ends(stop, done, steps):
     """Return whether the call ends after `done` of the `steps` gradient steps of a firing."""
     stop[1] = done % steps
     return stop[1] == 0 or stop[0] != 0
 
 
 @fast
-def under_way(stop):
+def is_under_way(stop):
     """Return whether a firing has done some but not all of its gradient steps."""
     return stop[1] > 0

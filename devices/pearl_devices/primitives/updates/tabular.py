@@ -13,8 +13,8 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact
 from pearl_devices.primitives.updates.dqn import epsilon
 
 
@@ -46,7 +46,7 @@ def draw_action(values, share_random, base, n):
 
 @exact
 def choose(rng, obs, table, explore, action):
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * action.size)
     for n in range(action.size):
         action[n] = draw_action(table[np.int64(obs[n, 0])], share, base, n)
@@ -93,7 +93,7 @@ def sarsa(
     """Target: reward + gamma · Q(next_obs, next action); only the reward if the episode terminated.
     The next action is the one `chosen` for env.obs. If the episode was truncated, that action
     belongs to the next episode, and another is drawn from the policy."""
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     if steps[1] == 0:  # no transition yet
         return
@@ -117,13 +117,15 @@ TABLE = (
 def bind_choose(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind tabular.choose: act.action ← epsilon-greedy on policy.q."""
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
-    return bound(choose, *(buffers[name] for name in names))
+    return bind_call(choose, *(buffers[name] for name in names))
 
 
 def bind_q_learning(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind tabular.q_learning: move policy.q by the transitions in step.*, one after another."""
     step = ("obs", "action", "reward", "next_obs", "terminated")
-    return bound(q_learning, *(buffers[f"step.{n}"] for n in step), *(buffers[n] for n in TABLE))
+    return bind_call(
+        q_learning, *(buffers[f"step.{n}"] for n in step), *(buffers[n] for n in TABLE)
+    )
 
 
 def bind_sarsa(kernel: Kernel, buffers: Buffers) -> Call:
@@ -131,7 +133,7 @@ def bind_sarsa(kernel: Kernel, buffers: Buffers) -> Call:
     step."""
     step = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     names = ("rng.update", "rng.env_step", "explore", "act.action")
-    return bound(
+    return bind_call(
         sarsa,
         *(buffers[n] for n in (*names, *(f"step.{n}" for n in step), *TABLE)),
     )

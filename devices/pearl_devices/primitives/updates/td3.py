@@ -14,8 +14,8 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, total
-from pearl_devices.primitives.math.rng import normals, stream
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -27,7 +27,7 @@ from pearl_devices.primitives.updates.critics import (
     update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 class Td3Scratch(NamedTuple):
@@ -61,7 +61,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
     rules.count[0] += 1
-    normals(stream(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
+    normals(stream_base(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
     rules.rng[1] += np.uint64(1)
 
     ahead = forward(actor.target, actor.layers, next_obs, actor.acts, False)
@@ -107,21 +107,21 @@ def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         sample_batch(source, batch, s)
         step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own)
         update_priorities(source, batch, s)
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_td3", infer, learn)
+iterate = iterations.compile_iterations("iterate_td3", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
     return (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.smoothing"],
         kernel.dim("policy_delay"),
-        *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
+        *(critics.net_of(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
         Td3Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
@@ -130,7 +130,7 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call; or
     update.td3: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
     batch.td."""
-    return bound(learn, *_arguments(kernel, buffers))
+    return bind_call(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:

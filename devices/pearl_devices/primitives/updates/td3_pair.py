@@ -10,14 +10,14 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import forward
-from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.math.rng import normals, stream_base
 from pearl_devices.primitives.math.two_core import (
-    attends,
     barrier,
+    bind_pair,
     follow_together,
     nets,
-    paired,
-    part,
+    split_items,
+    wait_for_work,
 )
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
@@ -30,7 +30,7 @@ from pearl_devices.primitives.updates.critics import (
 )
 from pearl_devices.primitives.updates.ddpg import squash
 from pearl_devices.primitives.updates.ddpg_pair import ascend
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 from pearl_devices.primitives.updates.td3 import Td3Scratch, smooth
 
 
@@ -72,11 +72,11 @@ def step(
     """Take one side of gradient step number s of a firing. critic: this side's; judge: the first
     critic with this side's scratch."""
     count, a = own.noise.shape
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows = end - first
     low, high, obs, next_obs = rules.low, rules.high, batch.obs[s, first:end], batch.next_obs[s]
     noise = own.noise[first:end]
-    base = stream(rules.rng[0], rules.rng[1])
+    base = stream_base(rules.rng[0], rules.rng[1])
     normals(base, first * a, noise.reshape(rows * a))
 
     ahead = forward(actor.target, actor.layers, next_obs[first:end], actor.acts, False)
@@ -116,7 +116,7 @@ def learn(
         if team.side == 0:
             sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
-        if not attends(team):
+        if not wait_for_work(team):
             return
         s = rules.stop[1]
         step(
@@ -125,7 +125,7 @@ def learn(
         )  # fmt: skip
         if team.side == 0:
             update_priorities(source, batch, s)
-            if ended(rules.stop, s + 1, batch.td.shape[0]):
+            if call_ends(rules.stop, s + 1, batch.td.shape[0]):
                 return
 
 
@@ -137,13 +137,13 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         np.zeros((size, inputs), np.float32), *(np.zeros((2, size), np.float32) for _ in range(2))
     )
     head = (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.smoothing"], kernel.dim("policy_delay"),
     )  # fmt: skip
     mine = nets(("actor", "critic1", "critic1"), kernel, buffers)
     theirs = nets(("actor", "critic2", "critic1"), kernel, buffers)
     own, others = (Td3Scratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
-    return paired(
+    return bind_pair(
         learn,
         ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
     )
