@@ -8,10 +8,10 @@ Variants:
 - `torch-2` to `torch-64`: gradient steps with N threads of torch.
 - `gymnasium`: any environment.
 - `processes`: any environment, each in a process of its own; if they wait or the user names it.
-- `envpool`: needs that package; planned only if the user names it.
-A pair takes two cores, `torch-N` takes N, all others one. The records in `pearl_devices.kernels`
-list the variants of each kind. Native kernels have their own matrix products. Torch is limited to
-one thread while its kernels are bound (`torch_threads`).
+- `envpool`: needs that package; planned only if the user names it. A pair takes two cores,
+`torch-N` takes N, all others one. The records in `pearl_devices.kernels` list the variants of each
+kind. Native kernels have their own matrix products. Torch is limited to one thread while its
+kernels are bound (`torch_threads`).
 """
 
 from __future__ import annotations

@@ -22,21 +22,22 @@ def estimate(
     width: int = 1,
     host: Device | None = None,
 ) -> Estimate:
-    """Time and energy of one firing of `kernel` on `width` units of `device`.
+    """Estimate time and energy of one firing of `kernel` on `width` units of `device`.
 
-    The best rung that the device's kind has: calibrated on a CPU of this host (measured on first
-    use, which takes about half a minute; kernels that cannot be timed in time have the next rung,
-    with a CalibrationWarning) and on a GPU whose model was timed (`pearl calibrate-gpu`), the
-    closed form on an FPGA, the given times of a null device, else the datasheet roofline.
+    The estimate has the best level that the device kind offers: calibrated on a CPU of this host
+    (measured on first use, which takes about half a minute; a kernel that cannot be timed has the
+    next level, with a CalibrationWarning) and on a GPU whose model was timed (`pearl
+    calibrate-gpu`), closed form on an FPGA, the given times of a null device, else the datasheet
+    roofline.
 
-    variant: None is the first that the backend offers. energy_j is modelled from the device's
-    power, unless the kind's own estimate gives it. host: the CPU that starts the kernels, where the
-    device is another; a GPU's operators start as fast as its core is.
+    variant: None for the first that the backend offers. energy_j is modelled from the device's
+    power, unless the kind's estimate gives it. host: the CPU that starts the kernels of another
+    device; its speed determines how fast a GPU's operators start.
 
     Raises:
         ValueError: the device does not offer the kernel or the variant, the width is outside
             1 … device.width, or the device lacks a figure; the text says what is allowed.
-        DeviceKindError: the kind's file is incomplete, or its estimate fails or is none.
+        DeviceKindError: the kind's file is incomplete, or its estimate fails or is invalid.
         CalibrationError: a stored calibration is damaged.
     """
     problems = check_type("estimate: kernel", kernel, Kernel, "a Kernel, as `kernel` makes it,")
@@ -63,7 +64,7 @@ def estimate(
         cost = estimator(device.kind)(kernel, _beside(device, host), variant, width)
     except (FigureError, KernelKindError, CalibrationError):
         raise
-    except Exception as error:  # a device kind's file is a program, and may raise anything
+    except Exception as error:  # a device kind's code may raise anything
         raise kind_failure("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
         return _modelled(cost, kernel, device, width, variant)
@@ -72,7 +73,7 @@ def estimate(
 
 
 def _beside(device: Device, host: Device | None) -> Device:
-    """A device that its host launches kernels on, with the clock of that host."""
+    """A device whose kernels its host launches, with the clock of that host."""
     launched = getattr(backend(device.kind), "LAUNCHED_BY_HOST", False)
     if host is None or not launched or "clock_hz" not in host.figures:
         return device
@@ -90,7 +91,7 @@ def _modelled(
 
 
 def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
-    """The Estimate of a `FiringCost`, checked."""
+    """The checked Estimate of a `FiringCost`."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
         why = f"it returns {quote(cost)}; it must be a mapping with latency_s, in seconds"
         raise kind_failure("ESTIMATE", kernel, device, why)

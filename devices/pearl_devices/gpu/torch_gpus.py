@@ -37,9 +37,8 @@ def is_driven(number: int) -> bool:
 def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
     """Yield GPUs that only torch knows: AMD's, Intel's and Apple's. None is no error.
 
-    host: the device to which they are linked. kind_name: their kind, and name.
-    torch is imported only if it is built for one. It gives names, memory and units; all other
-    figures are assumed.
+    host: the device to which they are linked. kind_name: their kind, and name. torch is imported
+    only if it is built for one. It gives names, memory and units; all other figures are assumed.
     """
     try:
         build = version("torch").partition("+")[2]

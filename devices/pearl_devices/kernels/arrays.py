@@ -5,8 +5,7 @@ states, random counters, hyper-parameters. So a checkpoint holds these arrays an
 each variant of a kernel (native, torch) is another function on the same memory.
 
 Sizes: N environments, O observation and A action components, C replay rows, k gradient steps per
-firing,
-B batch size, P parameters of a network. Discrete actions are int64 without the A axis.
+firing, B batch size, P parameters of a network. Discrete actions are int64 without the A axis.
 
 | name | shape | what |
 |---|---|---|

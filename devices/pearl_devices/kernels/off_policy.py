@@ -4,8 +4,7 @@ Sizes of inference.*: envs, obs, act, actions, and one network (widths) under it
 update.*: batch, steps, obs, act, and its networks under their own names. Of learn.*: those of its
 parts. Of iteration.*: those of its parts, and vector_steps, the firings of acting; its program is
 the environment. `act` is 0 for discrete actions; `actions` is their number, by default the outputs
-of the network.
-output of the network.
+of the network. output of the network.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ if `limits.variants` names it. One thread steps all environments, in order.
 By itself, envpool spends a step on each reset; its action is ignored and its reward is 0. Here,
 environments whose episodes have ended are reset in the same firing, by envpool's call for some of
 them. So every firing gives one true transition per environment, `step.next_obs` is the last
-observation of the episode, and no reset is stored as a transition.
-observation of the episode, and no reset is stored as a transition.
+observation of the episode, and no reset is stored as a transition. observation of the episode, and
+no reset is stored as a transition.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
 
 A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh if the
-caller says so, and a linear output.
-Its parameters lie in one float32 vector: per layer the weights (in, out) row by row, then the
-biases. The activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows,
-width) after another, without the input. Matrices are C-contiguous float32, multiplied by
-`products`.
+caller says so, and a linear output. Its parameters lie in one float32 vector: per layer the weights
+(in, out) row by row, then the biases. The activations of a pass over `rows` rows lie in one flat
+scratch vector, one block (rows, width) after another, without the input. Matrices are C-contiguous
+float32, multiplied by `products`.
 """
 
 from __future__ import annotations

@@ -83,10 +83,9 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
     """out[:rows, :vectors · LANES] = a · b, then `finish`, over `depth` ≥ 1 inner indices.
 
     partial: only the first `columns` of one vector. turned: a is read as its transpose, so its rows
-        are
-    neighbours. finish: "bias" (sums start from extra[columns]; then ReLU if `relu`), "gate" (0
-    where extra[row, column] ≤ 0, if `relu`), or "". A matrix is a flat array and the element where
-    the tile starts; `stride` is that of a, `b_row` and `row` of b and out.
+        are neighbours. finish: "bias" (sums start from extra[columns]; then ReLU if `relu`), "gate"
+        (0 where extra[row, column] ≤ 0, if `relu`), or "". A matrix is a flat array and the element
+        where the tile starts; `stride` is that of a, `b_row` and `row` of b and out.
     """
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:

@@ -119,8 +119,7 @@ def split_items(size, side, grain):
 @fast
 def add_gradients(team, net, other, clip_norm):
     """Sum both sides' gradients in net.grad over this side's part, and scale them so that the norm
-    of
-    the whole is at most clip_norm (0: no limit). Call `barrier` before."""
+    of the whole is at most clip_norm (0: no limit). Call `barrier` before."""
     first, end = split_items(net.grad.size, team.side, 16)
     for j in range(first, end):
         net.grad[j] += other.grad[j]

@@ -9,8 +9,7 @@ the ring of frames is `stack` - 1 vector steps longer than the ring of transitio
 Three successors are no such frame. That of an environment's newest row is kept beside the ring.
 That of a truncated row, or of a row after which its environment was restarted, moves to a ring of
 its own when the next row comes; if that ring is too small, it is a ValueError. That of a terminated
-row is
-not kept: its discount is 0, and its own stack stands in.
+row is not kept: its discount is 0, and its own stack stands in.
 
 Rows, draws, weights, n-step returns and priorities are as in `replay`.
 """

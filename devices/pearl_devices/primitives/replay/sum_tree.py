@@ -64,8 +64,7 @@ def _choice(fanout: int) -> Any:
     """Compile the choice of a child; it returns (child, rest).
 
     child: the first child above 0 whose running sum exceeds `prefix`, else the last child above 0,
-        else
-        child 0. rest: prefix − sum of the children before it. Sums are float32, as the nodes
+        else child 0. rest: prefix − sum of the children before it. Sums are float32, as the nodes
             are."""
     wide, bits = ir.VectorType(FLOAT, fanout), ir.IntType(fanout)
     zeros = ir.Constant(wide, [0.0] * fanout)

@@ -10,14 +10,13 @@ An update's loss is a generator function named by `kernel.program` (`module:call
 `nets.q(obs)` is the output (B, width), `nets.target.q(obs)` the target's, without gradient. A
 network whose name begins with critic returns (B,). A network called actor, with as many outputs as
 an action has components, returns actions between `hyper.act_low` and `hyper.act_high`. Several
-inputs
-are joined: `nets.critic(obs, action)`. A network called q returns the values of the actions, (B,
-actions), also if it is duelling (`primitives.dqn`). A network without inputs is a learned constant,
-(1,). `batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every integer size of
-the kernel (`hyper.double`), every constant (`hyper.huber`; a tuple if it has several numbers),
-`hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`), and for continuous
-actions act_low and act_high. `kernel.args` are passed as keyword arguments. After the last loss all
-targets move; with a delayed policy, in every `policy_delay`-th step.
+inputs are joined: `nets.critic(obs, action)`. A network called q returns the values of the actions,
+(B, actions), also if it is duelling (`primitives.dqn`). A network without inputs is a learned
+constant, (1,). `batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every
+integer size of the kernel (`hyper.double`), every constant (`hyper.huber`; a tuple if it has
+several numbers), `hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`),
+and for continuous actions act_low and act_high. `kernel.args` are passed as keyword arguments.
+After the last loss all targets move; with a delayed policy, in every `policy_delay`-th step.
 
 An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this

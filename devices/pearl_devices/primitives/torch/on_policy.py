@@ -9,13 +9,13 @@ A loss that yields None instead ends the firing: no further gradient step is tak
 sum of both losses are clipped by their common norm; then the optimiser takes one step on each
 network. The loss is called once per minibatch. `nets.actor(obs)` are logits (B, actions) or means
 (B, A), `nets.log_std()` the logarithms of the standard deviations (A,), `nets.critic(obs)` values
-(B,), `nets.choices` the number of choices of each component of a factored action.
-`batch` has the arrays rollout.X of the kernel under the names X: obs, action (the sample of a
-continuous one), log_prob, value, advantage, returns; for a user-defined loss also reward, next_obs,
-terminated, truncated. If there is one minibatch, its rows are the rollout in the order of time: row
-t · envs + n is step t of environment n.
-`hyper` has every integer size of the kernel and every constant; `kernel.args` are passed as keyword
-arguments. Minibatches are those of the native variant; results agree to rounding.
+(B,), `nets.choices` the number of choices of each component of a factored action. `batch` has the
+arrays rollout.X of the kernel under the names X: obs, action (the sample of a continuous one),
+log_prob, value, advantage, returns; for a user-defined loss also reward, next_obs, terminated,
+truncated. If there is one minibatch, its rows are the rollout in the order of time: row t · envs +
+n is step t of environment n. `hyper` has every integer size of the kernel and every constant;
+`kernel.args` are passed as keyword arguments. Minibatches are those of the native variant; results
+agree to rounding.
 """
 
 from __future__ import annotations
