@@ -10,7 +10,7 @@ from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation_parts
-from pearl_estimators.cpu_datasheet import cpu_datasheet, more_threads
+from pearl_estimators.cpu_datasheet import cpu_datasheet, scale_threads
 from pearl_estimators.estimates import Estimate
 
 if TYPE_CHECKING:
@@ -65,16 +65,16 @@ def split_into_leaves(
     kernel: Kernel, device: Device, variant: str, width: int, firings: float = 1.0
 ) -> Iterator[tuple[Kernel, str, int, float]]:
     """Return the innermost kernels of a call, each with its variant, width and firings."""
-    cut = _cut(kernel)
+    cut = _parts_of(kernel)
     for inner, n in cut:
         yield from split_into_leaves(
-            inner, device, *_way(inner, device, variant, width), firings * n
+            inner, device, *_choose_way(inner, device, variant, width), firings * n
         )
     if not cut:
         yield kernel, variant, width, firings
 
 
-def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
+def _parts_of(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
     """The parts of a fused kernel and the firings of each; empty for other kernels."""
     kind = kind_of(kernel)
     if kind.structure == "evaluation":
@@ -90,9 +90,9 @@ def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, widt
         alike = estimate_cpu(same, device, variant, width)
         return replace(alike, source=f"as {same.kind}: {alike.source}")
     if kind.structure == "evaluation":  # the policy determines how long its episodes are
-        return _together(kernel, evaluation_parts(kernel), device, variant, width)
-    alone = _alone(kernel, device, variant, width)
-    found = [_together(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
+        return _estimate_fused(kernel, evaluation_parts(kernel), device, variant, width)
+    alone = _estimate_alone(kernel, device, variant, width)
+    found = [_estimate_fused(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
     if not found:
         return alone
     together = min(found, key=lambda e: e.latency_s)
@@ -130,7 +130,7 @@ def _with_environments(
     )
 
 
-def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
         from pearl_estimators.host.benchmark_kernels import timed_variant
         from pearl_estimators.host.calibration import estimate_from
@@ -143,7 +143,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
             return estimate_from(fitted, known, kernel, variant, host)
         if way != variant and (few := known.find(kernel, way)):
             told = estimate_from(few, known, kernel, way, host)
-            return more_threads(told, kernel, device, way, variant)
+            return scale_threads(told, kernel, device, way, variant)
         if is_untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
@@ -174,7 +174,7 @@ CALL_S, ARRAY_S = 0.06e-6, 0.05e-6
 CALL_SHARE = 0.9  # largest share of a part's time that its call from Python takes, assumed
 
 
-def _together(
+def _estimate_fused(
     kernel: Kernel,
     cut: tuple[tuple[Kernel, int], ...],
     device: Device,
@@ -205,10 +205,10 @@ def _together(
 
 
 def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    return estimate_without_feedback(kernel, device, *_way(kernel, device, variant, width))
+    return estimate_without_feedback(kernel, device, *_choose_way(kernel, device, variant, width))
 
 
-def _way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:
+def _choose_way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:
     """Variant and width of a part of a fused kernel. A part without a multi-core variant runs on
     one core, and a part that lacks the variant runs in its first one."""
     offered = dict(offers(kernel, device))

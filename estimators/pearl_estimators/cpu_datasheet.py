@@ -25,7 +25,7 @@ from pearl_devices.kernels.replay import is_prioritised, row_bytes
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.host.features import ASSUMED_CACHES, OVERHEAD, terms
 from pearl_estimators.host.probe import REFERENCE as REFERENCE_PROBE
-from pearl_estimators.host.probe import CpuProbe, stored_probe
+from pearl_estimators.host.probe import CpuProbe, load_probe
 from pearl_estimators.roofline import Band, cpu_roofline
 
 REFERENCE = "AMD EPYC with AVX-512, one core of a virtual machine, 2026-11-22"
@@ -148,7 +148,7 @@ class Parts:
     memory_s: float
 
 
-def counted(kernel: Kernel) -> bool:
+def has_counts(kernel: Kernel) -> bool:
     """Return whether a kernel has such counts, and no user-defined network."""
     kind = kind_of(kernel)
     plain = not (kernel.modules or kernel.dims.get("stack") or kind.assumed)
@@ -277,7 +277,7 @@ def _by_vector(device: Device, torch: bool) -> float:
     return TORCH_FLOPS_PER_CYCLE * CLOCK_HZ / min(core, most)
 
 
-def more_threads(
+def scale_threads(
     few: Estimate, kernel: Kernel, device: Device, variant: str, wider: str
 ) -> Estimate:
     """Estimate a kernel with more threads of torch than were timed: `few`, the estimate in
@@ -319,12 +319,12 @@ def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> E
     or by a roofline for kernels without counts."""
     threads = torch_threads.threads_of(variant)
     doubt = _doubt(threads)
-    if not counted(kernel):
+    if not has_counts(kernel):
         shared, joined_s = _several(threads)
         flops_per_s = rate(device, width) * shared / threads
         found = cpu_roofline(kernel, device, variant, flops_per_s, joined_s)
         return replace(found, low_s=found.low_s / doubt, high_s=found.high_s * doubt)
-    probe = stored_probe() if device.real and not device.host else None
+    probe = load_probe() if device.real and not device.host else None
     parts = seconds(kernel, device, variant, probe)
     bare_s = 0.0 if probe else least_s(kernel, device, width)
     latency_s = max(parts.overhead_s + parts.compute_s + parts.memory_s, bare_s)

@@ -61,18 +61,18 @@ def estimate(
             f"{device.width_unit}"
         )
     try:
-        cost = estimator(device.kind)(kernel, _beside(device, host), variant, width)
+        cost = estimator(device.kind)(kernel, _with_host_clock(device, host), variant, width)
     except (FigureError, KernelKindError, CalibrationError):
         raise
     except Exception as error:  # a device kind's code may raise anything
         raise kind_failure("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
-        return _modelled(cost, kernel, device, width, variant)
-    found = _wrapped(cost, kernel, device)
-    return found if "energy_j" in cost else _modelled(found, kernel, device, width, variant)
+        return _add_energy(cost, kernel, device, width, variant)
+    found = _wrap(cost, kernel, device)
+    return found if "energy_j" in cost else _add_energy(found, kernel, device, width, variant)
 
 
-def _beside(device: Device, host: Device | None) -> Device:
+def _with_host_clock(device: Device, host: Device | None) -> Device:
     """A device whose kernels its host launches, with the clock of that host."""
     launched = getattr(backend(device.kind), "LAUNCHED_BY_HOST", False)
     if host is None or not launched or "clock_hz" not in host.figures:
@@ -80,17 +80,17 @@ def _beside(device: Device, host: Device | None) -> Device:
     return replace(device, figures={"host_clock_hz": host.figures["clock_hz"], **device.figures})
 
 
-def _modelled(
+def _add_energy(
     found: Estimate, kernel: Kernel, device: Device, width: int, variant: str
 ) -> Estimate:
     return replace(
         found,
         energy_j=power.firing_energy_j(kernel, device, width, found.occupancy_s, variant),
-        source=f"{found.source}; {power.BY_WORK if power.by_work(device) else power.BY_WIDTH}",
+        source=f"{found.source}; {power.formula(device)}",
     )
 
 
-def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
+def _wrap(cost: Any, kernel: Kernel, device: Device) -> Estimate:
     """The checked Estimate of a `FiringCost`."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
         why = f"it returns {quote(cost)}; it must be a mapping with latency_s, in seconds"

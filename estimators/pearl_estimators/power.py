@@ -6,7 +6,7 @@ import math
 
 from pearl_devices import Device, Kernel, backend
 from pearl_estimators.gpu.queue import queue
-from pearl_estimators.roofline import way
+from pearl_estimators.roofline import base_variant
 
 SOURCE = "energy modelled"
 """Text in the source of every estimate whose energy comes from this model."""
@@ -20,10 +20,15 @@ readings that gave no figure are, and five of them within 1.6, the previous band
 (`python -m benchmarks.estimators power`)."""
 
 
-def by_work(device: Device) -> bool:
+def draws_by_work(device: Device) -> bool:
     """Return whether a kind's power follows its work: a GPU that waits for launches draws little
     more than an idle one."""
     return bool(getattr(backend(device.kind), "DRAWS_BY_WORK", False))
+
+
+def formula(device: Device) -> str:
+    """Return the text of the model that gives a device's energy."""
+    return BY_WORK if draws_by_work(device) else BY_WIDTH
 
 
 def firing_energy_j(
@@ -38,10 +43,10 @@ def firing_energy_j(
     share of the width.
     variant: for torch's, every operator's traffic counts; else the kernel's own arrays.
     """
-    if not by_work(device):
+    if not draws_by_work(device):
         return dynamic_energy_j(device, width, occupancy_s)
     moved = kernel.bytes_in + kernel.bytes_out
-    if way(variant) in ("eager", "graph"):
+    if base_variant(variant) in ("eager", "graph"):
         moved = queue(kernel, device, width, alone=False).bytes
     work_s = max(kernel.flops / device.sustained_flops_per_s, moved / device.memory_bytes_per_s)
     return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)

@@ -56,7 +56,7 @@ KNOWN_ENV_BAND = Band(2.0, 3.0)  # the same program, another machine: assumed
 UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_ENV_S
 
 
-def way(variant: str) -> str:
+def base_variant(variant: str) -> str:
     """Return the base variant: `eager-bf16` runs as `eager`, and so does torch's own name."""
     found = variant.partition("-")[0]
     return "eager" if found == "torch" else found
@@ -66,7 +66,7 @@ def launches(kernel: Kernel, variant: str) -> float:
     """Return the operations that a firing starts one by one: the kind's for eager torch, launches
     for a variant in CUDA, else one compiled call."""
     kind = kind_of(kernel)
-    if way(variant) == "eager":
+    if base_variant(variant) == "eager":
         return kind.operations(kernel)
     written = kind.cuda.get(variant)
     return written.launches(kernel) if written else 1.0

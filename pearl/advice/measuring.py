@@ -32,7 +32,7 @@ from pearl.solvers.model.method import Search
 from pearl.solvers.robust import Rival, regrets, rivals
 from pearl.solvers.under_draws import rival_of
 from pearl_devices import Device
-from pearl_estimators.host.probe import stored_probe
+from pearl_estimators.host.probe import load_probe
 
 SOLVED = 30
 """Draws that are solved to find the plans that matter."""
@@ -217,7 +217,7 @@ def _how_to_measure(device: Device) -> str:
 def _probe_hint(case: Case, family: str) -> str:
     """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
     host = case.problem.costs.platform.device(case.problem.costs.platform.host)
-    if "(eager" not in family or not host.real or host.host or stored_probe() is not None:
+    if "(eager" not in family or not host.real or host.host or load_probe() is not None:
         return ""
     return (
         " What starting its operators takes of this CPU is assumed: pearl calibrate --probe times "

@@ -20,7 +20,7 @@ DRAWS_BY_WORK = True
 LAUNCHED_BY_HOST = True  # the speed of the host's core determines how fast operators start
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
-TIMER = "pearl_estimators.gpu.timing:timed_here"
+TIMER = "pearl_estimators.gpu.timing:time_gpu_here"
 VERIFY = "pearl_devices.gpu.verify:verify"
 
 

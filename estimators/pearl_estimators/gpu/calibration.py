@@ -32,7 +32,7 @@ from pearl_estimators.gpu.operators import (
     Guess,
     Operation,
     OperatorFit,
-    chosen,
+    choose_sizes,
     fit_operator,
     predict_operations,
 )
@@ -46,7 +46,7 @@ from pearl_estimators.gpu.variants import (
     starts_of,
 )
 from pearl_estimators.host.calibration import CalibrationError, seal, unseal
-from pearl_estimators.roofline import way
+from pearl_estimators.roofline import base_variant
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
@@ -158,7 +158,7 @@ def calibrate_gpu(
                     f"GPU {model}: no row of {operator}; kernels are made of {' and '.join(NEEDED)}"
                 )
             continue
-        taken = chosen([o for o, _ in mine], min(POINTS, len(mine)))
+        taken = choose_sizes([o for o, _ in mine], min(POINTS, len(mine)))
         try:
             fits.append(
                 fit_operator(
@@ -204,7 +204,7 @@ def driver_version() -> str:
 _known: dict[tuple[Path, int, int], GpuCalibration] = {}
 
 
-def stored_gpu(model: str) -> GpuCalibration | None:
+def load_gpu(model: str) -> GpuCalibration | None:
     """Return the stored calibration of a GPU model, or None.
 
     Raises:
@@ -228,14 +228,14 @@ def stored_gpu(model: str) -> GpuCalibration | None:
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     """Return the best estimate of a kernel on a GPU: calibrated if its model was timed, else
     roofline."""
-    timed = stored_gpu(device.model) if device.model else None
+    timed = load_gpu(device.model) if device.model else None
     if timed is None:
         return gpu_roofline(kernel, device, variant, width, starts_of(device))
     if device.real and timed.driver and timed.driver != driver_version():
         found = gpu_roofline(kernel, device, variant, width, starts_of(device))
         why = f"timed under driver {timed.driver}, this one is {driver_version() or 'unknown'}"
         return replace(found, source=f"{found.source}; {why}: pearl calibrate times it again")
-    if way(variant) not in OF_OPERATORS:
+    if base_variant(variant) not in OF_OPERATORS:
         return gpu_roofline(kernel, device, variant, width, timed.starts or starts_of(device))
     return estimate_gpu(timed, kernel, device, variant, width)
 
@@ -264,12 +264,14 @@ def estimate_gpu(
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
     starts = found.starts or starts_of(device)
     begin_s = start_s(kernel, device, variant, starts)
-    if way(variant) == "graph":  # the GPU starts the next operator itself
+    if base_variant(variant) == "graph":  # the GPU starts the next operator itself
         products = rounds * len(shapes)
         others = max(kind_of(kernel).operations(kernel) - products, 0.0)
         begin_s += starts.gap_s * others + max(starts.gap_s, RATES.product_s) * products
     once_s = elementwise.overhead_s if not guesses else linear.overhead_s
-    alone = sum if way(variant) == "graph" else max  # in eager mode, starts and work overlap
+    alone = (
+        sum if base_variant(variant) == "graph" else max
+    )  # in eager mode, starts and work overlap
     latency = once_s + alone((begin_s, queue_s))
     few, many = (rest_s + _worked(guesses, rounds, high) for high in (False, True))
     low = once_s + alone((begin_s / KERNEL_BAND.below, few))

@@ -117,10 +117,9 @@ class OperatorFit:
     ln(seconds) for sizes as near to timed ones as these are to each other; there the standard
     deviation is `spread`, and farther away the band grows with it. error: mean of |predicted /
     timed - 1| over the points, each left out once. low, high: the timed sizes (log2).
-    unidentified: names
-    of roofline numbers that the timed sizes do not determine: an overhead below 1 % of all times,
-    and a rate that bounds none of them by 1 %. If flops and bytes keep one ratio, only one rate is
-    determined: that of the bytes.
+    unidentified: names of roofline numbers that the timed sizes do not determine: an overhead below
+    1 % of all times, and a rate that bounds none of them by 1 %. If flops and bytes keep one ratio,
+    only one rate is determined: that of the bytes.
     """
 
     operator: Operator
@@ -170,7 +169,7 @@ class Guess:
     extrapolated: bool
 
 
-def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0) -> list[int]:
+def choose_sizes(operations: Sequence[Operation], count: int = POINTS, first: int = 0) -> list[int]:
     """Return which of `operations` to time: each next one is farthest from all chosen before.
 
     Only sizes matter, so nothing needs to be timed yet. first: the one to begin with. The distance
@@ -180,7 +179,7 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 
     if not 0 <= first < len(operations) or count > len(operations):
         raise ValueError(
-            f"chosen: {count} of {len(operations)} operations, first {first}; there are not so many"
+            f"choose_sizes: {count} of {len(operations)} operations, first {first}; too few"
         )
     places = np.array([each.place for each in operations])
     span = np.ptp(places, axis=0)

@@ -41,7 +41,7 @@ SMALL_FLOPS, SMALL_STEPS = 2e7, 2
 """Widths of kernels whose starts are timed: small, so that the host's time is measured."""
 
 
-def timed(
+def time_gpu(
     driver: Driver, device: Device, seconds: float = 10.0, largest: int = LARGEST
 ) -> GpuCalibration:
     """Calibrate a GPU in about `seconds` seconds. largest: side of a product.
@@ -59,7 +59,7 @@ def timed(
     return replace(found, starts=starts, copies=copies, driver=driver_version())
 
 
-def timed_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibration, Path]:
+def time_gpu_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibration, Path]:
     """Time GPU `number` of this machine and store the calibration.
 
     Raises:
@@ -67,7 +67,7 @@ def timed_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibrat
     """
     from pearl_devices.gpu.nvidia import driver
 
-    found = timed(driver(number), device, seconds)
+    found = time_gpu(driver(number), device, seconds)
     return found, store_gpu(found)
 
 
@@ -149,7 +149,7 @@ def _starts(driver: Driver, seconds: float) -> Starts:
     operator_s, _ = per(operators)
     launch_s = min(_each_s(driver, "environment", "cuda", seconds, operator_s), operator_s)
     gradient_s = _each_s(driver, "gradient", "eager", seconds, operator_s)
-    gap_s, graph_s = per(lambda count: captured(driver, operators(count)))
+    gap_s, graph_s = per(lambda count: capture(driver, operators(count)))
     return Starts(
         operator_s=operator_s - launch_s,
         gradient_s=max(gradient_s - launch_s, 0.0),
@@ -178,7 +178,7 @@ def _each_s(
     return otherwise_s
 
 
-def captured(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
+def capture(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
     """Return the work of a call as a CUDA graph; on a device without graphs, the call itself."""
     import torch
 

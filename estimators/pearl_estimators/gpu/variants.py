@@ -15,15 +15,13 @@ from pearl_devices import Device, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.queue import RATES, Rates, clock_hz, queue
-from pearl_estimators.roofline import ROOFLINE, Band, launches, of_terms, way
+from pearl_estimators.roofline import ROOFLINE, Band, base_variant, launches, of_terms
 
 KERNEL_BAND = Band(1.8, 2.0)
 """Encloses nine in ten published times whose sources were left out of the fit
 (`python -m benchmarks.estimators published`)."""
 BY_HAND_BAND = Band(3.0, 4.0)  # assumed: these kernels have not been timed yet
-FLOAT64_SHARE = (
-    1 / 64
-)  # of float32's peak if no figure says: NVIDIA's GeForce (whitepaper GA102)
+FLOAT64_SHARE = 1 / 64  # of float32's peak if no figure says: NVIDIA's GeForce (whitepaper GA102)
 CHAIN = 8.0  # cycles between two dependent operations of a thread: assumed
 WAIT_S = 0.5e-6  # one dependent memory access: assumed, 400 to 800 cycles
 SHARED_BYTES_PER_CYCLE = 128.0  # of one SM (CUDA C++ Programming Guide, shared memory, 32 banks)
@@ -79,9 +77,9 @@ assumed; a replay costs its host 1.65 us (openfabric-systems/simllm, a100_graph_
 def figures() -> dict[str, float]:
     """Return figures of a GPU in this host, as `starts_of` reads them: the assumed starts, longer
     by the factor by which this host is slower than REFERENCE; none if this host is not probed."""
-    from pearl_estimators.host.probe import REFERENCE, stored_probe
+    from pearl_estimators.host.probe import REFERENCE, load_probe
 
-    found = stored_probe()
+    found = load_probe()
     if found is None:
         return {}
     return {
@@ -105,11 +103,11 @@ def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUM
     """Return seconds until all of a firing is started, while the GPU has nothing else to do."""
     count = launches(kernel, variant)
     launch_s = device.overhead_s if starts.launch_s is None else starts.launch_s
-    if way(variant) == "graph":
+    if base_variant(variant) == "graph":
         return launch_s + starts.graph_s
     later_s = min(launch_s, LATER_S) if starts.launch_s is None else launch_s
     begin_s = launch_s + (count - 1) * later_s
-    if way(variant) == "eager":
+    if base_variant(variant) == "eager":
         gradient = kind_of(kernel).structure == "gradient"
         begin_s += count * (starts.gradient_s if gradient else starts.operator_s)
     return begin_s
@@ -125,12 +123,12 @@ def gpu_roofline(
 ) -> Estimate:
     """Return the datasheet estimate of a variant on `width` SMs: starts and the queue of operators;
     for hand-written kernels starts + max(flops / rate, bytes / bandwidth)."""
-    if way(variant) in ("eager", "graph"):
+    if base_variant(variant) in ("eager", "graph"):
         return _of_operators(kernel, device, variant, width, starts, rates)
     kind, hz = kind_of(kernel), clock_hz(device)
     rate = device.sustained_flops_per_s * width / device.width
     moved, bandwidth, waits_s = kernel.bytes_in + kernel.bytes_out, device.memory_bytes_per_s, 0.0
-    if way(variant) == "fused":
+    if base_variant(variant) == "fused":
         moved += SHARED_BYTES_PER_FLOP * kernel.flops
         bandwidth = SHARED_BYTES_PER_CYCLE * hz
         waits_s = PHASE_S * kind.operations(kernel)
@@ -162,7 +160,7 @@ def gpu_roofline(
 def _of_operators(
     kernel: Kernel, device: Device, variant: str, width: int, starts: Starts, rates: Rates
 ) -> Estimate:
-    eager = way(variant) == "eager"
+    eager = base_variant(variant) == "eager"
     rates = replace(rates, element_s=starts.gap_s)
     work = queue(kernel, device, width, alone=eager, rates=rates)
     begin_s = start_s(kernel, device, variant, starts)
@@ -193,7 +191,7 @@ def _of_operators(
     )
 
 
-def scaled(found: Estimate, share: float) -> Estimate:
+def scale_estimate(found: Estimate, share: float) -> Estimate:
     """Return a share of an estimate, with the same relative band."""
     seconds = (found.latency_s, found.occupancy_s, found.low_s, found.high_s)
     latency_s, occupancy_s, low_s, high_s = (share * each for each in seconds)

@@ -145,7 +145,7 @@ def _torch() -> str:
 _known: dict[tuple[Path, int, int], CpuProbe | None] = {}
 
 
-def stored_probe() -> CpuProbe | None:
+def load_probe() -> CpuProbe | None:
     """Return the stored probe of this host; None if there is none, or it is of another torch.
 
     Raises:
