@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import pearl
+from tests import notebooks
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/design.md"])
-def test_the_lines_of_python_run(document, tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+def test_the_lines_of_python_run(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert "steps=50_000" in code
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     shorter = code.replace("steps=50_000", "steps=2_000")
@@ -143,7 +143,6 @@ DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 CODE = {
     "README.md": "tests/test_docs.py",
-    "docs/design.md": "tests/test_docs.py",
     "docs/tutorials/own_environment.md": "tests/test_docs.py",
     "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
@@ -198,3 +197,45 @@ def test_the_tutorial_of_an_own_environment_trains(tmp_path):
         [sys.executable, "policy.py"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert shown.stdout.strip() == "1"
+
+
+NOTEBOOKS = sorted(notebooks.FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_is_small_and_was_executed_in_order(file):
+    text = file.read_text()
+    assert len(text) < 100_000
+    assert not re.search(r"/(work|root|home|tmp)/[a-z]", text)
+    cells = notebooks.code_cells(file)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(o["output_type"] != "error" for cell in cells for o in cell["outputs"])
+    for cell in cells:
+        compile(cell["source"], file.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_the_code_of_a_notebook_runs(file, tmp_path, monkeypatch, capsys):
+    """From data sheets it prints what the notebook has; on this host other figures."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for cell in notebooks.code_cells(file):
+        exec(compile(cell["source"], file.name, "exec"), names)
+        told = capsys.readouterr().out
+        if file.stem == "other_machine":
+            assert told == notebooks.printed(cell)
+        else:
+            assert told.count("\n") == notebooks.printed(cell).count("\n")
+
+
+def test_the_drawing_of_the_model_moves_without_a_script_and_has_a_text_alternative():
+    from xml.etree import ElementTree
+
+    text = (ROOT / "docs/dataflow.svg").read_text()
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
+    assert {"title", "desc", "style"} <= tags
+    assert not {"script", "image", "foreignObject"} & tags
+    assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert all(f"({what})" in text for what in
+               ("prefers-color-scheme: dark", "prefers-reduced-motion: reduce"))  # fmt: skip
