@@ -62,7 +62,7 @@ class Family(NamedTuple):
     """Algorithms that share a task graph.
 
     options: the class that their `Options` subclass.
-    own: options of a module that has none of its own.
+    own: options of a module without its own.
     learning: tasks whose firings are empty before `learning_starts`.
     """
 
@@ -94,11 +94,11 @@ class AlgorithmModule(Protocol):
 class Algorithm(NamedTuple):
     """An algorithm module, checked. Its fields are the names that a module has.
 
-    POLICY: name of the network that acts.
-    FAMILY: a key of `FAMILIES`; replay where the module says nothing.
-    ACTIONS: the actions that it can choose, one of `ACTIONS`; both where the module says nothing.
-    LEARNING: tasks whose firings are empty before `learning_starts`; by default the family's.
-    Options: its options in a spec, a subclass of those of the family; by default `Family.own`.
+    POLICY: name of the acting network.
+    FAMILY: a key of `FAMILIES`; default replay.
+    ACTIONS: the actions that it can choose, one of `ACTIONS`; default both.
+    LEARNING: tasks whose firings are empty before `learning_starts`; default the family's.
+    Options: its options in a spec, a subclass of the family's options; default `Family.own`.
     summary: its docstring.
     """
 
@@ -178,7 +178,7 @@ def undotted(name: object) -> str:
     if isinstance(name, str) and name.isidentifier():
         with suppress(ImportError, ValueError):  # ValueError: such as of __main__
             if find_spec(name) is not None:
-                allowed += f"; {name} is a module of no package: move it into a folder, and "
+                allowed += f"; {name} is a module outside a package: move it into a folder, and "
                 allowed += "name it with a dot"
     return f"given {name!r:.200}{guess}; allowed are {allowed}"
 

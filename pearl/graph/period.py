@@ -23,28 +23,28 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.time_limit import drained, look, watched
 
 Arc = tuple[int, int, float, int]
-"""src node, dst node, seconds, tokens."""
+"""(src node, dst node, seconds, tokens)."""
 
 COMPILED_ARCS, LOADING_ARCS = 400, 20_000
-"""Arcs from which policy iteration runs compiled: where numba is loaded already, and where it is
-not (assumed: loading it takes about a second)."""
+"""Least arcs for which policy iteration runs compiled: if numba is loaded already, and if it is not
+(assumed: loading numba takes about a second)."""
 
 Unit = tuple[str, ...]
-"""The tasks of one call: a single task, or those of a fused mode."""
+"""The tasks of one call: a single task, or the tasks of a fused mode."""
 
 WINDOW_UNITS = 16
-"""Units of an expansion up to which windows are looked for (assumed: a window for each pair)."""
+"""Most units of an expansion whose windows are searched (assumed: a window for each pair)."""
 
 
 @dataclass(frozen=True)
 class FiringWindow:
-    """Two firings, each the first or the last one of its unit, and the firings that run between.
+    """Two firings, each the first or the last of its unit, and the firings that run between them.
 
-    Firings of a unit run in their own order. So each of these firings starts after the one has
-    started and is over before the other starts, where these two are not among them.
+    The firings of a unit run in order. So each firing of the window starts after the beginning
+    firing has started, and is over before the ending firing starts.
 
-    first, last: the units. begin, end: their nodes. firings: (unit, number of its firings that
-    the window holds) of each unit, these two included.
+    first, last: the units of the two firings. begin, end: their nodes. firings: (unit, number of
+    its firings in the window) of each unit, these two included.
     """
 
     first: int
@@ -76,8 +76,8 @@ class Expansion:
 
     @cached_property
     def windows(self) -> tuple[FiringWindow, ...]:
-        """The windows in which a lane may have to wait: those that hold several firings of a unit,
-        or two that no path orders. None where there are more than WINDOW_UNITS units."""
+        """The windows in which a lane may have to wait: those with several firings of a unit, or
+        two that no path orders. Empty if there are more than WINDOW_UNITS units."""
         units = range(len(self.units))
         if not 1 < len(units) <= WINDOW_UNITS:
             return ()
@@ -113,10 +113,10 @@ class Expansion:
         return tuple(found)
 
     def rows(self, edge: Edge) -> list[tuple[int, int, int]]:
-        """The arcs (src node, dst node, tokens) that one edge stands for, fewest tokens each.
+        """Return the arcs (src node, dst node, tokens) of one edge, fewest tokens each.
 
         Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
-        copy F mod q with −⌊F / q⌋ tokens. What one fused call settles within itself is left out.
+        copy F mod q with −⌊F / q⌋ tokens. Dependences within one fused call are left out.
         """
         q = self.graph.repetition
         p, c, m = edge.production, edge.consumption, edge.tokens
@@ -143,11 +143,11 @@ def _reached(out: Sequence[Sequence[int]], start: int) -> set[int]:
 
 
 def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
-    """The single-rate expansion of `graph` with each of `fused` contracted into one call.
+    """Return the single-rate expansion of `graph` with each of `fused` contracted into one call.
 
     Raises:
         SpecError: a cycle has no tokens: a deadlock of the graph, or a fused call that would wait
-            for itself; names the tasks of the cycle.
+            for itself; the text names the tasks of the cycle.
     """
     member = {t: tuple(unit) for unit in fused for t in unit}
     units = tuple(dict.fromkeys(member.get(t.name, (t.name,)) for t in graph.tasks))
@@ -175,10 +175,11 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 
 
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
-    """The nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
+    """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    Where no arc has negative tokens an order of those without any says that there is none; else
-    integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
+    If no arc has negative tokens, a topological order of the arcs without tokens proves that there
+    is none. Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around
+    exactly such cycles.
     """
     if min((a[3] for a in arcs), default=0) >= 0:
         free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
@@ -205,7 +206,7 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
 
 
 def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
-    """The cycle that a node's ancestors run into; empty where one of them has no parent yet."""
+    """The cycle into which a node's ancestors lead; empty if an ancestor has no parent yet."""
     for _ in range(len(parent)):
         node = parent[node]
         if node < 0:
@@ -220,13 +221,14 @@ def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
 def max_cycle_ratio(
     n: int, arcs: Sequence[Arc], names: Sequence[str] | None = None
 ) -> tuple[float, list[int]]:
-    """The largest seconds / tokens over all cycles and the nodes of a cycle that attains it.
+    """Return the largest seconds / tokens over all cycles, and the nodes of a cycle that attains
+    it.
 
-    (0, []) without a cycle. Tokens of one arc may be negative.
+    Return (0, []) without a cycle. Tokens of one arc may be negative.
 
     Raises:
-        SpecError: the tokens of a cycle sum to 0 or less; names its nodes by `names`, else by
-            number.
+        SpecError: the tokens of a cycle sum to 0 or less; the text gives its nodes by `names`, else
+            by number.
     """
     cycle = token_free_cycle(n, arcs)
     if cycle:
@@ -236,7 +238,7 @@ def max_cycle_ratio(
 
 
 def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-    """`max_cycle_ratio` by policy iteration (`policy_iteration`), without the check: a cycle of
+    """As `max_cycle_ratio`, by policy iteration (`policy_iteration`), without the check: a cycle of
     positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
     first, heads, seconds, tokens = [0], list[int](), list[float](), list[int]()
     for out in _leading_to_cycles(n, arcs):
@@ -273,7 +275,7 @@ def _compiled_howard(
 
 
 def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
-    """Arcs out of each node, without those to nodes from which no cycle can be reached."""
+    """The arcs out of each node, without those to nodes that lead to no cycle."""
     into: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
     for s, d, _, _ in watched(arcs):
@@ -293,7 +295,8 @@ def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, floa
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
-    """Least start times ≥ 0 of a periodic schedule: firing n of node i at start[i] + n · period_s.
+    """Return least start times ≥ 0 of a periodic schedule: firing n of node i at start[i] + n ·
+    period_s.
 
     period_s must be at least the maximum cycle ratio; rounding around critical cycles is absorbed.
     """
@@ -303,7 +306,7 @@ def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
     start = [0.0] * n
     small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
     early = _topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
-    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most are final at once
+    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most values are final at once
     waiting, passes = [True] * n, [0] * n
     for here in drained(queue):
         waiting[here] = False
@@ -323,16 +326,16 @@ def simulate(
     iterations: int,
     factors: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Self-timed execution: start times in seconds, shape (iterations, n).
+    """Simulate self-timed execution; return start times in seconds, shape (iterations, n).
 
-    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), by
-    which the seconds of the arcs that leave a node are multiplied; None for constant times. Arcs
-    may have negative tokens (entries that run ahead in a lane; what they ask of iterations beyond
-    the last is left out); a cycle without tokens is a SpecError. O(arcs · iterations).
+    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), which
+    multiply the seconds of the arcs that leave a node; None for constant times. Arcs may have
+    negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
+    last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
     if token_free_cycle(n, arcs):
         max_cycle_ratio(n, arcs)
-    shift = [0] * n  # retiming that leaves no negative tokens: shortest paths in tokens
+    shift = [0] * n  # a retiming without negative tokens: shortest paths in tokens
     changed = True
     while changed:
         changed = False

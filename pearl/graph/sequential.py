@@ -9,8 +9,8 @@ from pearl.graph.task_graph import TaskGraph
 
 
 def program_order(graph: TaskGraph) -> tuple[str, ...]:
-    """The firings of one iteration in the order of the sequential program: always the first task,
-    in the graph's order, that can fire.
+    """Return the firings of one iteration in the order of the sequential program. The next firing
+    is always that of the first task, in the graph's order, that can fire.
 
     Raises:
         SpecError: no task can fire before the iteration ends.
@@ -32,8 +32,9 @@ def program_order(graph: TaskGraph) -> tuple[str, ...]:
 
 
 def blocking_reason(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
-    """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
-    allow: one slot where a firing gives what a firing takes."""
+    """Return why `name` cannot fire now, or None. A data channel has the least capacity that its
+    rates
+    allow: one slot if a firing produces as much as a firing consumes."""
     for e, available in zip(graph.edges, tokens, strict=True):
         if e.dst == name and available < e.consumption:
             return f"{e.src} has not given it what it needs"
@@ -43,7 +44,8 @@ def blocking_reason(graph: TaskGraph, tokens: Sequence[int], name: str) -> str |
 
 
 def fire(graph: TaskGraph, tokens: list[int], name: str) -> None:
-    """Takes from `tokens` (one number an edge) what a firing consumes, and adds what it gives."""
+    """Take the tokens that a firing consumes from `tokens` (one number per edge); add its
+    output."""
     for i, e in enumerate(graph.edges):
         tokens[i] += (e.production if e.src == name else 0) - (
             e.consumption if e.dst == name else 0

@@ -1,4 +1,4 @@
-"""A `Plan` against a graph and its costs: what disagrees, its timed graph, and its run in time."""
+"""Checks of a `Plan` against a graph and its costs, its timed graph, and its run in time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pearl_estimators import Estimate
 
 
 def plan_timing(plan: Plan, problem: Problem) -> tuple[TimedGraph, list[Arc]]:
-    """The timed graph of a plan and all its arcs: dependences, rings, and capacities.
+    """Return the timed graph of a plan and all its arcs: dependences, rings, and capacities.
 
-    Raises SpecError naming what in the plan disagrees with the graph or the costs.
+    Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
     timed, orders, held = plan_orders(plan, problem)
     return timed, [*timed.arcs, *timed.ring(orders), *held]
 
 
 def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[Arc]]:
-    """The timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
+    """Return the timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
 
-    Raises SpecError naming what in the plan disagrees with the graph or the costs.
+    Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
     return _ordered(plan, graph, split_costs(problem.costs, split))
@@ -64,10 +64,10 @@ def _ordered(
 def completions(
     plan: Plan, graph: TaskGraph, platform: Platform, iterations: int
 ) -> NDArray[np.float64]:
-    """Self-timed run of a plan from time 0, with the times that the plan itself states: when each
-    iteration is complete, in seconds, shape (iterations,). The clock of an emulated run.
+    """Return when each iteration of a plan is complete, in seconds, shape (iterations,): self-timed
+    from time 0, with the times in the plan. This is the clock of an emulated run.
 
-    Honours `pace_s`. O(firings · iterations).
+    `pace_s` is respected. O(firings · iterations).
     """
     plan, graph, _ = unfold_replicas(plan, graph)
     timed, arcs = plan_timing(plan, Problem(graph, costs_from_plan(plan, graph, platform)))
@@ -81,12 +81,12 @@ def completions(
 
 
 def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
-    """Build a cost table of the modes that a plan chose, at the times that the plan states.
+    """Build a cost table of the modes that a plan chose, with the times in the plan.
 
     The times include pair terms.
 
     Raises:
-        SpecError: a time that the plan states is not sound.
+        SpecError: a time in the plan is not valid.
     """
     call_s: dict[tuple[str, ...], list[float]] = {}
     chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
@@ -110,8 +110,8 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:
-    """Check that a plan fits the graph and the costs of a problem: every task placed once with a
-    mode that exists, orders complete, widths and lanes within the devices, states together, tokens
+    """Check that a plan fits the graph and the costs of a problem: every task placed once with an
+    existing mode, orders complete, widths and lanes within the devices, states together, tokens
     those of the graph plus slack, and the period as recomputed.
 
     Raises:
@@ -186,8 +186,8 @@ def check_plan(plan: Plan, problem: Problem) -> None:
 
 
 def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, ReplicaSplit]:
-    """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
-    replicas, or unfolded already, as it is.
+    """Return a plan with replicas as a plan of the graph in which its split tasks are copies; a
+    plan without replicas, or already unfolded, is unchanged.
 
     Raises:
         SpecError: the replicas do not add up.

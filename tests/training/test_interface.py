@@ -296,7 +296,7 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
         pearl.compile(given)
     loop = normalised_dqn.graph(pearl.load(spec()))
     again = Task("again", resize(loop.task("normalise").kernel, 8))
-    with pytest.raises(SpecError, match=r"normalise stands there, and one of the two writes"):
+    with pytest.raises(SpecError, match=r"normalise is there, and one of the two writes"):
         inserted(loop, again, after="env_step", before="inference")
     chain = inserted(loop, again, after="normalise", before="inference")
     order = [t.name for t in chain.tasks]

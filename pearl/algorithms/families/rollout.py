@@ -1,8 +1,8 @@
-"""The task graph that on-policy algorithms share: act, step and store T times, then judge the
-rollout, learn from it, and copy the parameters.
+"""The task graph of on-policy algorithms: act, step and store T times, then value the rollout,
+learn from it, and copy the parameters.
 
-An iteration is one rollout. The acting side has copies of both networks: the actor chooses, and the
-critic judges the whole rollout at once when it is complete, which costs less than step by step and
+An iteration is one rollout. The acting side has copies of both networks. The actor chooses. The
+critic values the whole rollout at once when it is complete, which costs less than step by step and
 gives the same numbers. The learning side gets the rollout with its advantages in one message. All
 actions of a rollout come from one copy of the parameters, so no edge may have slack.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
-    """Widths of the actor (observation → logits of the actions, or means of a continuous one) and
-    of the critic (observation → value)."""
+    """Return the widths of the actor (observation → logits, or means of continuous actions) and of
+    the critic (observation → value)."""
     env, a = system.env, system.algorithm
     outputs = env.actions or sum(env.choices) or env.act
     return {
@@ -40,7 +40,7 @@ def layers(system: System) -> dict[str, tuple[int, ...]]:
 
 
 def nparams(of: Kernel) -> int:
-    """Parameters on the acting side that a kernel reads, deviations of actions included."""
+    """Return the number of acting-side parameters that a kernel reads, with action deviations."""
     (size,) = (shape[0] for name, (shape, _) in specs(of).items() if name.startswith("policy."))
     return size
 
@@ -55,12 +55,12 @@ def build(
     options: Mapping[str, Arg] | None = None,
     extra: Mapping[str, int] | None = None,
 ) -> TaskGraph:
-    """The graph of one algorithm.
+    """Build the graph of one algorithm.
 
-    name: of its kernels, update.<name> and, where there is a native one, iteration.<name>.
+    name: of its kernels, update.<name> and, if there is a native one, iteration.<name>.
     losses: the torch loss, `module:callable`.
     epochs: passes over a rollout.
-    minibatches: gradient steps of one pass. With 1 the loss gets the rollout in the order of time.
+    minibatches: gradient steps per pass. With 1 the loss gets the rollout in the order of time.
     options: keyword arguments of the torch loss. extra: further sizes of the update kernel.
     """
     own_name(name, losses)
@@ -142,10 +142,10 @@ def build(
 
 
 def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> None:
-    """First values that all share: both networks with their copies, and the constants.
+    """Write common first values: both networks with their copies, and the constants.
 
-    updates: gradient steps of one rollout. Orthogonal networks; the actor's last layer starts near
-    0, so that the first policy is nearly uniform, or has means near the middle.
+    updates: gradient steps of one rollout. Networks are orthogonal; the actor's last layer starts
+    near 0, so the first policy is nearly uniform, or has means near the middle.
     """
     from pearl_devices.primitives.math.rng import key
     from pearl_devices.primitives.updates.policies import orthogonal_params
@@ -181,9 +181,9 @@ def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> N
 
 
 def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
-    """In torch, of batch.action under the policy now: log densities (B,) and entropies (B,), of a
-    soft-max over logits, of one for each component of a factored action (`nets.choices`), or of a
-    Gaussian with `nets.log_std()`, all summed over components."""
+    """Return log densities (B,) of batch.action and entropies (B,) under the current policy, in
+    torch: of a soft-max over logits, of one soft-max per component of a factored action
+    (`nets.choices`), or of a Gaussian with `nets.log_std()`, summed over components."""
     import torch
 
     out = nets.actor(batch.obs)
@@ -203,8 +203,8 @@ def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
 
 
 def normal(advantage: Any) -> Any:
-    """In torch: mean 0, unbiased standard deviation 1 (1e-8 added), as the native variant has it;
-    one row alone is left as it is."""
+    """Normalise in torch to mean 0 and unbiased standard deviation 1 (1e-8 added), as the native
+    variant does; a single row is unchanged."""
     from pearl_devices.primitives.torch import programs
 
     return programs.normal(advantage)

@@ -1,7 +1,7 @@
 """Task graph and first values of the tabular algorithms.
 
-An iteration is one vector step of N environments and N updates of the table, one after the other.
-There is one table: acting reads what learning writes.
+An iteration is one vector step of N environments and N updates of the table, one after another.
+There is one table: acting reads the values that learning writes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ POLICY = "q"
 
 
 def build(name: str, system: System, *, needs_next_action: bool = False) -> TaskGraph:
-    """The graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
+    """Build the graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
 
-    needs_next_action: the update is about the step before, whose next action has just been chosen,
-        and comes before the environments go on: act, update, step.
+    needs_next_action: the update is for the previous step and needs the action just chosen, so it
+        comes before the next step: act, update, step.
     """
     envs, env = system.algorithm.num_envs, system.env
     sizes = {"envs": envs, "obs": 1, "act": 0, "states": env.states}
