@@ -65,8 +65,8 @@ def _obstacle(task: Task, graph: TaskGraph) -> str:
         return (
             f"{where}, and its record does not say what evaluation does, so another policy would "
             "be evaluated than was trained: give the record in_evaluation, the 'module:function' "
-            "that changes them in evaluation, or pearl_devices.kernels.LEFT_OUT if it is no part of the "
-            "policy"
+            "that changes them in evaluation, or pearl_devices.kernels.LEFT_OUT if it is no part "
+            "of the policy"
         )
     if kind_of(kernel).in_evaluation != LEFT_OUT and (why := misfit(kernel)):
         return f"{where}, and cannot be made for other rows: {why}"
