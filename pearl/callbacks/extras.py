@@ -9,10 +9,10 @@ from pearl.errors import SpecError
 
 
 def needed(module: str, extra: str, what: str) -> Any:
-    """The module, imported.
+    """Import and return the module.
 
     Raises:
-        SpecError: it is not installed; names the extra that brings it.
+        SpecError: it is not installed; the text names the extra that installs it.
     """
     try:
         return import_module(module)

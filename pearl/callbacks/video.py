@@ -36,7 +36,7 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     """Record one episode of a policy.
 
     Raises:
-        SpecError: the environment renders no pictures, or its observations are stacked frames.
+        SpecError: the environment renders no images, or its observations are stacked frames.
     """
     from gymnasium import spaces
     from gymnasium.error import Error
@@ -46,7 +46,7 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
 
     asked = policy.system.env
     if asked.stack or asked.pixels:
-        raise SpecError(f"Video: {asked.id}: observations that are pictures are not recorded yet")
+        raise SpecError(f"Video: {asked.id}: observations that are images are not recorded yet")
     try:
         inner: Any = make_environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
         env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)

@@ -101,7 +101,7 @@ def check(
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
     warning, env_note = None, ""
-    if not unchecked:  # else sizes are those of an environment or networks not looked at
+    if not unchecked:  # else sizes of unchecked environments or networks are unknown
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warning, env_note = memory.memory_warning(system), system.env.note

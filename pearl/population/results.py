@@ -35,7 +35,7 @@ from pearl.report.terminal import page_text
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
 SUFFIXES = (".html", ".json", ".csv", ".txt")
 MOST = 16
-"""Settings of a figure at most, the best ones."""
+"""Most settings of a figure, the best ones."""
 
 
 @dataclass(frozen=True)

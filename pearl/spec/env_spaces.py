@@ -1,4 +1,4 @@
-"""What an environment takes and gives: from the spec, or by asking gymnasium (imported on use)."""
+"""Spaces of an environment: from the spec, or from gymnasium (imported on use)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
 
 
 def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
-    """Actions that an algorithm cannot take."""
+    """Why an algorithm cannot take the environment's actions."""
     if isinstance(algorithm, RolloutOptions):
         return
     others = "ppo and a2c take them"
@@ -82,12 +82,12 @@ def _reset_info(env: Any) -> Any:
     """
     try:
         return env.reset()[1]
-    except Exception:  # a program of others: whatever it raises
+    except Exception:  # the environment's code may raise anything
         return {}
 
 
 def find_misstatements(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
-    """Build the environment, and return the differences between it and the spec."""
+    """Build the environment, and yield the differences between it and the spec."""
     env, problems = _asked(algorithm)
     for key in ("obs", "actions", "act", "choices", "start"):
         given, has = getattr(stated, key), getattr(env, key, None)
@@ -159,7 +159,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         threshold = env.spec.reward_threshold if env.spec is not None else None
         masked = refusal(algorithm.env, _reset_info(env), env)
         env.close()
-    except (Exception, SystemExit) as error:  # whatever its own code raises
+    except (Exception, SystemExit) as error:  # the environment's code may raise anything
         return None, [(where, f"{show(algorithm.env)} cannot be built: {error_text(error)}")]
     if masked:
         return None, [(where, masked)]

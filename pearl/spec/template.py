@@ -1,4 +1,4 @@
-"""`init_text`: a spec to start from, written from the models, so that it never lags behind them."""
+"""`init_text`: a first spec, written from the models, so that it is never outdated."""
 
 from __future__ import annotations
 

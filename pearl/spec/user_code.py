@@ -31,14 +31,14 @@ class UserCodeError(SpecError):
 def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
     """Within this context, turn errors of code that the spec of `system` names into UserCodeError.
 
-    doing: what fails then, as in "the task graph".
-    Errors of PEARL's own kinds, and all errors of a spec that names no code, pass unchanged.
+    doing: the subject of the error, as in "the task graph". Errors of PEARL's own kinds, and all
+    errors of a spec that names no code, pass unchanged.
     """
     try:
         yield
     except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
         raise
-    except Exception as error:  # such code may raise anything
+    except Exception as error:  # user code may raise anything
         user_error = locate_error(error, system, doing)
         if user_error is None:
             raise
@@ -89,7 +89,7 @@ def build_graph(system: System) -> TaskGraph:
     if passed and system.train.on_env_failure == "restart":
         raise SpecError(
             f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes what the network "
-            "reads, and the first observation of an environment that is made anew would not pass "
+            "reads, and the first observation of a restarted environment would not pass "
             "it; allowed: stop"
         )
     return graph

@@ -19,7 +19,7 @@ class BackendContract:
     device: a device of the kind.
     kernels: at least one that the device can run.
     binds: whether kernels can be bound; else `bind` always raises UnsupportedError.
-    unknown: a kernel that is not offered; None where every kernel is.
+    unknown: a kernel that is not offered; None if every kernel is.
     """
 
     device: ClassVar[Device]

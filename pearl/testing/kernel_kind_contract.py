@@ -89,8 +89,8 @@ class KernelKindContract:
         assert changed <= set(self.kind.written(arrays))
 
     def test_in_evaluation_it_changes_each_row_by_itself_and_nothing_else(self) -> None:
-        """Of a kind between environments and network: row by row it does what it does to all rows
-        together, again and again the same, and it can write no other array."""
+        """A kind between environments and network must treat each row by itself, with the same
+        result each time, and cannot write any other array."""
         k, kind = self.kernel, self.kind
         written = changes(k)
         if not written:
@@ -108,7 +108,7 @@ class KernelKindContract:
         }
         shape, dtype = specs[written[0]]
         rows = random.normal(0, 1, (6, *shape[1:])).astype(dtype)
-        passing = Passing(k, states)  # its arrays of `states` cannot be written
+        passing = Passing(k, states)  # its arrays of `states` are read-only
         whole = passing(written[0], rows)
         assert (whole.shape, whole.dtype) == (rows.shape, rows.dtype)
         assert np.array_equal(whole, passing(written[0], rows), equal_nan=True)

@@ -76,7 +76,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
             torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=55)
         )
         made = lambda program, where: MachineCode(where.encode(), {}, "")  # noqa: E731
-        monkeypatch.setattr(nvidia, "compiled", made)
+        monkeypatch.setattr(nvidia, "compile_program", made)
         return twin
 
     return here

@@ -318,10 +318,10 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             BASE + "objective: makespan\nlimits:\n  power: 3 W\n  min_throughput: 5 /s\n",
             ["s.yaml:7: limits.power: given '3 W'; objective makespan is about the first iteration "
-             "alone and knows no such limit: leave it out, or choose throughput or "
+             "alone and has no such limit: leave it out, or choose throughput or "
              "power_efficiency",
              "s.yaml:8: limits.min_throughput: given '5 /s'; objective makespan is about the first "
-             "iteration alone and knows no such limit: leave it out, or choose throughput or "
+             "iteration alone and has no such limit: leave it out, or choose throughput or "
              "power_efficiency"],
         ),
         (

@@ -167,8 +167,8 @@ class ExecutionSchedule:
         return next(e for e in self.graph.edges if (e.src, e.dst) == (src, dst))
 
     def _read(self, sender: str, reader: str) -> tuple[int, int, int]:
-        """(p, c, m): work w of the reader reads what work ⌈((w + 1)c − m)/p⌉ − 1 of the sender
-        wrote, −1 being what was there at the start."""
+        """(p, c, m): work w of the reader reads the result of work ⌈((w + 1)c − m)/p⌉ − 1 of the
+        sender; −1 means the result from before the start."""
         e = self._edge(sender, reader)
         tokens = e.tokens if e.tokens_seq else 0
         return e.production, e.consumption, tokens
