@@ -165,7 +165,7 @@ class Transport:
                 ahead = len(view) - at < AHEAD
                 got = self._socket.recv_into(self._ahead if ahead else view[at:])
             except OSError as error:
-                raise RuntimeError(f"the other end has stopped in the middle of a batch: {error}") from None
+                raise RuntimeError(f"the other end has stopped during a batch: {error}") from None
             if not got:
                 raise RuntimeError("the other end has closed the connection")
             if ahead:
@@ -176,7 +176,7 @@ class Transport:
                 at += got
         self._come.update(view[:size])
         if not hmac.compare_digest(self._come.digest(), view[size:]):
-            raise RuntimeError("the data are not what the other end sent: the tag is wrong")
+            raise RuntimeError("the data are not those of the other end: the tag is wrong")
         found: Bytes = whole[:size]
         return found
 

@@ -117,7 +117,7 @@ def test_an_end_that_makes_no_room_is_noticed(monkeypatch):
 def test_a_batch_that_is_too_large_is_not_sent(wires, monkeypatch):
     near, far = wires
     monkeypatch.setattr(module, "MOST_BYTES", 100)
-    with pytest.raises(RuntimeError, match="a batch of 101 bytes; a wire takes 100 at most"):
+    with pytest.raises(RuntimeError, match="a batch of 101 bytes; at most 100 are allowed"):
         near.send([message(93)])
     near.send([message(92)])
     assert far.receive(5.0)[0].size == 92
