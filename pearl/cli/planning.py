@@ -31,7 +31,7 @@ def plan(
     keys: Keys = None,
     compare: Annotated[
         list[Path] | None,
-        typer.Option(metavar="OTHER.json", help="Put the plan beside these plans."),
+        typer.Option(metavar="OTHER.json", help="Show the plan next to these plans."),
     ] = None,
     diff: Annotated[
         Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
