@@ -21,7 +21,7 @@ LONGEST = 58
 SAME = "It does not matter"
 
 
-def named(text: str, plan: Plan) -> str:
+def name_devices(text: str, plan: Plan) -> str:
     """Return a text with the display names of the devices of the plan's platform."""
     platform = plan.problem.costs.platform.devices if plan.problem is not None else ()
     for d in platform:
@@ -94,7 +94,8 @@ def sections(findings: Sequence[Finding], draws: int, plan: Plan) -> tuple[Secti
     """Return sections: what matters, what does not, certainty, what to measure next, and power."""
     rate = number(plan)
     findings = [
-        replace(f, question=named(f.question, plan), answer=named(f.answer, plan)) for f in findings
+        replace(f, question=name_devices(f.question, plan), answer=name_devices(f.answer, plan))
+        for f in findings
     ]
     kinds: dict[str, list[Finding]] = {}
     for f in findings:

@@ -131,7 +131,7 @@ def how_sure(c: Comparison) -> str:
     if c.closed:
         return "better by closed forms, of which no percentage says how sure they are"
     r = c.recommended
-    text = f"better in {share(r.better, r.draws)}"
+    text = f"better in {share_text(r.better, r.draws)}"
     if r.lose > 1 + TIE:
         text += f"; at worst you lose {ratio_text(r.lose)}"
     if c.is_disputed:
@@ -144,7 +144,7 @@ def no_matter(c: Comparison) -> str:
     return f"it does not matter ({percent(abs(c.ratio - 1))})"
 
 
-def share(part: float, draws: int) -> str:
+def share_text(part: float, draws: int) -> str:
     """Return `71 % of 200 draws`; rounding never gives all of them or none."""
     percents = round(100 * part)
     if 0 < part < 1 and percents in (0, 100):

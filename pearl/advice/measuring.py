@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import share
+from pearl.advice.comparison import share_text
 from pearl.advice.designs import designs_text, plan_without, plans_by_design
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
@@ -120,7 +120,7 @@ def how_sure(case: Case) -> Iterator[Finding]:
     other = _to_plan(case, candidates[rival])
     yield Finding(
         "How sure is this plan?",
-        f"It is the best one in {share(best, case.draws.number)}; its regret is "
+        f"It is the best one in {share_text(best, case.draws.number)}; its regret is "
         f"{percent(mean)} in the mean and {percent(worst)} at worst. Next is "
         f"{'; '.join(differences(case.plan, other)[:3])}.",
         case.command("plan", "--objective robust"),

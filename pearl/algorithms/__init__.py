@@ -40,7 +40,7 @@ __all__ = [
     "interface",
     "options",
     "spaces",
-    "undotted",
+    "undotted_name_error",
 ]
 
 ALGORITHMS = (
@@ -138,7 +138,7 @@ def algorithm(name: str) -> Algorithm:
     """
     shipped = name in ALGORITHMS
     if not shipped and "." not in name:
-        raise SpecError(undotted(name))
+        raise SpecError(undotted_name_error(name))
     path = f"{__name__}.{name}" if shipped else name
     try:
         module = import_user_module(path)
@@ -170,7 +170,7 @@ def algorithm(name: str) -> Algorithm:
     )
 
 
-def undotted(name: object) -> str:
+def undotted_name_error(name: object) -> str:
     """Return the error for a name that is not in `ALGORITHMS` and has no dot."""
     near = get_close_matches(str(name)[:200].lower(), ALGORITHMS, 1, 0.6)
     guess = f" (did you mean {near[0]}?)" if near else ""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 
-def normalised(system: System) -> dict[str, int]:
+def normalised_sizes(system: System) -> dict[str, int]:
     """Return the normalisations of env_step as sizes; empty without normalisation."""
     asked = getattr(system.algorithm, "normalise", None)
     if asked is None:
@@ -22,11 +22,18 @@ def normalised(system: System) -> dict[str, int]:
 def env_step(system: System) -> Kernel:
     """Return the kernel of a vector step of all environments."""
     env = system.env
-    sizes = {"envs": system.algorithm.num_envs, "obs": env.obs, "act": env.act, **asked(system)}
-    return kernel("env_step", {**sizes, **normalised(system)}, program=env.id, args=dict(env.args))
+    sizes = {
+        "envs": system.algorithm.num_envs,
+        "obs": env.obs,
+        "act": env.act,
+        **optional_sizes(system),
+    }
+    return kernel(
+        "env_step", {**sizes, **normalised_sizes(system)}, program=env.id, args=dict(env.args)
+    )
 
 
-def asked(system: System) -> dict[str, int]:
+def optional_sizes(system: System) -> dict[str, int]:
     """Return sizes of optional features: factored actions, stacked frames, scaled images."""
     env = system.env
     wanted = {"choices": sum(env.choices), "stack": env.stack, "scaled": int(bool(env.pixels))}
@@ -37,6 +44,6 @@ def start_normalisation(buffers: Buffers, system: System) -> None:
     """Write first values of the running statistics, if there are any."""
     from pearl_devices.primitives.envs.normalise import initialise
 
-    if normalised(system):
+    if normalised_sizes(system):
         a = system.algorithm
         initialise(buffers, clip=a.normalise.clip, epsilon=a.normalise.epsilon, discount=a.discount)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import asked, normalised
+from pearl.algorithms.environments import normalised_sizes, optional_sizes
 from pearl.algorithms.interface import interface_of
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Kernel
@@ -58,8 +58,8 @@ def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:
         max_steps=max_steps(system),
         obs=acting.dim("obs"),
         act=acting.dim("act"),
-        **asked(system),
-        **{n: on for n, on in normalised(system).items() if n == "normalise_obs"},
+        **optional_sizes(system),
+        **{n: on for n, on in normalised_sizes(system).items() if n == "normalise_obs"},
     )
 
 

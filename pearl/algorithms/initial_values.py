@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import normalised
+from pearl.algorithms.environments import normalised_sizes
 from pearl.algorithms.families.replay import Sizes
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
@@ -30,7 +30,7 @@ def sizes(system: System) -> Sizes:
         batch=a.batch_size,
         n_step=a.n_step,
         replay_ratio=a.replay_ratio,
-        normalise=normalised(system),
+        normalise=normalised_sizes(system),
         groups=system.limits.env_groups,
         network=a.network,
         shape=system.env.shape,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import normalised
+from pearl.algorithms.environments import normalised_sizes
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Buffers, Kernel
@@ -88,7 +88,7 @@ def _groups(graph: TaskGraph) -> int:
 def policy_states(system: System, acting: Kernel) -> dict[str, Spec]:
     """Return the arrays of a policy besides its parameters: name in a run → shape and type."""
     found: dict[str, Spec] = {}
-    if normalised(system).get("normalise_obs"):
+    if normalised_sizes(system).get("normalise_obs"):
         found[STATISTICS] = ((2, acting.dim("obs")), "float64")
     return found | states(acting)
 

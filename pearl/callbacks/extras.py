@@ -8,7 +8,7 @@ from typing import Any
 from pearl.errors import SpecError
 
 
-def needed(module: str, extra: str, what: str) -> Any:
+def import_extra(module: str, extra: str, what: str) -> Any:
     """Import and return the module.
 
     Raises:

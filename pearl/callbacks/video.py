@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pearl.callbacks.extras import needed
+from pearl.callbacks.extras import import_extra
 from pearl.errors import SpecError
 from pearl.training.policy import Policy
 from pearl.training.steering import Answer, Callback, Progress
@@ -22,7 +22,7 @@ class Video(Callback):
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1, seed: int = 0) -> None:
-        needed("moviepy", "video", "Video")
+        import_extra("moviepy", "video", "Video")
         self._folder, self._every, self._seed, self._seen = Path(folder), every, seed, 0
 
     def on_evaluation(self, event: Progress) -> Answer:

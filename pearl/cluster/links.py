@@ -18,7 +18,7 @@ from typing import Any
 
 from pearl.cluster import connection
 from pearl.cluster.connection import Node
-from pearl.cluster.timing import TimedMessage, timed
+from pearl.cluster.timing import TimedMessage, time_messages
 from pearl.cluster.transport import CARRIERS
 from pearl.errors import SpecError
 from pearl.files import write_atomically
@@ -131,7 +131,7 @@ def link(home: Node, other: Node, carrier: str) -> Link:
         SpecError: the file of measured links is damaged.
     """
     wanted = home.name, other.name, (home.address, other.address), carrier
-    for found in stored():
+    for found in load_links():
         if (found.home, found.other, found.addresses, found.carrier) == wanted:
             return found.link
     figures = ASSUMED[carrier]
@@ -158,12 +158,14 @@ def measure(sizes: Sequence[int] = SIZES) -> list[MeasuredLink]:
     nodes = connection.nodes()
     home = next(n for n in nodes if n.id == here)
     others = [n for n in nodes if n.id != here and n.cores]
-    found = [modelled(home, n, c, timed(home, n, c, sizes)) for n in others for c in CARRIERS]
+    found = [
+        measure_link(home, n, c, time_messages(home, n, c, sizes)) for n in others for c in CARRIERS
+    ]
     _keep(found)
     return found
 
 
-def modelled(
+def measure_link(
     home: Node, other: Node, carrier: str, timings: Sequence[TimedMessage]
 ) -> MeasuredLink:
     """Return the link of this node, home, and another node, fitted to new timings."""
@@ -174,14 +176,14 @@ def modelled(
         (home.address, other.address),
         carrier,
         created,
-        *fitted(timings),
+        *fit_link(timings),
         0.0,
         tuple(timings),
     )
     return MeasuredLink(**{**vars(rough), "error": median(rough.errors(timings))})
 
 
-def fitted(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
+def fit_link(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
     """Fit latency_s, per_message_s and bytes_per_s, none below 0, with the least sum of relative
     errors, on which a size with another path, such as Ray's object store, has little influence."""
     import numpy as np
@@ -206,7 +208,7 @@ def path() -> Path:
     return cache_folder() / "links.json"
 
 
-def stored() -> list[MeasuredLink]:
+def load_links() -> list[MeasuredLink]:
     """Return the measured links; empty if there is no file.
 
     Raises:
@@ -233,7 +235,7 @@ def _keep(found: Sequence[MeasuredLink]) -> None:
     """Store these links with the others, instead of older links of the same nodes."""
     new = {(each.home, each.other, each.carrier) for each in found}
     try:
-        old = [each for each in stored() if (each.home, each.other, each.carrier) not in new]
+        old = [each for each in load_links() if (each.home, each.other, each.carrier) not in new]
     except SpecError:  # the new measurements replace a damaged file
         old = []
     body = {"schema": SCHEMA, "links": [asdict(each) for each in [*old, *found]]}

@@ -146,7 +146,7 @@ class _ByRay:
                 self._ray.get(under_way.pop(0), timeout=CALL_S)
                 under_way.append(taken.remote(*split_message(message)))
 
-        found = _repeated(turn)
+        found = _time_turns(turn)
         for each in under_way:
             self._ray.get(each, timeout=CALL_S)
         return found
@@ -178,7 +178,7 @@ class _ByWire:
             self._wire.receive(CALL_S)
 
         send()
-        found = _repeated(turn)
+        found = _time_turns(turn)
         self._wire.receive(CALL_S)
         return found
 
@@ -196,7 +196,7 @@ def _way(ray: Any, actor: Any, carrier: str, home: Node) -> Iterator[_Way]:
         yield _ByWire(wire)
 
 
-def _repeated(turn: Callable[[], None]) -> list[float]:
+def _time_turns(turn: Callable[[], None]) -> list[float]:
     """Return seconds per message of turns of IN_FLIGHT messages."""
     found: list[float] = []
     end_s = time.perf_counter() + EACH_S
@@ -207,7 +207,9 @@ def _repeated(turn: Callable[[], None]) -> list[float]:
     return found
 
 
-def timed(home: Node, other: Node, carrier: str, sizes: Sequence[int]) -> list[TimedMessage]:
+def time_messages(
+    home: Node, other: Node, carrier: str, sizes: Sequence[int]
+) -> list[TimedMessage]:
     """Time messages of these sizes from this node, home, to another and back, in turns.
 
     Raises:

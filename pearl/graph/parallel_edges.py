@@ -23,7 +23,7 @@ class Between(Protocol):
 E = TypeVar("E", bound=Between)
 
 
-def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
+def key_edges(edges: Iterable[E]) -> dict[EdgeKey, E]:
     """Return the edges by their keys, in order."""
     count: Counter[tuple[str, str]] = Counter()
     by_key: dict[EdgeKey, E] = {}

@@ -92,8 +92,8 @@ class Expansion:
         for s, d in free:
             after[s].append(d)
             before[d].append(s)
-        ahead = {i: _reached(after, i) for i in {*first, *last}}
-        behind = {i: _reached(before, i) for i in {*first, *last}}
+        ahead = {i: _reachable_from(after, i) for i in {*first, *last}}
+        behind = {i: _reachable_from(before, i) for i in {*first, *last}}
         pairs = [(first, first), (first, last), (last, last)]
         found = []
         for begin, end in dict.fromkeys((i, j) for a, b in pairs for i in a for j in b):
@@ -112,7 +112,7 @@ class Expansion:
                 found.append(FiringWindow(u, w, begin, end, firings))
         return tuple(found)
 
-    def rows(self, edge: Edge) -> list[tuple[int, int, int]]:
+    def arcs_of(self, edge: Edge) -> list[tuple[int, int, int]]:
         """Return the arcs (src node, dst node, tokens) of one edge, fewest tokens each.
 
         Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
@@ -133,7 +133,7 @@ class Expansion:
         return [(src, dst, tokens) for (src, dst), tokens in least.items()]
 
 
-def _reached(out: Sequence[Sequence[int]], start: int) -> set[int]:
+def _reachable_from(out: Sequence[Sequence[int]], start: int) -> set[int]:
     found, queue = {start}, [start]
     while queue:
         new = set(out[queue.pop()]) - found
@@ -161,7 +161,9 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
         for t in unit[1:]:
             node.update({(t, f): len(nodes) - 1 for f in watched(range(graph.repetition[t]))})
     bare = Expansion(graph, units, tuple(nodes), node, ())
-    arcs = tuple((s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.rows(edge))
+    arcs = tuple(
+        (s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.arcs_of(edge)
+    )
     cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
     if cycle:
         names = ["+".join(units[nodes[n][0]]) for n in cycle]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.repetition import firings_of
 from pearl_devices import Kernel
 from pearl_devices.validation import explain_misfit, is_names, is_whole, quote
@@ -387,7 +387,7 @@ class TaskGraph:
 
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
         """Return the same graph with the slack of these edges set, by their keys."""
-        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
+        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in key_edges(self.edges).items())
         return replace(self, edges=tuple(edges))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.parallel_edges import numbered
+from pearl.graph.parallel_edges import key_edges
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
@@ -100,7 +100,7 @@ def solve(problem: Problem) -> Plan:
     replica_graph, table, platform = copied.graph, copied.costs, copied.costs.platform
     lag = {
         key: limits.policy_lag
-        for key, e in numbered(replica_graph.edges).items()
+        for key, e in key_edges(replica_graph.edges).items()
         if e.limit == "policy_lag"
     }
     x = expand(replica_graph.with_slack(lag))

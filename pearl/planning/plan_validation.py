@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -36,10 +36,10 @@ def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[
     Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
-    return _ordered(plan, graph, split_costs(problem.costs, split))
+    return _order_lanes(plan, graph, split_costs(problem.costs, split))
 
 
-def _ordered(
+def _order_lanes(
     plan: Plan, graph: TaskGraph, costs: CostTable
 ) -> tuple[TimedGraph, Orders, list[Arc]]:
     """`plan_orders` of a plan without replicas."""
@@ -119,7 +119,7 @@ def check_plan(plan: Plan, problem: Problem) -> None:
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
     costs = split_costs(problem.costs, split)
-    timed, orders, held = _ordered(plan, graph, costs)
+    timed, orders, held = _order_lanes(plan, graph, costs)
     arcs = [*timed.arcs, *timed.ring(orders), *held]
     a = timed.assignment
     problems = []
@@ -257,7 +257,7 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
         if t.device not in devices
     ]
     slack: dict[EdgeKey, int] = {}
-    channels, edges = numbered(plan.edges), numbered(graph.edges)
+    channels, edges = key_edges(plan.edges), key_edges(graph.edges)
     for key, e in edges.items():
         c = channels.get(key)
         same = c and (c.production, c.consumption, c.tokens_seq) == (

@@ -370,4 +370,4 @@ def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int
     """Return the arcs (src node, dst node, tokens) that make a producer wait while its channel is
     full; empty within a fused call."""
     back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
-    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]
+    return [(s, d, m) for s, d, m in x.arcs_of(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]

@@ -20,7 +20,7 @@ def allowed_variants(
     wait: computing environments would need cores that a plan gives to others. On another host they
     are assumed to wait as long as at home, where they are timed.
     """
-    offered = _offered(tasks, kernel, device, limits)
+    offered = _list_offers(tasks, kernel, device, limits)
     if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):
         return offered
     if is_calibrated(device) and IN_TURN in dict(offered):
@@ -31,7 +31,7 @@ def allowed_variants(
     return [(v, width) for v, width in offered if v != PROCESSES]
 
 
-def _offered(
+def _list_offers(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
     threads = device.width_unit == "cores" and not device.simulated

@@ -237,7 +237,7 @@ def cpu_s() -> float:
         return sum(server.cpu_s() for server in _servers)
 
 
-def running() -> list[int]:
+def running_pids() -> list[int]:
     """Return the numbers of the running processes."""
     with _lock:
         children = [child for server in _servers for child in server.children]

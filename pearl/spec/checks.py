@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
-from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
+from pearl.algorithms import ALGORITHMS, FAMILIES, undotted_name_error
 from pearl.algorithms import algorithm as module
-from pearl.algorithms.families.learners import added
+from pearl.algorithms.families.learners import added_tasks
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
@@ -77,7 +77,7 @@ class SpecChecker:
     def complain(self, found: list[Complaint]) -> None:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
-    def stated(self, name: str, path: str | None) -> StaticSpec | None:
+    def check_all(self, name: str, path: str | None) -> StaticSpec | None:
         """Return the checked spec, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
@@ -111,7 +111,7 @@ class SpecChecker:
             self.ask(algorithm)
         if isinstance(limits_given, Mapping) and self.given is None:
             own = algorithm is not None and algorithm.name not in ALGORITHMS
-            more = added(section.learners) if section is not None else ()
+            more = added_tasks(section.learners) if section is not None else ()
             # Only the graph of a user-defined algorithm knows them.
             tasks = None if own else (*TASKS, *more)
             self.complain(list(find_unknown_names(limits_given, platform, tasks)))
@@ -177,7 +177,7 @@ class SpecChecker:
         name, where = data.get("name"), ("algorithm", "name")
         if not isinstance(name, str) or (name not in ALGORITHMS and "." not in name):
             missing = f"missing; allowed are {', '.join(ALGORITHMS)}, a module path"
-            self.complain([(where, undotted(name) if "name" in data else missing)])
+            self.complain([(where, undotted_name_error(name) if "name" in data else missing)])
             return None
         try:
             if name not in ALGORITHMS:
@@ -185,7 +185,7 @@ class SpecChecker:
                     raise ValueError("allowed: the path of a module, such as my_package.mine")
                 refuse_standard(name)
             if name not in ALGORITHMS and not self.imports:
-                return self.unseen(data)
+                return self.check_unimported(data)
             source = module(name)
         except ValueError as error:
             self.complain([(where, f"given {show(name)}; {error}")])
@@ -197,7 +197,7 @@ class SpecChecker:
         found: Acting | None = self.section("algorithm", data, source.Options)
         return found
 
-    def unseen(self, data: Mapping[str, Any]) -> Acting | None:
+    def check_unimported(self, data: Mapping[str, Any]) -> Acting | None:
         """Check the options of a module that is not imported: against those of its family or, if it
         has none, only the options of every algorithm.
         """

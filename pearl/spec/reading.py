@@ -118,7 +118,7 @@ def _read(
     unread = [where for where, _ in lines]
     folder = None if path is None else Path(path).parent
     check = SpecChecker(document, folder, imports=imports, given=given)
-    stated = check.stated(name, path)
+    stated = check.check_all(name, path)
     lines += check.lines
     if lines or stated is None:
         raise SpecError(*_sort_lines(lines, unread))

@@ -104,7 +104,7 @@ def test_a_batch_that_comes_too_slowly_is_left(wires, monkeypatch):
 
     far._socket.sendall(b"\0")
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    with pytest.raises(RuntimeError, match="is not there in time"):
+    with pytest.raises(RuntimeError, match="did not arrive completely in time"):
         near.receive(HANG_S)
 
 

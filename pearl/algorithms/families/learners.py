@@ -36,7 +36,7 @@ SHARD_S = 1e-5
 """Additional seconds per shard of a network, for calls and counts (assumed)."""
 
 
-def added(learners: int) -> tuple[str, ...]:
+def added_tasks(learners: int) -> tuple[str, ...]:
     """Return the names of the tasks that `learners` learners add to a graph, for any reduction."""
     if learners < 2:
         return ()
@@ -62,7 +62,7 @@ def learner_of(of: Kernel) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def learning(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
+def learning_tasks(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
     """Return these tasks, and if `update` is one of them, the tasks that learners add to a
     graph."""
     found = tuple(names)
@@ -130,8 +130,8 @@ def share_out(
     tasks = [
         new for t in graph.tasks for new in ((*gradients, *means, *moves) if t is before else (t,))
     ]
-    edges = [new for e in graph.edges for new in _moved(e, before.name, steps, gradients)]
-    edges += [*_carried(gradients, means), *_carried(means, moves)]
+    edges = [new for e in graph.edges for new in _replace_edge(e, before.name, steps, gradients)]
+    edges += [*_data_edges(gradients, means), *_data_edges(means, moves)]
     edges += [Edge(_step(i), _gradient(i), tokens_seq=1) for i in each]
     edges += [Edge(_step(i), _step(i), tokens_seq=1) for i in each[1:]]
     return replace(
@@ -143,7 +143,7 @@ def share_out(
     )
 
 
-def _moved(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Edge]:
+def _replace_edge(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Edge]:
     """The edges that replace an edge of the task with all gradient steps of a firing, if each of
     `steps` is a firing. Inputs go to every learner, outputs come from the reduction, and edges
     without data connect to the first learner's step."""
@@ -162,7 +162,7 @@ def _moved(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Ed
         yield replace(e, src=REDUCE if e.bytes else STEP)
 
 
-def _carried(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
+def _data_edges(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
     """An edge from each sender to each reader, with the arrays that both share."""
     reads = [(t.name, specs(t.kernel)) for t in readers]
     for t in senders:

@@ -94,7 +94,7 @@ def build(
         SpecError: the outputs of the acting network are no values of the actions, and no program
             chooses.
     """
-    own_name(name, losses)
+    check_own_name(name, losses)
     if sizes.actions and act is None:
         _one_output_an_action(networks[policy], policy, sizes.actions, dict(head or {}))
     acts, steps = rates(sizes)
@@ -175,11 +175,11 @@ def build(
         learns,
         sizes.prioritised,
         sizes.groups,
-        action=nbytes(inference, "act.action"),
-        obs=nbytes(inference, "env.obs"),
-        transition=nbytes(insert, "step."),
-        batch=nbytes(learn, "batch.") - nbytes(learn, "batch.td"),
-        td=nbytes(learn, "batch.td"),
+        action=buffer_bytes(inference, "act.action"),
+        obs=buffer_bytes(inference, "env.obs"),
+        transition=buffer_bytes(insert, "step."),
+        batch=buffer_bytes(learn, "batch.") - buffer_bytes(learn, "batch.td"),
+        td=buffer_bytes(learn, "batch.td"),
         params=4.0 * size,
     )
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
@@ -205,10 +205,10 @@ def build(
         tuple(tasks),
         tuple(edges),
         states={
-            "environments": nbytes(env_step, "env."),
+            "environments": buffer_bytes(env_step, "env."),
             "policy": 4.0 * size,
-            "learner": nbytes(learn, "learner."),
-            "replay": nbytes(insert, "replay."),
+            "learner": buffer_bytes(learn, "learner."),
+            "replay": buffer_bytes(insert, "replay."),
         },
         fusions=tuple(fusions),
         env_steps=acts * envs,
@@ -229,7 +229,7 @@ def _one_output_an_action(
         )
 
 
-def own_name(name: str, losses: str) -> None:
+def check_own_name(name: str, losses: str) -> None:
     """Check that `name` is not the name of another algorithm.
 
     Raises:
@@ -242,7 +242,7 @@ def own_name(name: str, losses: str) -> None:
         )
 
 
-def nbytes(of: Kernel, prefix: str) -> float:
+def buffer_bytes(of: Kernel, prefix: str) -> float:
     """Return the bytes of the kernel's buffers whose names start with `prefix`."""
     size = {"float32": 4, "float64": 8, "int64": 8, "uint64": 8, "uint8": 1}
     total = 0

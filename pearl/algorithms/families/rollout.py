@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.environments import asked, normalised
 from pearl.algorithms.environments import env_step as env_step_of
-from pearl.algorithms.families.replay import nbytes, own_name
+from pearl.algorithms.environments import normalised_sizes, optional_sizes
+from pearl.algorithms.families.replay import buffer_bytes, check_own_name
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
@@ -63,7 +63,7 @@ def build(
     minibatches: gradient steps per pass. With 1 the loss gets the rollout in the order of time.
     options: keyword arguments of the torch loss. extra: further sizes of the update kernel.
     """
-    own_name(name, losses)
+    check_own_name(name, losses)
     a, env, nets = system.algorithm, system.env, layers(system)
     horizon, rows = a.rollout_steps, a.rollout_steps * a.num_envs
     modules = own_networks(a.network, env.obs, env.shape, nets)
@@ -88,7 +88,7 @@ def build(
     sizes = {"actor": nparams(inference), "critic": nparams(gae)}
     params = sum(sizes.values())
     sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
-    whole = 0 if normalised(system) else a.num_envs
+    whole = 0 if normalised_sizes(system) else a.num_envs
     tasks = (
         Task("inference", inference, reads=("policy",), environments=a.num_envs),
         Task("env_step", env_step, writes=("environments",), environments=whole),
@@ -97,15 +97,15 @@ def build(
         Task("update", update, writes=("learner",)),
         Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
     )
-    drawn = nbytes(inference, "act.log_prob") + nbytes(inference, "act.sample")
+    drawn = buffer_bytes(inference, "act.log_prob") + buffer_bytes(inference, "act.sample")
     edges = (
-        Edge("inference", "env_step", bytes=nbytes(inference, "act.action")),
-        Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(inference, "env.obs")),
+        Edge("inference", "env_step", bytes=buffer_bytes(inference, "act.action")),
+        Edge("env_step", "inference", tokens_seq=1, bytes=buffer_bytes(inference, "env.obs")),
         Edge("inference", "rollout_insert", bytes=drawn),
-        Edge("env_step", "rollout_insert", bytes=nbytes(insert, "step.")),
+        Edge("env_step", "rollout_insert", bytes=buffer_bytes(insert, "step.")),
         Edge("rollout_insert", "gae", 1, horizon),
         Edge("gae", "rollout_insert", horizon, 1, horizon),
-        Edge("gae", "update", bytes=nbytes(update, "rollout.")),
+        Edge("gae", "update", bytes=buffer_bytes(update, "rollout.")),
         Edge("update", "param_sync"),
         Edge("param_sync", "update", tokens_seq=1),
         Edge("param_sync", "inference", horizon, 1, horizon, bytes=4.0 * params),
@@ -116,7 +116,7 @@ def build(
         ),
     )
     fusions: list[Fusion] = []
-    if not (normalised(system) or asked(system) or modules):
+    if not (normalised_sizes(system) or optional_sizes(system) or modules):
         acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)
@@ -129,10 +129,10 @@ def build(
         tasks,
         edges,
         states={
-            "environments": nbytes(env_step, "env."),
+            "environments": buffer_bytes(env_step, "env."),
             "policy": 4.0 * params,
-            "learner": nbytes(update, "learner."),
-            "rollout": nbytes(gae, "rollout."),
+            "learner": buffer_bytes(update, "learner."),
+            "rollout": buffer_bytes(gae, "rollout."),
         },
         fusions=tuple(fusions),
         env_steps=rows,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import Entry, Plan
@@ -116,7 +116,7 @@ class ExecutionSchedule:
         self.plan, graph, self.split = (
             (plan, graph, split) if split else unfold_replicas(plan, graph)
         )
-        channels = numbered(self.plan.edges)
+        channels = key_edges(self.plan.edges)
         graph = graph.with_slack({key: c.slack for key, c in channels.items()})
         strictest = _strictest(graph)
         self.graph = replace(graph, edges=tuple(strictest.values()))
@@ -323,7 +323,7 @@ class ExecutionSchedule:
 def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
     """Return the edges; of parallel edges, only the edge with the fewest tokens. A task that waits
     for this edge waits for the others too."""
-    edges = numbered(graph.edges)
+    edges = key_edges(graph.edges)
     least: dict[tuple[str, str], EdgeKey] = {}
     for key, e in edges.items():
         other = edges[least.setdefault(key[:2], key)]
