@@ -35,6 +35,7 @@ class TaskTiming:
     predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
     firings: number of timed firings.
     profiled: measured in a separate stretch, as necessary for members of a fused mode.
+    flops, bytes: arithmetic of a firing, and bytes that it reads and writes; 0 for a fused call.
     """
 
     task: str
@@ -42,6 +43,8 @@ class TaskTiming:
     measured_s: float | None
     firings: int
     profiled: bool = False
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 TOLERANCE = 0.15

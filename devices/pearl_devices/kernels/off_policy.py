@@ -93,7 +93,7 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
 
 def holds_numbers(name: str) -> bool:
     """Whether a torch program reads the array as numbers: constants, counters, streams."""
-    return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps"))
+    return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps", ".at"))
 
 
 def is_outside_network(name: str) -> bool:
