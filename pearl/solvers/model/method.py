@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
 from pearl_devices.cpu_count import usable_cpu_count
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 from pearl_devices.validation import quote
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Method:
                 name, f"its objectives are {quote(self.objectives)}, not some of {OBJECTIVES}"
             )
         try:
-            solve = function(self.code)
+            solve = import_function(self.code)
         except ValueError as error:
             raise self.fault_error(name, str(error)) from error
         try:
