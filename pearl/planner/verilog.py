@@ -100,10 +100,5 @@ def write_resources(folder: str | Path, listener: Callable[[str], None]) -> list
     except UnsupportedError as error:
         raise SpecError(f"--resources: {error}") from None
     write_atomically(target / "logic.json", synthesis.text_of(made).encode())
-    used = logic.golden_table()
-    return [
-        f"{entry} ({unit})"
-        for unit in logic.UNITS
-        for entry in made[unit]
-        if made[unit][entry] != used[unit].get(entry)
-    ]
+    used = logic.golden_table()["entries"]
+    return [entry for entry, found in made["entries"].items() if found != used.get(entry)]

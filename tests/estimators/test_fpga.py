@@ -282,7 +282,7 @@ def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
     assert device_kind.offers(some("replay_update", capacity=2_000_000), FPGA)
     large = device_kind.offers(some("replay_update", capacity=16_000_000), FPGA)
     assert large == ()
-    assert "the sum tree takes 15,625 memory blocks on chip" in repr(large)
+    assert "the sum tree takes 15,632 memory blocks on chip" in repr(large)
     uniform = some("replay_sample", capacity=50_000_000, prioritised=0)
     assert device_kind.offers(uniform, FPGA)
 

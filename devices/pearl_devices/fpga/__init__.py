@@ -17,7 +17,7 @@ from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedEr
 from pearl_devices.device_kind import Refused
 from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram
-from pearl_devices.fpga.logic import learner_entry, logic_misfit, tree_entry
+from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, tree_logic
 from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
@@ -207,18 +207,18 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     if is_released(device):
         return ""
     sizes: Sizes = []
-    entries: list[str] = []
+    logic: list[Logic] = []
     for kernel, variant, width in engines:
         if variant.startswith("array"):
             learner = learner_of(kernel, device, variant, width)
             sizes += learner_memories(learner)
-            entries.append(learner_entry(learner.shape, learner.action > 0))
+            logic.append(learner_logic(learner.shape, learner.action > 0))
         elif variant == "integer-tree" and kind_of(kernel).structure == "sample":
             tree = tree_engine(kernel, device)
             sizes += tree_memories(tree.capacity, tree.fanout)
-            entries.append(tree_entry(tree.fanout, tree.depth))
+            logic.append(tree_logic(tree.fanout, tree.depth))
     what = "all of them"
-    return misfit(sizes, on_chip(device), what) or logic_misfit(entries, device, what)
+    return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 
 
 def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design | None:

@@ -17,7 +17,7 @@ from pearl_devices.buffers import allocate
 from pearl_devices.fpga.bench import SETTINGS, batch_stream, parameters, rows_of, stream_of
 from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram, transfer
-from pearl_devices.fpga.logic import learner_entry
+from pearl_devices.fpga.logic import learner_logic
 from pearl_devices.fpga.program import Instruction
 from pearl_devices.fpga.resources import learner_memories, needs_of
 from pearl_devices.fpga.simulation import RTL, SOURCES
@@ -155,7 +155,7 @@ def readme(learner: LearnerProgram, sources: Sequence[str], numbers: Mapping[str
 
 Networks: {nets}; batch {learner.batch}{", double" if learner.double else ""}. Array of {n} × {n} float32
 multiply-accumulates, {p} lanes of Adam, {learner.blocks()} DSP blocks with hard float32 of latency {learner.shape.latency}.
-{needs_of(learner_entry(learner.shape, learner.action > 0), learner_memories(learner))}
+{needs_of(learner_logic(learner.shape, learner.action > 0), learner_memories(learner))}
 A gradient step takes {learner.cycles:,} cycles, {learner.beats} of them rows of the batch stream. No clock is promised:
 this was simulated, not placed and routed.
 

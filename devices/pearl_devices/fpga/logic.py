@@ -1,8 +1,8 @@
 """Registers and logic cells of the engines: a table of what yosys makes of the Verilog.
 
-`logic.json` has an entry for each size of an engine that plans choose from; `synthesis` makes it
-again. Blocks of float32 and memories are no part of an entry: `resources` counts both exactly.
-A delay line counts as registers, which is more than a tool needs that puts it into memory.
+`synthesis` makes the table, `logic.json`. Blocks of float32 and memories are no part of an entry:
+`resources` counts both exactly. A delay line counts as registers, which is more than a tool needs
+that puts it into memory. Cells are Intel's adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ from typing import Any, NamedTuple
 from pearl_devices.base import Device
 from pearl_devices.fpga.program import Shape
 
-UNITS = {"alms": "adaptive logic modules", "luts": "lookup tables of six inputs"}
-"""Figure of a part that counts its logic cells → their name: `alms` on an Intel part, each two
-small lookup tables or one of six inputs; `luts` on an AMD part. `registers` stands beside it."""
+CELLS = "adaptive logic modules"
 
 DEEPEST = {4: 6, 8: 7, 16: 6}
-"""Fan-out of a sum tree that plans choose from → levels of the largest one in the table: 2^24
-leaves, more than the memory of any part in the catalogue holds."""
+"""Fan-out of a sum tree that plans choose from → levels of the largest: 2^24 leaves, more than the
+memory of any part in the catalogue holds."""
 
 
 class Logic(NamedTuple):
-    """cells: logic cells of a unit of `UNITS`. registers: flip-flops."""
+    """cells: logic cells. registers: flip-flops. least: of a part of the engine, for the table has
+    no entry of the whole."""
 
     cells: int
     registers: int
+    least: bool = False
+
+    def text(self) -> str:
+        """For people."""
+        words = f"{self.cells:,} {CELLS} and {self.registers:,} registers"
+        return f"at least {words}" if self.least else words
 
 
 def learner_entry(shape: Shape, tanh: bool) -> str:
@@ -44,29 +49,49 @@ def tree_entry(fanout: int, depth: int) -> str:
 
 @cache
 def golden_table() -> dict[str, Any]:
-    """yosys: the version of the wheel. alms, luts: entry → [cells, registers]."""
+    """yosys: the version of the wheel. entries: name → [cells, registers]."""
     text = files("pearl_devices.fpga").joinpath("logic.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
 
 
-def logic_of(entry: str, unit: str) -> Logic | None:
-    """What an entry takes in a unit of `UNITS`; None where the table has no such entry."""
-    found = golden_table()[unit].get(entry)
+def logic_of(entry: str) -> Logic | None:
+    """An entry of the table; None where it has none."""
+    found = golden_table()["entries"].get(entry)
     return Logic(*found) if found else None
 
 
-def logic_misfit(entries: Sequence[str], device: Device, what: str) -> str:
+def learner_logic(shape: Shape, tanh: bool) -> Logic:
+    """Of a learner; of its elements and lanes alone where the table has no entry of the whole."""
+    if whole := logic_of(learner_entry(shape, tanh)):
+        return whole
+    element, lane = logic_of("element"), logic_of("lane")
+    assert element
+    assert lane
+    parts = [
+        shape.array**2 * e + shape.lanes * x for e, x in zip(element[:2], lane[:2], strict=True)
+    ]
+    return Logic(*parts, least=True)
+
+
+def tree_logic(fanout: int, depth: int) -> Logic:
+    """Of a sum tree; of its lower levels alone where the table has no entry of the whole."""
+    for levels in range(depth, 0, -1):
+        if found := logic_of(tree_entry(fanout, levels)):
+            return found._replace(least=levels < depth)
+    return Logic(0, 0, least=True)
+
+
+def logic_misfit(engines: Sequence[Logic], device: Device, what: str) -> str:
     """Why the logic of engines finds no room; empty where it does, or where the part gives no
-    figure of its logic cells."""
-    for unit, name in UNITS.items():
-        if unit not in device.figures:
-            continue
-        needs = [need for entry in entries if (need := logic_of(entry, unit))]
-        cells, registers = sum(n.cells for n in needs), sum(n.registers for n in needs)
-        given = (unit, name, cells), ("registers", "registers", registers)
-        for figure, words, count in given:
-            limit = device.figures.get(figure)
-            if limit is not None and count > limit:
-                return f"{what} needs {count:,} {words}, has {limit:,.0f}"
+    figure of its logic (alms, registers)."""
+    least = "at least " if any(e.least for e in engines) else ""
+    needs = (
+        ("alms", CELLS, sum(e.cells for e in engines)),
+        ("registers", "registers", sum(e.registers for e in engines)),
+    )
+    for figure, words, need in needs:
+        limit = device.figures.get(figure)
+        if limit is not None and need > limit:
+            return f"{what} needs {least}{need:,} {words}, has {limit:,.0f}"
     return ""

@@ -13,12 +13,11 @@ from pearl_devices.base import Device, FigureError
 from pearl_devices.fpga.learner import LearnerProgram
 from pearl_devices.fpga.logic import (
     DEEPEST,
-    UNITS,
+    Logic,
     golden_table,
-    learner_entry,
+    learner_logic,
     logic_misfit,
-    logic_of,
-    tree_entry,
+    tree_logic,
 )
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
@@ -31,8 +30,6 @@ LEAF_BITS = 20
 TREE_WIDTH = 1
 """Width of the mode of a tree: the engine takes no DSP block, and a mode has a width of 1 at
 least."""
-
-NOT_COUNTED = "The table has no entry of its logic; `pearl rtl --resources` makes the table again."
 
 RELEASED_DSP_PER_LEVEL = 2  # as in PEARL's released model: an adder and a comparator a level
 
@@ -147,9 +144,9 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
 def learner_misfit(learner: LearnerProgram, device: Device) -> str:
     """Why the memories or the logic of a learner find no room; empty where they do."""
     what = f"array{learner.shape.array}"
-    entry = learner_entry(learner.shape, learner.action > 0)
+    logic = learner_logic(learner.shape, learner.action > 0)
     return misfit(learner_memories(learner), on_chip(device), what) or logic_misfit(
-        [entry], device, what
+        [logic], device, what
     )
 
 
@@ -167,8 +164,8 @@ class TreeEngine:
             most = self.fanout ** DEEPEST[self.fanout]
             return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
         what, sizes = "the sum tree", tree_memories(self.capacity, self.fanout)
-        entry = tree_entry(self.fanout, self.depth)
-        return misfit(sizes, on_chip(device), what) or logic_misfit([entry], device, what)
+        logic = tree_logic(self.fanout, self.depth)
+        return misfit(sizes, on_chip(device), what) or logic_misfit([logic], device, what)
 
 
 def tree_engines(kernel: Kernel) -> list[TreeEngine]:
@@ -203,17 +200,14 @@ def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
     raise FigureError(reasons[0])
 
 
-def needs_of(entry: str, memories: Sizes) -> str:
+def needs_of(logic: Logic, memories: Sizes) -> str:
     """What a design takes beside blocks of float32, for people."""
     bits = sum(count * words * width for count, words, width in memories)
-    counted = [
-        f"{found.cells:,} {name} and {found.registers:,} registers"
-        for unit, name in UNITS.items()
-        if (found := logic_of(entry, unit))
-    ]
     number = sum(count for count, _, _ in memories)
-    logic = f"Logic, by yosys {golden_table()['yosys']} without memories: {', or '.join(counted)}."
-    return f"Memories: {number:,}, of {bits:,} bits in all. {logic if counted else NOT_COUNTED}"
+    return (
+        f"Memories: {number:,}, of {bits:,} bits in all. Logic without them, by yosys "
+        f"{golden_table()['yosys']}: {logic.text()}."
+    )
 
 
 def released_tree_width(kernel: Kernel) -> int:

