@@ -105,9 +105,9 @@ PART = {
 UPDATE = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=32, steps=1, double=1)
 
 
-def part(**figures: float) -> Device:
+def part(width: int = 4510, **figures: float) -> Device:
     return Device(
-        "fpga", "fpga", width=4510, width_unit="pe", memory_bytes_per_s=77e9, simulated=True,
+        "fpga", "fpga", width=width, width_unit="pe", memory_bytes_per_s=77e9, simulated=True,
         figures={**PART, **figures},
     )  # fmt: skip
 
@@ -116,12 +116,13 @@ def part(**figures: float) -> Device:
     ("figure", "words"), [("alms", "adaptive logic modules"), ("registers",) * 2]
 )
 def test_a_learner_that_does_not_fit_names_resource_need_and_limit(figure, words):
-    """The smallest learner is what a part has room for, or lacks one cell or register for."""
+    """The smallest learner, on a part with DSP blocks for no other."""
+    blocks = 8 * 8 + 11 * 2 + 8 + 6
     need = logic.logic_of(learner_entry(Shape(8, 2), tanh=False))
     assert need is not None
     count = need.cells if figure == "alms" else need.registers
-    assert ("array8", 8 * 8 + 11 * 2 + 8 + 6) in device_kind.offers(UPDATE, part(**{figure: count}))
-    short = device_kind.offers(UPDATE, part(**{figure: count - 1}))
+    assert device_kind.offers(UPDATE, part(blocks, **{figure: count})) == (("array8", blocks),)
+    short = device_kind.offers(UPDATE, part(blocks, **{figure: count - 1}))
     assert short == ()
     assert f"array8 needs {count:,} {words}, has {count - 1:,}" in repr(short)
 

@@ -68,10 +68,12 @@ def learner_logic(shape: Shape, tanh: bool) -> Logic:
     element, lane = logic_of("element"), logic_of("lane")
     assert element
     assert lane
-    parts = [
-        shape.array**2 * e + shape.lanes * x for e, x in zip(element[:2], lane[:2], strict=True)
-    ]
-    return Logic(*parts, least=True)
+    n, p = shape.array**2, shape.lanes
+    cells, registers = (
+        n * element.cells + p * lane.cells,
+        n * element.registers + p * lane.registers,
+    )
+    return Logic(cells, registers, least=True)
 
 
 def tree_logic(fanout: int, depth: int) -> Logic:
