@@ -1,5 +1,6 @@
 """What the README and the examples show works as printed."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import pearl
+from tests import notebooks
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/design.md"])
-def test_the_lines_of_python_run(document, tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+def test_the_lines_of_python_run(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert "steps=50_000" in code
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     shorter = code.replace("steps=50_000", "steps=2_000")
@@ -143,7 +144,6 @@ DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 CODE = {
     "README.md": "tests/test_docs.py",
-    "docs/design.md": "tests/test_docs.py",
     "docs/tutorials/own_environment.md": "tests/test_docs.py",
     "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
@@ -156,14 +156,32 @@ CODE = {
 """Page → the test that runs its blocks of Python, or the reason why none does."""
 
 
+YAML = {
+    "README.md": "tests/test_docs.py",
+    "docs/cluster.md": "tests/spec/test_platforms.py",
+    "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
+    "docs/own_device.md": "tests/devices/test_device_kinds.py",
+    "docs/rollouts.md": "tests/algorithms/test_returns.py",
+    "docs/tutorials/own_environment.md": "tests/test_docs.py",
+}
+"""Page → the test that reads its blocks of YAML."""
+
+TYPED = {"pearl", "python", "python3", "pip", "pytest", "ray", "export"}
+"""First words of commands in blocks. Of `pearl` and `python -m` a test reads the whole line."""
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_of_a_page_runs_or_has_a_reason(page):
     name = str(page.relative_to(ROOT))
-    text = page.read_text()
-    assert ("```python" in text) == (name in CODE), name
-    where = CODE.get(name, "a reason")
-    if where.endswith(".py"):
-        assert page.name in (ROOT / where).read_text(), where
+    languages = {language for language, _ in BLOCK.findall(page.read_text())}
+    assert languages <= {"", "bash", "json", "python", "yaml"}
+    for language, table in (("python", CODE), ("yaml", YAML)):
+        assert (language in languages) == (name in table), name
+        where = table.get(name, "a reason")
+        if where.endswith(".py"):
+            assert page.name in (ROOT / where).read_text(), where
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -173,10 +191,33 @@ def test_commands_of_a_page_exist_with_these_options(page):
     from pearl.cli import app
 
     group = typer.main.get_command(app)
-    for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+    for language, block in BLOCK.findall(page.read_text()):
+        if language == "json":
+            json.loads(block)
+        if language not in ("", "bash"):
+            continue
         for line in re.findall(r"^(?:\$ )?pearl (.+)$", block, re.MULTILINE):
             command, *words = shlex.split(line, comments=True)
             group.commands[command].make_context(command, words)  # raises on an unknown option
+        for module in re.findall(r"^(?:\w+=\S+ )*python -m ([\w.]+)", block, re.MULTILINE):
+            assert there(module.split(".")), module
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_without_a_language_are_commands_or_what_they_print(page):
+    for language, block in BLOCK.findall(page.read_text()):
+        first = block.lstrip("$ ").split(maxsplit=1)[0]
+        shown = str(page.relative_to(ROOT)), first
+        assert language or first in TYPED or shown in SHOWN, shown
+
+
+SHOWN = {
+    ("docs/tutorials/first_run.md", "dqn_cartpole:"): "the report that `pearl train` printed",
+    ("docs/design.md", "pyproject.toml"): "folders; tests/test_layering.py holds the order",
+    ("docs/fpga.md", "batch"): "a drawing of the engines",
+    ("docs/own_algorithm.md", "network:"): "a key of a spec, shown alone",
+}
+"""(page, first word) of a block that is no command → what the block is."""
 
 
 @pytest.mark.slow
@@ -198,3 +239,45 @@ def test_the_tutorial_of_an_own_environment_trains(tmp_path):
         [sys.executable, "policy.py"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert shown.stdout.strip() == "1"
+
+
+NOTEBOOKS = sorted(notebooks.FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_is_small_and_was_executed_in_order(file):
+    text = file.read_text()
+    assert len(text) < 100_000
+    assert not re.search(r"/(work|root|home|tmp)/[a-z]", text)
+    cells = notebooks.code_cells(file)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(o["output_type"] != "error" for cell in cells for o in cell["outputs"])
+    for cell in cells:
+        compile(cell["source"], file.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_the_code_of_a_notebook_runs(file, tmp_path, monkeypatch, capsys):
+    """From data sheets it prints what the notebook has; on this host other figures."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for cell in notebooks.code_cells(file):
+        exec(compile(cell["source"], file.name, "exec"), names)
+        told = capsys.readouterr().out
+        if file.stem == "other_machine":
+            assert told == notebooks.printed(cell)
+        else:
+            assert told.count("\n") == notebooks.printed(cell).count("\n")
+
+
+def test_the_drawing_of_the_model_moves_without_a_script_and_has_a_text_alternative():
+    from xml.etree import ElementTree
+
+    text = (ROOT / "docs/dataflow.svg").read_text()
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
+    assert {"title", "desc", "style"} <= tags
+    assert not {"script", "image", "foreignObject"} & tags
+    assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert all(f"({what})" in text for what in
+               ("prefers-color-scheme: dark", "prefers-reduced-motion: reduce"))  # fmt: skip

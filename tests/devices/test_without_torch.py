@@ -44,6 +44,16 @@ def test_native_kernels_train_to_the_same_bits_without_torch():
     assert len(digests) == 1
 
 
+@pytest.mark.slow
+def test_dqn_on_cartpole_reaches_its_return_without_torch():
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.modules['torch'] = None; import pearl; "
+         "run = pearl.compile('dqn_cartpole').train(); print(run.returns['eval_mean'])"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert float(ran.stdout) >= 475
+
+
 def test_a_cpu_without_torch_offers_no_variant_of_torch(no_torch: None):
     update = dqn_kernels()[4]
     with_torch = replace(cpu(), figures={})

@@ -28,7 +28,7 @@ from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
-from pearl.solvers.orders.lane_sequencing import MANY, OrderResult, best_orders
+from pearl.solvers.orders.lane_sequencing import OrderResult, best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -36,6 +36,10 @@ from pearl.time_limit import OutOfTimeError, extended, within
 ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
 where the period form has not proven the best plan by then (assumed)."""
+
+AHEAD = 64
+"""Firings of a search space with cycles from which on that search comes before the period form. The
+period form proves most smaller spaces within seconds (assumed)."""
 
 STEPPED = 0.6
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
@@ -135,7 +139,7 @@ class _Branches:
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
-        if any(len(self.spaces[i].expansion.nodes) >= MANY for i in self._loops):
+        if any(len(self.spaces[i].expansion.nodes) >= AHEAD for i in self._loops):
             self._overlap()
         self._anneal()
         if self._loops:

@@ -52,10 +52,12 @@ def best_orders(
     below_s: float = math.inf,
     deadline: float = math.inf,
     nodes: int = NODES,
+    effort: float = 1.0,
 ) -> OrderResult:
     """Orders of least period. Orders that are not below below_s need not be told apart.
 
-    deadline: in `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
+    nodes: searched at most. effort: share of the usual steps of modulo schedules. deadline: in
+    `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
     period_s when the search finished, or is at least below_s when it finished without finding
     anything below.
     """
@@ -68,18 +70,20 @@ def best_orders(
 
     with suppress(OutOfTimeError), within(deadline):
         if many and is_open():
-            orders, period = _modulo_orders(timing, orders, period)
+            orders, period = _modulo_orders(timing, orders, period, effort)
         if is_open():
             orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
         if not many and is_open():
-            orders, period = _modulo_orders(timing, orders, period)
+            orders, period = _modulo_orders(timing, orders, period, effort)
     return OrderResult(orders, period, min(bound, period))
 
 
-def _modulo_orders(timing: TimedGraph, orders: Orders, period: float) -> tuple[Orders, float]:
+def _modulo_orders(
+    timing: TimedGraph, orders: Orders, period: float, effort: float
+) -> tuple[Orders, float]:
     from pearl.solvers.orders.search import modulo_orders
 
-    return modulo_orders(timing, (orders, period))
+    return modulo_orders(timing, (orders, period), effort=effort)
 
 
 def no_order_below(timing: TimedGraph, period_s: float, nodes: int) -> bool:

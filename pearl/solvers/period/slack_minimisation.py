@@ -38,6 +38,9 @@ REORDERED = 24
 NODES = 60
 """Searched nodes of one such vector at most."""
 
+EFFORT = 0.05
+"""Share of the usual steps of modulo schedules where orders only have to be as good (assumed)."""
+
 SMALLER = 10
 """Smaller slack vectors at most for which everything is solved again (assumed)."""
 
@@ -82,7 +85,8 @@ def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
         sought += 1
         if sought > REORDERED:
             raise _EnoughError
-        ordered = best_orders(timed, below_s=most * (1 + _SAME), nodes=NODES)
+        below_s = most * (1 + _SAME)
+        ordered = best_orders(timed, below_s=below_s, nodes=NODES, effort=EFFORT)
         if ordered.period_s <= most:
             return _Trial((trial, ordered.orders))
         return _Trial(mends=tuple(caps), unknown=ordered.bound_s <= most)

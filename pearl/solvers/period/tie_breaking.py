@@ -21,7 +21,12 @@ from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, cost_of, space_of
 from pearl.solvers.orders.lane_sequencing import best_orders
-from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens, taken_slack
+from pearl.solvers.period.slack_minimisation import (
+    EFFORT,
+    fewest_of_all,
+    fewest_tokens,
+    taken_slack,
+)
 from pearl.time_limit import OutOfTimeError
 
 MERGED = 24
@@ -69,7 +74,8 @@ def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
             if tries > MERGED:
                 return found
             timed = build_timed_graph(merged)
-            ordered = best_orders(timed, below_s=found.period_s * (1 + SAME), nodes=NODES)
+            below_s = found.period_s * (1 + SAME)
+            ordered = best_orders(timed, below_s=below_s, nodes=NODES, effort=EFFORT)
             cost, paced = cost_of(problem, merged, ordered.period_s)
             if cost <= found.cost * (1 + SAME):
                 bound = replace(ordered, bound_s=min(found.ordered.bound_s, ordered.period_s))
