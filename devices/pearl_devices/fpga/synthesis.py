@@ -29,6 +29,8 @@ COMMAND = (
 )
 """How yosys maps a design to cells. Lookup tables are mapped by `abc`: the mapping that the command
 chooses by itself takes five times as long."""
+TIME_LIMIT_S = 4 * 3600.0
+"""Of one entry; the largest takes many minutes of a CPU."""
 HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
 
 
@@ -81,6 +83,7 @@ def synthesised(module: Module) -> Logic:
             + COMMAND.format(top=top)
             + f"\ntee -o cells.json stat -json -top {top}\n",
             folder,
+            TIME_LIMIT_S,
         )
         text = (folder / "cells.json").read_text(encoding="utf-8")
         lines = (folder / "lines.txt").read_text(encoding="utf-8")
