@@ -38,6 +38,7 @@ __all__ = [
     "fields",
     "initial_values",
     "interface",
+    "offline_options",
     "options",
     "spaces",
     "undotted",

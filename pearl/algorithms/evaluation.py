@@ -9,6 +9,7 @@ from pearl.algorithms.environments import asked, normalised
 from pearl.algorithms.interface import interface_of
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Kernel
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.evaluation import evaluation
 
 if TYPE_CHECKING:
@@ -20,17 +21,22 @@ own, where the spec names none (assumed)."""
 
 
 def acting_of(graph: TaskGraph) -> Kernel:
-    """The kernel that acts in training, with what stands between it and the environments.
+    """The kernel that acts in training, with what stands between it and the environments; of a loop
+    that does not act, the one that its policy acts by (`KernelKind.policy`).
 
     Raises:
         SpecError: a kernel of the user's own there cannot be part of a policy.
     """
+    for task in graph.tasks:
+        if acts_by := kind_of(task.kernel).policy:
+            return acts_by(task.kernel)
     return replace(graph.task("inference").kernel, interface=interface_of(graph))
 
 
 def acting_if_any(graph: TaskGraph) -> Kernel | None:
-    """As `acting_of`; None in a graph without a task that acts."""
-    return acting_of(graph) if any(t.name == "inference" for t in graph.tasks) else None
+    """As `acting_of`; None in a graph without a task that acts, or writes such a policy."""
+    found = any(t.name == "inference" or kind_of(t.kernel).policy for t in graph.tasks)
+    return acting_of(graph) if found else None
 
 
 def task_of(system: System, graph: TaskGraph) -> Task | None:

@@ -36,6 +36,7 @@ from pearl.algorithms.fields import (
     Width,
 )
 from pearl.algorithms.learning_rates import LearningRate, RateSchedule
+from pearl.algorithms.offline_options import Offline, find_online_options
 from pearl.algorithms.spaces import Spaces
 
 STRICT = fields.STRICT
@@ -310,6 +311,10 @@ class TabularOptions(Acting):
     exploration: EpsilonGreedy = Field(
         default_factory=EpsilonGreedy, description="Share of random actions."
     )
+    offline: Offline | None = Field(default=None, description="Learn from a log of transitions.")
+
+    def disagreements(self) -> Iterator[Disagreement]:
+        return iter(()) if self.offline is None else find_online_options(self)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -38,6 +38,8 @@ Structure = Literal[
     "store",  # stores a vector step in a rollout
     "advantages",  # judges a rollout: a forward pass, then a trace backwards in time
     "table",  # reads or writes entries of a table
+    "sweep",  # goes over a log of transitions, a table for each chunk of it
+    "average",  # averages tables and hands the mean back to each
     "copy",  # copies parameters
     "evaluation",  # plays greedy episodes
     "fused",  # several kinds in one call
@@ -175,6 +177,8 @@ class KernelKind:
     per_copy: arrays of which every copy of a task that is split has its own.
     per_group: arrays of which every group of environments has its own.
     repeatable: a firing that was cut off can be done again from what it reads.
+    policy: of one that writes the policy of a loop that does not act, kernel → the one that acts in
+        evaluation.
     side: `acts` or `learns` where it belongs to one side of the loop and can be timed beside the
         other side; else empty.
     stochastic: it draws random numbers, other than to explore.
@@ -217,6 +221,7 @@ class KernelKind:
     per_copy: tuple[str, ...] = ()
     per_group: tuple[str, ...] = ()
     repeatable: bool = False
+    policy: Callable[[Kernel], Kernel] | None = None
     side: Literal["acts", "learns", ""] = ""
     stochastic: bool = False
     parts: Callable[[Kernel], Parts] = none

@@ -217,7 +217,8 @@ def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
 DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     f"{kind.name} {how}".rstrip(): (_drawing(kind)[0], kind, how)
     for kind in KINDS.values()
-    if kind.structure not in ("own", "shared", "evaluation")  # timed; by what its firings cost
+    if kind.structure
+    not in ("own", "shared", "sweep", "average", "evaluation")  # timed; by firings
     for how in _drawing(kind)[1]
 }
 """Family → the function that draws a kernel of it, its kind, and its difference from others of the

@@ -1,0 +1,197 @@
+"""Task graph, first values and logs of tabular algorithms that learn from a log of transitions.
+
+An iteration is `limits.averaging` sweeps over the log (task update) and one average of the tables
+of all chunks (task average). The edge from average to update holds as many tokens as an iteration
+has sweeps. Env steps count the transitions that sweeps visit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl.errors import SpecError
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl_devices import Buffers, kernel
+from pearl_devices.kernels.offline import table_bytes
+
+if TYPE_CHECKING:
+    from pearl.spec.system import System
+
+Log = dict[str, npt.NDArray[Any]]
+"""Field of a transition → array (N,): state, action, next_state and, where known, next_action are
+whole numbers, terminated is 0 or 1."""
+
+FIELDS = ("state", "action", "reward", "next_state", "terminated")
+ORDERS = ("seq", "str", "ran")
+MOST = 2**31 - 1
+"""The largest number of an int32."""
+
+
+def build(name: str, system: System) -> TaskGraph:
+    """The graph of one algorithm, whose sweep is offline.<name>.
+
+    Raises:
+        SpecError: the log cannot be read, does not fit the environment, or is shorter than chunks.
+    """
+    a, env, sweeps = system.algorithm, system.env, system.limits.averaging
+    offline = a.offline
+    rows = offline.collect or len(_of_file(name, system)["state"])
+    rows -= rows % offline.chunks
+    sizes = {"states": env.states, "actions": env.actions, "obs": 1, "act": 0, "batch": rows}
+    sizes |= {"chunks": offline.chunks, "bits": offline.bits, "order": ORDERS.index(offline.order)}
+    sweep, average = kernel(f"offline.{name}", sizes), kernel("offline.average", sizes)
+    tables = float(offline.chunks * table_bytes(average))
+    return TaskGraph(
+        name,
+        (
+            Task("update", sweep, reads=("log",), writes=("tables",)),
+            Task("average", average, writes=("tables",)),
+        ),
+        (
+            Edge("update", "average", 1, sweeps),
+            Edge("average", "update", sweeps, 1, tokens_seq=sweeps),
+            Edge("update", "update", tokens_seq=1),
+        ),
+        states={"log": 21.0 * rows, "tables": tables + 2 * table_bytes(average)},
+        env_steps=sweeps * rows,
+        updates=sweeps,
+        batch=rows,
+    )
+
+
+def initialise(buffers: Buffers, system: System, seed: int) -> None:
+    """Fill the arrays of a fresh run: the log, the tables and every constant.
+
+    Raises:
+        SpecError: numbers of the log do not fit a table of int32.
+    """
+    a = system.algorithm
+    if a.offline.data is not None:
+        log = _of_file(a.name, system)
+    else:
+        env_args = tuple(sorted(system.env.args.items()))
+        log = collected(system.env.id, env_args, a.offline.collect, seed)
+    scale = 2.0**a.offline.bits
+    if a.offline.bits:
+        _check_scale(a, log["reward"])
+    for field, numbers in log.items():
+        array = buffers[f"log.{field}"]
+        times = scale if field == "reward" else 1.0
+        scaled = numbers[: len(array)] * times
+        array[:] = np.rint(scaled) if array.dtype.kind == "i" else scaled
+    start = np.float64(a.initial_value) * scale
+    buffers["learner.tables"][:] = np.rint(start) if a.offline.bits else start
+    buffers["policy.q"][:] = a.initial_value
+    buffers["hyper.lr.q"][:] = a.learning_rate
+    buffers["hyper.discount"][:] = a.discount
+
+
+def _check_scale(a: Any, reward: npt.NDArray[Any]) -> None:
+    """Raise SpecError unless every number that learning can reach fits an int32.
+
+    A value lies between the first one and the least and largest discounted sums of rewards, since
+    a step size of at most 1 keeps it between its target and itself.
+    """
+    least, most = float(reward.min()), float(reward.max())
+    largest = max(abs(least), abs(most)) / (1 - a.discount)
+    largest = max(largest, abs(a.initial_value))
+    if largest * a.offline.scale + a.offline.scale > MOST:
+        fits = 2 ** int(np.floor(np.log2(MOST / (largest + 1))))
+        way = f"take scale {fits} or less" if fits > 1 else "scale the rewards down"
+        raise SpecError(
+            f"algorithm.offline.scale: given {a.offline.scale}; rewards from {least:g} to {most:g} "
+            f"and discount {a.discount} allow values up to {largest:g}, whose scaled number "
+            f"exceeds the largest int32, {MOST}: {way}, or format fp32"
+        )
+
+
+# Logs
+
+
+@lru_cache(maxsize=1)
+def collected(program: str, args: tuple[tuple[str, Any], ...], count: int, seed: int) -> Log:
+    """The log of `count` env steps of one environment under evenly drawn actions.
+
+    The action after the end of an episode is drawn too: sarsa needs one where it was truncated.
+    """
+    from pearl_devices.primitives.envs.gym_make import make
+    from pearl_devices.primitives.math.rng import key
+
+    made = make(program, dict(args), 1)
+    env: Any = made[0] if isinstance(made, list) else made
+    first, start = int(env.action_space.start), int(env.observation_space.start)
+    draws = np.random.default_rng(key(seed, "log"))
+    actions = draws.integers(0, env.action_space.n, count + 1)
+    found: Log = {field: np.zeros(count, np.int64) for field in ("state", "next_state")}
+    found["reward"], found["terminated"] = np.zeros(count), np.zeros(count, np.bool_)
+    state, _ = env.reset(seed=key(seed, "log of environment") >> 33)
+    for i in range(count):
+        ahead, reward, terminated, truncated, _ = env.step(first + actions[i])
+        found["state"][i], found["next_state"][i] = state - start, ahead - start
+        found["reward"][i], found["terminated"][i] = reward, terminated
+        state = env.reset()[0] if terminated or truncated else ahead
+    env.close()
+    return {**found, "action": actions[:-1], "next_action": actions[1:]}
+
+
+def _of_file(name: str, system: System) -> Log:
+    """The log of `algorithm.offline.data`, checked.
+
+    Raises:
+        SpecError: it cannot be read, or does not fit the environment; the text says how.
+    """
+    offline, env = system.algorithm.offline, system.env
+    where = f"algorithm.offline.data: {offline.data}"
+    try:
+        log = _read(offline.data, Path(offline.data).stat().st_mtime_ns)
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise SpecError(
+            f"{where}: {error}; a .npz file with {', '.join(FIELDS)} is needed"
+        ) from None
+    needed = (*FIELDS, "next_action") if name == "sarsa" else FIELDS
+    if missing := [field for field in needed if field not in log]:
+        raise SpecError(f"{where}: it lacks {', '.join(missing)}; {name} needs {', '.join(needed)}")
+    log = {field: log[field] for field in (*FIELDS, "next_action") if field in log}
+    shapes = {field: numbers.shape for field, numbers in log.items()}
+    if len({*shapes.values()}) > 1 or len(shapes["state"]) != 1:
+        raise SpecError(
+            f"{where}: its arrays have shapes {shapes}; all need one axis of one length"
+        )
+    for field, numbers in log.items():
+        if numbers.dtype.kind not in ("f" if field == "reward" else "iub") + "iu":
+            raise SpecError(
+                f"{where}: {field} is {numbers.dtype}; numbers are needed, whole but for rewards"
+            )
+    if len(log["state"]) < offline.chunks:
+        raise SpecError(
+            f"{where}: it has {len(log['state'])} transitions, and algorithm.offline.chunks is "
+            f"{offline.chunks}: each chunk needs one; take fewer chunks, or a longer log"
+        )
+    if not np.isfinite(log["reward"]).all():
+        raise SpecError(f"{where}: a reward is not finite; give finite rewards")
+    limits = {"state": env.states, "next_state": env.states}
+    limits |= {"action": env.actions, "next_action": env.actions}
+    for field, numbers in log.items():
+        allowed = limits.get(field, 0)
+        if allowed and not (numbers.min() >= 0 and numbers.max() < allowed):
+            noun = "states" if "state" in field else "actions"
+            raise SpecError(
+                f"{where}: {field} has numbers from {numbers.min()} to {numbers.max()}; the table "
+                f"of {env.id} has {noun} 0 to {allowed - 1}: log {noun} of this environment, "
+                "counted from 0"
+            )
+    return log
+
+
+@lru_cache(maxsize=1)
+def _read(path: str, modified_ns: int) -> Log:
+    """The arrays of a file, read once for each time that it was modified."""
+    with np.load(path, allow_pickle=False) as file:
+        if not hasattr(file, "files"):
+            raise ValueError("it holds one array")
+        return {field: file[field] for field in file.files}
