@@ -78,6 +78,11 @@ def find_online_options(options: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     if options.learning_rate_power:
         what = f"given {options.learning_rate_power}; learning from a log has a constant step size"
         yield ("learning_rate_power",), f"{what}: leave it out"
+    if offline.bits and options.learning_rate * offline.scale < 1:
+        what = (
+            f"given {options.learning_rate}; in int32 tables of scale {offline.scale} it is below"
+        )
+        yield ("learning_rate",), f"{what} one unit: raise one of the two, or take format fp32"
     if offline.bits and options.discount >= 1:
         what = f"given {options.discount}; int32 tables need a discount below 1, which bounds them"
         yield ("discount",), f"{what}: lower it, or take format fp32"

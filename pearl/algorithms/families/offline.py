@@ -7,7 +7,7 @@ has sweeps. Env steps count the transitions that sweeps visit.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,22 +92,28 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 
 
 def _check_scale(a: Any, reward: npt.NDArray[Any]) -> None:
-    """Raise SpecError unless every number that learning can reach fits an int32.
-
-    A value lies between the first one and the least and largest discounted sums of rewards, since
-    a step size of at most 1 keeps it between its target and itself.
-    """
+    """Raise SpecError unless every number that learning can reach fits an int32."""
     least, most = float(reward.min()), float(reward.max())
-    largest = max(abs(least), abs(most)) / (1 - a.discount)
-    largest = max(largest, abs(a.initial_value))
-    if largest * a.offline.scale + a.offline.scale > MOST:
-        fits = 2 ** int(np.floor(np.log2(MOST / (largest + 1))))
-        way = f"take scale {fits} or less" if fits > 1 else "scale the rewards down"
+    reach = partial(_largest, a, max(abs(least), abs(most)))
+    if reach(a.offline.scale) > MOST:
+        fits = next((2**bits for bits in range(30, 0, -1) if reach(2**bits) <= MOST), None)
+        way = f"take scale {fits}, or" if fits else "scale the rewards down, or take"
         raise SpecError(
-            f"algorithm.offline.scale: given {a.offline.scale}; rewards from {least:g} to {most:g} "
-            f"and discount {a.discount} allow values up to {largest:g}, whose scaled number "
-            f"exceeds the largest int32, {MOST}: {way}, or format fp32"
+            f"algorithm.offline.scale: given {a.offline.scale}; with rewards from {least:g} to "
+            f"{most:g} and discount {a.discount} a table may reach {reach(a.offline.scale):.4g}, "
+            f"above the largest int32, {MOST}: {way} format fp32"
         )
+
+
+def _largest(a: Any, reward: float, scale: int) -> float:
+    """The largest number that a table of int32 can reach.
+
+    A step size of at most 1 keeps a value between its target and itself, so no value passes the
+    first one and the discounted sum of the largest reward. One more unit is left for rounding.
+    """
+    discount = np.rint(a.discount * scale) / scale
+    value = reward / (1 - discount) if discount < 1 else np.inf
+    return float(scale * (max(value, abs(a.initial_value)) + 1))
 
 
 # Logs
@@ -191,7 +197,8 @@ def _of_file(name: str, system: System) -> Log:
 @lru_cache(maxsize=1)
 def _read(path: str, modified_ns: int) -> Log:
     """The arrays of a file, read once for each time that it was modified."""
-    with np.load(path, allow_pickle=False) as file:
-        if not hasattr(file, "files"):
-            raise ValueError("it holds one array")
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, np.lib.npyio.NpzFile):
+        raise ValueError("it holds one array")
+    with found as file:
         return {field: file[field] for field in file.files}
