@@ -1,5 +1,6 @@
 """What the README and the examples show works as printed."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -155,14 +156,31 @@ CODE = {
 """Page → the test that runs its blocks of Python, or the reason why none does."""
 
 
+YAML = {
+    "README.md": "tests/test_docs.py",
+    "docs/cluster.md": "tests/spec/test_platforms.py",
+    "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
+    "docs/own_device.md": "tests/devices/test_device_kinds.py",
+    "docs/tutorials/own_environment.md": "tests/test_docs.py",
+}
+"""Page → the test that reads its blocks of YAML."""
+
+TYPED = {"pearl", "python", "python3", "pip", "pytest", "ray", "export"}
+"""First words of commands in blocks. Of `pearl` and `python -m` a test reads the whole line."""
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_of_a_page_runs_or_has_a_reason(page):
     name = str(page.relative_to(ROOT))
-    text = page.read_text()
-    assert ("```python" in text) == (name in CODE), name
-    where = CODE.get(name, "a reason")
-    if where.endswith(".py"):
-        assert page.name in (ROOT / where).read_text(), where
+    languages = {language for language, _ in BLOCK.findall(page.read_text())}
+    assert languages <= {"", "bash", "json", "python", "yaml"}
+    for language, table in (("python", CODE), ("yaml", YAML)):
+        assert (language in languages) == (name in table), name
+        where = table.get(name, "a reason")
+        if where.endswith(".py"):
+            assert page.name in (ROOT / where).read_text(), where
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -172,10 +190,33 @@ def test_commands_of_a_page_exist_with_these_options(page):
     from pearl.cli import app
 
     group = typer.main.get_command(app)
-    for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+    for language, block in BLOCK.findall(page.read_text()):
+        if language == "json":
+            json.loads(block)
+        if language not in ("", "bash"):
+            continue
         for line in re.findall(r"^(?:\$ )?pearl (.+)$", block, re.MULTILINE):
             command, *words = shlex.split(line, comments=True)
             group.commands[command].make_context(command, words)  # raises on an unknown option
+        for module in re.findall(r"^(?:\w+=\S+ )*python -m ([\w.]+)", block, re.MULTILINE):
+            assert there(module.split(".")), module
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_without_a_language_are_commands_or_what_they_print(page):
+    for language, block in BLOCK.findall(page.read_text()):
+        first = block.lstrip("$ ").split(maxsplit=1)[0]
+        shown = str(page.relative_to(ROOT)), first
+        assert language or first in TYPED or shown in SHOWN, shown
+
+
+SHOWN = {
+    ("docs/tutorials/first_run.md", "dqn_cartpole:"): "the report that `pearl train` printed",
+    ("docs/design.md", "pyproject.toml"): "folders; tests/test_layering.py holds the order",
+    ("docs/fpga.md", "batch"): "a drawing of the engines",
+    ("docs/own_algorithm.md", "network:"): "a key of a spec, shown alone",
+}
+"""(page, first word) of a block that is no command → what the block is."""
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ PARTS = {
     "placement": "RL loops of language models on groups of GPUs",
     "layers": "published placements of layers", "speed": "small problems to proof",
     "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
+    "methods": "list schedulers beside each other",
     "dense": "a thousand tasks with many copies", "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
     "pipelines": "training of pipelines with micro-batches in flight",

@@ -170,3 +170,61 @@ def large(
         for k, d in enumerate(places)
     ]
     return graph, CostTable(Platform("star", tuple(found), tuple(links)), tuple(table))
+
+
+def blocks(
+    subject: str, count: int, devices: int, *, bytes_per_s: float = 1e9
+) -> tuple[TaskGraph, CostTable]:
+    """A product of arrays that are partitioned by rows, on equal devices joined in pairs.
+
+    A row block of X has 64 MB, one of y 0.5 MB, a partial result 4 MB, weights 64 kB; a task takes
+    a second for 4 GB of what it reads and writes (assumed). Partial results are added in pairs.
+
+    subject: `product`, Xᵀ Y with blocks of Y as large as those of X, or `gradient`,
+        Xᵀ (σ(X w) − y).
+    """
+    x, y, part, w = 64e6, 64e6 if subject == "product" else 0.5e6, 4e6, 64e3
+    sizes: dict[str, float] = {}
+    edges: list[Edge] = []
+
+    def add(name: str, size: float, *before: str) -> str:
+        edges.extend(Edge(b, name, bytes=sizes[b]) for b in before)
+        sizes[name] = size
+        return name
+
+    weights = add("w", w) if subject == "gradient" else ""
+    made = []
+    for i in range(count):
+        rows, labels = add(f"x{i}", x), add(f"y{i}", y)
+        if subject == "gradient":
+            scores = add(f"scores{i}", 0.5e6, rows, weights)
+            labels = add(f"errors{i}", 0.5e6, scores, labels)
+        made.append(add(f"part{i}", part, rows, labels))
+    while len(made) > 1:
+        pairs = zip(made[::2], made[1::2], strict=False)
+        added = [add(f"{a}s", part, a, b) for a, b in pairs]
+        made = added + made[2 * len(added) :]
+    names = [f"d{k}" for k in range(devices)]
+    links = [Link(a, b, 1e-4, bytes_per_s) for i, a in enumerate(names) for b in names[i + 1 :]]
+    read = dict.fromkeys(sizes, 0.0)
+    for edge in edges:
+        read[edge.dst] += edge.bytes
+    seconds = {t: (read[t] + size) / 4e9 for t, size in sizes.items()}
+    table = [_mode(t, d, s, s, 0.0, "v") for t, s in seconds.items() for d in names]
+    graph = TaskGraph(subject, tuple(Task(t, Kernel(t)) for t in sizes), tuple(edges))
+    return graph, CostTable(
+        Platform("pairs", tuple(Device(d, "null") for d in names), tuple(links)), tuple(table)
+    )
+
+
+def branches(count: int, length: int, lanes: int) -> tuple[TaskGraph, CostTable]:
+    """Branches of equal tasks between a first and a last task, on one device with `lanes` lanes."""
+    names = [[f"b{i}.{k}" for k in range(length)] for i in range(count)]
+    pairs = [p for row in names for p in pairwise(["first", *row, "last"])]
+    tasks = ["first", *(t for row in names for t in row), "last"]
+    device = Device("cpu", "null", width=lanes, max_lanes=lanes)
+    table = [_mode(t, "cpu", 1.0, 1.0, 0.0, "v") for t in tasks]
+    graph = TaskGraph(
+        "branches", tuple(Task(t, Kernel(t)) for t in tasks), tuple(Edge(*p) for p in pairs)
+    )
+    return graph, CostTable(Platform("one", (device,)), tuple(table))

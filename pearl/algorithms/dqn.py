@@ -44,19 +44,19 @@ class Options(ReplayOptions):
     )
     replay_ratio: Ratio | None = Field(  # type: ignore[assignment]
         default=None,
-        description="Gradient steps per env step: 1, 0.25 or '1/4'; by default 1/2 with one "
-        "environment, else 1.",
+        description="Gradient steps per env step: 1, 0.25 or '1/4'. Default: 1/2 with one "
+        "environment, otherwise 1.",
     )
     learning_rate: LearningRate = Field(default=1e-3, description="Step size of Adam.")
     huber: Limit = Field(
-        default=1.0, description="Where the Huber loss turns linear; 0 is the squared loss."
+        default=1.0, description="Error from which the Huber loss is linear; 0: squared loss."
     )
     max_grad_norm: Limit = Field(
-        default=10.0, description="Norm that gradients are clipped to; 0 is off."
+        default=10.0, description="Maximum norm of the gradients; 0: no limit."
     )
     target: Target = Field(
         default_factory=lambda: Target(every=300),
-        description="How the target network follows: exactly one of tau and every.",
+        description="How the target network follows. Give one of tau and every.",
     )
     double: StrictBool = Field(
         default=True, description="Choose the next action with the online network (double DQN)."

@@ -19,11 +19,10 @@ class RateSchedule:
     rollouts look at it once a rollout, others at every gradient step."""
 
     initial: Rate = Field(description="At the first gradient step.")
-    final: Share = Field(default=0.0, description="At the last one.")
+    final: Share = Field(default=0.0, description="At the last gradient step.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         default="linear",
-        description="From one to the other in a line, or along half a cosine; constant stays at "
-        "the first.",
+        description="How the rate falls: in a line, along half a cosine, or not at all (constant).",
     )
 
 

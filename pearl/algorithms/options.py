@@ -132,13 +132,13 @@ class Normalise:
     """Running mean and variance of what the environments give, as in gymnasium's wrappers."""
 
     observations: StrictBool = Field(
-        default=False, description="Observations: less their mean, by their standard deviation."
+        default=False, description="Subtract the mean and divide by the deviation."
     )
     rewards: StrictBool = Field(
         default=False,
-        description="Rewards: by the standard deviation of the discounted return.",
+        description="Divide rewards by the standard deviation of the discounted return.",
     )
-    clip: Limit = Field(default=10.0, description="Where either is clipped; 0 is off.")
+    clip: Limit = Field(default=10.0, description="Normalised values are clipped here; 0: never.")
     epsilon: StrictFloat = Field(default=1e-8, gt=0, le=1, description="Added to every variance.")
 
 
@@ -156,7 +156,7 @@ class Acting:
         default_factory=dict, description="Keyword arguments of the environment."
     )
     spaces: Spaces | None = Field(
-        default=None, description="Sizes of its spaces; without them gymnasium is asked."
+        default=None, description="Spaces of the environment. Default: ask gymnasium."
     )
     num_envs: Width = Field(default=1, description="Environments stepped together, as one batch.")
     discount: Share = Field(default=0.99, description="Discount factor of one env step.")
@@ -182,14 +182,14 @@ class Deep(Acting):
         default=0,
         ge=0,
         le=256,
-        description="Frames of uint8 that an observation is a stack of; a replay stores each once. "
+        description="Number of uint8 frames in an observation; a replay stores each frame once. "
         "0: observations are stored as the environment gives them.",
     )
     normalise: Normalise = Field(
         default_factory=Normalise, description="Running normalisation of observations and rewards."
     )
     max_grad_norm: Limit = Field(
-        default=0.0, description="Norm that gradients are clipped to; 0 is off."
+        default=0.0, description="Maximum norm of the gradients; 0: no limit."
     )
     adam: Adam = Field(default_factory=Adam, description="Constants of the optimiser.")
 
@@ -242,9 +242,9 @@ class ReplayOptions(Deep):
     )
     train_every: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = Field(
         default=None,
-        description="Vector steps, at least, that come before gradient steps, which are then taken "
-        "all together: so long the policy stays as it is (uniform replay). By default 1; of dqn "
-        "with one environment and no replay_ratio given 16.",
+        description="Minimum vector steps between gradient steps, which are then taken together; "
+        "the policy stays the same in between (uniform replay). Default: 1; 16 for dqn with one "
+        "environment and without replay_ratio.",
     )
     replay: Replay = Field(default_factory=Replay, description="The replay buffer.")
     n_step: StrictInt = Field(
@@ -252,15 +252,15 @@ class ReplayOptions(Deep):
     )
     target: Target = Field(
         default_factory=lambda: Target(tau=0.005),
-        description="How target networks follow: exactly one of tau and every.",
+        description="How target networks follow. Give one of tau and every.",
     )
     huber: Limit = Field(
         default=0.0,
-        description="Where the Huber loss turns linear; 0 is the squared loss.",
+        description="Error from which the Huber loss is linear; 0: squared loss.",
     )
     learning_starts: EnvSteps = Field(
         default=1000,
-        description="Env steps of random action before the first gradient step.",
+        description="Env steps with random actions before the first gradient step.",
     )
 
     def disagreements(self) -> Iterator[Disagreement]:
@@ -306,7 +306,7 @@ class TabularOptions(Acting):
         description="The n-th update of an entry takes learning_rate / n^power; 0 is constant.",
     )
     initial_value: StrictFloat = Field(
-        default=0.0, ge=-1e9, le=1e9, description="What the table holds at first."
+        default=0.0, ge=-1e9, le=1e9, description="Initial value of every entry."
     )
     exploration: EpsilonGreedy = Field(
         default_factory=EpsilonGreedy, description="Share of random actions."
@@ -324,7 +324,7 @@ class RolloutOptions(Deep):
     num_envs: Width = Field(default=8, description="Environments stepped together, as one batch.")
     rollout_steps: Width = Field(default=128, description="Vector steps of one rollout.")
     activation: Literal["tanh", "relu"] = Field(
-        default="tanh", description="Of the hidden layers: tanh or relu."
+        default="tanh", description="Activation of the hidden layers: tanh or relu."
     )
     gae_lambda: Share = Field(
         default=0.95, description="Decay of the advantages' trace; 1 is the plain return."
@@ -338,17 +338,17 @@ class RolloutOptions(Deep):
     )
     max_grad_norm: Limit = Field(
         default=0.5,
-        description="Norm that the gradients of both networks are clipped to; 0 is off.",
+        description="Maximum common norm of the gradients of both networks; 0: no limit.",
     )
     anneal: StrictBool = Field(
-        default=False, description="Let the step size fall in a line to 0 over train.steps."
+        default=False, description="Step size falls linearly to 0 over train.steps."
     )
     log_std: StrictFloat = Field(
         default=0.0,
         ge=-20,
         le=2,
         description="Continuous actions: logarithm of the first standard deviation, as a share of "
-        "half the range, or in the action's own units where it has not both bounds.",
+        "half the range, or in the action's own units if a bound is missing.",
     )
 
     def disagreements(self) -> Iterator[Disagreement]:

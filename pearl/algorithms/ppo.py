@@ -45,24 +45,24 @@ class Options(RolloutOptions):
     )
     minibatches: Width | None = Field(
         default=None,
-        description="Equal parts of a rollout, a gradient step each; by default as many as leave "
-        f"{MINIBATCH} rows to each, or more.",
+        description="Equal parts of a rollout, one gradient step each. Default: parts of "
+        f"{MINIBATCH} rows or more.",
     )
     adam: Adam = Field(
         default_factory=lambda: Adam(eps=1e-5), description="Constants of the optimiser."
     )
     clip: StrictFloat = Field(
-        default=0.2, ge=0, le=100, description="Where the ratio is clipped; 0 is off."
+        default=0.2, ge=0, le=100, description="Bound of the clipped ratio; 0: no clipping."
     )
     value_clip: Limit = Field(
         default=0.0,
-        description="How far a value may move from what it was; 0 is off.",
+        description="Maximum change of a value; 0: no limit.",
     )
 
     target_kl: Limit = Field(
         default=0.0,
-        description="Divergence from the policy that acted: above 1.5 times it the gradient steps "
-        "of a rollout end; 0 is off.",
+        description="Divergence from the acting policy. Above 1.5 times this value the gradient "
+        "steps of a rollout end; 0: no limit.",
     )
 
     @property

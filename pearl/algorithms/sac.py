@@ -52,8 +52,8 @@ class Options(ContinuousOptions):
         default=None,
         ge=-1e6,
         le=1e6,
-        description="Entropy the temperature holds, of actions scaled to -1 … 1; by default minus "
-        "the number of the action's components.",
+        description="Target of the entropy, for actions scaled to -1 … 1. Default: minus the "
+        "number of components of an action.",
     )
 
 

@@ -37,7 +37,7 @@ class Smoothing:
         default=0.2, description="Standard deviation, as a share of half the range."
     )
     limit: OfHalfRange = Field(
-        default=0.5, description="Where the noise is clipped, as a share likewise."
+        default=0.5, description="Bound of the noise, as a share of half the range."
     )
 
 
@@ -52,7 +52,7 @@ class Options(ContinuousOptions):
         default=1e-3, description="Step size of the critics' Adam."
     )
     policy_delay: StrictInt = Field(
-        default=2, ge=1, le=1000, description="Gradient steps to one of the actor and the targets."
+        default=2, ge=1, le=1000, description="Critic steps per step of actor and targets."
     )
     smoothing: Smoothing = Field(
         default_factory=Smoothing, description="Noise of the target policy's actions."

@@ -13,6 +13,8 @@ METHODS = {
     "exhaustive": Method("pearl.solvers.methods.exhaustive:solve", OBJECTIVES),
     "heft": Method("pearl.solvers.methods.heft:solve", OBJECTIVES),
     "peft": Method("pearl.solvers.methods.peft:solve", OBJECTIVES),
+    "lshs": Method("pearl.solvers.methods.lshs:solve", OBJECTIVES),
+    "linear_clustering": Method("pearl.solvers.methods.linear_clustering:solve", OBJECTIVES),
     "local_search": Method("pearl.solvers.methods.local_search:solve", OBJECTIVES),
     "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
 }

@@ -18,7 +18,7 @@ def check_code(system: System) -> None:
         SpecError: one line for each part that cannot be built, or differs from the spec.
     """
     a, problems = system.algorithm, []
-    if ":" in a.env and a.spaces is not None:
+    if a.spaces is not None:
         problems = [
             f"{join_keys(where)}: {what}" for where, what in find_misstatements(a, system.env)
         ]

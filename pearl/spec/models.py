@@ -61,7 +61,7 @@ class LimitsSection:
         default=None, description="Minimum env steps per second, e.g. 5000 /s."
     )
     policy_lag: StrictInt = Field(
-        default=0, ge=0, le=1000, description="Param syncs by which acting may lag behind."
+        default=0, ge=0, le=1000, description="Maximum param syncs by which actors lag."
     )
     prefetch: StrictInt = Field(
         default=0, ge=0, le=1000, description="Batches drawn ahead of the gradient step."

@@ -69,35 +69,35 @@ class DeviceEntry:
     """One device of a platform file."""
 
     kind: Kind = Field(description="Which backend runs it: a kind that ships, or a module.")
-    model: StrictStr = Field(default="", max_length=200, description="What it is sold as.")
+    model: StrictStr = Field(default="", max_length=200, description="Product name.")
     source: StrictStr | None = Field(
         default=None,
         min_length=1,
-        description="Where the numbers come from that name no source of their own.",
+        description="Source of all numbers without their own source.",
     )
     width: Count = Field(description="Cores of a CPU, SMs of a GPU, processing elements.")
     max_lanes: Count | None = Field(
-        default=None, description="Serial executors side by side; 1 by default."
+        default=None, description="Parallel serial executors; default 1."
     )
     memory: Bytes | None = Field(default=None, description="Main memory, e.g. 24 GiB.")
     peak: FlopsPerSecond = Field(description="float32 peak of the whole device, e.g. 60 TFLOP/s.")
-    memory_bandwidth: BytesPerSecond = Field(description="Of its main memory, e.g. 936 GB/s.")
+    memory_bandwidth: BytesPerSecond = Field(description="Bandwidth of its memory, e.g. 936 GB/s.")
     overhead: Seconds = Field(description="Cost of starting one kernel, e.g. 5 us.")
-    idle_power: Watts = Field(description="The whole device doing nothing, e.g. 20 W.")
-    active_power: Watts = Field(description="The whole device fully busy, e.g. 350 W.")
+    idle_power: Watts = Field(description="Power of the idle device, e.g. 20 W.")
+    active_power: Watts = Field(description="Power of the busy device, e.g. 350 W.")
     context_power: Watts | None = Field(
         default=None,
-        description="Held by a program and doing nothing, where that is more than idle, e.g. 80 W.",
+        description="Power of the idle device while a program holds it, if higher, e.g. 80 W.",
     )
     when_unused: Literal["idle", "off"] | None = Field(
         default=None,
-        description="Its draw when a plan leaves it out; off for simulated devices, else idle.",
+        description="Power state when unused. Default: off if simulated, otherwise idle.",
     )
     unified_memory: StrictBool = Field(
-        default=False, description="It works in the host device's memory; it needs no link."
+        default=False, description="It uses the host device's memory; no link needed."
     )
     simulated: StrictBool | None = Field(
-        default=None, description="No such hardware is driven; as its kind says by default."
+        default=None, description="No such hardware is driven. Default: as its kind says."
     )
     design: StrictStr | None = Field(
         default=None,
@@ -154,7 +154,7 @@ class LinkEntry:
     source: StrictStr | None = Field(
         default=None,
         min_length=1,
-        description="Where the numbers come from that name no source of their own.",
+        description="Source of all numbers without their own source.",
     )
     latency: Seconds = Field(description="From sending to arrival of an empty message, e.g. 10 us.")
     bandwidth: BytesPerSecond = Field(description="Bytes per second, e.g. 16 GB/s.")

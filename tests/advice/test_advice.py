@@ -100,6 +100,13 @@ def test_a_plan_beside_itself_is_equal() -> None:
 SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
 
 
+def test_the_recommended_plan_stands_first_whichever_is_recommended() -> None:
+    assert SURE.recommended == SURE
+    plan = replace(SURE, ratio=0.5, better=0.1, worse=0.9, lose=4.0, win=1.2)
+    assert plan.recommended == replace(plan, ratio=2.0, better=0.9, worse=0.1, lose=1.2, win=4.0)
+    assert replace(plan, ratio=0.0).recommended.ratio == math.inf
+
+
 @pytest.mark.parametrize(
     ("c", "choice", "words"),
     [

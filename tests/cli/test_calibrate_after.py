@@ -57,6 +57,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
     assert "(one lane on one CPU needs no timing to be trained)" in text
     assert ran.err.rstrip().endswith("kernels timed")
     assert child.limits == [5.0]
+    assert child.only[0][0] == "iteration.dqn native CartPole-v1"  # whole calls come first
     assert {"inference.dqn native", "env_step native CartPole-v1"} <= set(child.only[0])
     known = load_calibration()
     assert known is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pearl.runtime.lanes import lane_runner
+from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
 from pearl.training.trainer import Trainer
 from pearl_devices import cpu
@@ -88,7 +88,7 @@ def test_a_call_is_timed_until_the_device_has_done_its_work(
         return begun
 
     monkeypatch.setattr(TorchMemory, "firing", slow)
-    for module in (lane_runner, single_lane):
+    for module in (call_timer, single_lane):
         monkeypatch.setattr(module, "perf_counter_ns", now_ns)
     done = trained(*gpu_plan("dqn", {**on_gpu, **LEARNING}), hosting, steps=160).run
     assert done.status == "done", done.message

@@ -38,6 +38,8 @@ class WithCpsat(SolverContract):
 STRICTER = {
     "heft": ListContract,
     "peft": ListContract,
+    "lshs": ListContract,
+    "linear_clustering": ListContract,
     "local_search": FewMoves,
     "cpsat": WithCpsat,
 }

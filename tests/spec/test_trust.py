@@ -132,6 +132,9 @@ def test_check_with_import_compares_stated_spaces_with_the_environment(
     ran = Ran("check", wrong, "--import")
     assert ran.status == 2
     assert ran.err == "error: algorithm.spaces: given obs 3; trap_package:Make has 4\n"
+    named = written(tmp_path, env="CartPole-v1", spaces={"obs": 5, "actions": 2})
+    said = "error: algorithm.spaces: given obs 5; CartPole-v1 has 4\n"
+    assert Ran("check", named, "--import").err == said
     wrong = written(tmp_path, name="trap_package.algorithm")
     assert "it has no POLICY, graph" in Ran("check", wrong, "--import").err
 

@@ -1,0 +1,170 @@
+"""Linear clustering: longest paths become clusters, clusters become lanes.
+
+Kim and Browne 1988, "A general approach to mapping of parallel computations upon multiprocessor
+architectures"; as used by Das and Rauchwerger 2023, "Automatic Task Parallelization of Dataflow
+Graphs in ML/DL models", arXiv 2308.11192. The longest path of the firings that are left, transfers
+counted, is a cluster, until none is left. Clusters whose times do not overlap are merged, which
+cannot lengthen the iteration. The plan is the better of that and of all firings in one lane. Works
+on the token-free arcs of one iteration; asked for throughput or power efficiency, the plan is
+valued like any other.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pearl.planning.problem import Problem
+from pearl.solvers.methods.relaxation_bounds import listed_outcome
+from pearl.solvers.model.dag_instance import DagInstance
+from pearl.solvers.model.list_schedule import Place, Schedule
+from pearl.solvers.model.method import Search
+from pearl.solvers.model.result import Candidate, Outcome
+from pearl.time_limit import look, watched
+
+
+def solve(problem: Problem, search: Search) -> Outcome:
+    """The schedule of linear clusters, with a bound from a relaxation. Deterministic; `seed`
+    changes nothing.
+
+    Raises:
+        InfeasibleError: no plan meets the limits, or this schedule does not.
+    """
+    return listed_outcome(schedule, problem, search)
+
+
+def schedule(it: DagInstance) -> Candidate | None:
+    """The schedule of one iteration of a search space; None if no place was left for a firing."""
+    apart = merge_clusters(it, find_clusters(it))
+    together = [list(range(len(it.space.options)))]
+    found = [
+        candidate
+        for groups in (apart, together)
+        for most_lanes in (math.inf, 1)
+        if (made := _place_groups(it, groups, most_lanes)) and (candidate := made.to_candidate())
+    ]
+    return min(found, key=lambda c: c.cost, default=None)
+
+
+def find_clusters(it: DagInstance) -> list[list[int]]:
+    """Units of the longest path, then of the longest path of the firings that are left, and so on.
+
+    Every unit is in one cluster.
+    """
+    seconds, delays = _mean_s(it), _mean_delays_s(it)
+    free = [True] * len(it.space.options)
+    clusters = []
+    while any(free):
+        way = [0.0] * len(it.order)
+        following = [-1] * len(it.order)
+        longest = -1
+        for v in watched(reversed(it.order)):
+            if not free[it.unit[v]]:
+                continue
+            for (s, _, _), delay in zip(it.after[v], delays[v], strict=True):
+                if free[it.unit[s]] and way[s] + delay > way[v]:
+                    way[v], following[v] = way[s] + delay, s
+            way[v] += seconds[it.unit[v]]
+            if longest < 0 or way[v] > way[longest]:
+                longest = v
+        cluster = []
+        while longest >= 0:
+            u = it.unit[longest]
+            if free[u]:
+                free[u] = False
+                cluster.append(u)
+            longest = following[longest]
+        clusters.append(cluster)
+    return clusters
+
+
+def spans_s(it: DagInstance, groups: list[list[int]]) -> tuple[list[tuple[float, float]], float]:
+    """First start and last end of each group with a lane of its own, and the end of all, in
+    seconds of the mean over modes; only messages between groups take time."""
+    seconds, delays = _mean_s(it), _mean_delays_s(it)
+    group_of = {u: g for g, group in enumerate(groups) for u in group}
+    spans = [(math.inf, 0.0)] * len(groups)
+    start, free = [0.0] * len(it.order), [0.0] * len(groups)
+    for v in watched(sorted(it.order, key=lambda v: it.place[v])):
+        u, g = it.unit[v], group_of[it.unit[v]]
+        begin = max(start[v], free[g])
+        end = free[g] = begin + seconds[u]
+        spans[g] = min(spans[g][0], begin), max(spans[g][1], end)
+        for (s, _, _), delay in zip(it.after[v], delays[v], strict=True):
+            start[s] = max(start[s], end + (delay if group_of[it.unit[s]] != g else 0.0))
+    return spans, max(end for _, end in spans)
+
+
+def merge_clusters(it: DagInstance, clusters: list[list[int]]) -> list[list[int]]:
+    """Put clusters that do not overlap in time into one group, the earliest first."""
+    spans, _ = spans_s(it, clusters)
+    groups: list[list[int]] = []
+    ends: list[float] = []
+    for c in sorted(range(len(clusters)), key=lambda c: spans[c]):
+        begin, end = spans[c]
+        free = [g for g, other in enumerate(ends) if other <= begin]
+        if free:
+            g = max(free, key=lambda g: ends[g])
+            groups[g] += clusters[c]
+            ends[g] = end
+        else:
+            groups.append(list(clusters[c]))
+            ends.append(end)
+    return groups
+
+
+def _mean_s(it: DagInstance) -> list[float]:
+    """Unit → mean latency of its modes."""
+    return [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in it.space.options]
+
+
+def _mean_delays_s(it: DagInstance) -> list[list[float]]:
+    """Firing → mean seconds of each message that it sends."""
+    return [
+        [it.mean_delay_s(it.unit[v], it.unit[s], size) for s, size, _ in it.after[v]]
+        for v in range(len(it.order))
+    ]
+
+
+def _place_groups(it: DagInstance, groups: list[list[int]], most_lanes: float) -> Schedule | None:
+    """Each group in the lane whose work ends first with it; a unit that its group's lane cannot
+    take goes where it ends first."""
+    made = Schedule(it, most_lanes)
+    group_of = {u: g for g, group in enumerate(groups) for u in group}
+    work = [_work_s(it, group) for group in groups]
+    lane_of: dict[int, tuple[str, int]] = {}
+    loads: dict[tuple[str, int], float] = {}
+    for v in it.order:
+        look()
+        u = it.unit[v]
+        g = group_of[u]
+        places: dict[tuple[str, int], tuple[float, Place]] = {}
+        for place in made.places(v):
+            lane = made.mode(u, place[0]).device, place[1]
+            choice = made.at(v, place)[1], place
+            places[lane] = min(places.get(lane, choice), choice)
+        if not places:
+            return None
+        if g not in lane_of:
+            lane = min(
+                places,
+                key=lambda k: (loads.get(k, 0.0) + work[g].get(k[0], math.inf), places[k]),
+            )
+            lane_of[g] = lane
+            loads[lane] = loads.get(lane, 0.0) + work[g].get(lane[0], 0.0)
+        own = places.get(lane_of[g])
+        made.put(v, (own or min(places.values()))[1])
+    return made
+
+
+def _work_s(it: DagInstance, group: list[int]) -> dict[str, float]:
+    """Device → seconds of all firings of a group; only devices that can run all of its units."""
+    total: dict[str, float] = {}
+    for k, u in enumerate(group):
+        quickest: dict[str, float] = {}
+        for m in it.space.options[u]:
+            seconds = m.estimate.occupancy_s * it.space.expansion.firings(u)
+            quickest[m.device] = min(seconds, quickest.get(m.device, math.inf))
+        total = (
+            quickest if k == 0 else {d: s + quickest[d] for d, s in total.items() if d in quickest}
+        )
+    return total
