@@ -32,25 +32,14 @@ above, of 58.56 and 2.56 million."""
 CONTROL = 40
 """Instructions of a transition beside its arithmetic: loads, addresses and the loop. Assumed."""
 
-FIGURES = (
-    *("clock_hz", "tasklets", "wram_bytes", "dma_block_bytes", "dma_cycles"),
-    *("dma_bytes_per_cycle", "dpu_bytes_per_s", "gather_bytes_per_s", "scatter_bytes_per_s"),
-    *("transfer_s", "host_bytes_per_s"),
-)
-
-
-def figure(device: Device, name: str) -> float:
-    """One of a device's figures.
-
-    Raises:
-        FigureError: the device does not give it, or gives 0.
-    """
-    if not device.figures.get(name):
-        raise FigureError(
-            f"device {device.name!r} of kind pim gives no {name}; give each of "
-            f"{', '.join(FIGURES)}, as configs/devices/pims.yaml does"
-        )
-    return device.figures[name]
+FIGURES = {
+    "clock_hz": 350e6, "tasklets": 16, "wram_bytes": 65536, "dma_block_bytes": 2048,
+    "dma_cycles": 77, "dma_bytes_per_cycle": 2, "dpu_bytes_per_s": 0.33e9,
+    "gather_bytes_per_s": 4.74e9, "scatter_bytes_per_s": 6.68e9, "transfer_s": 2e-5,
+    "host_bytes_per_s": 10e9,
+}  # fmt: skip
+"""Figures that a device must give, with those of `EXAMPLE`."""
+EXAMPLE = Device("pim", "pim", 64, memory_bytes=2.0**32, overhead_s=5e-5, figures=FIGURES)
 
 
 def check(device: Device) -> None:
@@ -60,20 +49,25 @@ def check(device: Device) -> None:
         FigureError: one is missing or 0.
     """
     for name in FIGURES:
-        figure(device, name)
+        if not device.figures.get(name):
+            raise FigureError(
+                f"device {device.name!r} of kind pim gives no {name}; give each of "
+                f"{', '.join(FIGURES)}, as configs/devices/pims.yaml does"
+            )
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """`tables`, a DPU for each chunk, where the chunk fits a bank and its table the scratchpad."""
     if kind_of(kernel).structure not in ("sweep", "average"):
         return Refused("learns tables from a log alone (algorithm.offline)")
-    chunks = kernel.dim("chunks")
+    check(device)
+    chunks, has = kernel.dim("chunks"), device.figures
     if chunks > device.width:
         return Refused(f"{chunks} chunks need a DPU each, has {device.width}")
-    need = table_bytes(kernel) + figure(device, "tasklets") * figure(device, "dma_block_bytes")
-    if need > figure(device, "wram_bytes"):
-        has = f"has {figure(device, 'wram_bytes') / 1024:.4g} KiB"
-        return Refused(f"table and DMA buffers need {need / 1024:.4g} KiB of WRAM, {has}")
+    need = table_bytes(kernel) + has["tasklets"] * has["dma_block_bytes"]
+    if need > has["wram_bytes"]:
+        most = f"{has['wram_bytes'] / 1024:.4g} KiB"
+        return Refused(f"table and DMA buffers need {need / 1024:.4g} KiB of WRAM, has {most}")
     log, bank = kernel.dim("batch") // chunks * ROW_BYTES, device.memory_bytes / device.width
     if log > bank:
         return Refused(f"a chunk needs {log / 2**20:.4g} MiB of MRAM, has {bank / 2**20:.4g} MiB")
@@ -96,7 +90,7 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
 
 
 def instructions(kernel: Kernel) -> int:
-    """Instructions of one transition: the row ahead compared, target, difference, entry."""
+    """Instructions of one transition: the row ahead compared (of sarsa too), target, entry."""
     others = kernel.dim("actions") - 1
     if kernel.dim("bits"):
         return CONTROL + others * INT_COMPARE + 2 * INT_MULTIPLY + 7 * INT_ADD
@@ -108,22 +102,21 @@ def sweep_cycles(kernel: Kernel, device: Device) -> tuple[float, float]:
 
     In the order of the log one transfer brings a block, in other orders one row.
     """
-    rows, tasklets = kernel.dim("batch") // kernel.dim("chunks"), figure(device, "tasklets")
-    issue = rows * instructions(kernel) * FULL / min(tasklets, FULL)
-    moved = ROW_BYTES if kernel.dim("order") else figure(device, "dma_block_bytes")
+    rows, has = kernel.dim("batch") // kernel.dim("chunks"), device.figures
+    issue = rows * instructions(kernel) * FULL / min(has["tasklets"], FULL)
+    moved = ROW_BYTES if kernel.dim("order") else has["dma_block_bytes"]
     transfers = -(-rows * ROW_BYTES // moved)
-    each = figure(device, "dma_cycles") + moved / figure(device, "dma_bytes_per_cycle")
+    each = has["dma_cycles"] + moved / has["dma_bytes_per_cycle"]
     return issue, transfers * each
 
 
 def average_s(kernel: Kernel, device: Device) -> float:
     """Seconds of an average: tables to the host, their sum there, the mean to all DPUs, a start."""
-    chunks, each = kernel.dim("chunks"), figure(device, "dpu_bytes_per_s")
-    size = chunks * table_bytes(kernel)
-    gather = size / min(chunks * each, figure(device, "gather_bytes_per_s"))
-    scatter = size / min(chunks * each, figure(device, "scatter_bytes_per_s"))
-    summed = size / figure(device, "host_bytes_per_s")
-    return gather + summed + scatter + 2 * figure(device, "transfer_s") + device.overhead_s
+    chunks, has = kernel.dim("chunks"), device.figures
+    size, each = chunks * table_bytes(kernel), chunks * has["dpu_bytes_per_s"]
+    gather, scatter = (min(each, has[f"{way}_bytes_per_s"]) for way in ("gather", "scatter"))
+    moved = size / gather + size / has["host_bytes_per_s"] + size / scatter
+    return moved + 2 * has["transfer_s"] + device.overhead_s
 
 
 def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> FiringCost:
@@ -136,8 +129,8 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Fir
         seconds, bound = average_s(kernel, device), "memory"
     else:
         issue, dma = sweep_cycles(kernel, device)
-        alone = figure(device, "tasklets") == 1
-        seconds = (issue + dma if alone else max(issue, dma)) / figure(device, "clock_hz")
+        cycles = issue + dma if device.figures["tasklets"] == 1 else max(issue, dma)
+        seconds = cycles / device.figures["clock_hz"]
         bound = "compute" if issue >= dma else "memory"
     return {
         "latency_s": seconds,
@@ -149,24 +142,3 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Fir
 
 
 ESTIMATE = closed_form
-
-EXAMPLE = Device(
-    "pim",
-    "pim",
-    width=64,
-    memory_bytes=64 * 2.0**26,
-    overhead_s=5e-5,
-    figures={
-        "clock_hz": 350e6,
-        "tasklets": 16,
-        "wram_bytes": 65536,
-        "dma_block_bytes": 2048,
-        "dma_cycles": 77,
-        "dma_bytes_per_cycle": 2,
-        "dpu_bytes_per_s": 0.33e9,
-        "gather_bytes_per_s": 4.74e9,
-        "scatter_bytes_per_s": 6.68e9,
-        "transfer_s": 2e-5,
-        "host_bytes_per_s": 10e9,
-    },
-)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -153,43 +154,37 @@ def _of_file(name: str, system: System) -> Log:
     """
     offline, env = system.algorithm.offline, system.env
     where = f"algorithm.offline.data: {offline.data}"
-    try:
-        log = _read(offline.data, Path(offline.data).stat().st_mtime_ns)
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise SpecError(
-            f"{where}: {error}; a .npz file with {', '.join(FIELDS)} is needed"
-        ) from None
     needed = (*FIELDS, "next_action") if name == "sarsa" else FIELDS
-    if missing := [field for field in needed if field not in log]:
-        raise SpecError(f"{where}: it lacks {', '.join(missing)}; {name} needs {', '.join(needed)}")
-    log = {field: log[field] for field in (*FIELDS, "next_action") if field in log}
+    try:
+        whole = _read(offline.data, Path(offline.data).stat().st_mtime_ns)
+        if missing := [field for field in needed if field not in whole]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        what = f"{name} needs a .npz file with {', '.join(needed)}"
+        raise SpecError(f"{where}: {error}; {what}") from None
+    log = {field: whole[field] for field in needed}
     shapes = {field: numbers.shape for field, numbers in log.items()}
     if len({*shapes.values()}) > 1 or len(shapes["state"]) != 1:
         raise SpecError(
-            f"{where}: its arrays have shapes {shapes}; all need one axis of one length"
+            f"{where}: its arrays have shapes {shapes}; one axis of one length is needed"
         )
-    for field, numbers in log.items():
-        if numbers.dtype.kind not in ("f" if field == "reward" else "iub") + "iu":
-            raise SpecError(
-                f"{where}: {field} is {numbers.dtype}; numbers are needed, whole but for rewards"
-            )
     if len(log["state"]) < offline.chunks:
         raise SpecError(
             f"{where}: it has {len(log['state'])} transitions, and algorithm.offline.chunks is "
             f"{offline.chunks}: each chunk needs one; take fewer chunks, or a longer log"
         )
-    if not np.isfinite(log["reward"]).all():
-        raise SpecError(f"{where}: a reward is not finite; give finite rewards")
-    limits = {"state": env.states, "next_state": env.states}
-    limits |= {"action": env.actions, "next_action": env.actions}
+    allowed = {"state": env.states, "next_state": env.states, "terminated": 2}
+    allowed |= {"action": env.actions, "next_action": env.actions}
     for field, numbers in log.items():
-        allowed = limits.get(field, 0)
-        if allowed and not (numbers.min() >= 0 and numbers.max() < allowed):
-            noun = "states" if "state" in field else "actions"
+        if field == "reward" and not (numbers.dtype.kind in "fiu" and np.isfinite(numbers).all()):
+            raise SpecError(f"{where}: a reward is not finite; give finite numbers")
+        whole_numbers = field == "reward" or numbers.dtype.kind in "iub"
+        least, most = numbers.min(), numbers.max()
+        if not whole_numbers or (field in allowed and not 0 <= least <= most < allowed[field]):
             raise SpecError(
-                f"{where}: {field} has numbers from {numbers.min()} to {numbers.max()}; the table "
-                f"of {env.id} has {noun} 0 to {allowed - 1}: log {noun} of this environment, "
-                "counted from 0"
+                f"{where}: {field} has {numbers.dtype} numbers from {least} to {most}; allowed for "
+                f"{env.id} are whole numbers from 0 to {allowed[field] - 1}: log this environment, "
+                "and count from 0"
             )
     return log
 

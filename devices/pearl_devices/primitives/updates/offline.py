@@ -51,13 +51,10 @@ def ahead(values, on_policy, action):
 
 
 @exact
-def sweep_fp32(
-    on_policy, bits, order, rng, state, action, reward, next_state, next_action, terminated,
-    tables, rate, discount, count, loss,
-):  # fmt: skip
+def sweep_fp32(on_policy, bits, order, rng, log, tables, rate, discount, count, loss):
     alpha, gamma = np.float32(rate[0]), np.float32(discount[0])
-    base, squares = stream(rng[0], rng[1]), 0.0
-    size = state.size // tables.shape[0]
+    state, action, reward, next_state, next_action, terminated = log
+    base, squares, size = stream(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
     for c in range(tables.shape[0]):
         table = tables[c]
         for i in range(size):
@@ -74,14 +71,11 @@ def sweep_fp32(
 
 
 @exact
-def sweep_int32(
-    on_policy, bits, order, rng, state, action, reward, next_state, next_action, terminated,
-    tables, rate, discount, count, loss,
-):  # fmt: skip
+def sweep_int32(on_policy, bits, order, rng, log, tables, rate, discount, count, loss):
     one, half = np.int64(1) << bits, np.int64(1) << (bits - 1)
     alpha, gamma = np.int64(np.rint(rate[0] * one)), np.int64(np.rint(discount[0] * one))
-    base, squares = stream(rng[0], rng[1]), 0.0
-    size = state.size // tables.shape[0]
+    state, action, reward, next_state, next_action, terminated = log
+    base, squares, size = stream(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
     for c in range(tables.shape[0]):
         table = tables[c]
         for i in range(size):
@@ -99,32 +93,16 @@ def sweep_int32(
 
 
 @exact
-def average_fp32(bits, tables, policy):
+def average(bits, tables, policy):
     """The mean of the tables, added up in float64 in the order of the chunks and rounded once."""
     for s in range(policy.shape[0]):
         for a in range(policy.shape[1]):
             total = 0.0
             for c in range(tables.shape[0]):
                 total += np.float64(tables[c, s, a])
-            mean = np.float32(total / tables.shape[0])
-            for c in range(tables.shape[0]):
-                tables[c, s, a] = mean
-            policy[s, a] = mean
-
-
-@exact
-def average_int32(bits, tables, policy):
-    """The mean of the tables, rounded to nearest."""
-    chunks = np.int64(tables.shape[0])
-    for s in range(policy.shape[0]):
-        for a in range(policy.shape[1]):
-            total = np.int64(0)
-            for c in range(chunks):
-                total += np.int64(tables[c, s, a])
-            mean = (2 * total + chunks) // (2 * chunks)
-            for c in range(chunks):
-                tables[c, s, a] = np.int32(mean)
-            policy[s, a] = np.float64(mean) / np.float64(np.int64(1) << bits)
+            mean = total / tables.shape[0]
+            tables[:, s, a] = np.rint(mean) if bits else mean
+            policy[s, a] = np.float64(tables[0, s, a]) / np.float64(np.int64(1) << bits)
 
 
 LOG = ("state", "action", "reward", "next_state", "next_action", "terminated")
@@ -132,10 +110,9 @@ LEARNT = ("learner.tables", "hyper.lr.q", "hyper.discount", "learner.step", "los
 
 
 def _bind_sweep(on_policy: bool, kernel: Kernel, buffers: Buffers) -> Call:
-    bits, order = kernel.dim("bits"), kernel.dim("order")
-    names = ("rng.update", *(f"log.{name}" for name in LOG), *LEARNT)
-    program = sweep_int32 if bits else sweep_fp32
-    return bound(program, on_policy, bits, order, *(buffers[name] for name in names))
+    bits, log = kernel.dim("bits"), tuple(buffers[f"log.{name}"] for name in LOG)
+    program, learnt = sweep_int32 if bits else sweep_fp32, (buffers[name] for name in LEARNT)
+    return bound(program, on_policy, bits, kernel.dim("order"), buffers["rng.update"], log, *learnt)
 
 
 bind_q_learning = partial(_bind_sweep, False)
@@ -144,6 +121,4 @@ bind_sarsa = partial(_bind_sweep, True)
 
 def bind_average(kernel: Kernel, buffers: Buffers) -> Call:
     """offline.average: policy.q and every table of learner.tables ← their mean."""
-    bits = kernel.dim("bits")
-    program = average_int32 if bits else average_fp32
-    return bound(program, bits, buffers["learner.tables"], buffers["policy.q"])
+    return bound(average, kernel.dim("bits"), buffers["learner.tables"], buffers["policy.q"])
