@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +135,14 @@ def test_plans_choose_between_cpu_and_pim_as_enumeration_does() -> None:
         assert plan.simulated == ("pim",)
         chosen.add(best)
     assert chosen == {"cpu", "pim"}
+
+
+def test_the_spec_of_the_page_is_planned_for_pim(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/pim.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "page.yaml").write_text(text)
+    plan = pearl.plan(tmp_path / "page.yaml")
+    assert {task.device for task in plan.tasks} == {"pim"}
 
 
 def of(free: pearl.System) -> tuple[Kernel, ...]:
