@@ -109,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     order, kept, rows, bars = random.Random(0), {}, [], []
     for case in CASES:
         found = kept[case] = measured(case, options.pairs, order)
+        print(case, {k: f"{v:+.2%}" for k, v in found.items()}, flush=True)
         middle = f"{found['always_on_low']:+.1%} to {found['always_on_high']:+.1%}"
         rows.append(
             [case, f"{found['always_on']:+.2%}", middle, f"{found['said']:.2%}",

@@ -1,7 +1,7 @@
 """Options that algorithms share, as frozen dataclasses checked by pydantic.
 
 The `Options` of an algorithm subclass those of its family (`ReplayOptions`, `RolloutOptions`,
-`TabularOptions`), or `Acting` where its graph is its own:
+`tabular_options.TabularOptions`), or `Acting` where its graph is its own:
 
     @dataclass(frozen=True, kw_only=True, config=STRICT)
     class Options(RolloutOptions):
@@ -36,7 +36,7 @@ from pearl.algorithms.fields import (
     Width,
 )
 from pearl.algorithms.learning_rates import LearningRate, RateSchedule
-from pearl.algorithms.offline_options import Offline, find_online_options
+from pearl.algorithms.returns import Returns, returns_misfits
 from pearl.algorithms.spaces import Spaces
 
 STRICT = fields.STRICT
@@ -297,27 +297,6 @@ class ContinuousOptions(ReplayOptions):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TabularOptions(Acting):
-    """Options of the tabular algorithms. Discrete observations and actions."""
-
-    learning_rate: Rate = Field(default=0.1, description="Step size of an entry's first update.")
-    learning_rate_power: Share = Field(
-        default=0.0,
-        description="The n-th update of an entry takes learning_rate / n^power; 0 is constant.",
-    )
-    initial_value: StrictFloat = Field(
-        default=0.0, ge=-1e9, le=1e9, description="Initial value of every entry."
-    )
-    exploration: EpsilonGreedy = Field(
-        default_factory=EpsilonGreedy, description="Share of random actions."
-    )
-    offline: Offline | None = Field(default=None, description="Learn from a log of transitions.")
-
-    def disagreements(self) -> Iterator[Disagreement]:
-        return iter(()) if self.offline is None else find_online_options(self)
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class RolloutOptions(Deep):
     """Options of the algorithms that learn from rollouts."""
 
@@ -325,6 +304,10 @@ class RolloutOptions(Deep):
     rollout_steps: Width = Field(default=128, description="Vector steps of one rollout.")
     activation: Literal["tanh", "relu"] = Field(
         default="tanh", description="Activation of the hidden layers: tanh or relu."
+    )
+    returns: Returns = Field(
+        default="gae",
+        description="gae, monte_carlo (sums to the end of the rollout), or {n_step: n}.",
     )
     gae_lambda: Share = Field(
         default=0.95, description="Decay of the advantages' trace; 1 is the plain return."
@@ -353,6 +336,7 @@ class RolloutOptions(Deep):
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
+        yield from returns_misfits(self)
         if self.anneal and self.scheduled:
             what = "given true; learning_rate has a schedule of its own: leave one of them out"
             yield ("anneal",), what

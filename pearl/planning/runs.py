@@ -35,7 +35,7 @@ class TaskTiming:
     predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
     firings: number of timed firings.
     profiled: measured in a separate stretch, as the members of a fused mode must be.
-    measured_s is None where nothing was measured.
+    flops, bytes: arithmetic of a firing, and bytes that it reads and writes; 0 for a fused call.
     """
 
     task: str
@@ -43,6 +43,8 @@ class TaskTiming:
     measured_s: float | None
     firings: int
     profiled: bool = False
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 TOLERANCE = 0.15

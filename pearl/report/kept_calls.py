@@ -144,10 +144,12 @@ def queues(plan: Plan, calls: Sequence[KeptCall]) -> dict[str, list[tuple[float,
 class MeasuredSchedule:
     """Two iterations of a run as they happened: the pair whose length is the median of those kept.
 
-    period_s: half of their length. events: by start, from the beginning of the first.
+    period_s: half of their length. second_s: the second begins.
+    events: by start, from the beginning of the first.
     """
 
     period_s: float
+    second_s: float
     events: tuple[TimedCall, ...]
 
     def within(self, iterations: int = 2) -> list[TimedCall]:
@@ -171,11 +173,12 @@ def measured_schedule(run: Run) -> MeasuredSchedule | None:
         task, numbers = next(iter(c.firings.items()))
         starts.setdefault(numbers.start // each.get(task, 1), c.start_s)
     begins = sorted(starts.values())
-    pairs = [(begins[i], begins[i + 2]) for i in range(len(begins) - 2)]
+    begins.append(max(c.end_s for c in own))
+    pairs = list(zip(begins, begins[1:], begins[2:], strict=False))
     if not pairs:
-        pairs = [(begins[0], max(c.end_s for c in own))]
-    middle = median(b - a for a, b in pairs)
-    begin, end = min(pairs, key=lambda p: abs(p[1] - p[0] - middle))
+        return None
+    middle = median(c - a for a, _, c in pairs)
+    begin, second, end = min(pairs, key=lambda p: abs(p[2] - p[0] - middle))
     if not end > begin:
         return None
     shown = [
@@ -189,4 +192,6 @@ def measured_schedule(run: Run) -> MeasuredSchedule | None:
         if h.edge.link and begin <= sent <= used <= end:
             to = devices.get(h.target.lane, "")
             shown.append(TimedCall(h.edge.link, h.edge.src, sent - begin, used - begin, to))
-    return MeasuredSchedule((end - begin) / 2, tuple(sorted(shown, key=lambda e: e.start_s)))
+    return MeasuredSchedule(
+        (end - begin) / 2, second - begin, tuple(sorted(shown, key=lambda e: e.start_s))
+    )

@@ -109,7 +109,7 @@ class Report:
             ]
         sections += e.sections() if e else ()
         sections.append(front_section(self.front) if run is None else None)
-        sections.append(plan_page.roofline_section(plan))
+        sections.append(plan_page.roofline_section(plan, run, platform))
         more = e.details() if e else ()
         details = plan_page.details(plan, platform, more)
         blocks = plan_page.short_tables(plan) if run is None else run_page.short_tables(run)

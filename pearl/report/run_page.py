@@ -159,9 +159,11 @@ def time_parts(run: Run) -> list[Part]:
         scale = (training - taken) / whole
         parts = [Part(p.name, p.seconds * scale, p.style) for p in inside]
         small = [p for p in parts if p.seconds < 0.02 * end_s]
-        if len(small) > 1:
+        if len(small) == len(parts):
+            parts = [Part("training", training - taken, parts[0].style)]
+        elif len(small) > 1:
             parts = [p for p in parts if p not in small]
-            parts.append(Part("other tasks", sum(p.seconds for p in small), small[0].style))
+            parts.append(Part("rest of training", sum(p.seconds for p in small), small[0].style))
     parts += [Part(name, seconds, style) for name, seconds, style in apart]
     if taken > 0:
         parts.append(Part("waiting for a core", taken, "hatch"))

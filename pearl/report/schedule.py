@@ -179,7 +179,10 @@ class _Timing:
         q, messages = self.firings[src], self.firings[sent] if e.link else 0
         arcs: list[Arc] = []
         for j in range(self.firings[dst]):
-            i = -((e.tokens - e.consumption * (j + 1)) // e.production) - 1
+            whole = self.firings[dst] * e.consumption
+            ahead = whole if e.reach is None else e.reach
+            needed = min(e.consumption * (j + 1) + ahead, whole)
+            i = -((e.tokens - needed) // e.production) - 1
             there, here = self.number[dst, j], self.number[src, i % q]
             latency, lag = self.seconds[here][0], -(i // q)
             if messages and q % messages == 0:

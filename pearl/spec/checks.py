@@ -18,8 +18,8 @@ from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
 from pearl.algorithms import algorithm as module
 from pearl.algorithms.families.learners import added
 from pearl.algorithms.fields import MODULE
-from pearl.algorithms.offline_options import find_idle_averaging
 from pearl.algorithms.options import Acting, Deep, ReplayOptions
+from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust

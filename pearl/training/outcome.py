@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pearl.planning.plans import Placement
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime import fork_server
 from pearl.runtime.protocol.channels import count_episodes, mean_return
@@ -157,17 +158,25 @@ def time_tasks(run: TrainingRun, times_ns: dict[str, list[int]]) -> tuple[TaskTi
     """
     measured, plan = medians_s(times_ns), run.session.compiled.protocol.plan
     rows = []
+
+    def timing(
+        of: Placement, seconds: float | None, count: int, *, profiled: bool = False
+    ) -> TaskTiming:
+        kernel = run.session.compiled.replica_graph.task(of.task).kernel
+        moved = kernel.bytes_in + kernel.bytes_out
+        return TaskTiming(of.task, of.seconds, seconds, count, profiled, kernel.flops, moved)
+
     for call in run.jobs:
         seconds, count = measured.get(call.name, (None, 0))
         members = [plan.task(t) for t in call.tasks]
         if len(members) == 1:
-            rows.append(TaskTiming(members[0].task, members[0].seconds, seconds, count))
+            rows.append(timing(members[0], seconds, count))
             continue
         call_s = sum(m.seconds * m.firings for m in members)
         rows.append(TaskTiming(call.name, call_s, seconds, count))
         if seconds is None:
-            rows += [TaskTiming(m.task, m.seconds, None, 0) for m in members]
+            rows += [timing(m, None, 0) for m in members]
             continue
         alone = member_times(run.graph, call, run.arrays, PROFILE_ROUNDS)
-        rows += [TaskTiming(m.task, m.seconds, *alone[m.task], profiled=True) for m in members]
+        rows += [timing(m, *alone[m.task], profiled=True) for m in members]
     return tuple(rows)

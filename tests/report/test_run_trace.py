@@ -163,6 +163,7 @@ def test_two_measured_iterations_are_shown_as_they_happened() -> None:
     found = measured_schedule(kept())
     assert found is not None
     assert found.period_s == pytest.approx(1.09 * 500e-6)
+    assert found.second_s == pytest.approx(found.period_s)
     learns = [e for e in found.within() if e.task == "update"]
     assert len(learns) == 16
     assert all(e.end_s - e.start_s == pytest.approx(1.09 * 60e-6) for e in learns)

@@ -60,6 +60,16 @@ def test_no_call_of_a_gpu_lane_comes_from_the_cpu(one: Any, monkeypatch: Any) ->
         assert bound[place] == {kinds[t] for t, device in placed.items() if device == place}
 
 
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+def test_copies_to_and_from_a_device_are_transfer(hosting: str) -> None:
+    run = trained(*gpu_plan("dqn"), hosting, steps=400).run  # type: ignore[attr-defined]
+    calls = {c.call: c for k in run.lanes for c in k.calls}
+    moved = {task for task, c in calls.items() if c.transfer_s > 0}
+    assert moved == {"update", "param_sync"}, "batches go there, parameters come back"
+    for task in moved:
+        assert calls[task].busy_s > 0
+
+
 LOOP = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), "cuda")
 
 

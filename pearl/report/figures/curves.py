@@ -195,7 +195,8 @@ class _Curve:
             return
         y = at.y(solution.threshold)
         c.line(at.left, y, at.right, y, "dotted ink")
-        text = f"{solution.threshold:g} counts as solved"
+        goal = f"{solution.threshold:g}"
+        text = f"solved: {goal}" if c.narrow else f"{goal} counts as solved"
         c.text(at.left + 6, y - 6, text, style="halo muted")
 
 

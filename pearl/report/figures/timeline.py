@@ -125,22 +125,21 @@ class _Timeline:
             rows[lane.lane] = y, y + (2 * STRIP + 4 if both else STRIP)
             y = rows[lane.lane][1] + (gap if number + 1 < len(self.lanes) else 8.0)
         self._arrows(c, rows, at, begin, end, labelled=not marks)
-        ends = [("predicted", self.predicted.period_s, 0.0, STRIP)]
-        if both:
-            ends.append(("measured", self.iteration_s, STRIP + 4, STRIP))
-        for kind, period, down, height in ends:
-            for k in range(3):
-                t = k * period
+        period = self.predicted.period_s
+        ends = [(0.0, (0.0, period, 2 * period))]
+        if self.measured is not None:
+            ends.append((STRIP + 4, (0.0, self.measured.second_s, 2 * self.measured.period_s)))
+        for down, times in ends:
+            for t in times:
                 if begin <= t <= end * (1 + 1e-9):
                     for upper, _ in rows.values():
-                        c.line(at(t), upper + down - 3, at(t), upper + down + height + 3, "mark")
-            if marks and kind == "predicted":
-                text = f"iteration: {si(period, 's')} predicted"
-                if both:
-                    text += f", {si(self.iteration_s, 's')} measured"
-                c.text(left, top - 9, text if both else f"iteration 1: {si(period, 's')}")
-                if not both:
-                    c.text(at(period) + 4, top - 9, "iteration 2")
+                        c.line(at(t), upper + down - 3, at(t), upper + down + STRIP + 3, "mark")
+        if marks and both:
+            text = f"iteration: {si(period, 's')} predicted, {si(self.iteration_s, 's')} measured"
+            c.text(left, top - 9, text)
+        elif marks:
+            c.text(left, top - 9, f"iteration 1: {si(period, 's')}")
+            c.text(at(period) + 4, top - 9, "iteration 2")
         return y
 
     def _strip(

@@ -220,4 +220,5 @@ def _versioned(call: Call, control: ControlBlock, task: str, versions: Ints, slo
         return pending
 
     copy.wait = partial(finish, call)  # type: ignore[attr-defined]
+    copy.copied_ns = getattr(call, "copied_ns", (0,))  # type: ignore[attr-defined]
     return copy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pearl.errors import SpecError
-from pearl.graph.sequential import blocking_reason, fire
+from pearl.graph.sequential import blocking_reason
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import cpu_wait
@@ -160,13 +160,12 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
         SpecError: the order fails the check.
     """
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
-    tokens = [e.tokens for e in graph.edges]
+    counts = Counter[str]()
     for entry in order:
-        reason = blocking_reason(graph, tokens, entry.task)
+        reason = blocking_reason(graph, counts, entry.task)
         if reason:
             raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {reason}")
-        fire(graph, tokens, entry.task)
-    counts = Counter(entry.task for entry in order)
+        counts[entry.task] += 1
     if dict(counts) != dict(graph.repetition):
         raise SpecError(
             f"plan: firings a round are {dict(counts)}; the graph needs {dict(graph.repetition)}"
