@@ -22,7 +22,7 @@ import pearl
 from benchmarks.bars import Bar, finish
 from pearl.planning.lane_times import LaneTime
 from pearl.planning.plans import Plan
-from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling, plan_sampling
+from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling, plan_sampling, stamp_s
 
 QUIET = {"train.evaluate_every": 0, "train.final_episodes": 0}
 LANES = {
@@ -107,6 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
     order, kept, rows, bars = random.Random(0), {}, [], []
+    print(f"timing a call takes {stamp_s() * 1e9:.0f} ns")
     for case in CASES:
         found = kept[case] = measured(case, options.pairs, order)
         print(case, {k: f"{v:+.2%}" for k, v in found.items()}, flush=True)

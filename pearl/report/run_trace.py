@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
+from pearl.report import words
 from pearl.report.kept_calls import (
     KeptCall,
     handovers,
@@ -47,7 +48,7 @@ def run_trace(run: Run, platform: Platform | None = None) -> dict[str, Any]:
         _write(events, "predicted", plan, planned, platform)
     measured = [] if run.simulated else measured_calls(run)
     _write(events, "measured", plan, measured, platform)
-    _write_lags(events, plan, measured)
+    _write_lags(events, measured)
     return events.to_json()
 
 
@@ -109,11 +110,11 @@ def _power(
     return found
 
 
-def _write_lags(events: TraceEvents, plan: Plan, calls: Sequence[KeptCall]) -> None:
-    """Write the lags that calls were seen to have."""
-    named = {e.dst for e in plan.edges if e.slack and e.src == "param_sync"}
+def _write_lags(events: TraceEvents, calls: Sequence[KeptCall]) -> None:
+    """Write the lags that calls were seen to have: of parameters, in calls that act; of priorities,
+    in calls that draw."""
     for c in calls:
         if c.lag is not None:
-            acts = {t.partition("#")[0] for t in c.firings} & named
-            what = "policy lag" if acts else f"lag of {c.name}"
+            acts = any(words.acts(task.partition("#")[0]) for task in c.firings)
+            what = "policy lag" if acts else "priority staleness"
             events.counter("measured: lags", what, c.end_s, c.lag)
