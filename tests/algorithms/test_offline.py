@@ -14,7 +14,7 @@ from pearl.algorithms.families import offline
 from pearl.errors import SpecError
 from pearl_devices import Buffers, cpu, kernel
 from pearl_devices.buffers import allocate
-from pearl_devices.primitives.math.rng import stream, uniform
+from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.updates.offline import STRIDE
 
 SIZES = {"FrozenLake-v1": (16, 4), "CliffWalking-v1": (48, 4)}
@@ -70,7 +70,7 @@ def reference(log: offline.Log, arrays: Buffers, document: dict[str, Any], sweep
     alpha, gamma, size = F(a["learning_rate"]), F(a["discount"]), len(log["state"]) // chunks
     key = arrays["rng.update"][0]
     for sweep in range(sweeps):
-        base = np.uint64(stream(key, np.uint64(sweep)))
+        base = np.uint64(stream_base(key, np.uint64(sweep)))
         for c in range(chunks):
             for k in visits(order, size, c * size, base):
                 row = {field: numbers[c * size + k] for field, numbers in log.items()}

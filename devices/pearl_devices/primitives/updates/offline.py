@@ -14,8 +14,8 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact
 
 STRIDE = 16
 """Rows between two visits of order STR (assumed)."""
@@ -54,7 +54,7 @@ def ahead(values, on_policy, action):
 def sweep_fp32(on_policy, bits, order, rng, log, tables, rate, discount, count, loss):
     alpha, gamma = np.float32(rate[0]), np.float32(discount[0])
     state, action, reward, next_state, next_action, terminated = log
-    base, squares, size = stream(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
+    base, squares, size = stream_base(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
     for c in range(tables.shape[0]):
         table = tables[c]
         for i in range(size):
@@ -75,7 +75,7 @@ def sweep_int32(on_policy, bits, order, rng, log, tables, rate, discount, count,
     one, half = np.int64(1) << bits, np.int64(1) << (bits - 1)
     alpha, gamma = np.int64(np.rint(rate[0] * one)), np.int64(np.rint(discount[0] * one))
     state, action, reward, next_state, next_action, terminated = log
-    base, squares, size = stream(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
+    base, squares, size = stream_base(rng[0], rng[1]), 0.0, state.size // tables.shape[0]
     for c in range(tables.shape[0]):
         table = tables[c]
         for i in range(size):
@@ -112,7 +112,9 @@ LEARNT = ("learner.tables", "hyper.lr.q", "hyper.discount", "learner.step", "los
 def _bind_sweep(on_policy: bool, kernel: Kernel, buffers: Buffers) -> Call:
     bits, log = kernel.dim("bits"), tuple(buffers[f"log.{name}"] for name in LOG)
     program, learnt = sweep_int32 if bits else sweep_fp32, (buffers[name] for name in LEARNT)
-    return bound(program, on_policy, bits, kernel.dim("order"), buffers["rng.update"], log, *learnt)
+    return bind_call(
+        program, on_policy, bits, kernel.dim("order"), buffers["rng.update"], log, *learnt
+    )
 
 
 bind_q_learning = partial(_bind_sweep, False)
@@ -121,4 +123,4 @@ bind_sarsa = partial(_bind_sweep, True)
 
 def bind_average(kernel: Kernel, buffers: Buffers) -> Call:
     """offline.average: policy.q and every table of learner.tables ← their mean."""
-    return bound(average, kernel.dim("bits"), buffers["learner.tables"], buffers["policy.q"])
+    return bind_call(average, kernel.dim("bits"), buffers["learner.tables"], buffers["policy.q"])
