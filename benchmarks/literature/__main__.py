@@ -1,0 +1,13 @@
+"""Systems of the literature: `python -m benchmarks.literature [--quick] [--json FILE] [PART …]`."""
+
+import sys
+
+from benchmarks.run import main
+
+PARTS = {
+    "pim": "tabular learning in memory: SwiftRL",
+}
+"""Part → its subject."""
+
+if __name__ == "__main__":
+    sys.exit(main("literature", PARTS))
