@@ -1,7 +1,7 @@
 """Graphs whose iterations overlap around cycles: a part of `python -m benchmarks.solver`.
 
-Periods of plans of `pearl.solve` over proven bounds, in CPU-seconds of this process: the clock of
-time limits is replaced by its CPU time, so that other processes change no figure. Code is warm.
+Periods of plans of `pearl.solve` over proven bounds, in CPU-seconds of this process and of those
+below it, so that other processes change no figure (`clock.counted`). Code is warm.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.bars import Bar, Part, at_least, at_most
+from benchmarks.solver.clock import counted
 from benchmarks.solver.loops import Loop, feedbacks, nested, ring, small_cycles
 from pearl import solve
 from pearl.graph import policy_iteration
@@ -67,20 +66,13 @@ NESTED_S, SMALL_S, PROVING_S = 8.0, 0.5, 20.0
 SEEDS = range(1, 6)
 
 
-@contextmanager
-def cpu_clock() -> Iterator[None]:
-    """Time limits count CPU-seconds of this process."""
-    with patch.object(time, "monotonic", time.process_time):
-        yield
-
-
 def solved(loop: Loop, seconds: float) -> tuple[Plan, float]:
     """A checked plan on one core, and its CPU-seconds."""
     graph, costs = loop
-    with cpu_clock():
-        began = time.process_time()
+    with counted() as clock:
+        began = clock()
         plan = solve(graph, costs, time_limit_s=seconds, workers=1)
-        took = time.process_time() - began
+        took = clock() - began
     check_plan(plan, Problem(graph, costs))
     return plan, took
 
