@@ -34,7 +34,7 @@ MANY, FEW = 40, 16
 """Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
 join tasks, and where none does, so that loads are all there is."""
 
-LOOPS = 10
+LOOPS = 6
 """Firings from which the search of graphs with cycles is tried: of fewer, the period form proves
 the best plan at once (assumed)."""
 
