@@ -37,15 +37,15 @@ ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
 where the period form has not proven the best plan by then (assumed)."""
 
-AHEAD = 40
-"""Firings of a search space with cycles from which on that search comes before the period form. The
-period form proves most smaller spaces within seconds (assumed)."""
+AHEAD = 20
+"""Classes of a search space with cycles from which on that search comes before the period form. The
+period form proves most smaller spaces within seconds, however many firings they have (assumed)."""
 
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
-"""CPU-seconds of steps of that search at most, for each pair of firings: more gain nothing in small
+"""CPU-seconds of steps of that search at most, for each pair of classes: more gain nothing in small
 search spaces (assumed)."""
 
 TRIED = 3
@@ -143,7 +143,7 @@ class _Branches:
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
-        if any(len(self.spaces[i].expansion.nodes) >= AHEAD for i in self._loops):
+        if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
         self._anneal()
         if self._loops:
@@ -214,7 +214,7 @@ class _Branches:
                 break
             search = LoopSearch(self.spaces[i], self.seed)
             ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
-            most = PAIRS_S * len(self.spaces[i].expansion.nodes) ** 2
+            most = PAIRS_S * len(self.spaces[i].classes) ** 2
             with within(self.deadline - ordering):
                 search.run(min(STEPPED * self.limit_s / len(worth), most))
             if search.bound is not None:
