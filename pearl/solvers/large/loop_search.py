@@ -58,8 +58,9 @@ HOT, COLD, HEATS = 0.002, 0.0002, (0.005, 0.002, 0.001)
 """First and last temperature of annealing as shares of the value, and first ones of later
 annealing (the best of some between 0.03 and 0.001 on rings of 200 tasks)."""
 
-TUNED = 200
-"""Classes for which those temperatures are: of fewer, each has a larger share of the value."""
+TUNED, HOTTER = 200, 3.0
+"""Classes for which those temperatures are: of fewer, each has a larger share of the value; and the
+factor by which temperatures rise for that at most (the best of four rules tried)."""
 
 FIRST = 0.25
 """Share of the work left that one annealing takes at most (assumed)."""
@@ -116,7 +117,7 @@ class LoopSearch:
         self._several = bool((self.t.firings > 1).any())
         self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
         self._length, self._left = SHORT, 0.0
-        self._heat = max(1.0, TUNED / len(space.classes))
+        self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5): they share out the work, no clock does.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
         self._bound_cost = self._swap_cost = 1e-6 + 1.6e-8 * arcs
