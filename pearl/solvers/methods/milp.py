@@ -37,7 +37,7 @@ ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
 where the period form has not proven the best plan by then (assumed)."""
 
-AHEAD = 20
+AHEAD = 12
 """Classes of a search space with cycles from which on that search comes before the period form. The
 period form proves most smaller spaces within seconds, however many firings they have (assumed)."""
 
