@@ -1,4 +1,4 @@
-"""The environment: nodes of a random graph are placed one after the other, the longest first."""
+"""The environment: nodes of a random graph are placed one after the other, long ones early."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from examples.learned_scheduler.graphs import STAGES, Dataflow, Loads, draw_grap
 FEWEST, MOST = 8, 30
 """Nodes of the graphs of training."""
 
+NOISE = 0.4
+"""Spread of the logarithm of the factors that change the order of nodes (assumed)."""
+
 
 class Cutting(gymnasium.Env):
     """An action is the stage of the next node. The rewards of an episode add up to minus the
@@ -24,11 +27,14 @@ class Cutting(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.begin(draw_graph(self.np_random, int(self.np_random.integers(FEWEST, MOST + 1))))
+        nodes = int(self.np_random.integers(FEWEST, MOST + 1))
+        self.begin(draw_graph(self.np_random, nodes), self.np_random)
         return self.observe(), {}
 
-    def begin(self, graph: Dataflow) -> None:
-        self.loads, self.order = Loads(graph), np.argsort(-graph.work_s)
+    def begin(self, graph: Dataflow, random: np.random.Generator) -> None:
+        """Start with a graph whose nodes come by falling work, times a random factor."""
+        factors = np.exp(NOISE * random.normal(size=len(graph.work_s)))
+        self.loads, self.order = Loads(graph), np.argsort(-graph.work_s * factors)
         self.next, self.left_s = 0, float(graph.work_s.sum())
 
     def observe(self) -> np.ndarray:
