@@ -8,6 +8,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+SLEEP_S = 1e-4
+"""What is left of a wait when it begins to count instead of sleeping: a sleep may take so much
+longer (Linux's timer slack of 50 us, and the way back to a core)."""
+
 
 def cartpole(us: float) -> Any:
     """gymnasium's CartPole-v1; a step takes `us` microseconds of CPU time in all, or its own where
@@ -44,3 +48,25 @@ def sleeping_together(ms: float, num_envs: int) -> Any:
     from gymnasium.vector import AsyncVectorEnv
 
     return AsyncVectorEnv([partial(sleeping, ms)] * num_envs)
+
+
+def vector_of(us: float, num_envs: int) -> Any:
+    """So many CartPoles in one vector environment, as of a simulator elsewhere: a step of all takes
+    `us` microseconds, or their own where that is more; for what is left it waits."""
+    import gymnasium
+    from gymnasium.envs.classic_control import CartPoleEnv
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+    class Waiting(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            until = time.perf_counter() + 1e-6 * us
+            result = super().step(actions)
+            while (left := until - time.perf_counter()) > 0:
+                if left > SLEEP_S:
+                    time.sleep(left - SLEEP_S)
+            return result
+
+    def one() -> Any:
+        return gymnasium.wrappers.TimeLimit(CartPoleEnv(), 500)
+
+    return Waiting([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)

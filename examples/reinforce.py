@@ -12,7 +12,7 @@ POLICY = "actor"
 
 
 def graph(system):
-    return build(system, "reinforce", losses="examples.reinforce:losses")
+    return build(system, "reinforce", losses="examples.reinforce:losses", by_row=True)
 
 
 def initialise(buffers, system, seed):

@@ -1,11 +1,12 @@
 """Trace events in Chrome's format, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-A process for each device, a thread for each of its lanes, a complete event for each firing and a
-flow from the firing that sends to the one that waits ("Trace Event Format", Google, 2016).
+A process for each device, a thread for each of its lanes, a complete event for each firing, a flow
+from the firing that sends to the one that waits, and counters ("Trace Event Format", Google, 2016).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,12 +27,15 @@ class TraceEvents:
         """The numbers of a process and a thread, named at their first use."""
         if device not in self._processes:
             self._processes[device] = len(self._processes) + 1
-            self._name("process_name", device, self._processes[device], 0)
+            number = self._processes[device]
+            self._name("process_name", device, number, 0)
+            order = {"name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
+            self._events.append({"ph": "M", "tid": 0, **order})
         pid = self._processes[device]
-        if (device, lane) not in self._threads:
+        if lane and (device, lane) not in self._threads:
             self._threads[device, lane] = len(self._threads) + 1
             self._name("thread_name", lane, pid, self._threads[device, lane])
-        return {"pid": pid, "tid": self._threads[device, lane]}
+        return {"pid": pid, "tid": self._threads[device, lane] if lane else 0}
 
     def _name(self, what: str, name: str, pid: int, tid: int) -> None:
         event = {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
@@ -53,15 +57,32 @@ class TraceEvents:
         self._events.append({**event, **where, "args": dict(values)})
 
     def flow(
-        self, name: str, source: tuple[str, str, float], target: tuple[str, str, float]
+        self,
+        name: str,
+        source: tuple[str, str, float],
+        target: tuple[str, str, float],
+        values: Mapping[str, object] | None = None,
     ) -> None:
         """An arrow from a call to another. source, target: device, lane and a time, in seconds,
-        within the call."""
+        within the call. values: shown where the arrow is selected."""
         self._flows += 1
         for phase, (device, lane, at_s) in (("s", source), ("f", target)):
             event = {"ph": phase, "id": self._flows, "name": name, "cat": "transfer"}
             where = self._where(device, lane)
-            self._events.append({**event, "bp": "e", "ts": at_s * MICROSECONDS, **where})
+            event |= {"bp": "e", "ts": at_s * MICROSECONDS, "args": dict(values or {})}
+            self._events.append({**event, **where})
+
+    def counter(self, group: str, name: str, at_s: float, value: float) -> None:
+        """The value of a counter from a time on. group: the process that it is shown in."""
+        where = self._where(group, "")
+        event = {"ph": "C", "name": name, "ts": at_s * MICROSECONDS, "args": {"value": value}}
+        self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
-        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
+        """The object that a file of the format holds. Events at no finite time are left out."""
+        return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
+
+
+def _finite(event: Mapping[str, Any]) -> bool:
+    times = (event.get("ts", 0.0), event.get("dur", 0.0), event["args"].get("value", 0.0))
+    return all(math.isfinite(t) for t in times)

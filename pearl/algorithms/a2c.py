@@ -57,7 +57,7 @@ class Options(RolloutOptions):
 
 def graph(system: System) -> TaskGraph:
     """The task graph of A2C on this system."""
-    return build(system, "a2c", losses="pearl.algorithms.a2c:losses", epochs=1, minibatches=1)
+    return build(system, "a2c", losses="pearl.algorithms.a2c:losses", by_row=True)
 
 
 def initialise(buffers: Buffers, system: System, seed: int) -> None:

@@ -36,6 +36,7 @@ from pearl.algorithms.fields import (
     Width,
 )
 from pearl.algorithms.learning_rates import LearningRate, RateSchedule
+from pearl.algorithms.returns import Returns, returns_misfits
 from pearl.algorithms.spaces import Spaces
 
 STRICT = fields.STRICT
@@ -321,6 +322,10 @@ class RolloutOptions(Deep):
     activation: Literal["tanh", "relu"] = Field(
         default="tanh", description="Activation of the hidden layers: tanh or relu."
     )
+    returns: Returns = Field(
+        default="gae",
+        description="gae, monte_carlo (sums to the end of the rollout), or {n_step: n}.",
+    )
     gae_lambda: Share = Field(
         default=0.95, description="Decay of the advantages' trace; 1 is the plain return."
     )
@@ -348,6 +353,7 @@ class RolloutOptions(Deep):
 
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
+        yield from returns_misfits(self)
         if self.anneal and self.scheduled:
             what = "given true; learning_rate has a schedule of its own: leave one of them out"
             yield ("anneal",), what

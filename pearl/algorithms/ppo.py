@@ -90,6 +90,7 @@ def graph(system: System) -> TaskGraph:
         epochs=a.epochs,
         minibatches=a.parts,
         extra={"stops": 1} if a.target_kl else {},
+        by_row=True,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum, auto
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from pearl.cli.application import SCHEMA, Result, command
 from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
+
+if TYPE_CHECKING:
+    from pearl.report.document import Page
 
 
 class Objective(StrEnum):
@@ -66,6 +70,7 @@ def plan(
     """Plan where each task runs, and predict throughput and power."""
     from pearl.cli.text import difference, difference_text
     from pearl.explanation import explain as explained
+    from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
     from pearl.report.compare import SideBySide, side_of_plan
@@ -99,7 +104,14 @@ def plan(
         beside = SideBySide(tuple(sides))
         value = {**value, "compare": beside.to_json()["sides"]}
         return Result(str(beside), value, page=lambda: beside.page(today()))
-    return Result(text, value, page=lambda: report.page(today()))
+
+    def page() -> Page:
+        """With --explain and for the throughput, the page shows the front of power too."""
+        drawn = explain and result.objective == "throughput"
+        front = make_front(system, time_limit_s=time_limit) if drawn else ()
+        return replace(report, front=front).page(today())
+
+    return Result(text, value, page=page)
 
 
 @command
@@ -156,7 +168,8 @@ def balance(
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_page import balance_page
-    from pearl.report.balance_text import balance_svg, balance_text, slices_text
+    from pearl.report.balance_text import balance_text, slices_text
+    from pearl.report.html import page_svg
     from pearl.report.report import today
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -164,7 +177,7 @@ def balance(
     result = sweep(system)
     slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
-        write_atomically(plot, balance_svg(result).encode())
+        write_atomically(plot, page_svg(balance_page(result)).encode())
     parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
     value = {**result.to_json(), "slices": slices.to_json() if slices else None}
     text = "\n\n".join(parts)

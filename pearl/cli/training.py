@@ -332,5 +332,6 @@ def report(
         return Result(str(found), found.to_json(), page=lambda: found.page(today()))
     only = reports[0]
     only.save(run_dirs[0] / "report.html")
+    only.save_trace(run_dirs[0] / "trace.json")
     text = only.text(terminal_width(), verbose=verbose)
     return Result(text, only.to_json(), page=lambda: only.page(today()))

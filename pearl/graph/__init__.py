@@ -4,6 +4,7 @@ __all__ = [
     "compiled_policy",
     "insertion",
     "limits",
+    "liveness",
     "parallel_edges",
     "period",
     "sequential",

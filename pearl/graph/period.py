@@ -116,14 +116,16 @@ class Expansion:
         """The arcs (src node, dst node, tokens) that one edge stands for, fewest tokens each.
 
         Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
-        copy F mod q with −⌊F / q⌋ tokens. What one fused call settles within itself is left out.
+        copy F mod q with −⌊F / q⌋ tokens. A reach puts the last token of its window in the place of
+        f·c + c − 1. What one fused call settles within itself is left out.
         """
         q = self.graph.repetition
         p, c, m = edge.production, edge.consumption, edge.tokens
         least: dict[tuple[int, int], int] = {}
         for f in watched(range(q[edge.dst])):
-            for a in watched(range(c)) if c > 1 else (0,):
-                firing = (f * c + a - m) // p
+            end = edge.tokens_needed(f, q[edge.dst])
+            for token in watched(range(end - c, end)) if c > 1 else (end - 1,):
+                firing = (token - m) // p
                 src = self.node[edge.src, firing % q[edge.src]]
                 dst = self.node[edge.dst, f]
                 tokens = -(firing // q[edge.src])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
@@ -15,36 +15,33 @@ def program_order(graph: TaskGraph) -> tuple[str, ...]:
     Raises:
         SpecError: no task can fire before the iteration ends.
     """
-    tokens = [e.tokens for e in graph.edges]
+    fired = dict.fromkeys(graph.repetition, 0)
     left = dict(graph.repetition)
     order: list[str] = []
     while any(left.values()):
-        able = (n for n, count in left.items() if count and not blocking_reason(graph, tokens, n))
+        able = (n for n, count in left.items() if count and not blocking_reason(graph, fired, n))
         name = next(able, None)
         if name is None:
             raise SpecError(
                 f"graph {graph.name!r}: no task can fire after {order}; firings left are {left}"
             )
-        fire(graph, tokens, name)
+        fired[name] += 1
         left[name] -= 1
         order.append(name)
     return tuple(order)
 
 
-def blocking_reason(graph: TaskGraph, tokens: Sequence[int], name: str) -> str | None:
+def blocking_reason(graph: TaskGraph, fired: Mapping[str, int], name: str) -> str | None:
     """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
-    allow: one slot where a firing gives what a firing takes."""
-    for e, available in zip(graph.edges, tokens, strict=True):
-        if e.dst == name and available < e.consumption:
+    allow: one slot where a firing gives what a firing takes.
+
+    fired: task → its firings so far.
+    """
+    for e in graph.edges:
+        given = e.tokens + fired[e.src] * e.production
+        if e.dst == name and given < e.tokens_needed(fired[name], graph.repetition[name]):
             return f"{e.src} has not given it what it needs"
-        if e.src == name and e.is_channel and available + e.production > e.least_capacity:
+        taken = fired[e.dst] * e.consumption
+        if e.src == name and e.is_channel and given - taken + e.production > e.least_capacity:
             return f"{e.dst} has not yet read what it gave before"
     return None
-
-
-def fire(graph: TaskGraph, tokens: list[int], name: str) -> None:
-    """Takes from `tokens` (one number an edge) what a firing consumes, and adds what it gives."""
-    for i, e in enumerate(graph.edges):
-        tokens[i] += (e.production if e.src == name else 0) - (
-            e.consumption if e.dst == name else 0
-        )

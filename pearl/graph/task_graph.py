@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pearl.errors import SpecError
+from pearl.graph.graph_checks import reach_problems, state_problems
 from pearl.graph.limits import SLACK_LIMITS
 from pearl.graph.parallel_edges import EdgeKey, numbered
 from pearl.graph.repetition import firings_of
@@ -114,6 +115,8 @@ class Edge:
     slack: relaxation on top, in firings of the rarer side.
     bytes: bytes per firing of src; 0 for an edge that only orders.
     limit: the key of `Limits` that bounds the slack; None: no slack.
+    reach: which tokens of an iteration a firing of dst reads, t being its last: 0 for point t, n
+        for window t..t+n, None for suffix t..T. The last token of the iteration ends a window.
 
     Raises:
         SpecError: a field has another type, or a number is out of range.
@@ -127,6 +130,7 @@ class Edge:
     slack: int = 0
     bytes: float = 0.0
     limit: str | None = None
+    reach: int | None = 0
 
     def __post_init__(self) -> None:
         for name in ("src", "dst"):
@@ -159,10 +163,26 @@ class Edge:
             )
         if wrong := explain_misfit(self.bytes):
             raise SpecError(f"{where}: bytes {wrong}")
+        if self.reach is not None and not (is_whole(self.reach) and self.reach >= 0):
+            raise SpecError(
+                f"{where}: reach is {quote(self.reach)}; needed is 0 (point t), a whole number n "
+                "above it (window t..t+n), or None (suffix t..T)"
+            )
 
     @property
     def tokens(self) -> int:
         return self.tokens_seq + self.slack * max(self.production, self.consumption)
+
+    def tokens_needed(self, firing: int, per_iteration: int) -> int:
+        """Tokens, initial ones included, that firing `firing` (from 0) of dst waits for.
+
+        per_iteration: firings of dst in one iteration.
+        """
+        end = (firing + 1) * self.consumption
+        if self.reach == 0:
+            return end
+        whole = (firing // per_iteration + 1) * per_iteration * self.consumption
+        return whole if self.reach is None else min(end + self.reach, whole)
 
     @property
     def is_channel(self) -> bool:
@@ -272,8 +292,10 @@ class TaskGraph:
             ]
         if problems:
             raise SpecError(*problems)
-        _ = self.repetition
-        self._check_states()
+        problems += reach_problems(self.edges, self.repetition)
+        problems += state_problems(self.name, self.states, self.tasks, self._touching)
+        if problems:
+            raise SpecError(*problems)
 
     def _check_types(self) -> None:
         """Tuples of the nouns, and numbers that can be."""
@@ -345,33 +367,6 @@ class TaskGraph:
         """Firings of each task in one iteration: the least positive solution of the balance
         equations (one for each connected component)."""
         return MappingProxyType(firings_of(self.name, self._touching, self.edges))
-
-    def _reached(self, start: str) -> set[str]:
-        found, queue = {start}, [start]
-        while queue:
-            here = queue.pop()
-            new = {e.dst for e in self._touching[here]} - found
-            found |= new
-            queue += new
-        return found
-
-    def _check_states(self) -> None:
-        problems = []
-        for state in self.states:
-            touch = [t for t in self.tasks if state in t.reads + t.writes]
-            for i, a in enumerate(touch):
-                for b in touch[i + 1 :]:
-                    if state not in a.writes + b.writes:
-                        continue
-                    for src, dst in ((a.name, b.name), (b.name, a.name)):
-                        if dst not in self._reached(src):
-                            problems.append(
-                                f"graph {self.name!r}: {a.name} and {b.name} share state {state!r} "
-                                f"and one writes it, but no path of edges leads from {src} to "
-                                f"{dst}; without one their order would depend on timing"
-                            )
-        if problems:
-            raise SpecError(*problems)
 
     def to_networkx(self) -> Any:
         """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default

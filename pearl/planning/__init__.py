@@ -5,6 +5,7 @@ __all__ = [
     "costs",
     "draws",
     "estimated_costs",
+    "lane_times",
     "plan_builder",
     "plan_validation",
     "plans",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
+from pearl.graph.liveness import stored_arrays
 from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.draws import Z90, Draws
@@ -132,6 +133,7 @@ def build_plan(
         edges=tuple(_channel(assignment, e, capacities.get(n)) for n, e in enumerate(graph.edges)),
         bands=build_bands(sampled, draws, graph.env_steps, graph.updates, graph.batch),
         simulated=tuple(d.name for d in assignment.costs.platform.devices if d.simulated),
+        rollout=stored_arrays(graph),
         timetable=Timetable(timed, (*rings, *held), period, single),
     )
 
@@ -385,4 +387,5 @@ def _channel(a: Assignment, e: Edge, capacity: int | None) -> Channel:
         link="+".join(link.name for link in route) or None,
         src_replica=src_replica,
         dst_replica=dst_replica,
+        reach=e.reach,
     )

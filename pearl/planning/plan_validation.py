@@ -260,10 +260,11 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
     channels, edges = numbered(plan.edges), numbered(graph.edges)
     for key, e in edges.items():
         c = channels.get(key)
-        same = c and (c.production, c.consumption, c.tokens_seq) == (
+        same = c and (c.production, c.consumption, c.tokens_seq, c.reach) == (
             e.production,
             e.consumption,
             e.tokens_seq,
+            e.reach,
         )
         if c is None or not same or c.slack < 0:
             problems.append(

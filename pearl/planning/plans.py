@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.graph.liveness import StoredArray
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
@@ -113,6 +114,7 @@ class Channel:
     bytes: bytes per firing of src.
     link: the link of the transfer; None on one device.
     src_replica, dst_replica: numbers of the replicas, from 0.
+    reach: tokens beyond its own that a firing of dst reads; None: all of the rollout.
     """
 
     src: str
@@ -127,6 +129,7 @@ class Channel:
     link: str | None
     src_replica: int = 0
     dst_replica: int = 0
+    reach: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,7 @@ class Plan(HasPage):
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     bands: of its rates, power and energy; None for a plan from a file without them.
     regret: of a plan that was chosen for it (objective robust); else None.
+    rollout: what is kept of its rollout; empty where there is none.
     simulated: the devices of the platform that no hardware stands behind; texts say so of each.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
@@ -236,6 +240,7 @@ class Plan(HasPage):
     bands: Bands | None = None
     regret: Regret | None = None
     simulated: tuple[str, ...] = ()
+    rollout: tuple[StoredArray, ...] = ()
     problem: Problem | None = field(default=None, compare=False, repr=False)
     timetable: Timetable | None = field(default=None, compare=False, repr=False)
 
@@ -352,6 +357,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         "lanes": lambda v: list_of(Lane, v, f"{where}: lanes", orders),
         "tasks": lambda v: list_of(Placement, v, f"{where}: tasks"),
         "edges": lambda v: list_of(Channel, v, f"{where}: edges"),
+        "rollout": lambda v: list_of(StoredArray, v, f"{where}: rollout"),
         "evaluation": lambda v: (
             v if v is None else build(EvaluationPlacement, v, f"{where}: evaluation")
         ),

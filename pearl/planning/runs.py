@@ -17,6 +17,7 @@ from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
+from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
 from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
 from pearl_devices.validation import quote
 
@@ -34,7 +35,7 @@ class TaskTiming:
     predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
     firings: number of timed firings.
     profiled: measured in a separate stretch, as the members of a fused mode must be.
-    measured_s is None where nothing was measured.
+    flops, bytes: arithmetic of a firing, and bytes that it reads and writes; 0 for a fused call.
     """
 
     task: str
@@ -42,6 +43,8 @@ class TaskTiming:
     measured_s: float | None
     firings: int
     profiled: bool = False
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 TOLERANCE = 0.15
@@ -157,6 +160,9 @@ class Run(HasPage):
     drift: how far it was from the plan; None for a simulated run, which has no other times.
     stopped: which callback ended it, where one did (status `stopped`).
     solution: how long it took; None for a simulated run.
+    lanes: where the time of each lane went, since the run began or was last resumed; none of a
+    simulated run.
+    calls: every call of a few steady iterations, by start; none if the run did not come there.
     out: the run folder, where there is one; not part of the JSON.
     """
 
@@ -186,6 +192,8 @@ class Run(HasPage):
     drift: Drift | None = None
     stopped: StoppedBy | None = None
     solution: TimeToSolution | None = None
+    lanes: tuple[LaneTime, ...] = ()
+    calls: tuple[MeasuredCall, ...] = ()
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -216,6 +224,8 @@ class Run(HasPage):
         """A plain object as `docs/contract.md` describes it; no NaN or infinity, without `out`."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
         values["tasks"] = [vars(t) for t in self.tasks]
+        values["lanes"] = [asdict(k) for k in self.lanes]
+        values["calls"] = [vars(c) for c in self.calls]
         values["plan"] = self.plan.to_json()
         values["drift"] = None if self.drift is None else asdict(self.drift)
         for name in ("stopped", "solution"):
@@ -270,6 +280,9 @@ def load_run(path: str | Path) -> Run:
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"])
+    calls = {"calls": lambda value, place: list_of(CallTime, value, place)}
+    values["lanes"] = list_of(LaneTime, source.get("lanes", ()), f"{where}: lanes", calls)
+    values["calls"] = list_of(MeasuredCall, source.get("calls", ()), f"{where}: calls")
     if source.get("drift") is not None:
         drift = build(Drift, source["drift"], f"{where}: drift")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
@@ -291,6 +304,7 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "run.json": ('"schema":', '"steady":', '"plan":'),
     "metrics.csv": ("env_steps,updates,wall_s",),
     "spec.yaml": (SPEC_MARK,),
+    "trace.json": ('"traceEvents":',),
     "report.html": ('<meta name="generator" content="PEARL">',),
 }
 """File of a run folder → the words by which one that a run wrote is known."""

@@ -1,11 +1,10 @@
-"""A balance in words and as a drawing."""
+"""A balance in words."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Sequence
-from html import escape
 
 from pearl.formatting import count, listed, percent, si
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
@@ -13,10 +12,6 @@ from pearl.planner.gpu_slices import MOST_SLICES, SlicingResult
 from pearl.report.bands_text import range_text
 from pearl.report.document import Column, Table
 from pearl.report.terminal import block_text, terminal_width
-
-WIDTH, HEIGHT, EDGE = 420, 260, 64
-COLOURS = ("#1b6ca8", "#c0532b")
-
 
 ALIKE = 0.02
 """Rates that differ by less than this share are one row of a table (assumed)."""
@@ -162,49 +157,3 @@ def sweep_table(title: str, points: Sequence[SweepPoint]) -> Table | None:
     beyond = points[-1] is not shown[-1]
     notes = (f"More changes less than {percent(ALIKE)}.",) if beyond else ()
     return Table(title, heading, rows, notes)
-
-
-def balance_svg(balance: Balance) -> str:
-    """Throughput and env steps per joule over cores and over SMs, each relative to its largest."""
-    panels = [("cores, an actor each", [(float(p.cores), p) for p in balance.cores])]
-    if balance.points:
-        panels.append(("SMs, all cores", [(float(p.sms or 0), p) for p in balance.sms]))
-    drawn = [
-        f'<g transform="translate({k * WIDTH},0)">{_panel(name, points)}</g>'
-        for k, (name, points) in enumerate(panels)
-    ]
-    size = f'width="{WIDTH * len(drawn)}" height="{HEIGHT}"'
-    style = 'font-family="sans-serif" font-size="11" fill="#333"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(drawn)}</svg>\n'
-
-
-def _panel(name: str, points: Sequence[tuple[float, SweepPoint]]) -> str:
-    left, right = points[0][0], points[-1][0]
-
-    def x(value: float) -> float:
-        span = math.log(right / left) if right > left else 1.0
-        return EDGE + (WIDTH - EDGE - 30) * math.log(value / left) / span
-
-    def y(share: float) -> float:
-        return HEIGHT - 44 - (HEIGHT - 96) * share
-
-    parts = [f'<text x="{EDGE}" y="{HEIGHT - 10}">{escape(name)}</text>']
-    for value, _ in points:
-        place = f'x="{x(value):.1f}" y="{HEIGHT - 28}"'
-        parts.append(f'<text {place} text-anchor="middle">{value:g}</text>')
-    for share in (0.0, 0.5, 1.0):
-        ends = f'x1="{EDGE}" x2="{WIDTH - 30}" y1="{y(share):.1f}" y2="{y(share):.1f}"'
-        parts.append(f'<line {ends} stroke="#ddd"/>')
-        place = f'x="{EDGE - 6}" y="{y(share) + 4:.1f}"'
-        parts.append(f'<text {place} text-anchor="end">{100 * share:.0f} %</text>')
-    lines = (
-        ("env steps/s", [(v, p.env_steps_per_s) for v, p in points]),
-        ("env steps/J", [(v, p.env_steps_per_j) for v, p in points]),
-    )
-    for (label, line), colour, at in zip(lines, COLOURS, (20, 36), strict=True):
-        largest = max(value for _, value in line) or 1.0
-        path = " ".join(f"{x(v):.1f},{y(value / largest):.1f}" for v, value in line)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        text = f"{label}, 100 % = {count(largest)}"
-        parts.append(f'<text x="{EDGE}" y="{at}" fill="{colour}">{escape(text)}</text>')
-    return "".join(parts)

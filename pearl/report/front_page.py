@@ -20,9 +20,9 @@ from pearl.report.document import (
     Section,
     Table,
 )
-from pearl.report.figures.front import FrontPoint, front_chart
 from pearl.report.figures.graph import task_graph
 from pearl.report.figures.timeline import timeline
+from pearl.report.front_section import front_section, labelled, per_joule
 from pearl.report.html import cell_html, page_html
 from pearl.report.lead import largest_task, percent, where
 from pearl.report.origin import estimates_text
@@ -33,21 +33,10 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
     """The page of a front. title: of the spec. written: the date, for the footer."""
     rows = front_assignments(plans)
     fastest, least = rows[-1].fastest, min(plans, key=lambda p: p.power_w)
-    best = max(plans, key=_per_joule)
-    unit = fastest.value_unit
-    points = _labelled(rows)
-    figure = front_chart([_stretch(row, points) for row in rows], unit)
-    open_w = getattr(plans, "open_w", ())
-    finding = (
-        "Running flat out is also the most efficient."
-        if _per_joule(fastest) >= _per_joule(best) * 0.999
-        else f"{si(best.power_w, 'W')} gives most per joule."
-    )
-    guide = (
-        "Each line is one placement, slowed down: power is linear in its rate. Whiskers: 90 % band "
-        "of the speed. Power is modelled."
-    )
-    sections = [Section("Speed and power", finding, guide, (figure,) if figure else (), brief=True)]
+    best = max(plans, key=per_joule)
+    unit, open_w = fastest.value_unit, getattr(plans, "open_w", ())
+    section = front_section(plans)
+    sections = [section] if section is not None else []
     strip = timeline(fastest)
     graph = task_graph(fastest)
     shown = tuple(f for f in (graph, strip) if f is not None)
@@ -56,10 +45,10 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
     sections.append(Section("The fastest plan", finding, "Hatched: waiting.", shown))
     figures = [
         KeyFigure(p.label, si(p.power_w, "W").partition(" ")[0], "W", f"{count(p.rate)} {unit}")
-        for p in points
+        for p in labelled(rows)
     ]
     per_j, note = f"{unit.removesuffix('/s')}/J", f"at {si(best.power_w, 'W')}"
-    figures.append(KeyFigure("most efficient", f"{_per_joule(best):.3g}", per_j, note))
+    figures.append(KeyFigure("most efficient", f"{per_joule(best):.3g}", per_j, note))
     footer = (
         f"pearl {fastest.pearl_version} · spec {fastest.spec_sha256[:8]} · planned for "
         f"{fastest.host} · estimates: {estimates_text(fastest)} · power modelled · {len(plans)} "
@@ -101,57 +90,14 @@ def _lead(
     if open_w:
         text = f": better plans may be missing from {len(open_w)} ranges of power."
         helps = LeadSentence("What would help most", "More time for the solver", text)
-    elif _per_joule(fastest) >= 0.999 * _per_joule(best):
+    elif per_joule(fastest) >= 0.999 * per_joule(best):
         text = ": the fastest plan also does most per joule; a limit on power only costs speed."
         helps = LeadSentence("What would help most", "Nothing: run flat out", text)
     else:
-        gain = _per_joule(best) / _per_joule(fastest) - 1
+        gain = per_joule(best) / per_joule(fastest) - 1
         text = f" does {percent(gain)} more per joule than the fastest plan."
         helps = LeadSentence("What would help most", f"A limit of {si(best.power_w, 'W')}", text)
     return gets, limit, helps
-
-
-def _per_joule(plan: Plan) -> float:
-    return plan.value / plan.power_w if plan.power_w > 0 else math.inf
-
-
-def _labelled(rows: Sequence[FrontAssignment]) -> list[FrontPoint]:
-    """Least power, half speed and fastest."""
-    fastest = rows[-1].fastest
-    plans = [p for row in rows for p in row.plans]
-    least = min(plans, key=lambda p: p.power_w)
-    found = [_point(least, "least power")] if least is not fastest else []
-    half = fastest.value / 2
-    for row in rows:
-        low, high = row.slowest, row.fastest
-        if low.value <= half <= high.value and high.value > low.value:
-            part = (half - low.value) / (high.value - low.value)
-            watts = low.power_w + part * (high.power_w - low.power_w)
-            found.append(FrontPoint(watts, half, _style(high), "half speed"))
-            break
-    return [*found, _point(fastest, "fastest")]
-
-
-def _style(plan: Plan) -> str:
-    """The colour of the device that has most to do."""
-    most = largest_task(plan)
-    return words.colour(plan, most.device) if most else "d0"
-
-
-def _point(plan: Plan, label: str = "") -> FrontPoint:
-    return FrontPoint(plan.power_w, plan.value, _style(plan), label, rate_band(plan))
-
-
-def _stretch(row: FrontAssignment, labelled: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """The points of one assignment, with those that have a label."""
-    ends = [row.slowest, row.fastest] if len(row.plans) > 1 else [row.fastest]
-    points = [_point(p) for p in ends]
-    for p in labelled:
-        if p.style == _style(row.fastest) and (
-            row.slowest.power_w <= p.power_w <= row.fastest.power_w
-        ):
-            points.append(p)
-    return sorted(points, key=lambda p: p.power_w)
 
 
 def front_table(rows: Sequence[FrontAssignment]) -> Table:
@@ -167,7 +113,7 @@ def front_table(rows: Sequence[FrontAssignment]) -> Table:
                 " – ".join(dict.fromkeys(watts)),
                 " – ".join(dict.fromkeys(rates)),
                 range_text(ends) if ends else NONE,
-                f"{_per_joule(high):.3g}" if math.isfinite(_per_joule(high)) else NONE,
+                f"{per_joule(high):.3g}" if math.isfinite(per_joule(high)) else NONE,
                 where(high).removeprefix("with "),
                 proof_text(high),
             )

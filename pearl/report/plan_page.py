@@ -25,6 +25,7 @@ from pearl.report.figures.timeline import timeline
 from pearl.report.lead import percent as rounded_percent
 
 if TYPE_CHECKING:
+    from pearl.planning.runs import Run
     from pearl.spec.system import StaticSpec
     from pearl_devices import Platform
 
@@ -192,16 +193,19 @@ def _calls(plan: Plan, task: str) -> int:
     return next((t.firings for t in plan.tasks if t.task == task), 1)
 
 
-def roofline_section(plan: Plan) -> Section | None:
-    """The kernels under the roofs of their devices."""
-    figure = roofline(plan)
+def roofline_section(
+    plan: Plan, run: Run | None = None, platform: Platform | None = None
+) -> Section | None:
+    """The kernels under the roofs of their devices, as planned, or as a run measured them."""
+    figure = roofline(plan, run, platform)
     if figure is None:
         return None
     most = max(plan.tasks, key=lambda t: t.share_of_period)
     finding = f"{words.short_name(most.task).capitalize()} is bound by {most.bound_by}."
     guide = (
-        "A dot is one call: its arithmetic over its time, against the bytes that it must move at "
-        "least. The line is the most that the device can do, by its figures in Details."
+        f"A dot is one call: its arithmetic over its {'measured' if run else 'predicted'} time, "
+        "against the bytes that it must move at least. The line is the most that the device can "
+        "do, by its figures in Details."
     )
     return Section("Kernels under their roof", finding, guide, (figure,))
 
@@ -220,6 +224,8 @@ def details(
     ]  # fmt: skip
     if every is not None:
         found.append(Detail(f"All {len(every.rows)} edges", (every.marked(simulated),)))
+    if plan.rollout:
+        found.append(Detail("What is kept of a rollout", (_rollout(plan),)))
     bound = Sentences("", (("", tables.bound_sentence(plan)),)).marked(simulated)
     found.append(Detail("The proof", (facts, bound), note=proof_text(plan)))
     found += more
@@ -229,6 +235,24 @@ def details(
                             (origin.sources_table(platform, used).marked(simulated),)))  # fmt: skip
     found.append(Detail("Words used here", (_glossary(plan),)))
     return tuple(found)
+
+
+STORAGE = {
+    "whole": "all vector steps",
+    "window": "those still to be read, in a circle",
+    "none": "one, read at once",
+}
+
+
+def _rollout(plan: Plan) -> Table:
+    """The arrays of a rollout and their bytes."""
+    total = sum(a.bytes for a in plan.rollout)
+    rows = [(a.array, STORAGE[a.storage], count(a.rows), si(a.bytes, "B")) for a in plan.rollout]
+    rows.append(("together", "", "", si(total, "B")))
+    columns = (
+        Column("array"), Column("kept"), Column("vector steps", "right"), Column("size", "right"),
+    )  # fmt: skip
+    return Table("", columns, tuple(rows))
 
 
 def _glossary(plan: Plan) -> Facts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,11 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
+from pearl.report.front_section import front_section
 from pearl.report.html import cell_html, page_html
+from pearl.report.lane_time import lane_table
 from pearl.report.lead import plan_lead, run_lead
+from pearl.report.run_trace import run_trace
 from pearl.report.terminal import page_text, terminal_width
 from pearl_devices.validation import check_type
 
@@ -33,7 +37,8 @@ SAVED_WIDTH = 120
 """Characters of a line of a report that is saved as text."""
 
 VERBOSE = (
-    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "run",
+    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "where",
+    "run",
 )  # fmt: skip
 """Parts of the long report in a terminal: the result comes last, next to the prompt."""
 
@@ -47,6 +52,7 @@ class Report:
         if the run has one.
     every_edge: list all edges, not only those with slack or a link.
     explanation: of the plan, for its section.
+    front: plans of rising power of the same problem, for a section of the page of a plan.
     """
 
     plan: Plan
@@ -55,6 +61,7 @@ class Report:
     metrics: tuple[Row, ...] | None = None
     every_edge: bool = False
     explanation: Explanation | None = None
+    front: Sequence[Plan] = ()
 
     def __post_init__(self) -> None:
         problems = check_type("report: plan", self.plan, Plan, "a Plan")
@@ -101,7 +108,8 @@ class Report:
                 run_page.time_section(run),
             ]
         sections += e.sections() if e else ()
-        sections.append(plan_page.roofline_section(plan))
+        sections.append(front_section(self.front) if run is None else None)
+        sections.append(plan_page.roofline_section(plan, run, platform))
         more = e.details() if e else ()
         details = plan_page.details(plan, platform, more)
         blocks = plan_page.short_tables(plan) if run is None else run_page.short_tables(run)
@@ -134,6 +142,7 @@ class Report:
             parts["run"] = (Facts("Run", tables.run_facts(self.run)),)
             parts["rates"] = (rates.marked(self.plan.simulated),)
             parts["times"] = tuple(t.marked(self.plan.simulated) for t in times)
+            parts["where"] = (lane_table(self.run),)
         return Page(
             self.title(),
             tuple(block for name in VERBOSE for block in parts.get(name, ()) if block),
@@ -209,6 +218,20 @@ class Report:
                 f"allowed are {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the calls of a few iterations as trace events, for ui.perfetto.dev.
+
+        Raises:
+            SpecError: there is no run.
+        """
+        if self.run is None:
+            raise SpecError(
+                f"report {path}: there is no run, so nothing was measured; Plan.trace writes the "
+                "schedule of a plan"
+            )
+        platform = self.system.platform if self.system is not None else None
+        write_atomically(path, json.dumps(run_trace(self.run, platform)).encode())
 
 
 def today() -> str:

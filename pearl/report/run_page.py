@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pearl.formatting import count, percent, ratio, si
+from pearl.planning.lane_times import LaneTime
 from pearl.planning.runs import Row, Run
 from pearl.report import tables, words
 from pearl.report.bands_text import range_text
 from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Section, Sentences, Table
-from pearl.report.figures.bars import Part, stacked_bar
+from pearl.report.figures.bars import Part, stacked_bar, stacked_bars
 from pearl.report.figures.curves import learning_curve, points_of
 from pearl.report.figures.ratios import comparisons, ratio_chart
-from pearl.report.figures.timeline import iteration_s, measured_factors, timeline
+from pearl.report.figures.timeline import timeline
+from pearl.report.kept_calls import measured_schedule
+from pearl.report.lane_time import HELD, lane_table, lane_word, time_rows
 from pearl.report.lead import number, waited
 from pearl.report.lead import percent as rounded_percent
 
@@ -81,6 +84,8 @@ def learning_section(run: Run, rows: Sequence[Row]) -> Section | None:
         best_at, best_mean = max(tests, key=lambda p: p[1])
         finding = f"Best evaluation: {number(best_mean)} at {count(best_at)} env steps."
     guide = "Dots: evaluations of the greedy policy."
+    if any("eval_low" in r for r in rows):
+        guide += " Bars: from their worst to their best episode."
     if run.returns.get("eval_returns"):
         guide += " Right: the final test, with the range of its episodes."
     return Section("Learning", finding, guide, (figure,), brief=True)
@@ -91,12 +96,11 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
     figure = timeline(run.plan, run, platform)
     if figure is None:
         return None
-    measured = iteration_s(run)
-    taken = waited(run)
+    kept, taken = measured_schedule(run), waited(run)
     lanes = [k for k in run.plan.lanes if k.width]
     guide = "Predicted above, measured below. Hatched: waiting."
-    if run.simulated or not measured or not measured_factors(run):
-        guide = "As predicted; no call was timed. Hatched: waiting."
+    if kept is None:
+        guide = "As predicted; the run kept no calls. Hatched: waiting."
         finding = f"An iteration takes {si(run.plan.period_s, 's')} by the plan."
     elif taken >= 0.1:
         finding = f"Other programs had the core for {rounded_percent(taken)} of the time."
@@ -106,11 +110,10 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
         busiest = max(lanes, key=lambda k: k.load)
         name = words.lane_name(run.plan, busiest.lane)
         finding = f"The {name} is busy {rounded_percent(busiest.load)} of the time, predicted."
-    if measured and not run.simulated and measured_factors(run):
-        guide += (
-            " Measured: the order of the plan with the median time of each call, in iterations as "
-            "long as they took on average; the run keeps no single calls."
-        )
+    if kept is not None:
+        guide += " Measured: two iterations as they happened"
+        fused = any("+" in c.call for c in run.calls)
+        guide += "; tasks that run as one call are one box." if fused else "."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)
 
 
@@ -137,41 +140,49 @@ def ratio_section(run: Run) -> Section | None:
 
 
 def time_parts(run: Run) -> list[Part]:
-    """The seconds of a run: training by its tasks, waiting, and what else it did."""
+    """The seconds of a run: what its training lane did, and what else the run did."""
     solution = run.solution
     end_s = solution.end_s if solution is not None else run.wall_s
-    other = [
+    apart = [
         ("planning", solution.plan_s, "grey t10"), ("compiling", solution.bind_s, "grey t6"),
         ("evaluation", solution.evaluation_s, "grey t4"),
         ("checkpoints", solution.checkpoint_s, "grey t4"),
     ] if solution is not None else []  # fmt: skip
-    training = max(end_s - sum(s for _, s, _ in other), 0.0)
-    rows = [r for r in comparisons(run) if r.name != words.ITERATION]
-    tints = words.tints(run.plan)
-    placed = {words.task_word(t): t for t in reversed(run.plan.tasks)}
-    single = len([k for k in run.plan.lanes if k.width]) == 1
+    training = max(end_s - sum(s for _, s, _ in apart), 0.0)
     taken = waited(run) * training
-    parts = []
-    if single and rows:
-        whole = sum(r.share for r in rows)
-        for r in rows:
-            t = placed[r.name]
-            style = f"{words.colour(run.plan, t.device)} {tints[t.task]}"
-            parts.append(
-                Part(words.short_name(t.task), (training - taken) * r.share / whole, style)
-            )
+    home = next((k for k in run.lanes if k.python_s > 0), None)
+    if home is None:
+        parts = [Part("training", training - taken, "d0 t10")]
+    else:
+        inside = lane_parts(run, home, held=False)
+        whole = sum(p.seconds for p in inside) or 1.0
+        scale = (training - taken) / whole
+        parts = [Part(p.name, p.seconds * scale, p.style) for p in inside]
         small = [p for p in parts if p.seconds < 0.02 * end_s]
         if len(small) == len(parts):
             parts = [Part("training", training - taken, parts[0].style)]
         elif len(small) > 1:
             parts = [p for p in parts if p not in small]
-            parts.append(Part("other tasks", sum(p.seconds for p in small), small[0].style))
-    else:
-        parts.append(Part("training", training - taken, "d0 t10"))
-    parts += [Part(name, seconds, style) for name, seconds, style in other]
+            parts.append(Part("rest of training", sum(p.seconds for p in small), small[0].style))
+    parts += [Part(name, seconds, style) for name, seconds, style in apart]
     if taken > 0:
         parts.append(Part("waiting for a core", taken, "hatch"))
     return parts
+
+
+def lane_parts(run: Run, lane: LaneTime, *, held: bool = True) -> list[Part]:
+    """The time of a lane: its tasks, then what is no task, and waiting last.
+
+    held: with the time in which the lane was held.
+    """
+    rows, waiting_s, parts = time_rows(run, lane), 0.0, list[Part]()
+    for r in rows:
+        if r.name == HELD and not held:
+            continue
+        stood_s = r.waiting_s if r.name != HELD else 0.0
+        waiting_s += stood_s
+        parts.append(Part(r.name, r.seconds - stood_s, r.style))
+    return [*parts, Part("waiting", waiting_s, "hatch")]
 
 
 def time_section(run: Run) -> Section | None:
@@ -189,10 +200,16 @@ def time_section(run: Run) -> Section | None:
     finding = f"{si(total, 's')}: {rounded_percent(training / total)} training"
     if largest is not None and largest.seconds > 0:
         finding += f", {rounded_percent(largest.seconds / total)} {largest.name}"
-    guide = "Training is split by the measured shares of the tasks."
+    guide = "The whole run."
     if run.solution is not None and run.solution.plan_s > 0.05 * total:
         guide += " `--plan plan.json` reuses the plan."
-    return Section("Where the time went", f"{finding}.", guide, (figure,))
+    blocks: list[Block] = [figure]
+    if len(run.lanes) > 1:
+        bars = [(lane_word(run, k.lane), lane_parts(run, k)) for k in run.lanes]
+        each = stacked_bars(bars)
+        blocks += [each] if each else []
+        guide += " Below, each core and device; hatched: it waited for another."
+    return Section("Where the time went", f"{finding}.", guide, tuple(blocks))
 
 
 def details(run: Run) -> tuple[Detail, ...]:
@@ -203,6 +220,8 @@ def details(run: Run) -> tuple[Detail, ...]:
     compared = tables.comparison(run)
     found.append(Detail("Prediction and measurement in numbers",
                         tuple(t.marked(run.plan.simulated) for t in compared)))  # fmt: skip
+    if (table := lane_table(run)) is not None:
+        found.append(Detail("Where the time went in numbers", (table.marked(run.plan.simulated),)))
     return tuple(found)
 
 

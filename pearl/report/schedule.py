@@ -7,13 +7,15 @@ inputs are there and its lane is free, and repeats after one iteration.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from pearl.graph.period import Arc, start_times
 from pearl.planning.plans import Channel, Plan
 from pearl_devices import Platform
+
+SHORTEST_S, LONGEST_S = 1e-12, 1e12
+"""Iterations that are shorter or longer are those of a damaged file."""
 
 Node = tuple[str, str, int]
 """Lane, name of a task with its replica, or of a transfer, and number of the firing."""
@@ -23,7 +25,9 @@ Node = tuple[str, str, int]
 class TimedCall:
     """One call of a lane, or one message over a link.
 
-    lane: of the call; the link of a message. task: of the call; of a message the task that sends.
+    lane: of the call; the link of a message.
+    task: of the call, with `#` and its number where it is a replica; of a fused call, as measured,
+        its members joined with +; of a message the task that sends.
     start_s, end_s: seconds from the beginning of the first iteration shown.
     to: of a message the device that receives it; empty for a call.
     """
@@ -37,10 +41,14 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class SteadySchedule:
-    """The events of one iteration, which repeat every `period_s`."""
+    """The events of one iteration, which repeat every `period_s`.
+
+    numbers: of each event which of its task's firings in an iteration it is.
+    """
 
     period_s: float
     events: tuple[TimedCall, ...]
+    numbers: tuple[int, ...] = ()
 
     def within(self, iterations: int = 2) -> list[TimedCall]:
         """The events of so many iterations from 0 on, those at the ends cut off, by start time."""
@@ -66,23 +74,19 @@ class SteadySchedule:
         return spans
 
 
-def schedule_of(
-    plan: Plan, platform: Platform | None = None, factors: Mapping[str, float] | None = None
-) -> SteadySchedule | None:
+def schedule_of(plan: Plan, platform: Platform | None = None) -> SteadySchedule | None:
     """The steady schedule of a plan; None where a time is missing or nothing takes time.
 
     platform: of the plan, for the latencies of its links; without it a message takes the time that
         its link is busy.
-    factors: task → measured over predicted seconds, for a schedule at measured times.
     """
-    return _Timing(plan, platform, factors or {}).schedule()
+    return _Timing(plan, platform).schedule()
 
 
 @dataclass(frozen=True)
 class _Timing:
     plan: Plan
     platform: Platform | None
-    factors: Mapping[str, float]
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -114,8 +118,7 @@ class _Timing:
         for lane, name, _ in self.nodes:
             t = placed.get(name)
             if t is not None:
-                by = self.factors.get(t.task, 1.0)
-                found.append((max(t.seconds, t.occupancy_s) * by, t.occupancy_s * by))
+                found.append((max(t.seconds, t.occupancy_s), t.occupancy_s))
                 continue
             taken = loads[lane] * self.plan.period_s / max(sizes[lane], 1)
             link = links.get(lane)
@@ -124,26 +127,24 @@ class _Timing:
         return found
 
     def schedule(self) -> SteadySchedule | None:
-        if not self.nodes or self.plan.period_s <= 0:
+        if not self.nodes or not SHORTEST_S < self.plan.period_s < LONGEST_S:
             return None
         arcs = [*self._rings(), *(a for e in self.plan.edges for a in self._waits(e))]
-        period = self.plan.period_s
-        if self.factors:
-            from pearl.graph.period import howard
-
-            period = howard(len(self.nodes), arcs)[0]
-        if period <= 0:
-            return None
-        start = start_times(len(self.nodes), arcs, period)
+        start = start_times(len(self.nodes), arcs, self.plan.period_s)
         origin = self._origin(start)
+        whole = {t.task for t in self.plan.tasks if t.replicas == 1}
+        links = {k.lane for k in self.plan.lanes if not k.width}
         events = []
         for i, (lane, name, _) in enumerate(self.nodes):
-            task, arrow, to = name.partition(">")
+            task, _, to = name.partition(">") if lane in links else (name, "", "")
+            stem = task.rpartition("#")[0]
+            task = stem if stem in whole else task
             latency, taken = self.seconds[i]
             begin = start[i] - origin
-            end = begin + (latency if arrow else taken)
-            events.append(TimedCall(lane, task.partition("#")[0], begin, end, to))
-        return SteadySchedule(period, tuple(events))
+            end = begin + (latency if to else taken)
+            events.append(TimedCall(lane, task, begin, end, to))
+        numbers = tuple(number for _, _, number in self.nodes)
+        return SteadySchedule(self.plan.period_s, tuple(events), numbers)
 
     def _origin(self, start: list[float]) -> float:
         """The first start on the lane that is busy longest: an iteration begins there."""
@@ -178,7 +179,10 @@ class _Timing:
         q, messages = self.firings[src], self.firings[sent] if e.link else 0
         arcs: list[Arc] = []
         for j in range(self.firings[dst]):
-            i = -((e.tokens - e.consumption * (j + 1)) // e.production) - 1
+            whole = self.firings[dst] * e.consumption
+            ahead = whole if e.reach is None else e.reach
+            needed = min(e.consumption * (j + 1) + ahead, whole)
+            i = -((e.tokens - needed) // e.production) - 1
             there, here = self.number[dst, j], self.number[src, i % q]
             latency, lag = self.seconds[here][0], -(i // q)
             if messages and q % messages == 0:

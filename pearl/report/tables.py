@@ -324,7 +324,7 @@ def edges(plan: Plan, *, every: bool = False) -> Table | None:
     rows = tuple(
         (
             f"{e.src} → {e.dst}",
-            f"{e.production} → {e.consumption}",
+            f"{e.production} → {e.consumption}{_reach(e)}",
             _tokens(e),
             NONE if e.capacity is None else count(e.capacity),
             si(e.bytes, "B") if e.bytes else NONE,
@@ -341,6 +341,10 @@ def edges(plan: Plan, *, every: bool = False) -> Table | None:
         Column("link"),
     )
     return Table("Edges" if every else "Edges with slack or a link", columns, rows)
+
+
+def _reach(edge: Channel) -> str:
+    return "" if edge.reach == 0 else f", t..t+{edge.reach}" if edge.reach else ", t..T"
 
 
 def _tokens(edge: Channel) -> str:

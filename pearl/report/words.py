@@ -61,6 +61,12 @@ def is_gradient(task: str) -> bool:
     return record is not None and record.structure == "gradient"
 
 
+def acts(task: str) -> bool:
+    """Whether a task computes a network that is no gradient step, by its name."""
+    record = _kind(task)
+    return record is not None and record.structure == "network"
+
+
 def times(word: str, number: float) -> str:
     """A word and how often: `learn × 8`; the word alone for once."""
     return word if number == 1 else f"{word}{BLANK}×{BLANK}{number:g}"

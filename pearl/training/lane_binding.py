@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +16,7 @@ from pearl.runtime import cpu_wait
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
 from pearl.runtime.protocol.binding import Lags
+from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling, plan_sampling
 from pearl.runtime.protocol.residency import Residency
 from pearl.spec.user_code import reporting_user_errors
 from pearl.training.checkpoints import restoring
@@ -36,11 +37,15 @@ class Lanes(Protocol):
     times_ns: call → nanoseconds of its timed firings.
     lags: name → observed lag in iterations → number of firings.
     traffic: messages and bytes to and from the lanes of other hosts.
+    records: where the time of each lane went, as `LaneRecorder.to_json` says.
     """
 
     times_ns: dict[str, list[int]]
     lags: Lags
     traffic: list[dict[str, Any]]
+
+    @property
+    def records(self) -> Sequence[Mapping[str, Any]]: ...
 
     @property
     def is_single_lane(self) -> bool: ...
@@ -126,6 +131,7 @@ def _bind_single_lane(
             iteration=state.iteration,
             pace_s=_pace_s(session),
             under_way=state.under_way,
+            sampling=_sampling(session, milestones),
         )
 
 
@@ -179,6 +185,7 @@ def _build_engine(session: Session, milestones: Milestones, residency: Residency
         log=state.log,
         memory=session.memory,
         remote_groups=_remote_groups(session),
+        sampling=_sampling(session, milestones),
     )
     if not compiled.any_order:
         return Engine(context, compiled.hosting)
@@ -190,6 +197,16 @@ def _build_engine(session: Session, milestones: Milestones, residency: Residency
             "and train.lanes is one; set it to threads or processes"
         )
     return AsyncEngine(context, compiled.hosting, compiled.graph)
+
+
+def _sampling(session: Session, milestones: Milestones) -> Sampling:
+    """The rounds whose calls are timed; those of an emulated run tell nothing of its plan."""
+    compiled = session.compiled
+    if compiled.emulate:
+        return UNTIMED
+    calls = sum(len(lane.firings) for lane in compiled.protocol.lanes)
+    begin = max(milestones.steady, session.state.iteration + 1)
+    return plan_sampling(calls, compiled.plan.period_s, begin, milestones.total)
 
 
 def _remote_groups(session: Session) -> list[RemoteGroup]:

@@ -68,7 +68,8 @@ def iterate(run: TrainingRun) -> Status | Literal["off"]:
                 unpaid_s = 0.0
             run.phase = "warm-up" if at < marks.warm else "training"
             every = marks.evaluate_every
-            if every and end > at and end % every == 0 and end >= marks.warm:
+            at_mark = end > at and (end % max(every, 1) == 0 or end == marks.total)
+            if every and at_mark and end >= marks.warm:
                 run.phase, state.evaluation_due = "evaluation", True
                 _evaluate(run)
                 stop = run.must_end()
@@ -81,7 +82,7 @@ def iterate(run: TrainingRun) -> Status | Literal["off"]:
                 run.notify("on_progress")
             if end == marks.total:
                 stop = run.must_end()
-            if marks.metrics_every and end // marks.metrics_every > at // marks.metrics_every:
+            if end // marks.metrics_every > at // marks.metrics_every or end == marks.total:
                 metrics.append_row()
             due = end > at and marks.checkpoint_every and end % marks.checkpoint_every == 0
             off = False
@@ -120,6 +121,7 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
         stop = run.must_end()
     if stop:
         reached = lanes.halt()
+    run.in_lanes_s += time.perf_counter() - begin_s
     wall_s, cpu_s = run.lane_clock.stop(reached), lanes.cpu_s() - begin_cpu_s
     if reached > at:
         rounds = 1 if reached == marks.warm else next_stretch(rounds, reached - at, begin_s)

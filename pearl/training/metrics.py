@@ -13,6 +13,9 @@ from pearl.files import write_atomically
 from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.training_run import TrainingRun
 
+EVALUATION = "eval_mean", "eval_low", "eval_high"
+"""Columns of the latest evaluation: its mean return, and its lowest and highest of an episode."""
+
 
 class Metrics:
     """The file of the metrics of a run: a header and rows.
@@ -25,7 +28,8 @@ class Metrics:
         self._run, path, state = run, run.metrics_file, run.state
         self._losses = sorted(n for n in run.arrays if n.startswith("loss."))
         columns = [
-            *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes", "eval_mean"),
+            *("env_steps", "updates", "wall_s", "cpu_s", "mean_return_20", "episodes"),
+            *EVALUATION,
             *(n.replace("loss.", "loss_") for n in self._losses),
             *("period_s", "predicted_period_s"),
         ]
@@ -59,6 +63,7 @@ class Metrics:
         if not self._file:
             return
         run, state, mean = self._run, self._run.state, mean_return(self._run.arrays)
+        evaluated = state.last_mean, state.last_low, state.last_high
         values = [
             state.iteration * run.graph.env_steps,
             state.learning_iterations(run.milestones.warm) * run.graph.updates,
@@ -66,7 +71,7 @@ class Metrics:
             round(state.cpu_s, 6),
             "" if mean is None else round(mean, 4),
             count_episodes(run.arrays),
-            "" if state.last_mean is None else round(state.last_mean, 4),
+            *("" if v is None else round(v, 4) for v in evaluated),
             *(float(run.arrays[name][0]) for name in self._losses),
             *self._periods(),
         ]

@@ -12,7 +12,8 @@ class Milestones:
     total: the last iteration.
     warm: the iteration from which gradient steps are taken.
     steady: the iteration from which rates are counted.
-    evaluate_every, checkpoint_every, metrics_every: iterations between two of them; 0: never.
+    evaluate_every, checkpoint_every: iterations between two of them; 0: never.
+    metrics_every: the same, at least 1.
     """
 
     total: int
@@ -25,8 +26,7 @@ class Milestones:
     def next_poll(self, at: int) -> int:
         """Return the next iteration at which the loop must check clock, signals and losses."""
         looks = [self.next_stop(at), *(s for s in (self.warm, self.steady) if s > at)]
-        if self.metrics_every:
-            looks.append((at // self.metrics_every + 1) * self.metrics_every)
+        looks.append((at // self.metrics_every + 1) * self.metrics_every)
         return min(looks)
 
     def next_stop(self, at: int) -> int:

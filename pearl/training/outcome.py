@@ -5,17 +5,20 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pearl.planning.plans import Placement
 from pearl.planning.runs import Run, Status, TaskTiming
 from pearl.runtime import fork_server
-from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.channels import count_episodes, mean_return
+from pearl.runtime.protocol.lane_recorder import medians_s
+from pearl.runtime.protocol.member_times import member_times
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import FinalEvaluations
+from pearl.training.lane_accounts import lane_times, measured_calls
 from pearl.training.lane_binding import Lanes
 from pearl.training.replanning import append_times, measure_drift
 from pearl.training.training_run import TrainingRun
@@ -32,6 +35,7 @@ class Measurements:
     times_ns: call → nanoseconds of its timed firings under the present plan.
     lags: name → observed lag in iterations → number of firings.
     traffic: messages and bytes to and from the lanes of other hosts.
+    records: where the time of each lane went. session_records: those of the last session.
     user_code_failed: code of the user ended the run, so that its calls are not profiled.
     """
 
@@ -40,12 +44,16 @@ class Measurements:
         self.times_ns: dict[str, list[int]] = {}
         self.lags: dict[str, Counter[int]] = {}
         self.traffic: list[Mapping[str, Any]] = []
+        self.records: list[Mapping[str, Any]] = []
+        self.session_records: Sequence[Mapping[str, Any]] = ()
         self.user_code_failed = False
 
     def add(self, lanes: Lanes) -> None:
         """Add the measurements of the lanes of a session."""
         self.times_ns = append_times(self.times_ns, lanes.times_ns)
         self.traffic += lanes.traffic
+        self.session_records = lanes.records
+        self.records += lanes.records
         for name, lags in lanes.lags.items():
             self.lags.setdefault(name, Counter()).update(lags)
 
@@ -116,6 +124,8 @@ def build_run(
         solution=None
         if simulated
         else run.clock.solution(compiled.system.env.threshold, state.best_mean),
+        lanes=() if simulated else lane_times(run, measured.records),
+        calls=() if simulated else measured_calls(run, measured.session_records),
         out=None if run.folder is None else str(run.folder),
     )
 
@@ -146,19 +156,27 @@ def time_tasks(run: TrainingRun, times_ns: dict[str, list[int]]) -> tuple[TaskTi
 
     times_ns: call → nanoseconds of its firings.
     """
-    measured, plan = single_lane.medians_s(times_ns), run.session.compiled.protocol.plan
+    measured, plan = medians_s(times_ns), run.session.compiled.protocol.plan
     rows = []
+
+    def timing(
+        of: Placement, seconds: float | None, count: int, *, profiled: bool = False
+    ) -> TaskTiming:
+        kernel = run.session.compiled.replica_graph.task(of.task).kernel
+        moved = kernel.bytes_in + kernel.bytes_out
+        return TaskTiming(of.task, of.seconds, seconds, count, profiled, kernel.flops, moved)
+
     for call in run.jobs:
         seconds, count = measured.get(call.name, (None, 0))
         members = [plan.task(t) for t in call.tasks]
         if len(members) == 1:
-            rows.append(TaskTiming(members[0].task, members[0].seconds, seconds, count))
+            rows.append(timing(members[0], seconds, count))
             continue
         call_s = sum(m.seconds * m.firings for m in members)
         rows.append(TaskTiming(call.name, call_s, seconds, count))
         if seconds is None:
-            rows += [TaskTiming(m.task, m.seconds, None, 0) for m in members]
+            rows += [timing(m, None, 0) for m in members]
             continue
-        alone = single_lane.profile(run.graph, call, run.arrays, PROFILE_ROUNDS)
-        rows += [TaskTiming(m.task, m.seconds, *alone[m.task], profiled=True) for m in members]
+        alone = member_times(run.graph, call, run.arrays, PROFILE_ROUNDS)
+        rows += [timing(m, *alone[m.task], profiled=True) for m in members]
     return tuple(rows)

@@ -22,7 +22,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.replicas import resize_kernel
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
-from pearl.runtime.protocol.single_lane import TIMES
+from pearl.runtime.protocol.lane_recorder import TIMES
 from pearl.spec.system import System
 from pearl_devices import Kernel
 from pearl_estimators import Estimate

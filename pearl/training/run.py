@@ -52,7 +52,9 @@ def run_training(run: TrainingRun) -> Run:
     outcome = _feed_back(run, build_run(run, status, final, measured, meter))
     if run.folder is not None:
         outcome.save(run.folder / "run.json")
-        Report(run.plan, outcome, run.session.compiled.system).save(run.folder / "report.html")
+        report = Report(run.plan, outcome, run.session.compiled.system)
+        report.save(run.folder / "report.html")
+        report.save_trace(run.folder / "trace.json")
     run.rate, run.phase = outcome.env_steps_per_s or 0.0, "evaluation"
     run.notify("on_end", outcome)
     if run.callbacks.raised is not None:
@@ -68,11 +70,12 @@ def _run_session(run: TrainingRun, measured: Measurements) -> Status | Literal["
         with run.clock.timing("bind"):
             run.lanes = stack.enter_context(run.bind_lanes())
         try:
-            status = iterate(run)
-            session.at = run.state.iteration
-            if status == "done":
-                run.drain()
-                session.environments = dict(session.environments()).copy
+            with run.timing_loop():
+                status = iterate(run)
+                session.at = run.state.iteration
+                if status == "done":
+                    run.drain()
+                    session.environments = dict(session.environments()).copy
         except (single_lane.LaneError, EnvironmentFailed) as error:
             log.failure = " ".join(str(error).split())
         except Exception as error:  # code of the user may raise anything

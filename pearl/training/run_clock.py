@@ -30,6 +30,11 @@ class RunClock:
         """Seconds so far."""
         return self._before_s + time.perf_counter() - self._begin_s
 
+    @property
+    def paused_s(self) -> float:
+        """Seconds so far in which lanes were bound, or evaluations and checkpoints were made."""
+        return sum(self.held.get(f"{what}_s", 0.0) for what in ("bind", "evaluation", "checkpoint"))
+
     def stamp(self) -> None:
         """Bring `held` up to now, for a checkpoint."""
         self.held["wall_s"] = self.now_s

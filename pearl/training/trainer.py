@@ -200,7 +200,8 @@ class Trainer:
             A resumed run keeps its own count, unless it is done or the spec has another count now.
             Learning rates and exponents that depend on the steps follow a new count.
         seed: None: the trainer's.
-        out: folder for plan.json, run.json, metrics.csv, report.html and the checkpoint.
+        out: folder for plan.json, run.json, metrics.csv, report.html, trace.json and the
+            checkpoint.
         resume: continue from the checkpoint in `out`, with its plan unless `compile` was given one.
             Without a checkpoint the run begins. All keys of `train` but the seed may have changed.
         start_from: a run folder, checkpoint, policy file or torch state_dict with the first

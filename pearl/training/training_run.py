@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pearl.graph.task_graph import TaskGraph
@@ -48,6 +48,8 @@ class TrainingRun:
     latest: the latest evaluation of this process, and the iteration of its policy.
     rate: env steps per second in the last stretch.
     phase: warm-up, training or evaluation.
+    loop_s, in_lanes_s, paused_s: seconds of the loop of this process; those of them in its lanes;
+        and those in evaluations and checkpoints.
     """
 
     lanes: Lanes
@@ -74,6 +76,7 @@ class TrainingRun:
         self.drift_monitor = DriftMonitor(self.plan.period_s) if replan else None
         self.latest: tuple[Evaluation, int] | None = None
         self.rate, self.phase = 0.0, "warm-up"
+        self.loop_s = self.in_lanes_s = self.paused_s = 0.0
 
     @property
     def state(self) -> RunState:
@@ -116,6 +119,16 @@ class TrainingRun:
         self.session = self.evaluator.session = session
         self.drift_monitor = DriftMonitor(self.plan.period_s)
 
+    @contextmanager
+    def timing_loop(self) -> Iterator[None]:
+        """Within this context, the loop of the run goes on."""
+        begin_s, paused_s = time.perf_counter(), self.clock.paused_s
+        try:
+            yield
+        finally:
+            self.loop_s += time.perf_counter() - begin_s
+            self.paused_s += self.clock.paused_s - paused_s
+
     def resume_from_checkpoint(self) -> None:
         """Let the next lanes start from the last checkpoint in the folder."""
         assert self.folder
@@ -145,8 +158,10 @@ class TrainingRun:
         """Complete the work that lags behind by slack at the end of the run."""
         total, drain = self.milestones.total, self.session.compiled.protocol.drain
         if drain:
+            begin_s = time.perf_counter()
             self.session.at = self.lanes.run(total + drain, total + drain)
             self.state.drained = total
+            self.in_lanes_s += time.perf_counter() - begin_s
 
     def notify(self, moment: Moment, outcome: Run | None = None) -> None:
         """Call the callbacks. outcome: of the run, at its end."""

@@ -11,6 +11,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.sequential import program_order
 from pearl.planning.estimated_costs import build_cost_table
 from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.member_times import member_times
 from pearl.runtime.protocol.residency import Residency
 from pearl_devices import Device, Platform, backend, buffers, kernel, kernels
 from pearl_devices.primitives.math.rng import key
@@ -126,7 +127,7 @@ def test_profiling_leaves_the_run_as_it_is(replay):
     of = system("ddpg", "Pendulum-v1", replay)
     arrays, graph, steps = trained(of, True, 30, 235)  # the ring has come round
     before = {name: array.copy() for name, array in arrays.items()}
-    found = single_lane.profile(graph, steps[0].job, arrays, 12)
+    found = member_times(graph, steps[0].job, arrays, 12)
     assert set(found) == {t.name for t in graph.tasks}
     assert {n: count for n, (_, count) in found.items()} == {
         n: 12 * firings for n, firings in graph.repetition.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -214,7 +215,9 @@ def test_the_command_writes_what_its_schema_says_and_a_drawing(tmp_path) -> None
     run = CliRunner().invoke(app, ["balance", str(file), "--plot", str(drawn), "--json", "-"])
     assert run.exit_code == 0, run.output
     assert problems(json.loads(run.stdout), "balance") == []
-    assert drawn.read_text().startswith("<svg")
+    image = ET.fromstring(drawn.read_text())
+    shown = {t.text for t in image.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"Cores, an actor each", "SMs, all cores", "Actors, all cores"} <= shown
     shown = CliRunner().invoke(app, ["balance", str(file)]).stdout
     assert "to feed all 108 SMs of NVIDIA A100" in " ".join(shown.split())
     assert "Half of the threads costs" in shown

@@ -21,15 +21,16 @@ from pearl.explanation import explain
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
-from pearl.planning.runs import Drift, TaskDrift
+from pearl.planning.runs import Drift, Run, TaskDrift
 from pearl.report import balance_text
-from pearl.report.html import page_html
+from pearl.report.balance_page import balance_page
+from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
-from tests.examples import example_run, fused_plan, two_device_plan
+from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report.kept_figures import FIGURES
 
 FOLDER = Path(__file__).parent / "texts"
@@ -37,9 +38,19 @@ FOLDER = Path(__file__).parent / "texts"
 
 def curve() -> tuple[dict[str, float], ...]:
     return tuple(
-        {"env_steps": 500.0 * i, "mean_return_20": i * (5 - i / 40), "eval_mean": 6.0 * (i // 9)}
+        {
+            "env_steps": 500.0 * i,
+            "mean_return_20": i * (5 - i / 40),
+            "eval_mean": 6.0 * (i // 9),
+            "eval_low": 4.0 * (i // 9),
+            "eval_high": 7.0 * (i // 9),
+        }
         for i in range(1, 61)
     )
+
+
+def kept_run() -> Run:
+    return example_run(**recorded(two_device_plan()))
 
 
 def drifted() -> Report:
@@ -155,7 +166,7 @@ def platforms() -> str:
 
 
 TEXTS: dict[str, Callable[[], str]] = {
-    "run.txt": lambda: Report(two_device_plan(), example_run()).text(100, verbose=True),
+    "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
     "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan()), every_edge=True).text(
         64, verbose=True
     ),
@@ -170,7 +181,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
     "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
     "short_drifted.txt": lambda: drifted().text(80),
-    "run.html": lambda: bare(Report(two_device_plan(), example_run(), metrics=curve())),
+    "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
     "difference.txt": changed,
@@ -180,8 +191,9 @@ TEXTS: dict[str, Callable[[], str]] = {
     "checks.txt": checks,
     "balance.txt": lambda: balance_text.balance_text(balances()),
     "balance_without_gpu.txt": lambda: balance_text.balance_text(without_gpu()),
-    "balance.svg": lambda: balance_text.balance_svg(balances()),
-    "balance_without_gpu.svg": lambda: balance_text.balance_svg(without_gpu()),
+    "balance.svg": lambda: re.sub(
+        r"<style>.*?</style>", "", page_svg(balance_page(balances())), flags=re.DOTALL
+    ),
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,

@@ -67,7 +67,8 @@ def make_pages(folder: Path) -> list[Path]:
              ("plan", "run", "sweep", "front", "advice", "balance", "compare")}  # fmt: skip
     system = pearl.load("dqn_cartpole_gpu")
     plan = pearl.plan(system)
-    Report(plan, None, system, explanation=explain(plan)).save(files["plan"])
+    front = pearl.pareto(system)
+    Report(plan, None, system, explanation=explain(plan), front=front).save(files["plan"])
     runs = []
     for seed in (0, 1):
         out = folder / f"dqn-{seed}"
@@ -82,7 +83,7 @@ def make_pages(folder: Path) -> list[Path]:
         over={"algorithm.learning_rate": [0.1, 0.05, 0.3]},
         out=folder / "sweep",
     ).save(files["sweep"])
-    pearl.pareto(system).save(files["front"])
+    front.save(files["front"])
     wide = {"algorithm.hidden": [256, 256], "algorithm.batch_size": 256, "platform": "cpu_gpu"}
     pearl.advise(pearl.load("dqn_cartpole", set=wide)).save(files["advice"])
     files["balance"].write_text(page_html(balance_page(balance(system))), encoding="utf-8")

@@ -24,10 +24,11 @@ from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report, load_report
 from pearl_estimators.gpu import calibration
 from pearl_estimators.host.calibration import CalibrationError
-from tests.examples import example_run, two_device_plan
+from tests.examples import example_run, recorded, two_device_plan
 
 DRIFT = Drift(1e-3, 1.2e-3, 0.2, (TaskDrift("update", 1e-3, 1e-3, 0.0),))
-RUN = example_run(drift=DRIFT, lags={"policy_lag": {"1": 3}}, events=("x",)).to_json()
+KEPT = recorded(two_device_plan())
+RUN = example_run(drift=DRIFT, lags={"policy_lag": {"1": 3}}, events=("x",), **KEPT).to_json()
 
 
 def ways(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -65,6 +66,8 @@ def test_a_run_with_an_odd_value_is_reported_or_refused(tmp_path, at, value) -> 
     assert report.text(60)
     assert report.text(60, verbose=True)
     report.save(tmp_path / "report.html")
+    report.save_trace(tmp_path / "trace.json")
+    json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)
     json.loads(json.dumps(report.to_json(), allow_nan=False))
 
 

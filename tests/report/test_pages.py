@@ -16,12 +16,16 @@ import pytest
 from typer.testing import CliRunner
 
 import pearl
+from pearl.advice import Advice
+from pearl.advice.case import Finding
 from pearl.cli import app
 from pearl.explanation import explain
 from pearl.formatting import count, si
 from pearl.planner.energy_front import Front
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Drift, load_run
+from pearl.population.results import Sweep
+from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
@@ -30,13 +34,13 @@ from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html
+from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl.training import progress
-from tests.examples import example_run, fused_plan, two_device_plan
+from tests.examples import example_run, fused_plan, recorded, two_device_plan
 
 EVIL = '<script>alert("x")</script>'
 JARGON = r"\b(firings?|lanes?|tokens?|slack|period|rung)\b|\w\+\w|\w_\w"
@@ -81,7 +85,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
-    """Terminal, long terminal, HTML, JSON and CSV."""
+    """Terminal, long terminal, HTML, JSON, CSV and trace."""
     run = load_run(trained)
     stored = json.loads((trained / "run.json").read_text())
     ran = CliRunner().invoke(app, ["report", str(trained)], env={"COLUMNS": str(COLUMNS)})
@@ -109,6 +113,24 @@ def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
     for number in numbers:
         assert all(number in form for form in forms), number
     assert str(trained) in short, "the folder"
+    lanes = [si(k["wall_s"], "s") for k in stored["lanes"]]
+    for k in stored["lanes"]:
+        for c in (c for c in k["calls"] if "+" not in c["call"]):
+            lanes += [si(c[part], "s") for part in ("busy_s", "python_s", "waiting_s") if c[part]]
+    assert stored["lanes"]
+    for number in lanes:
+        assert all(number in form for form in forms[1:]), number
+    events = json.loads((trained / "trace.json").read_text())["traceEvents"]
+    groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    calls = [e for e in events if e["ph"] == "X" and groups[e["pid"]].startswith("measured")]
+    assert len(calls) == len(stored["calls"]) > 1
+    for e, c in zip(calls, stored["calls"], strict=True):
+        assert e["name"] == c["call"]
+        assert e["dur"] == pytest.approx(1e6 * (c["end_s"] - c["start_s"]))
+    planned_s = {t["task"]: t["seconds"] for t in stored["plan"]["tasks"]}
+    for e in events:
+        if e["ph"] == "X" and groups[e["pid"]].startswith("predicted"):
+            assert si(e["dur"] / 1e6, "s") == si(planned_s[e["name"]], "s")
 
 
 def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
@@ -143,14 +165,11 @@ def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> No
     assert late % plan.period_s == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_schedule_of_one_lane_at_other_times_has_their_sum() -> None:
+def test_a_schedule_of_one_lane_is_busy_all_the_time() -> None:
     plan = fused_plan()
     alone = schedule_of(plan)
-    slower = schedule_of(plan, None, {"env_step": 2.0})
     assert alone is not None
-    assert slower is not None
     assert alone.period_s == plan.period_s
-    assert slower.period_s == pytest.approx(plan.period_s + plan.task("env_step").seconds)
     assert alone.busy("cpu/0") == [(0.0, pytest.approx(2 * plan.period_s))]
 
 
@@ -240,6 +259,23 @@ def evil_plan() -> Plan:
     return replace(plan, host=EVIL, tasks=tasks, lanes=lanes, pearl_version=EVIL, note=EVIL)
 
 
+def evil_sweep() -> Sweep:
+    runs = tuple(
+        SweepRun(f"{EVIL}{n}", EVIL, n, {EVIL: EVIL}, 9, status=status, eval_mean=1.0 + n,
+                 env_steps=9, env_steps_per_s=1.0, wall_s=1.0, cpu_s=1.0, message=EVIL)
+        for n, status in enumerate(("done", "failed"))
+    )  # fmt: skip
+    curve = ((1.0, 0.5, 0.2, 0.7), (9.0, 1.0, 0.9, 1.1))
+    setting = SettingResult(EVIL, {EVIL: EVIL}, 2, 1, 9, 1.0, 0.9, 1.1, curve)
+    return Sweep("done", "sweep", EVIL, {EVIL: "0"}, (0, 1), {EVIL: (EVIL,)}, {}, {}, EVIL,
+                 {EVIL: EVIL}, (setting,), runs, (), (), 1.0, EVIL)  # fmt: skip
+
+
+def evil_advice() -> Advice:
+    finding = Finding(EVIL, f"It does not matter: {EVIL}", EVIL, 0.5, {"loss": [0.1, 0.2]})
+    return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
+
+
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
     plan = evil_plan()
     sides = SideBySide((side_of_plan(EVIL, plan), side_of_plan("b", two_device_plan())))
@@ -250,7 +286,11 @@ def test_a_script_in_a_name_is_inert_on_every_page() -> None:
         sides._repr_html_(),
         page_html(sides.page()),
         example_run(plan)._repr_html_(),
-    ]
+        page_html(Report(plan, example_run(plan, **recorded(plan))).page()),
+        *(shown for each in (evil_sweep(), evil_advice())
+          for shown in (each._repr_html_(), page_html(each.page()))),
+        page_svg(front_page([plan], EVIL)),
+    ]  # fmt: skip
     for form in forms:
         assert "<script" not in form
         assert "&lt;script&gt;" in form
@@ -258,11 +298,14 @@ def test_a_script_in_a_name_is_inert_on_every_page() -> None:
 
 def test_objects_show_themselves_in_a_notebook_within_a_bound(tmp_path: Path) -> None:
     plan = planned("dqn_cartpole_gpu")
-    for shown in (plan, Report(plan), Front([plan]), example_run(plan)):
+    kept = example_run(two_device_plan(), **recorded(two_device_plan()))
+    advice = replace(evil_advice(), plan=plan)
+    for shown in (plan, Report(plan), Front([plan]), kept, evil_sweep(), advice):
         cell = shown._repr_html_()
         assert "<html" not in cell
         assert "<footer" not in cell
         assert 5_000 < len(cell) < 120_000
+        assert "<h1>" in cell
         assert 'class="pearl cell"' in cell
     plan.save(tmp_path / "plan.html")
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pearl.runtime.lanes import lane_runner
+from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
 from pearl.training.trainer import Trainer
 from pearl_devices import cpu
@@ -60,6 +60,16 @@ def test_no_call_of_a_gpu_lane_comes_from_the_cpu(one: Any, monkeypatch: Any) ->
         assert bound[place] == {kinds[t] for t, device in placed.items() if device == place}
 
 
+@pytest.mark.parametrize("hosting", ["one", "threads"])
+def test_copies_to_and_from_a_device_are_transfer(hosting: str) -> None:
+    run = trained(*gpu_plan("dqn"), hosting, steps=400).run  # type: ignore[attr-defined]
+    calls = {c.call: c for k in run.lanes for c in k.calls}
+    moved = {task for task, c in calls.items() if c.transfer_s > 0}
+    assert moved == {"update", "param_sync"}, "batches go there, parameters come back"
+    for task in moved:
+        assert calls[task].busy_s > 0
+
+
 LOOP = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), "cuda")
 
 
@@ -88,7 +98,7 @@ def test_a_call_is_timed_until_the_device_has_done_its_work(
         return begun
 
     monkeypatch.setattr(TorchMemory, "firing", slow)
-    for module in (lane_runner, single_lane):
+    for module in (call_timer, single_lane):
         monkeypatch.setattr(module, "perf_counter_ns", now_ns)
     done = trained(*gpu_plan("dqn", {**on_gpu, **LEARNING}), hosting, steps=160).run
     assert done.status == "done", done.message

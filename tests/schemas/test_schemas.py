@@ -13,7 +13,7 @@ from referencing import Registry, Resource
 
 from pearl import schemas
 from pearl.planning.plans import Plan
-from tests.examples import example_run, fused_plan, two_device_plan
+from tests.examples import example_run, fused_plan, recorded, two_device_plan
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     f.name.removesuffix(".json"): json.loads(f.read_text(encoding="utf-8"))
@@ -69,11 +69,22 @@ def test_plans_and_runs_fit_their_schemas(plan: Plan) -> None:
 
 
 def test_every_key_of_the_contract_is_required() -> None:
-    for value, schema in ((two_device_plan().to_json(), "plan"), (example_run().to_json(), "run")):
+    plan = two_device_plan()
+    run = example_run(plan, **recorded(plan))
+    for value, schema in ((plan.to_json(), "plan"), (run.to_json(), "run")):
         for key in value:
             damaged = {k: v for k, v in value.items() if k != key}
             assert problems(damaged, schema), f"{schema} without {key} passes"
-        for group in ("lanes", "tasks", "edges", "steady", "returns", "bottleneck", "rates"):
+        for group in (
+            "lanes",
+            "calls",
+            "tasks",
+            "edges",
+            "steady",
+            "returns",
+            "bottleneck",
+            "rates",
+        ):
             if group not in value:
                 continue
             sample = value[group][0] if isinstance(value[group], list) else value[group]

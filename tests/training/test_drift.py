@@ -26,7 +26,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE
 from pearl.planning.runs import Run, load_run
 from pearl.report.report import Report
-from pearl.runtime.lanes import lane_runner
+from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
 from pearl.spec.system import System
 from pearl.training import plan_change, replanning, trainer
@@ -83,7 +83,7 @@ class Machine:
             return _Clock(self.takes_s(own.plan), at)
 
         patch.setattr(single_lane, "record_time", note)
-        patch.setattr(lane_runner, "record_time", note)
+        patch.setattr(call_timer, "record_time", note)
         patch.setattr(plan_change, "build_problem", lambda system: self.problem)
         patch.setattr(planner, "lane_overhead", lambda system: {})
         patch.setattr(CompiledPlan, "clock", clock)

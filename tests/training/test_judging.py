@@ -66,9 +66,9 @@ def beside() -> tuple[Trainer, Heard, Any]:
 def test_a_lane_of_their_own_says_what_pauses_say_one_interval_later(waited, beside):
     (at_pauses, first, run), (apart, second, other) = waited, beside
     assert second.told == first.told
-    assert len(first.told) == 3
-    assert first.at == [240, 480, 720]
-    assert second.at == [480, 720, 800]
+    assert len(first.told) == 4, "the policy of the end is the last"
+    assert first.at == [240, 480, 720, 800]
+    assert second.at == [480, 720, 800, 800]
     assert other.returns == run.returns
     one, two = (
         {n: a for n, a in arrays(t).items() if not n.startswith("judged.")}
@@ -240,7 +240,7 @@ def test_a_run_with_few_evaluations_has_them_at_pauses():
     system = trainer.system
     few = pearl.compile(system, plan=replace(trainer.plan, evaluation=placed))
     few.train(callbacks=[heard])
-    assert heard.at == [240, 480, 720]
+    assert heard.at == [240, 480, 720, 800]
     assert "in a run of at least 4 evaluations" in evaluation_sentence(placed)
 
 

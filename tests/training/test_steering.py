@@ -63,7 +63,7 @@ def test_events_tell_what_the_run_did(plan, tmp_path, monkeypatch):
     assert all(a.shape == (3,) for a in actions)
     judged = noted.of("on_evaluation")
     assert [e.eval_env_steps for e in judged] == [e.env_steps for e in judged]
-    assert [e.eval_env_steps for e in judged] == [240, 480, 720]
+    assert [e.eval_env_steps for e in judged] == [240, 480, 720, 800]
     assert all(e.eval_mean == np.mean(e.eval_returns) and len(e.eval_returns) == 3 for e in judged)
     assert judged[-1].best_mean == max(e.eval_mean for e in judged)
     assert [e.env_steps for e in noted.of("on_checkpoint")] == [400]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -66,14 +67,18 @@ class TorchMemory:
         outwards = [(queue.staging(twin), torch.from_numpy(a), twin) for a, twin in stores]
         loaded, computed, stored = queue.event(), queue.event(), queue.event()
 
+        copied_ns = [0]
+
         def fire() -> None:
             with self._wrapping_errors(told):
                 if inwards:
+                    begin_ns = perf_counter_ns()
                     for staging, host, twin in inwards:
                         staging.copy_(host)
                         queue.copy(twin, staging, copying)
                     loaded.record(copying)
                     computing.wait_event(loaded)
+                    copied_ns[0] += perf_counter_ns() - begin_ns
                 with queue.on(computing):
                     call()
                 if not (inwards or outwards or len(lanes) > 1):
@@ -87,8 +92,10 @@ class TorchMemory:
                     queue.copy(staging, twin, copying)
                 stored.record(copying)
                 stored.synchronize()
+                begin_ns = perf_counter_ns()
                 for staging, host, _ in outwards:
                     host.copy_(staging)
+                copied_ns[0] += perf_counter_ns() - begin_ns
 
         def wait() -> None:
             with self._wrapping_errors(told):
@@ -96,6 +103,7 @@ class TorchMemory:
                 computed.synchronize()
 
         fire.wait = wait  # type: ignore[attr-defined]
+        fire.copied_ns = copied_ns  # type: ignore[attr-defined]
         return fire
 
     def load(self, pairs: tuple[Pair, ...]) -> None:

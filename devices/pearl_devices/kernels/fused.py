@@ -14,6 +14,7 @@ WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
 
 UNKNOWN = {
     "choices": "factored actions",
+    "kept": "rollouts of which a part is kept",
     "scheduled": "schedules of learning rates",
     "stops": "target divergence",
 }

@@ -93,7 +93,7 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
 
 def counters(name: str) -> bool:
     """Whether an array has numbers that a torch program reads: constants, counters, streams."""
-    return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps"))
+    return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps", ".at"))
 
 
 def beside_the_network(name: str) -> bool:

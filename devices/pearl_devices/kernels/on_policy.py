@@ -5,11 +5,14 @@ envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), st
 of all epochs). Of rollout.ppo and iteration.*: those of their parts together. Where actions are
 factored `act` is the number of components and `choices` that of all their choices; `scheduled` (1)
 where learning rates have schedules, `stops` (1) where a target divergence ends gradient steps.
+With `kept` a firing of update.* adds up the gradient of one vector step, of which so many are kept
+(`rollouts`); the last firing of a rollout takes the optimiser's step with the mean of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
@@ -38,13 +41,15 @@ from pearl_devices.kernels.off_policy import (
 )
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Variant, Work, primitive
-from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, results, rows
+from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, judged_steps, results, rows
 
 # Counted from the formulas. For each discrete action or component of a continuous one, a draw and
 # its log density (exp, uniform or normal, square, logarithms); ratio, clipping, value error and
 # their gradients, a row of a minibatch; square, sum and scale of a gradient that is clipped, a
 # parameter.
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
+LANES = 16
+"""Numbers of a vector register, and rows of the strip of transposed weights."""
 
 
 def dense(k: Kernel) -> bool:
@@ -108,13 +113,26 @@ INFERENCE = KernelKind(
 
 def _update_work(k: Kernel) -> Work:
     """All gradient steps on a rollout; their number is `steps`."""
-    flops, _, _, resident = gradient_work(k, _passes(k))
+    flops = gradient_work(k, _passes(k))[0]
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
     held = sum(size(k, name) for name in ("actor", "critic"))
     flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * held
     row = F32 * (k.dim("obs") + 4) + action_bytes(k)  # log density, value, advantage, return
     read = float(stored * row + steps * ADAM_BYTES_READ * held)
-    return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), resident
+    return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), _scratch(k)
+
+
+def _scratch(k: Kernel) -> float:
+    """Bytes that the native variant keeps: a copy of a minibatch, and of each network its
+    activations, two blocks and a strip to go back in (`math.nets.scratch`), and its gradient."""
+    batch = k.dim("batch")
+    held = float(batch * (F32 * (k.dim("obs") + 5) + action_bytes(k)))
+    held += F32 * 2 * judged_steps(k) * k.dim("envs")  # the order of the rows
+    for name in ("actor", "critic"):
+        widths = k.layers(name)
+        held += F32 * (batch * sum(widths[1:]) + 2 * (batch + LANES) * max(widths) + size(k, name))
+        held += F32 * batch * k.modules[name].numbers if name in k.modules else 0
+    return held
 
 
 _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
@@ -129,7 +147,7 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
         **{f"hyper.{name}": ((1,), "float64") for name in names},
         "hyper.adam": ((3,), "float64"),
         "hyper.rmsprop": ((2,), "float64"),
-        **STOP,
+        **({"learner.at": ((2,), "int64")} if k.dims.get("kept") else STOP),
         "learner.step": ((1,), "int64"),
         "rng.update": ((2,), "uint64"),
         **bounds(k),
@@ -137,7 +155,20 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
     }
     for name, more in (("actor", continuous(k)), ("critic", 0)):
         specs |= learner(k, name, size(k, name) + more, target=False)
+        if k.dims.get("kept"):  # the sum of gradients, then that of losses
+            specs[f"learner.{name}.sum"] = ((size(k, name) + more + 1,), "float32")
     return specs
+
+
+def _update_like(k: Kernel) -> Kernel:
+    """A gradient step on one vector step, where a firing learns from one."""
+    dims = {n: size for n, size in k.dims.items() if n != "kept"}
+    return replace(k, dims={**dims, "horizon": judged_steps(k)})
+
+
+def _by_step(whole: str, step: str) -> Callable[[Kernel], str]:
+    """The primitive for a rollout, or for one vector step of it."""
+    return lambda k: f"pearl_devices.primitives.{step if k.dims.get('kept') else whole}"
 
 
 def _own_arrays(k: Kernel) -> dict[str, Spec]:
@@ -157,8 +188,10 @@ def update(
 ) -> KernelKind:
     """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
     computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
-    variants = {"native": primitive("updates.ppo:bind_update", fits=dense)} if native else {}
-    torch = primitive("torch.on_policy:bind_update", fits=with_loss, on_host=counters)
+    by_step = _by_step("updates.ppo:bind_update", "updates.ppo_steps:bind_step")
+    variants = {"native": Variant(by_step, fits=dense)} if native else {}
+    by_step = _by_step("torch.on_policy:bind_update", "torch.on_policy:bind_step")
+    torch = Variant(by_step, fits=with_loss, on_host=counters)
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
@@ -171,6 +204,7 @@ def update(
         stochastic=True,
         products=lambda k: gradient_products(k, _passes(k)),
         passes=_passes,
+        like=_update_like,
         assumed=assumed,
         averaged=native,
         operations=lambda k: torch_operations.of_gradient_steps(

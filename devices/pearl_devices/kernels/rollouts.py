@@ -1,10 +1,14 @@
 """Rollouts: vector steps stored one after another, then judged as a whole.
 
-Sizes of rollout_insert: envs, obs, act, horizon (vector steps of a rollout). Of gae: those, tanh
-(hidden layers of tanh: 0 or 1) and the network critic.
+Sizes of rollout_insert: envs, obs, act, horizon (vector steps that are kept). Of gae: those, tanh
+(hidden layers of tanh: 0 or 1) and the network critic; horizon is the length of the rollout. With
+`ahead` it gives returns of so many rewards in the place of generalised advantages; with `kept` too
+a firing judges one vector step, and of the rollout `kept` vector steps are there, in a circle.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
@@ -22,16 +26,28 @@ _ROW = 7
 
 
 def rows(k: Kernel) -> dict[str, Spec]:
-    """The stored rollout."""
-    lead = (k.dim("horizon"), k.dim("envs"))
+    """The stored rollout, or the part of it that is kept."""
+    lead = (kept_steps(k), k.dim("envs"))
     ends = dict.fromkeys(("rollout.terminated", "rollout.truncated"), (lead, "uint8"))
     return {**transition("rollout", lead, k), **ends, "rollout.log_prob": (lead, "float32")}
 
 
 def results(k: Kernel) -> dict[str, Spec]:
-    """Values, advantages and returns of a rollout."""
-    names = ("rollout.value", "rollout.advantage", "rollout.returns")
-    return dict.fromkeys(names, ((k.dim("horizon"), k.dim("envs")), "float32"))
+    """Values, advantages and returns of a rollout; advantages and returns of one vector step where
+    each is learnt from before the next one is judged."""
+    envs, names = k.dim("envs"), ("rollout.advantage", "rollout.returns")
+    judged: dict[str, Spec] = dict.fromkeys(names, ((judged_steps(k), envs), "float32"))
+    return {"rollout.value": ((kept_steps(k), envs), "float32"), **judged}
+
+
+def kept_steps(k: Kernel) -> int:
+    """Vector steps of a rollout that are kept: all, or those that are still to be read."""
+    return k.dim("kept" if k.dims.get("kept") else "horizon")
+
+
+def judged_steps(k: Kernel) -> int:
+    """Vector steps that one firing judges or learns from."""
+    return 1 if k.dims.get("kept") else k.dim("horizon")
 
 
 def _insert_work(k: Kernel) -> Work:
@@ -52,7 +68,7 @@ def _insert_arrays(k: Kernel) -> dict[str, Spec]:
 
 def _gae_work(k: Kernel) -> Work:
     layers, envs, own = k.layers(), k.dim("envs"), k.modules.get("critic")
-    stored = envs * k.dim("horizon")
+    stored = envs * judged_steps(k)
     # Values of every row, and of what follows the last ones.
     values = (stored + envs) * own.flops if own else forward_flops(layers, stored + envs)
     rows = min(stored, 128)
@@ -65,10 +81,14 @@ def _gae_work(k: Kernel) -> Work:
 
 
 def _gae_arrays(k: Kernel) -> dict[str, Spec]:
+    found = results(k)
+    ahead: dict[str, Spec] = {"rollout.judged": ((2,), "int64")}
+    ahead["rollout.follows"] = found["rollout.value"]
     return {
         **rows(k),
+        **(ahead if k.dims.get("ahead") else {}),
         "rollout.at": ((1,), "int64"),
-        **results(k),
+        **found,
         "policy.critic": ((size(k, "critic"),), "float32"),
         "hyper.discount": ((1,), "float64"),
         "hyper.gae_lambda": ((1,), "float64"),
@@ -78,12 +98,18 @@ def _gae_arrays(k: Kernel) -> dict[str, Spec]:
 def _gae_operations(k: Kernel) -> float:
     own = k.modules.get("critic")
     once = own.operations if own else torch_operations.forward(k.layers())
-    return 2 * once + _ADVANTAGES + _TRACE * k.dim("horizon")
+    return 2 * once + _ADVANTAGES + _TRACE * judged_steps(k)
+
+
+def _gae_like(k: Kernel) -> Kernel:
+    """Generalised advantages of as many vector steps as a firing judges."""
+    dims = {n: size for n, size in k.dims.items() if n not in ("ahead", "kept")}
+    return replace(k, dims={**dims, "horizon": judged_steps(k)})
 
 
 def counted(name: str) -> bool:
     """Whether an array has numbers that a torch program reads."""
-    return name == "rollout.at" or name.startswith("hyper.")
+    return name in ("rollout.at", "rollout.judged") or name.startswith("hyper.")
 
 
 ROLLOUT_INSERT = KernelKind(
@@ -115,9 +141,16 @@ GAE = KernelKind(
     arrays=_gae_arrays,
     writes=("rollout.",),
     operations=_gae_operations,
+    like=_gae_like,
     variants={
         "native": primitive("replay.rollouts:bind_advantages"),
         "torch": primitive("torch.on_policy:bind_advantages", on_host=counted),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.rollouts:bind_advantages", launches=lambda k: 2)},
+    cuda={
+        "cuda": Variant(
+            "pearl_devices.gpu.rollouts:bind_advantages",
+            fits=lambda k: not k.dims.get("ahead"),
+            launches=lambda k: 2,
+        )
+    },
 )

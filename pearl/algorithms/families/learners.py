@@ -207,6 +207,11 @@ def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[s
             f"{graph.name} ends its gradient steps by target_kl, the divergence over a whole "
             "minibatch, which no learner sees: leave target_kl at 0"
         )
+    if of.dims.get("kept"):
+        yield (
+            f"{graph.name} adds up its gradient one vector step after another, as returns of n "
+            "steps let it: choose returns gae or monte_carlo"
+        )
     batch = of.dim("batch")
     if batch % learners:
         parts = [n for n in range(2, min(batch, 64) + 1) if batch % n == 0]

@@ -11,6 +11,8 @@ from pearl.report.canvas import LETTER, Canvas, shorten, text_width
 from pearl.report.document import Drawing
 
 ROW = 24.0
+BAR = 28.0
+"""Heights of a row of a chart and of a stacked bar."""
 
 
 @dataclass(frozen=True)
@@ -132,34 +134,78 @@ def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | 
         for p in parts:
             wide = width * p.seconds / total
             share = f"{p.name}: {si(p.seconds, 's')}, {percent(p.seconds / total)}"
-            if p.style == "hatch":
-                c.hatch(x, 0, wide, 28)
-                c.rect(x, 0, wide, 28, "outline", hint=share)
-            else:
-                c.rect(x, 0, wide, 28, f"call {p.style}", hint=share)
-            if text_width(p.name) + 12 < wide:
-                on = "on" if "t10" in p.style else "halo ink" if p.style == "hatch" else "ink"
-                c.text(x + 8, 18, p.name, style=on)
+            _segment(c, x, 0.0, wide, p, share)
             x += wide
-        columns = 2 if c.narrow else 4
-        step = width / columns
-        y = 44.0
-        for number, p in enumerate(parts):
-            left = (number % columns) * step
-            top = y + (number // columns) * 38
-            if p.style == "hatch":
-                c.hatch(left, top, 11, 11)
-            else:
-                c.rect(left, top, 11, 11, f"call {p.style}")
-            c.text(left + 18, top + 10, shorten(p.name, int(step / LETTER) - 3), style="ink")
-            took = f"{si(p.seconds, 's')} · " if in_seconds else ""
-            c.text(left + 18, top + 25, f"{took}{_share(p.seconds / total)}")
-        c.height = y + 38 * math.ceil(len(parts) / columns)
+        c.height = _legend(c, 44.0, [(p.name, p.style, p.seconds) for p in parts], in_seconds)
         return c
 
     told = [f"{p.name} {percent(p.seconds / total)}" for p in parts]
     whole = f"Of {si(total, 's')}: " if in_seconds else ""
     return Drawing("", f"{whole}{listed(told)}.", draw)
+
+
+def _segment(c: Canvas, x: float, y: float, wide: float, p: Part, hint: str) -> None:
+    """One share of a bar, with its name where there is room."""
+    if p.style == "hatch":
+        c.hatch(x, y, wide, BAR)
+        c.rect(x, y, wide, BAR, "outline", hint=hint)
+    else:
+        c.rect(x, y, wide, BAR, f"call {p.style}", hint=hint)
+    if text_width(p.name) + 12 < wide:
+        on = "on" if "t10" in p.style else "halo ink" if p.style == "hatch" else "ink"
+        c.text(x + 8, y + 18, p.name, style=on)
+
+
+def _legend(
+    c: Canvas, top: float, entries: Sequence[tuple[str, str, float]], in_seconds: bool
+) -> float:
+    """Names and styles with their seconds and shares of the whole; return the lower edge."""
+    total = sum(seconds for _, _, seconds in entries)
+    columns = 2 if c.narrow else 4
+    step = c.width / columns
+    for number, (name, style, seconds) in enumerate(entries):
+        left, y = (number % columns) * step, top + (number // columns) * 38
+        if style == "hatch":
+            c.hatch(left, y, 11, 11)
+        else:
+            c.rect(left, y, 11, 11, f"call {style}")
+        c.text(left + 18, y + 10, shorten(name, int(step / LETTER) - 3), style="ink")
+        took = f"{si(seconds, 's')} · " if in_seconds else ""
+        c.text(left + 18, y + 25, f"{took}{_share(seconds / total)}")
+    return top + 38 * math.ceil(len(entries) / columns)
+
+
+def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
+    """Several wholes on one scale, one bar each, with one legend; None where all are zero."""
+    rows = [(name, [p for p in parts if p.seconds > 0]) for name, parts in rows]
+    most = max((sum(p.seconds for p in parts) for _, parts in rows), default=0.0)
+    if not most > 0:
+        return None
+
+    def draw(width: float) -> Canvas:
+        c, y = Canvas(width), 0.0
+        left = min(max(len(name) for name, _ in rows) * LETTER + 12, width * 0.3)
+        for name, parts in rows:
+            c.text(0, y + 18, shorten(name, int(left / LETTER) - 1), style="ink")
+            x = left
+            for p in parts:
+                wide = (width - left) * p.seconds / most
+                _segment(c, x, y, wide, p, f"{name}, {p.name}: {si(p.seconds, 's')}")
+                x += wide
+            y += BAR + 10
+        named: dict[tuple[str, str], float] = {}
+        for _, parts in rows:
+            for p in parts:
+                named[p.name, p.style] = named.get((p.name, p.style), 0.0) + p.seconds
+        entries = [(name, style, seconds) for (name, style), seconds in named.items()]
+        c.height = _legend(c, y + 6, entries, True)
+        return c
+
+    told = []
+    for name, parts in rows:
+        whole = sum(p.seconds for p in parts) or 1.0
+        told.append(f"{name} {listed([f'{p.name} {percent(p.seconds / whole)}' for p in parts])}")
+    return Drawing("", f"Where the time went: {'; '.join(told)}.", draw)
 
 
 def _share(share: float) -> str:

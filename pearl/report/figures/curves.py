@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pearl.formatting import count, listed, si
 from pearl.planning.runs import Row, Run
@@ -93,7 +93,7 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
     if max(len(training), len(tests)) < 2:
         return None
     final = _final(run)
-    curve = _Curve(training, tests, final, run)
+    curve = _Curve(training, tests, final, run, _ranges(rows))
     if curve.draw(800.0).height == 0:
         return None
     parts = []
@@ -104,6 +104,12 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
         parts.append(f"best evaluation {_number(best[1])} at {count(best[0])} env steps")
     parts += [f"final test of the {name} policy {_number(mean)}" for name, mean, *_ in final]
     return Drawing("", f"Return over env steps: {listed(parts)}.", curve.draw)
+
+
+def _ranges(rows: Sequence[Row]) -> dict[float, tuple[float, float]]:
+    """Env steps → lowest and highest return of an episode of the evaluation that a row names."""
+    low, high = (dict(points_of(rows, key)) for key in ("eval_low", "eval_high"))
+    return {s: (low[s], high[s]) for s in low if s in high}
 
 
 Test = tuple[str, float, float, float]
@@ -132,11 +138,13 @@ class _Curve:
     tests: Points
     final: Sequence[Test]
     run: Run | None
+    ranges: Mapping[float, tuple[float, float]] = field(default_factory=dict)
 
     def draw(self, width: float) -> Canvas:
         c = Canvas(width)
         right = (92.0 if c.narrow else 96.0) if self.final else 10.0
         span = [(0.0, v) for _, _, a, b in self.final for v in (a, b)]
+        span += [(0.0, v) for s, _ in self.tests for v in self.ranges.get(s, ())]
         at = axes(c, [*self.training, *self.tests, *span], right=right, top=34, height=210)
         if at is None:
             return c
@@ -154,6 +162,10 @@ class _Curve:
                 c.path(at.line(self.tests), "thin d0 none")
             for x, y in self.tests:
                 hint = f"evaluation at {count(x)} env steps: {_number(y)}"
+                if x in self.ranges:
+                    low, high = self.ranges[x]
+                    c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0")
+                    hint += f", episodes from {_number(low)} to {_number(high)}"
                 c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
             best = max(self.tests, key=lambda p: p[1])
             c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
@@ -183,7 +195,8 @@ class _Curve:
             return
         y = at.y(solution.threshold)
         c.line(at.left, y, at.right, y, "dotted ink")
-        text = f"{solution.threshold:g} counts as solved"
+        goal = f"{solution.threshold:g}"
+        text = f"solved: {goal}" if c.narrow else f"{goal} counts as solved"
         c.text(at.left + 6, y - 6, text, style="halo muted")
 
 

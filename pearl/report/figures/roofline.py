@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from pearl.formatting import listed, si
 from pearl.planning.plans import Plan
+from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.canvas import Canvas, text_width
 from pearl.report.document import Drawing
+from pearl_devices import Platform
+
+FAR = 1e30
+"""A rate or an intensity beyond is no measurement."""
 
 
 @dataclass(frozen=True)
 class KernelPoint:
-    """A task: FLOP per byte, FLOP/s as estimated, and its share of the roof there."""
+    """A task: FLOP per byte, FLOP/s as estimated or measured, and its share of the roof there."""
 
     name: str
     device: str
@@ -35,11 +40,19 @@ class Roof:
         return min(self.peak, intensity * self.bandwidth)
 
 
-def kernel_points(plan: Plan) -> tuple[list[Roof], list[KernelPoint]]:
-    """Roofs and tasks of a plan that holds its problem; nothing for a plan from a file."""
-    if plan.problem is None:
+def kernel_points(
+    plan: Plan, run: Run | None = None, platform: Platform | None = None
+) -> tuple[list[Roof], list[KernelPoint]]:
+    """Roofs and tasks of a plan that holds its problem, or of a run at its measured times; nothing
+    for a plan from a file.
+
+    platform: of the plan; None: that of its problem.
+    """
+    if platform is None and plan.problem is not None:
+        platform = plan.problem.costs.platform
+    work, measured_s = _work(plan, run)
+    if platform is None:
         return [], []
-    platform = plan.problem.costs.platform
     widths = {t.device: t.width for t in plan.tasks}
     roofs = {}
     for d in platform.devices:
@@ -47,12 +60,13 @@ def kernel_points(plan: Plan) -> tuple[list[Roof], list[KernelPoint]]:
             part = min(1.0, widths[d.name] / d.width)
             roofs[d.name] = Roof(d.name, d.peak_flops_per_s * part, d.memory_bytes_per_s * part)
     points = []
-    kernels = {t.name: t.kernel for t in plan.problem.graph.tasks}
     for t in {t.task: t for t in reversed(plan.tasks)}.values():
-        kernel, roof = kernels.get(t.task), roofs.get(t.device)
-        moved = kernel.bytes_in + kernel.bytes_out if kernel else 0.0
-        if kernel and roof and kernel.flops > 0 and moved > 0 and t.seconds > 0:
-            x, rate = kernel.flops / moved, kernel.flops / t.seconds
+        (flops, moved), roof = work.get(t.task, (0.0, 0.0)), roofs.get(t.device)
+        seconds = measured_s.get(t.task, 0.0 if run is not None else t.seconds)
+        if roof and min(flops, moved, seconds, roof.peak, roof.bandwidth) > 0:
+            x, rate = flops / moved, flops / seconds
+            if not 1 / FAR < min(x, rate) <= max(x, rate) < FAR:  # of a damaged file
+                continue
             points.append(
                 KernelPoint(words.short_name(t.task), t.device, x, rate, rate / roof.at(x))
             )
@@ -60,9 +74,25 @@ def kernel_points(plan: Plan) -> tuple[list[Roof], list[KernelPoint]]:
     return used, points
 
 
-def roofline(plan: Plan) -> Drawing | None:
-    """The roofline chart; None for a plan from a file, or one whose kernels count no arithmetic."""
-    roofs, points = kernel_points(plan)
+def _work(plan: Plan, run: Run | None) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
+    """Task → arithmetic and bytes of a firing; and → the seconds that the run measured."""
+    if run is not None:
+        timed = {t.task: t.measured_s for t in run.tasks if t.measured_s and not run.simulated}
+        return {t.task: (t.flops, t.bytes) for t in run.tasks}, timed
+    if plan.problem is None:
+        return {}, {}
+    kernels = {t.name: t.kernel for t in plan.problem.graph.tasks}
+    return {n: (k.flops, k.bytes_in + k.bytes_out) for n, k in kernels.items()}, {}
+
+
+def roofline(
+    plan: Plan, run: Run | None = None, platform: Platform | None = None
+) -> Drawing | None:
+    """The roofline chart; None for a plan from a file, or where no kernel counts arithmetic.
+
+    run, platform: see `kernel_points`.
+    """
+    roofs, points = kernel_points(plan, run, platform)
     if not points:
         return None
     told = [f"{p.name} {100 * p.share:.2g} % of its roof" for p in points]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from pearl.formatting import listed, percent, si
@@ -12,6 +12,7 @@ from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.canvas import STRONG, Canvas, shorten, text_width, ticks
 from pearl.report.document import Drawing
+from pearl.report.kept_calls import MeasuredSchedule, measured_schedule
 from pearl.report.schedule import SteadySchedule, TimedCall, schedule_of
 from pearl_devices import Platform
 
@@ -28,36 +29,16 @@ def timeline(
 ) -> Drawing | None:
     """Two iterations of a plan; with a run, predicted above and measured below.
 
-    The run keeps no times of single calls: its strip is the order of the plan with the median time
-    of each call, in iterations as long as they took. None where no schedule can be made.
+    Measured are two iterations that the run has kept. None where no schedule can be made.
     """
     if platform is None and plan.problem is not None:
         platform = plan.problem.costs.platform
     predicted = schedule_of(plan, platform)
     if predicted is None:
         return None
-    found = _Timeline(plan, predicted, *_measured(plan, run, platform))
+    measured = measured_schedule(run) if run is not None else None
+    found = _Timeline(plan, predicted, measured, measured.period_s if measured else 0.0)
     return Drawing("", found.sentence, found.draw)
-
-
-def _measured(
-    plan: Plan, run: Run | None, platform: Platform | None
-) -> tuple[SteadySchedule | None, float]:
-    """The schedule at measured times, and the seconds of an iteration as it was measured."""
-    if run is None or run.simulated:
-        return None, 0.0
-    factors = measured_factors(run)
-    period = iteration_s(run)
-    if not factors or period is None:
-        return None, 0.0
-    found = schedule_of(plan, platform, factors)
-    if found is None:
-        return None, 0.0
-    squeeze = min(1.0, period / found.period_s)
-    events = tuple(
-        replace(e, start_s=e.start_s * squeeze, end_s=e.end_s * squeeze) for e in found.events
-    )
-    return SteadySchedule(period, events), period
 
 
 def iteration_s(run: Run) -> float | None:
@@ -68,29 +49,11 @@ def iteration_s(run: Run) -> float | None:
     return steps / run.env_steps_per_s if steps and run.env_steps_per_s else None
 
 
-def measured_factors(run: Run) -> dict[str, float]:
-    """Task → measured over predicted seconds. Of a fused call its whole time is measured in place;
-    the shares of its tasks are those of the profiled stretch."""
-    found: dict[str, float] = {}
-    calls = [t for t in run.tasks if t.measured_s and t.predicted_s and "+" in t.task]
-    for t in run.tasks:
-        if t.measured_s and t.predicted_s and "+" not in t.task:
-            found[t.task] = t.measured_s / t.predicted_s
-    placed = {t.task: t for t in run.plan.tasks}
-    for call in calls:
-        members = [n for n in call.task.split("+") if n in placed]
-        parts = {n: placed[n].seconds * placed[n].firings * found.get(n, 1.0) for n in members}
-        whole = sum(parts.values())
-        if whole > 0:
-            found |= {n: found.get(n, 1.0) * (call.measured_s or 0.0) / whole for n in members}
-    return found
-
-
 @dataclass(frozen=True)
 class _Timeline:
     plan: Plan
     predicted: SteadySchedule
-    measured: SteadySchedule | None
+    measured: MeasuredSchedule | None
     iteration_s: float
 
     @cached_property
@@ -162,29 +125,28 @@ class _Timeline:
             rows[lane.lane] = y, y + (2 * STRIP + 4 if both else STRIP)
             y = rows[lane.lane][1] + (gap if number + 1 < len(self.lanes) else 8.0)
         self._arrows(c, rows, at, begin, end, labelled=not marks)
-        ends = [("predicted", self.predicted.period_s, 0.0, STRIP)]
-        if both:
-            ends.append(("measured", self.iteration_s, STRIP + 4, STRIP))
-        for kind, period, down, height in ends:
-            for k in range(3):
-                t = k * period
+        period = self.predicted.period_s
+        ends = [(0.0, (0.0, period, 2 * period))]
+        if self.measured is not None:
+            ends.append((STRIP + 4, (0.0, self.measured.second_s, 2 * self.measured.period_s)))
+        for down, times in ends:
+            for t in times:
                 if begin <= t <= end * (1 + 1e-9):
                     for upper, _ in rows.values():
-                        c.line(at(t), upper + down - 3, at(t), upper + down + height + 3, "mark")
-            if marks and kind == "predicted":
-                text = f"iteration: {si(period, 's')} predicted"
-                if both:
-                    text += f", {si(self.iteration_s, 's')} measured"
-                c.text(left, top - 9, text if both else f"iteration 1: {si(period, 's')}")
-                if not both:
-                    c.text(at(period) + 4, top - 9, "iteration 2")
+                        c.line(at(t), upper + down - 3, at(t), upper + down + STRIP + 3, "mark")
+        if marks and both:
+            text = f"iteration: {si(period, 's')} predicted, {si(self.iteration_s, 's')} measured"
+            c.text(left, top - 9, text)
+        elif marks:
+            c.text(left, top - 9, f"iteration 1: {si(period, 's')}")
+            c.text(at(period) + 4, top - 9, "iteration 2")
         return y
 
     def _strip(
         self,
         c: Canvas,
         lane: Lane,
-        schedule: SteadySchedule,
+        schedule: SteadySchedule | MeasuredSchedule,
         y: float,
         at: Callable[[float], float],
         begin: float,
@@ -210,17 +172,26 @@ class _Timeline:
                 groups.append([e])
         for group in groups:
             x1, x2 = at(max(group[0].start_s, begin)), at(min(group[-1].end_s, end))
-            tint = self.tints.get(group[0].task, "t4") if len(group) == 1 else "t4"
+            tint = self._tint(group[0].task) if len(group) == 1 else "t4"
             wide = max(x2 - x1, 1.0)
             hint = f"{words.lane_name(self.plan, lane.lane)}: {self._hint(group)}"
             c.rect(x1, y, wide, STRIP, f"call {'pale ' if pale else ''}{colour} {tint}", hint=hint)
-            word = words.short_name(group[0].task) if len(group) == 1 else ""
+            word = self._word(group[0].task) if len(group) == 1 else ""
             if word and not pale and text_width(word) + 4 <= wide:
                 on = "on" if tint == "t10" else "ink"
                 c.text((x1 + x2) / 2, y + STRIP - 6, word, "middle", f"{on} small")
 
+    def _tint(self, call: str) -> str:
+        """The tint of a call; of a fused one that of its task that takes most time."""
+        tasks = [t.partition("#")[0] for t in call.split("+")]
+        return max((self.tints.get(t, "t4") for t in tasks), key=lambda tint: int(tint[1:]))
+
+    def _word(self, call: str) -> str:
+        """A call in few words."""
+        return words.call_name(self.plan, call.split("+"))
+
     def _hint(self, group: Sequence[TimedCall]) -> str:
-        names = list(dict.fromkeys(words.short_name(e.task) for e in group))
+        names = list(dict.fromkeys(self._word(e.task) for e in group))
         seconds = group[-1].end_s - group[0].start_s
         times = f", {len(group)} calls" if len(group) > 1 else ""
         return f"{', '.join(names)}{times}: {si(seconds, 's')}"

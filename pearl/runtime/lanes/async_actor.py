@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from pearl.runtime.environments.external_envs import Environments
 from pearl.runtime.lanes.lane_runner import SLEEP_S, SPINS
 from pearl.runtime.protocol import channels, progress_counters, recovery
 from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.lane_recorder import LaneRecorder, Place, Sampling, record_time
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.protocol.single_lane import record_time
 from pearl_devices import Call
 from pearl_devices.base import finish
 
@@ -90,6 +91,9 @@ class AsyncActor:
         self.on_segment_end: Callable[[int], None] | None = None
         self._tasks = f"inference#{copy}", f"env_step#{copy}"
         self._counts = tuple(control.count_cell(t) for t in self._tasks)
+        self.recorder = LaneRecorder(
+            self.name, [Place(t) for t in self._tasks], _steps_kept(context, self._tasks[1])
+        )
         self._granted = np.array([control.count_cell(granted_counter(copy))], np.int64)
         self._version = control.count_cell(version_counter(copy))
         self._acting = [
@@ -107,16 +111,28 @@ class AsyncActor:
             firing = next(f for f in protocol.lanes[number].firings if f.tasks == self._tasks[1:])
             (self._stepping,) = recovery.with_episode_restart(context, firing, [self._stepping])
 
+    def record(self) -> dict[str, Any]:
+        """Return what the recorder has noted."""
+        return self.recorder.to_json()
+
     def serve(self) -> None:
         """Do the granted steps until the run stops. At the end of a segment all are done."""
+        with self.recorder.running():
+            self._serve()
+
+    def _serve(self) -> None:
         control, mine = self.control, self.control.sleep_cell(self.number)
         number = control.read(self._counts[1])
         flushed = control.read(control.flushed_cell(self.number))
         while not control.read(control.stop_cell):
             flush = control.read(control.flush_cell)  # read before the grants: none follows
-            if progress_counters.spin_until_reached(
+            begin = perf_counter_ns()
+            granted = progress_counters.spin_until_reached(
                 control.address, self._granted, ONE, ONE, number, self.spins
-            ):
+            )
+            self.recorder.waiting_ns[0] += perf_counter_ns() - begin
+            if granted:
+                self.recorder.begin_timed()
                 self._step(number)
                 number += 1
             elif flush > flushed:
@@ -125,6 +141,7 @@ class AsyncActor:
                 self._publish(control.flushed_cell(self.number), flush)
                 flushed = flush
             else:
+                begin = perf_counter_ns()
                 control.write(mine, 1)
                 granted = progress_counters.counts_reached(
                     control.address, self._granted, ONE, ONE, number
@@ -132,6 +149,7 @@ class AsyncActor:
                 if not granted and control.read(control.flush_cell) == flush:
                     self.wake_events[self.number].wait(SLEEP_S)
                 control.write(mine, 0)
+                self.recorder.waiting_ns[0] += perf_counter_ns() - begin
                 self.poll()
 
     def _step(self, number: int) -> None:
@@ -140,12 +158,14 @@ class AsyncActor:
         if self.control.read(self._counts[0]) <= number:
             acting = self._acting[slot_of(self.control.read(self._version), len(self._acting))]
             acting()
+            self.recorder.add(0, number, begin, perf_counter_ns())
             if timed:
                 finish(acting)
                 record_time(self.times_ns, self._tasks[0], perf_counter_ns() - begin)
             self._publish(self._counts[0], number + 1, ALL)
             begin = perf_counter_ns()
         self._stepping()
+        self.recorder.add(1, number, begin, perf_counter_ns())
         if timed:
             finish(self._stepping)
             record_time(self.times_ns, self._tasks[1], perf_counter_ns() - begin)
@@ -157,6 +177,12 @@ class AsyncActor:
         control.write(cell, value)
         if control.read(control.sleep_cell(home)) >= until:
             self.wake_events[home].set()
+
+
+def _steps_kept(context: RunContext, task: str) -> Sampling:
+    """Return the sampling of an actor: every step is timed; those of the window are kept."""
+    s, steps = context.sampling, context.protocol.graph.repetition[task]
+    return Sampling(1, s.first * steps, s.last * steps)
 
 
 def slot_of(version: int, slots: int) -> int:

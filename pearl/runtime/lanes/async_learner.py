@@ -40,8 +40,9 @@ from pearl.runtime.lanes.lane_runner import SLEEP_S
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.binding import Lags
 from pearl.runtime.protocol.control_block import ControlBlock, wake_all
+from pearl.runtime.protocol.lane_recorder import LaneRecorder, Place, record_time
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.protocol.single_lane import LaneError, record_time
+from pearl.runtime.protocol.single_lane import LaneError
 from pearl_devices import Buffers, Call
 from pearl_devices.base import finish
 
@@ -142,6 +143,8 @@ class AsyncLearner:
         self._storing = [_bind_store(context, graph, i) for i in self._copies]
         slots = range(p.slots["param_sync"])
         self._copying = [bind_to_slot(context, "param_sync", slot) for slot in slots]
+        self.recorder = LaneRecorder(self.name, [Place(t) for t in self._order], context.sampling)
+        self._place = 0
         others = [t for t in self._order if t not in ("replay_insert", "param_sync")]
         self._others = {task: bind_to_slot(context, task) for task in others}
 
@@ -172,7 +175,10 @@ class AsyncLearner:
     def iterate(self, *, timed: bool) -> None:
         """Run one iteration. timed: time its calls."""
         stores = 0
-        for task in self._order:
+        self.recorder.begin_timed()
+        for place, task in enumerate(self._order):
+            self._place = place
+            waited_ns = self.recorder.waiting_ns[place]
             begin = time.perf_counter_ns()
             if task == "replay_insert":
                 for _ in self._copies:
@@ -186,13 +192,20 @@ class AsyncLearner:
                 self._others[task]()
                 if timed:
                     finish(self._others[task])
+            end = time.perf_counter_ns()
+            waited_ns = self.recorder.waiting_ns[place] - waited_ns
+            self.recorder.add(place, self.iteration, begin + waited_ns, end)
             if timed:
-                record_time(self.times_ns, task, time.perf_counter_ns() - begin)
+                record_time(self.times_ns, task, end - begin)
         self.iteration += 1
         now = time.monotonic()
         if now - self._looked > SLEEP_S:
             self._looked = now
             self.poll()
+
+    def record(self) -> dict[str, Any]:
+        """Return what the recorder has noted."""
+        return self.recorder.to_json()
 
     def halt(self) -> None:
         """Wait until all granted steps are done, and note the transitions that actors hold."""
@@ -275,9 +288,18 @@ class AsyncLearner:
     def wait_until(self, true: Callable[[], bool], event: int = STEPS) -> None:
         """Wait until `true()`: spin, then sleep until `event` (STEPS or ALL). After every sleep,
         check whether an actor has failed."""
-        control, watched = self.control, self._watched_cells
-        home = self.protocol.home
+        control, home = self.control, self.protocol.home
         mine = control.sleep_cell(home)
+        if true():
+            return
+        begin = time.perf_counter_ns()
+        try:
+            self._wait_until(true, event, home, mine)
+        finally:
+            self.recorder.waiting_ns[self._place] += time.perf_counter_ns() - begin
+
+    def _wait_until(self, true: Callable[[], bool], event: int, home: int, mine: int) -> None:
+        control, watched = self.control, self._watched_cells
         while not true():
             # A count that changes between this read and `true()` differs from `seen` below.
             seen = control.cells[watched * (progress_counters.CELL // 8)]

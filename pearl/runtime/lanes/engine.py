@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -86,6 +86,7 @@ class Engine:
         self.times_ns: dict[str, list[int]] = {}
         self.lags: Lags = {}
         self.traffic: list[dict[str, Any]] = []
+        self.records: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> Engine:
         p = self.context.protocol
@@ -350,8 +351,14 @@ class Engine:
         """The lanes of this thread."""
         return self._all or [self.own]
 
-    def add_measurements(self, times_ns: Mapping[str, list[int]], lags: Lags) -> None:
-        """Add the times and lags that a lane has measured."""
+    def add_measurements(
+        self,
+        times_ns: Mapping[str, list[int]],
+        lags: Lags,
+        records: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Add what a lane has measured."""
+        self.records += records
         for name, values in times_ns.items():
             self.times_ns.setdefault(name, []).extend(values)
         add_lags(self.lags, lags)
@@ -366,7 +373,7 @@ class Engine:
         self._report_failures()
         if hasattr(self, "own"):
             for runner in self._runners():
-                self.add_measurements(runner.times_ns, runner.lags)
+                self.add_measurements(runner.times_ns, runner.lags, [runner.record()])
         self._workers.clear()
         for event in self.context.wake_events:
             event.close()

@@ -7,19 +7,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+from pearl.runtime.lanes.call_timer import CallTimer
 from pearl.runtime.protocol import progress_counters as counters
 from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.binding import Binder, BoundFiring
 from pearl.runtime.protocol.control_block import PARKED, ControlBlock
+from pearl.runtime.protocol.lane_recorder import LaneRecorder, Place
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.protocol.single_lane import StopWord, record_time
+from pearl.runtime.protocol.single_lane import StopWord
 from pearl_devices import Call
-from pearl_devices.base import Pending, finish
+from pearl_devices.base import Pending
 
 SPINS = 500
 """Calls of sched_yield before a lane sleeps: about 50 us on an idle core (EPYC, 2026)."""
@@ -61,6 +63,7 @@ class LaneRunner:
     stop_word: see `StopWord`.
     interrupted: whether the stop word has interrupted a call since this was last set to False.
     times_ns: name of a call → its times.
+    recorder: where the time of the lane goes.
     """
 
     def __init__(
@@ -81,16 +84,25 @@ class LaneRunner:
         binder = Binder(context, control, self.name)
         self.lags, self.environments = binder.lags, dict[str, Any]()
         self.on_segment_end: Callable[[int], None] | None = None
-        self.steps = tuple(binder.bind_firing(f) for f in protocol.lanes[number].firings)
+        firings = protocol.lanes[number].firings
+        self.steps = tuple(
+            replace(binder.bind_firing(f), place=place) for place, f in enumerate(firings)
+        )
+        places = [
+            Place(s.name, f.offset, f.index, f.per_round)
+            for s, f in zip(self.steps, firings, strict=True)
+        ]
+        self.recorder = LaneRecorder(self.name, places, context.sampling)
         self.environments.update(binder.environments())
         self._under_way: dict[str, deque[tuple[Pending | None, BoundFiring, int]]] = {
             s.name: deque() for s in self.steps if s.asynchronous
         }
         self.ahead = max(s.offset for s in self.steps)
         self.begin = self.round = self.entry = self.resumed = 0
-        self.stop_word, self.interrupted, self._spent_ns = StopWord(context.arrays), False, 0
+        self.stop_word, self.interrupted = StopWord(context.arrays), False
+        self.timer = CallTimer(self.stop_word, self.times_ns)
         if restarted_envs:
-            for step, f in zip(self.steps, protocol.lanes[number].firings, strict=True):
+            for step, f in zip(self.steps, firings, strict=True):
                 step.calls = recovery.with_episode_restart(context, f, step.calls)
         if jitter_s := context.jitter_s:
             for step in self.steps:
@@ -117,6 +129,10 @@ class LaneRunner:
     def serve(self) -> None:
         """Run as a worker: iterations up to the limit in the control block, until the run stops."""
         self.resume_segment(self.control.read(self.control.flushed_cell(self.number)))
+        with self.recorder.running():
+            self._serve()
+
+    def _serve(self) -> None:
         try:
             self._serve_limit()
         except ParkRequested:
@@ -138,10 +154,12 @@ class LaneRunner:
             elif flush > self.begin:
                 self.finish_segment(flush)
             else:
+                begin = perf_counter_ns()
                 control.write(mine, 1)  # before the last check, so that no change is missed
                 limits = control.read(control.limit_cell), control.read(control.flush_cell)
                 if limits == (limit, flush):
                     self.wake_events[self.number].wait(SLEEP_S)
+                self.recorder.held_ns += perf_counter_ns() - begin
                 control.write(mine, 0)
                 self.poll()
 
@@ -167,7 +185,7 @@ class LaneRunner:
         """Within this context, time every call. The calls are those of round `number`."""
         steps = self.steps
         try:
-            self.steps = tuple(replace(s, calls=self._timers(s, number)) for s in steps)
+            self.steps = tuple(replace(s, calls=self.timer.timers(s, number)) for s in steps)
             yield
         finally:
             self.steps = steps
@@ -204,12 +222,17 @@ class LaneRunner:
         sleeping = address + counters.CELL * self.control.sleep_cell(0)
         sleepers = self.control.sleepers
         spin, publish = counters.spin_until_reached, counters.publish
-        number, words = self.round, self.stop_word.words
+        number, words, recorder = self.round, self.stop_word.words, self.recorder
+        busy, timed, clock = recorder.busy_ns, recorder.calls, perf_counter_ns
         while number < end:
+            stamped, kept = recorder.is_timed(number), recorder.keeps(number)
             for place, s in enumerate(steps):
                 which = s.which
-                if which is not None and not spin(address, which, s.base, s.step, number, spins):
-                    self._sleep(s, number)
+                if which is not None and not spin(address, which, s.base, s.step, number, 0):
+                    begin = clock()
+                    if not spin(address, which, s.base, s.step, number, spins):
+                        self._sleep(s, number)
+                    recorder.waiting_ns[place] += clock() - begin
                 if s.asynchronous:
                     self._fire(s, number)
                     if s.interruptible and words[0]:
@@ -217,7 +240,17 @@ class LaneRunner:
                         return
                     continue
                 if s.first <= number < s.last:
-                    s.calls[number % len(s.calls)]()
+                    if stamped:
+                        begin = clock()
+                        s.calls[number % len(s.calls)]()
+                        end_ns = clock()
+                        busy[place] += end_ns - begin
+                        timed[place] += 1
+                        if kept:
+                            lag = -1 if s.lag is None else s.lag(number)
+                            recorder.keep(place, number, begin, end_ns, lag)
+                    else:
+                        s.calls[number % len(s.calls)]()
                     if s.interruptible and words[0]:
                         if words[1] == 0:
                             self._publish(s, number)
@@ -233,10 +266,13 @@ class LaneRunner:
 
     def _run_partial_round(self, number: int, low: int, high: int) -> None:
         """Run one round, of which only incomplete entries of iterations low … high − 1 fire."""
+        self.recorder.begin_timed()
         for s in self.steps[self.entry :]:
             if low <= number + s.offset < high and not self._complete(s, number):
                 if s.which is not None:
+                    begin = perf_counter_ns()
                     self._sleep(s, number)
+                    self.recorder.waiting_ns[s.place] += perf_counter_ns() - begin
                 self._fire(s, number)
                 if s.interruptible and self.stop_word.words[0]:
                     self._on_stop_word(number, self.entry)
@@ -248,16 +284,19 @@ class LaneRunner:
         """The stop word was set during call `entry` of round `number`: note where to continue."""
         self.interrupted, self.resumed = True, number + 1
         entry += self.stop_word.completed_steps == 0  # else the call continues its firing
-        ended = entry == len(self.steps)
-        self.round, self.entry = (number + 1, 0) if ended else (number, entry)
+        self.round, self.entry = (number, entry) if entry < len(self.steps) else (number + 1, 0)
 
     def _complete(self, s: BoundFiring, number: int) -> bool:
         read = self.control.read
         return all(read(c) >= base + number * growth for c, base, growth in s.published)
 
     def _fire(self, s: BoundFiring, number: int) -> None:
-        working = s.first <= number < s.last
-        pending = s.calls[number % len(s.calls)]() if working else None
+        pending = None
+        if s.first <= number < s.last:
+            begin = perf_counter_ns()
+            pending = s.calls[number % len(s.calls)]()
+            end, lag = perf_counter_ns(), s.lag if self.recorder.keeps(number) else None
+            self.recorder.add(s.place, number, begin, end, lag(number) if lag else -1)
         if s.interruptible and self.stop_word.completed_steps:  # the next call continues it
             return
         if s.asynchronous:
@@ -304,7 +343,7 @@ class LaneRunner:
                 ):
                     return fired
                 if timed and self.round + self.ahead >= timed - 1:
-                    s = replace(s, calls=self._timers(s, self.round))
+                    s = replace(s, calls=self.timer.timers(s, self.round))
                 self._fire(s, self.round)
                 if s.interruptible and self.stop_word.words[0]:
                     self._on_stop_word(self.round, self.entry)
@@ -317,33 +356,9 @@ class LaneRunner:
                 self.entry, self.round = 0, self.round + 1
         return fired
 
-    def _timers(self, s: BoundFiring, number: int) -> list[Call]:
-        """Return the calls of a firing, timed, for round `number`."""
-        return [partial(self._time_call, call, s, number) for call in s.calls]
-
-    def _time_call(self, call: Call, s: BoundFiring, number: int) -> Pending | None:
-        """Time a call. If the stop word interrupts it, the call that completes it adds its time."""
-        begin = perf_counter_ns()
-        resumes = s.interruptible and self.stop_word.completed_steps > 0
-        before_ns = self._spent_ns if resumes else 0
-        self._spent_ns = 0
-
-        def record(begin: int) -> None:
-            record_time(self.times_ns, s.name, perf_counter_ns() - begin)
-
-        pending = call()
-        if pending is None:
-            finish(call)
-            timed_whole = not resumes or before_ns > 0
-            if s.interruptible and self.stop_word.completed_steps:
-                spent_ns = before_ns + perf_counter_ns() - begin
-                self._spent_ns = spent_ns if timed_whole else 0
-                return None
-            if timed_whole:
-                record(begin - before_ns)
-        if s.lag is not None:
-            s.lag(number)
-        return pending and _TimedPending(pending, lambda: record(begin))
+    def record(self) -> dict[str, Any]:
+        """Return what the recorder has noted."""
+        return self.recorder.to_json([(s.name, c) for s in self.steps for c in s.calls])
 
     def waits_for(self) -> list[str]:
         """Return the tasks that the next call waits for."""
@@ -378,20 +393,6 @@ class LaneRunner:
 
     def _wake(self) -> None:
         self.control.wake_sleepers(self.wake_events, but=self.number)
-
-
-@dataclass(slots=True)
-class _TimedPending:
-    """A pending firing that is timed when a check finds it done."""
-
-    pending: Pending
-    record: Callable[[], None]
-
-    def done(self) -> bool:
-        done = self.pending.done()
-        if done:
-            self.record()
-        return done
 
 
 def _sleep_and_call(call: Call, jitter_s: float, r: random.Random) -> Pending | None:

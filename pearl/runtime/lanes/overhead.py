@@ -44,8 +44,8 @@ def measure_overhead() -> dict[str, float]:
 
 
 def _firing_s() -> float:
-    """CPU seconds of a lane around an empty call: the loop, a wait that is over, a count that is
-    published, with no lane asleep."""
+    """CPU seconds of a lane around an empty call: the loop, a wait that is over, the time of the
+    call, a count that is published, with no lane asleep."""
     cells = np.zeros((FIRINGS + 2) * CELL // 8, np.int64)
     address, sleeping = int(cells.ctypes.data), int(cells.ctypes.data) + FIRINGS * CELL
     nothing = np.zeros(0, np.int64)
@@ -53,14 +53,16 @@ def _firing_s() -> float:
     steps = [
         (waits + i, waits, waits, nothing.__len__, ((i, 1, 1),), 0, 1 << 60) for i in range(FIRINGS)
     ]
-    times = []
+    times, spent_ns = [], [0]
     for _ in range(BLOCKS):
         begin = time.process_time()
         for number in range(ROUNDS):
             for which, base, step, call, published, first, last in steps:
                 progress_counters.spin_until_reached(address, which, base, step, number, 1)
                 if first <= number < last:
+                    begin_ns = time.perf_counter_ns()
                     call()
+                    spent_ns[0] += time.perf_counter_ns() - begin_ns
                 for cell, count, growth in published:
                     progress_counters.publish(
                         address, cell, count + number * growth, sleeping, 0, 2

@@ -62,4 +62,4 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
         external_envs.interrupting_overdue_envs(runner.environments, limit_s),
     ):
         runner.serve()
-    parent.reply(times_ns=runner.times_ns, lags=runner.lags)
+    parent.reply(times_ns=runner.times_ns, lags=runner.lags, record=runner.record())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pearl.runtime import cpu_wait
@@ -23,8 +23,9 @@ READY_S = 120.0
 GRACE_S = 1.0
 """Seconds beyond the time limit of environments after which their worker is ended (assumed)."""
 
-Measured = tuple[Mapping[str, list[int]], Lags]
-"""Name of a call → its times in ns; and the histograms of lags."""
+Measured = tuple[Mapping[str, list[int]], Lags, Sequence[Mapping[str, Any]]]
+"""Name of a call → its times in ns; the histograms of lags; where the time of each lane went, as
+`LaneRecorder.to_json` says."""
 
 
 def raise_when_stopped(control: ControlBlock) -> Callable[[], None]:
@@ -177,7 +178,7 @@ class ThreadWorker(Worker):
     def join(self) -> Measured:
         if self._thread.is_alive():
             self._thread.join(timeout=0.0 if self._abandoned else ANSWER_S)
-        return self.runner.times_ns, self.runner.lags
+        return self.runner.times_ns, self.runner.lags, [self.runner.record()]
 
 
 class ProcessWorker(Worker):
@@ -305,7 +306,9 @@ class ProcessWorker(Worker):
 
     def join(self) -> Measured:
         self._child.end()
-        return self._reply("times_ns") or {}, self._reply("lags") or {}
+        record = self._reply("record")
+        records = [] if record is None else [record]
+        return self._reply("times_ns") or {}, self._reply("lags") or {}, records
 
 
 def error_text(error: BaseException) -> str:

@@ -47,7 +47,8 @@ class BoundFiring:
     published: (cell, count after round 0, growth a round).
     asynchronous: whether the call may return before the firing is complete.
     interruptible: whether the stop word may interrupt the call.
-    lag: takes the round and records the lag of a timed call.
+    lag: takes the round, records the lag of a call and returns it.
+    place: of the call in the round.
     """
 
     name: str
@@ -61,7 +62,8 @@ class BoundFiring:
     published: tuple[tuple[int, int, int], ...]
     asynchronous: bool = False
     interruptible: bool = False
-    lag: Callable[[int], None] | None = None
+    lag: Callable[[int], int] | None = None
+    place: int = 0
 
 
 class Binder:
@@ -109,8 +111,9 @@ class Binder:
             self._lag(f),
         )
 
-    def _lag(self, f: Firing) -> Callable[[int], None] | None:
-        """Return a function that records, right after a firing, the age of its input, or None.
+    def _lag(self, f: Firing) -> Callable[[int], int] | None:
+        """Return a function that records and returns, right after a firing, the age of its input,
+        or None.
 
         For acting, that age is the lag of the parameters, in copies of them; for a sample from a
         prioritised replay, the staleness of the priorities, in samples.
@@ -126,10 +129,11 @@ class Binder:
             slot = f.slots.get(sender, Slots(1, 0, 0))
             histogram = self.lags.setdefault("policy_lag", {})
 
-            def old_parameters(number: int) -> None:
+            def old_parameters(number: int) -> int:
                 newest = due.first + number * due.step + 1
                 lag = max(0, newest - max(oldest, int(versions[slot.at(number)])))
                 histogram[lag] = histogram.get(lag, 0) + 1
+                return lag
 
             return old_parameters
         tasks = self.protocol.graph.tasks
@@ -141,9 +145,10 @@ class Binder:
             first = f.offset * q + f.index
             histogram = self.lags.setdefault("priority_staleness", {})
 
-            def old_priorities(number: int) -> None:
+            def old_priorities(number: int) -> int:
                 lag = first + number * q - control.read(cell) + behind
                 histogram[lag] = histogram.get(lag, 0) + 1
+                return lag
 
             return old_priorities
         return None
@@ -215,4 +220,5 @@ def _versioned(call: Call, control: ControlBlock, task: str, versions: Ints, slo
         return pending
 
     copy.wait = partial(finish, call)  # type: ignore[attr-defined]
+    copy.copied_ns = getattr(call, "copied_ns", (0,))  # type: ignore[attr-defined]
     return copy

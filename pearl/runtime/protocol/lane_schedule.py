@@ -280,7 +280,7 @@ class ExecutionSchedule:
         q = self.graph.repetition
         for e in self.graph.edges:
             if e.dst == task and e.src not in unit and self._apart(e.src, lane):
-                need = -(-((n + 1) * e.consumption - e.tokens) // e.production)
+                need = -(-(e.tokens_needed(n, q[task]) - e.tokens) // e.production)
                 yield Wait(e.src, need, q[e.src])
         if task in self._senders:
             work = n - self.delay[task]

@@ -10,6 +10,7 @@ from pearl.planning.plans import load_plan
 from pearl.runtime.environments.external_envs import FailureLog
 from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
+from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.residency import Residency
@@ -58,6 +59,7 @@ class RunContext:
     wake_events: one for every lane and remote lane group, set when a counter has changed that the
         lane or group waits for.
     remote_groups: lanes of other hosts.
+    sampling: the rounds whose calls are timed.
     """
 
     protocol: ExecutionSchedule
@@ -76,6 +78,7 @@ class RunContext:
     memory: channels.SharedArrays | None = None
     wake_events: list[WakeEvent] = field(default_factory=list)
     remote_groups: Sequence[RemoteLanes] = ()
+    sampling: Sampling = UNTIMED
 
     @property
     def any_order(self) -> bool:
@@ -91,6 +94,7 @@ class RunContext:
             "jitter_s": self.jitter_s,
             "env_snapshots": dict(self.env_snapshots),
             "env_time_limit_s": self.env_time_limit_s,
+            "sampling": astuple(self.sampling),
         }
 
     @classmethod
@@ -112,4 +116,5 @@ class RunContext:
             jitter_s=config["jitter_s"],
             env_snapshots=config["env_snapshots"],
             env_time_limit_s=config["env_time_limit_s"],
+            sampling=Sampling(*config["sampling"]),
         )

@@ -10,20 +10,17 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pearl.errors import SpecError
-from pearl.graph.sequential import blocking_reason, fire, program_order
+from pearl.graph.sequential import blocking_reason
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.runtime import cpu_wait
+from pearl.runtime.protocol.lane_recorder import UNTIMED, LaneRecorder, Sampling, record_time
 from pearl.runtime.protocol.residency import Residency
-from pearl_devices import Buffers, Call, Device, Kernel, Platform, backend, buffers, offers
+from pearl_devices import Buffers, Call, Kernel, Platform, backend, offers
 from pearl_devices.base import finish
 from pearl_devices.kernels import kind_of
-
-TIMES = 2048
-"""Most times that are stored of a call, so that a run of days needs no more memory."""
 
 
 class LaneError(Exception):
@@ -163,13 +160,12 @@ def one_lane_order(plan: Plan, graph: TaskGraph) -> tuple[str, ...]:
         SpecError: the order fails the check.
     """
     order = next(lane.order for lane in plan.lanes if lane.width > 0)
-    tokens = [e.tokens for e in graph.edges]
+    counts = Counter[str]()
     for entry in order:
-        reason = blocking_reason(graph, tokens, entry.task)
+        reason = blocking_reason(graph, counts, entry.task)
         if reason:
             raise SpecError(f"plan: {entry.task} cannot fire at its place in the order: {reason}")
-        fire(graph, tokens, entry.task)
-    counts = Counter(entry.task for entry in order)
+        counts[entry.task] += 1
     if dict(counts) != dict(graph.repetition):
         raise SpecError(
             f"plan: firings a round are {dict(counts)}; the graph needs {dict(graph.repetition)}"
@@ -219,6 +215,7 @@ class SingleLaneRunner:
         iteration: int = 0,
         pace_s: float | None = None,
         under_way: Mapping[str, int] | None = None,
+        sampling: Sampling = UNTIMED,
     ) -> None:
         self.iteration, self.times_ns = iteration, dict[str, list[int]]()
         self.lags: dict[str, dict[int, int]] = {}
@@ -227,6 +224,8 @@ class SingleLaneRunner:
         self._residency, self.fetch = residency, residency.download
         residency.upload_all()
         self._stop, self._more = StopWord(arrays), arrays.get("loop.more")
+        self.recorder = LaneRecorder.of_calls([s.job.name for s in steps], sampling)
+        self._places = {id(s): place for place, s in enumerate(steps)}
         self._acting = split_at_stop_points([s for s in steps if not s.learns])
         self._steps = split_at_stop_points(steps)
         self._part, self._spent_ns = (under_way or {}).get(PART, 0), None if under_way else 0
@@ -246,10 +245,12 @@ class SingleLaneRunner:
             self._timed_round()
         released = time.perf_counter()
         while not self._stop.words[0] and self.iteration < end - timed:
-            self._rounds(1 if self._pace_s else end - timed - self.iteration)
+            rounds = end - timed - self.iteration
+            alike = self.recorder.rounds_alike(self.iteration, rounds)
+            self._rounds(1 if self._pace_s else alike)
             if self._pace_s and not self._stop.words[0]:
                 released += self._pace_s
-                time.sleep(max(0.0, released - time.perf_counter()))
+                self.recorder.hold(released)
         if timed and not self._stop.words[0] and self.iteration < end:
             self._timed_round()
         if self.iteration == stop:
@@ -259,19 +260,34 @@ class SingleLaneRunner:
     def _rounds(self, rounds: int) -> None:
         """Run `rounds` iterations of all calls: the hot loop. If one call is a whole iteration and
         can repeat it (`loop.more`), one call does all iterations."""
-        words = self._stop.words
+        words, recorder = self._stop.words, self.recorder
         steps = self._acting if self.iteration < self._warm else self._steps
         if self._more is not None and len(steps) == 1 and len(steps[0]) == 1:
-            self._more[0] = rounds - 1
+            self._more[0], begin = rounds - 1, perf_counter_ns()
             steps[0][0].call()
-            self.iteration += rounds - int(self._more[0]) - bool(words[1])
+            recorder.add(0, self.iteration, begin, perf_counter_ns())
+            done = rounds - int(self._more[0]) - bool(words[1])
+            recorder.count(done)
+            self.iteration += done
             self._more[0] = 0
         else:
-            calls = [[s.call for s in part] for part in steps]
+            busy, timed, places = recorder.busy_ns, recorder.calls, self._places
+            calls = [[(s.call, places[id(s)]) for s in part] for part in steps]
             for _ in range(rounds):
+                stamped = recorder.is_timed(self.iteration)
+                kept = recorder.keeps(self.iteration)
                 for number, part in enumerate(calls):
-                    for call in part:
+                    for call, place in part:
+                        if not stamped:
+                            call()
+                            continue
+                        begin = perf_counter_ns()
                         call()
+                        end = perf_counter_ns()
+                        busy[place] += end - begin
+                        timed[place] += 1
+                        if kept:
+                            recorder.keep(place, self.iteration, begin, end)
                     if words[0]:
                         self._on_stop_word(number, len(calls))
                         return
@@ -292,12 +308,15 @@ class SingleLaneRunner:
     def _timed_round(self) -> None:
         """Run one iteration, or the rest of an interrupted one, and time every call."""
         parts = self._acting if self.iteration < self._warm else self._steps
+        self.recorder.begin_timed()
         for number in range(self._part, len(parts)):
             for step in parts[number][-1:] if self._stop.completed_steps else parts[number]:
                 begin = perf_counter_ns()
                 step.call()
                 finish(step.call)
-                spent_ns, before_ns = perf_counter_ns() - begin, self._spent_ns
+                end, before_ns = perf_counter_ns(), self._spent_ns
+                spent_ns = end - begin
+                self.recorder.add(self._places[id(step)], self.iteration, begin, end)
                 if self._stop.completed_steps:
                     self._part = number
                     self._spent_ns = None if before_ns is None else before_ns + spent_ns
@@ -325,6 +344,12 @@ class SingleLaneRunner:
     def threads(self) -> dict[str, list[cpu_wait.Thread]]:
         return {"": cpu_wait.current_threads()}
 
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What the recorder of the lane has noted."""
+        calls = [(s.job.name, s.call) for part in self._steps for s in part]
+        return [self.recorder.to_json(calls)]
+
 
 def split_at_stop_points(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
     """Split the calls of an iteration after each call that the stop word may interrupt."""
@@ -334,66 +359,3 @@ def split_at_stop_points(steps: Sequence[BoundCall]) -> list[list[BoundCall]]:
         if step.interruptible:
             parts.append([])
     return [part for part in parts if part]
-
-
-def record_time(times_ns: dict[str, list[int]], name: str, spent_ns: int) -> None:
-    """Add a time of a call; beyond `TIMES`, drop the older half."""
-    times = times_ns.setdefault(name, [])
-    times.append(spent_ns)
-    if len(times) >= TIMES:
-        del times[: TIMES // 2]
-
-
-def medians_s(times_ns: dict[str, list[int]]) -> dict[str, tuple[float, int]]:
-    """Map each job name to (median seconds a call, number of timed calls)."""
-    values: dict[str, npt.NDArray[np.int64]] = {k: np.asarray(v) for k, v in times_ns.items()}
-    return {name: (float(np.median(v)) * 1e-9, v.size) for name, v in values.items()}
-
-
-def profile(
-    graph: TaskGraph, fused: Job, arrays: Buffers, rounds: int
-) -> dict[str, tuple[float, int]]:
-    """Return median seconds and count of each member of a fused call, each run `rounds` times.
-
-    Training results do not change: the members work on copies of all arrays, except the storage of
-    transitions, which is too large to copy. Overwritten rows of the storage are restored.
-    """
-    own = {
-        name: array if _stored(name, array) else array.copy()
-        for name, array in arrays.items()
-        if not name.startswith("batch.")
-    }
-    if STOP in own:
-        own[STOP][:] = 0  # the run may have ended in the middle of a call
-    lent = {name: array for name, array in own.items() if _stored(name, array)}
-    written = np.arange(0)
-    for task in fused.tasks:
-        if kind_of(graph.task(task).kernel).structure != "insert":
-            continue
-        firings = (rounds + 1) * graph.repetition[task]
-        rows = firings * graph.task(task).kernel.dim("envs")
-        head, capacity = int(arrays["replay.cursor"][0]), len(arrays["replay.reward"])
-        written = (head + np.arange(rows)) % capacity
-    overwritten = {name: array[written] for name, array in lent.items()}
-    members, wide = {}, Device(fused.device_kind, fused.device_kind, width=2)
-    for t in fused.tasks:
-        kernel, variant = graph.task(t).kernel, fused.variant
-        if variant not in dict(offers(kernel, wide)):
-            variant = variant.removesuffix(
-                "-pair"
-            )  # the variant that one core of a pair runs alone
-        members[t] = Job((t,), kernel, fused.device_kind, variant, fused.number)
-    buffers.allocate([job.kernel for job in members.values()], own)
-    order = [t for t in program_order(graph) if t in members]
-    lane = SingleLaneRunner(bind(order, members, (), own), own, 0, Residency(members, own))
-    lane.run(1, 0)
-    for n in range(rounds):
-        lane.run(n + 2, 0, timed=True)
-    for name, array in lent.items():
-        array[written] = overwritten[name]
-    return medians_s(lane.times_ns)
-
-
-def _stored(name: str, array: npt.NDArray[np.generic]) -> bool:
-    """Whether an array is storage of transitions, too large to copy."""
-    return name.startswith("replay.") and array.ndim > 1

@@ -325,10 +325,10 @@ class RemoteWorker(Worker):
 
     def join(self) -> Measured:
         self._stop_threads()
-        measured: dict[str, Any] = {"times_ns": {}, "lags": {}, "cpu_s": self._cpu_s}
+        measured: dict[str, Any] = {"times_ns": {}, "lags": {}, "cpu_s": self._cpu_s, "records": []}
         if self._bound:
             with suppress(RemoteLostError):
                 measured = self._client.end()
         self._cpu_s = measured["cpu_s"]
         self._client.kill()
-        return measured["times_ns"], measured["lags"]
+        return measured["times_ns"], measured["lags"], measured["records"]

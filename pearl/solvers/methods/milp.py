@@ -4,7 +4,7 @@ Many tasks go through annealing and a bound of loads first (`load_search`), and 
 period form would be too large. Graphs with cycles are searched by assignments that are valued with
 their orders (`loop_search`), where the period form does not prove the best plan soon.
 
-The period form of `docs/theory.md`: minimise P (or the energy of an iteration) over modes and
+The period form of `docs/search.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
 expansion and a load of at most P on every lane and link.
 """

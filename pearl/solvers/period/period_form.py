@@ -1,4 +1,4 @@
-"""The period form of `docs/theory.md` as a mixed-integer linear program for HiGHS."""
+"""The period form of `docs/search.md` as a mixed-integer linear program for HiGHS."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ class RunState:
 
     iteration: iterations done.
     best_mean, last_mean: mean return of the best and the latest evaluation; None before one.
+    last_low, last_high: lowest and highest return of an episode of the latest evaluation.
     wall_s, cpu_s: of iterations, without evaluation and checkpoints.
     drained: iteration before which no channel has work under way, because a run or a plan ended
         there.
@@ -38,6 +39,8 @@ class RunState:
     iteration: int = 0
     best_mean: float | None = None
     last_mean: float | None = None
+    last_low: float | None = None
+    last_high: float | None = None
     wall_s: float = 0.0
     cpu_s: float = 0.0
     drained: int = 0
@@ -114,7 +117,7 @@ def _values(
     return found
 
 
-LATER = ("spent", "under_way", "judging")
+LATER = ("spent", "under_way", "judging", "last_low", "last_high")
 """Keys that a checkpoint of the same format may lack, which an earlier version wrote."""
 
 

@@ -165,6 +165,7 @@ class Evaluator:
         if threshold is not None and mean >= threshold and "threshold_s" not in state.spent:
             clock.record_milestone("threshold", steps)
         state.last_mean = mean
+        state.last_low, state.last_high = min(evaluation.returns), max(evaluation.returns)
         if state.best_mean is None or mean >= state.best_mean:
             state.best_mean = mean
             if iteration == state.judging:

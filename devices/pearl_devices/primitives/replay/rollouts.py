@@ -6,6 +6,11 @@ rollout.* holds T vector steps of N environments, time first. The advantages (Sc
 
 where an episode ends A_{t+1} is 0. V(next_t) is 0 after a termination, and after a truncation or at
 the end of the rollout the value of the true successor, not of the observation after a reset.
+Returns of n rewards (Mnih et al. 2016), which ends of episodes and of the rollout cut alike, are
+
+    R_t = reward_t + … + gamma^(n−1) · reward_{t+n−1} + gamma^n · V(obs_{t+n})
+
+and A_t = R_t − V(obs_t). They ask for vector steps t … t + n alone, so no others need be kept.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.rollouts import judged_steps
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.native import bound, fast, fast_apart
 
@@ -118,6 +124,43 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
             rollout.returns[t, n] = carry[n] + rollout.value[t, n]
 
 
+@fast_apart
+def n_step_returns(
+    rollout, follows, at, calls, horizon, ahead, params, layers, curved, gamma, acts
+):
+    """Values, advantages and returns of the next `calls` vector steps of a rollout of `horizon`.
+
+    follows (rows, N): values of the true successors of what was cut. at: the vector step that is
+    judged next, and its row. ahead: rewards of a return.
+    """
+    rows, envs, discount = rollout.reward.shape[0], rollout.reward.shape[1], np.float32(gamma[0])
+    for _ in range(calls):
+        t, row = at[0], at[1]
+        last, end = min(t + ahead, horizon - 1), min(t + ahead, horizon) - 1
+        for k in range(t + ahead if t > 0 else 0, last + 1):  # not valued before
+            r = (row + k - t) % rows
+            estimate_values(rollout.obs[r], params, layers, curved, rollout.value[r], acts)
+            asked = k == horizon - 1
+            for n in range(envs):
+                asked = asked or (rollout.truncated[r, n] > 0 and rollout.terminated[r, n] == 0)
+            if asked:
+                estimate_values(rollout.next_obs[r], params, layers, curved, follows[r], acts)
+        into = t % rollout.returns.shape[0]
+        for n in range(envs):
+            beyond = rollout.value if last > end else follows
+            total = beyond[(row + last - t) % rows, n]
+            for k in range(end, t - 1, -1):
+                r = (row + k - t) % rows
+                if rollout.terminated[r, n] > 0:
+                    total = np.float32(0.0)
+                elif rollout.truncated[r, n] > 0:
+                    total = follows[r, n]
+                total = rollout.reward[r, n] + discount * total
+            rollout.returns[into, n] = total
+            rollout.advantage[into, n] = total - rollout.value[row, n]
+        at[0], at[1] = (t + 1) % horizon, (row + 1) % rows
+
+
 def step_of(buffers: Buffers) -> VectorStep:
     """The `Step` of a rollout_insert: of a continuous action what was drawn, before clipping."""
     columns = [buffers[f"step.{name}"] for name in VectorStep._fields[:6]]
@@ -156,5 +199,12 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
-    return bound(advantages, *advantage_arguments(kernel, buffers))
+    """gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next vector
+    step, and policy.critic."""
+    given = advantage_arguments(kernel, buffers)
+    if not kernel.dims.get("ahead"):
+        return bound(advantages, *given)
+    rollout, params, layers, curved, gamma, _, acts, *_ = given
+    sizes = (judged_steps(kernel), kernel.dim("horizon"), kernel.dim("ahead"))
+    into = buffers["rollout.follows"], buffers["rollout.judged"]
+    return bound(n_step_returns, rollout, *into, *sizes, params, layers, curved, gamma, acts)

@@ -33,13 +33,14 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import continuous
+from pearl_devices.kernels.rollouts import judged_steps
 from pearl_devices.primitives.math.rng import stream
 from pearl_devices.primitives.native import bound
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, shrinking, views
 from pearl_devices.primitives.torch.programs import loss_of
-from pearl_devices.primitives.updates import policies, ppo
+from pearl_devices.primitives.updates import policies, ppo, ppo_descent
 from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -161,7 +162,7 @@ def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
 
 def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
     """The learning rates of a rollout before which `done` gradient steps were taken."""
-    share = ppo.annealed(float(done), float(buffers["hyper.anneal"][0]))
+    share = ppo_descent.annealed(float(done), float(buffers["hyper.anneal"][0]))
     return [share * learner.rate(done) for learner in learners.values()]
 
 
@@ -203,6 +204,38 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                 if ended(stop, number, firing):
                     counter[1] += np.uint64(not under_way(stop))
                     return
+
+    return call
+
+
+def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.* of which a firing adds the gradient of one vector step, and the last of a rollout
+    takes the optimiser's step with the mean of all."""
+    losses = loss_of(kernel)
+    learners, nets = learners_of(kernel, buffers)
+    hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
+    constants, steps = constants_of(kernel), kernel.dim("horizon")
+    names = [n for n in specs(kernel) if n.startswith("rollout.")]
+    rollout = {n.partition(".")[2]: torch.as_tensor(buffers[n]) for n in names}
+    sums = [torch.as_tensor(buffers[f"learner.{name}.sum"]) for name in learners]
+    at, taken = buffers["learner.at"], buffers["learner.step"]
+
+    def call() -> None:
+        t, row = at.tolist()
+        read(constants, buffers, hyper)
+        batch = SimpleNamespace(**{n: x[row % len(x)] for n, x in rollout.items()})
+        given = list(losses(nets, batch, hyper, **kernel.args))
+        found = _checked(kernel, given[0] if len(given) == 1 else given, learners)
+        for total, grad, loss in zip(sums, gradients(found, learners), found, strict=True):
+            total[:-1].add_(grad, alpha=1 / steps)
+            total[-1].add_(loss.detach(), alpha=1 / steps)
+        if t == steps - 1:
+            means = [total[:-1].clone() for total in sums]
+            move(learners, means, rates_of(learners, buffers, int(taken[0])), buffers)
+            for learner, total in zip(learners.values(), sums, strict=True):
+                learner.note(total[-1])
+                total.zero_()
+        at[0], at[1] = (t + 1) % steps, (row + 1) % kernel.dim("kept")
 
     return call
 
@@ -251,7 +284,8 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    """gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next vector
+    step, and policy.critic."""
     split, forward = _network(kernel, "critic")
     parts = split(torch.as_tensor(buffers["policy.critic"]))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
@@ -259,6 +293,10 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     returns = torch.as_tensor(buffers["rollout.returns"])
     steps = kernel.dim("horizon")
     gamma, trace = buffers["hyper.discount"], buffers["hyper.gae_lambda"]
+    if kernel.dims.get("ahead"):
+        r.returns, r.follows = returns, torch.as_tensor(buffers["rollout.follows"])
+        values = partial(forward, parts)
+        return _n_step(kernel, r, buffers["rollout.judged"], values, gamma)
 
     @torch.no_grad()
     def call() -> None:
@@ -275,5 +313,34 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
             carry = delta[t] + discount * float(trace[0]) * going[t] * carry
             r.advantage[t] = carry
         torch.add(r.advantage, r.value, out=returns)
+
+    return call
+
+
+def _n_step(
+    kernel: Kernel, r: Any, at: Any, values: Callable[[Tensor], Tensor], gamma: Any
+) -> Call:
+    """Returns of `ahead` rewards, as `rollouts.n_step_returns` has them."""
+    steps, ahead, kept = kernel.dim("horizon"), kernel.dim("ahead"), len(r.value)
+
+    @torch.no_grad()
+    def call() -> None:
+        for _ in range(judged_steps(kernel)):
+            t, row = at.tolist()
+            last, end = min(t + ahead, steps - 1), min(t + ahead, steps) - 1
+            for k in range(t + ahead if t else 0, last + 1):  # not valued before
+                here = (row + k - t) % kept
+                r.value[here] = values(r.obs[here]).squeeze(1)
+                if k == steps - 1 or r.truncated[here].any():
+                    r.follows[here] = values(r.next_obs[here]).squeeze(1)
+            total = (r.value if last > end else r.follows)[(row + last - t) % kept]
+            for k in range(end, t - 1, -1):
+                here = (row + k - t) % kept
+                total = torch.where(r.truncated[here] > 0, r.follows[here], total)
+                total = torch.where(r.terminated[here] > 0, torch.zeros_like(total), total)
+                total = r.reward[here] + float(gamma[0]) * total
+            r.returns[t % len(r.returns)] = total
+            r.advantage[t % len(r.advantage)] = total - r.value[row]
+            at[0], at[1] = (t + 1) % steps, (row + 1) % kept
 
     return call

@@ -10,7 +10,8 @@ at the first gradient step of a firing. Where `hyper.target_kl` is given, a firi
 first gradient step whose minibatch is too far from the policy that acted (`too_far`).
 
 A2C is one gradient step over the whole rollout: r is 1 then, for a row has the same bits whatever
-rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022).
+rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022). Such a
+gradient is the mean over vector steps, and `ppo_steps` adds it up one by one, as they are judged.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives import KL_MARGIN
-from pearl_devices.primitives.math.nets import CLIP_EPS, adam, backward, forward, rate, total
+from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.math.rng import stream, uniform
 from pearl_devices.primitives.native import bound, by_action, fast, fast_apart, where_asked
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
+from pearl_devices.primitives.updates.ppo_descent import annealed, move
 from pearl_devices.primitives.updates.stop_word import ended, under_way
 
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
@@ -247,40 +249,9 @@ def value_loss(value, rows, clip, weight, d, parts):
 
 
 @fast
-def rmsprop(params, grad, v, lr, hyper):
-    """v ← decay · v + (1 − decay) · g²; params −= lr · g / √(v + eps) (Mnih et al. 2016).
-
-    hyper: decay, eps.
-    """
-    decay, eps, size = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(lr)
-    rest = np.float32(1.0 - hyper[0])
-    for j in range(params.size):
-        g = grad[j]
-        v[j] = decay * v[j] + rest * g * g
-        params[j] -= size * g / np.sqrt(v[j] + eps)
-
-
-@fast
-def limit(grad, factor):
-    for j in range(grad.size):
-        grad[j] *= factor
-
-
-@fast
-def descend(net, lr, rules):
-    """One step of the optimiser along net.grad; RMSprop where its decay is above 0."""
-    net.steps[0] += 1
-    if rules.rmsprop[0] > 0.0:
-        rmsprop(net.params, net.grad, net.v, lr, rules.rmsprop)
-    else:
-        adam(net.params, net.grad, net.m, net.v, net.steps[0], lr, rules.adam, 0.0)
-
-
-@fast
-def step(rows, rules, share, done, actor, critic, size, curved, parts):
-    """One gradient step of both networks on one minibatch; True where none was taken, because the
-    policy is too far from the one that acted. share: of the learning rates; done: gradient steps
-    that their schedules count."""
+def gradients(rows, rules, actor, critic, size, curved, parts):
+    """Losses and gradients of both networks on one minibatch; True where there are none, because
+    the policy is too far from the one that acted."""
     count = rows.log_prob.size
     outputs = actor.layers[actor.layers.size - 1]
     if rules.normalise[0] > 0.0:
@@ -312,22 +283,7 @@ def step(rows, rules, share, done, actor, critic, size, curved, parts):
         critic.grad, np.int64(0), rows.obs, curved,
     )  # fmt: skip
 
-    if rules.clip_norm[0] > 0.0:
-        squares = np.float64(total_squares(actor.grad)) + np.float64(total_squares(critic.grad))
-        factor = rules.clip_norm[0] / (math.sqrt(squares) + CLIP_EPS)
-        if factor < 1.0:
-            limit(actor.grad, np.float32(factor))
-            limit(critic.grad, np.float32(factor))
-    rules.count[0] += 1
-    descend(actor, share * rate(actor.lr, done), rules)
-    descend(critic, share * rate(critic.lr, done), rules)
     return False
-
-
-@fast
-def annealed(count, total_steps):
-    """Share of the learning rate after `count` of total_steps gradient steps; 1 where that is 0."""
-    return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0
 
 
 @fast_apart
@@ -345,8 +301,10 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
             shuffle(base, epoch, order)
         for number in range(max(before - epoch * each, 0), each):
             gather(rollout, order[number * batch : (number + 1) * batch], rows)
-            far = step(rows, rules, share, done, actor, critic, size, curved, parts)
-            if far:
+            far = gradients(rows, rules, actor, critic, size, curved, parts)
+            if not far:
+                move(rules, share, done, actor, critic)
+            else:
                 rules.count[0] = np.int64(done) + epochs * each
                 rules.stop[1] = 0
             if far or ended(rules.stop, epoch * each + number + 1, epochs * each):
@@ -364,24 +322,24 @@ def rows_of(buffers: Buffers) -> Rows:
     return Rows._make(found)
 
 
-def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `update` takes."""
-    rollout, batch = rows_of(buffers), kernel.dim("batch")
+def rules_of(buffers: Buffers) -> PpoRules:
     names = (
-        "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
+        "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
         "hyper.clip_norm", "hyper.clip", "hyper.value_clip", "hyper.entropy",
         "hyper.value_weight", "hyper.normalise",
     )  # fmt: skip
+    stop = buffers.get("loop.stop", np.zeros(2, np.int64))
+    given = (stop, *(buffers[name] for name in names), buffers.get("hyper.target_kl"))
+    return PpoRules._make((*given, buffers.get("act.choices", np.zeros(0, np.int64))))
+
+
+def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
+    """What `update` takes."""
+    rollout, batch = rows_of(buffers), kernel.dim("batch")
     actor = critics.net("actor", kernel, buffers)
     return (
         rollout,
-        PpoRules._make(
-            (
-                *(buffers[name] for name in names),
-                buffers.get("hyper.target_kl"),
-                buffers.get("act.choices", np.zeros(0, np.int64)),
-            )
-        ),
+        rules_of(buffers),
         actor,
         critics.net("critic", kernel, buffers),
         parameters(kernel.layers("actor")),

@@ -1,0 +1,76 @@
+"""Gradient steps of PPO and A2C, one vector step of the rollout after another. Native.
+
+One gradient step over a whole rollout goes along the mean of the gradients of its vector steps. So
+each firing adds one up, as soon as the vector step is judged, and the last takes the step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pearl_devices.base import Buffers, Call
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.counting import parameters
+from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.updates import critics
+from pearl_devices.primitives.updates.ppo import ONE, ZERO, Rows, gradients, rules_of
+from pearl_devices.primitives.updates.ppo_descent import annealed, move
+
+
+@fast
+def add(net, share, summed):
+    """summed ← that and `share` of the gradient; its last number is of the loss."""
+    for j in range(net.grad.size):
+        summed[j] += share * net.grad[j]
+    summed[net.grad.size] += share * net.loss[0]
+
+
+@fast
+def take(net, summed):
+    """The gradient and the loss ← what was added up, which is 0 then."""
+    for j in range(net.grad.size):
+        net.grad[j] = summed[j]
+        summed[j] = ZERO
+    net.loss[0] = summed[net.grad.size]
+    summed[net.grad.size] = ZERO
+
+
+@fast_apart
+def add_step(rollout, rules, actor, critic, size, curved, sums, at, horizon, parts):
+    """Adds the gradient of one vector step; after the last of `horizon` takes the optimiser's step.
+
+    rollout: with an axis of kept vector steps before that of environments. sums: of the actor and
+    of the critic. at: the vector step, and its row.
+    """
+    row = at[1]
+    rows = Rows(
+        rollout.obs[row], rollout.action[row], rollout.log_prob[row], rollout.value[row],
+        rollout.advantage[0], rollout.returns[0],
+    )  # fmt: skip
+    gradients(rows, rules, actor, critic, size, curved, parts)
+    share = ONE / np.float32(horizon)
+    add(actor, share, sums[0])
+    add(critic, share, sums[1])
+    if at[0] == horizon - 1:
+        take(actor, sums[0])
+        take(critic, sums[1])
+        done = np.float64(rules.count[0])
+        move(rules, annealed(done, rules.anneal[0]), done, actor, critic)
+    at[0], at[1] = (at[0] + 1) % horizon, (row + 1) % rollout.obs.shape[0]
+
+
+def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
+    """update.ppo, update.a2c of which a firing learns from one vector step."""
+    return bound(
+        add_step,
+        Rows._make(buffers[f"rollout.{name}"] for name in Rows._fields),
+        rules_of(buffers),
+        critics.net("actor", kernel, buffers),
+        critics.net("critic", kernel, buffers),
+        parameters(kernel.layers("actor")),
+        bool(kernel.dim("tanh")),
+        tuple(buffers[f"learner.{name}.sum"] for name in ("actor", "critic")),
+        buffers["learner.at"],
+        kernel.dim("horizon"),
+        np.zeros(kernel.dim("batch"), np.float32),
+    )

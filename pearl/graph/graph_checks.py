@@ -1,0 +1,93 @@
+"""What a graph's states and reaches ask of its edges, beyond rates and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from pearl.graph.repetition import RatedEdge
+
+
+class ReachingEdge(RatedEdge, Protocol):
+    """The part of an edge that has a reach."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def reach(self) -> int | None: ...
+    @property
+    def bytes(self) -> float: ...
+
+
+class StatefulTask(Protocol):
+    """The part of a task that states see."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+
+Edges = Mapping[str, Sequence[RatedEdge]]
+"""Task → the edges into and out of it."""
+
+
+def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) -> Iterator[str]:
+    """The edges whose window or suffix has no meaning, a line each. firings: in an iteration."""
+    for e in edges:
+        if e.reach == 0:
+            continue
+        where, steps = f"edge {e.src} → {e.dst}", firings[e.src] * e.production
+        if e.reach is None and (e.tokens or steps == 1):
+            why = f"{e.tokens} tokens carry it over" if e.tokens else f"{e.src} gives one token in"
+            yield (
+                f"{where}: reach is the suffix t..T, and {why} an iteration, so that nothing says "
+                "where it ends; leave out the tokens, give it the rates of a rollout of T steps, "
+                "or choose a window (reach n)"
+            )
+        elif e.tokens:
+            yield (
+                f"{where}: reach is the window t..t+{e.reach}, which the end of an iteration cuts, "
+                f"and {e.tokens} tokens carry the edge over that end; leave them out"
+            )
+        elif e.reach is not None and e.reach > steps:
+            yield (
+                f"{where}: reach is the window t..t+{e.reach}, longer than the rollout: an "
+                f"iteration has {steps} steps; choose at most {steps}, or the suffix (None)"
+            )
+        if e.bytes:
+            yield (
+                f"{where}: {e.bytes:g} bytes a firing are a message, which is read once, and a "
+                "window or a suffix reads it again; let both tasks name a state, and send 0 bytes"
+            )
+
+
+def state_problems(
+    graph: str, states: Iterable[str], tasks: Sequence[StatefulTask], touching: Edges
+) -> Iterator[str]:
+    """The tasks of a graph that share a state in no fixed order, a line each."""
+    for state in states:
+        touch = [t for t in tasks if state in t.reads + t.writes]
+        for i, a in enumerate(touch):
+            for b in touch[i + 1 :]:
+                if state not in a.writes + b.writes:
+                    continue
+                for src, dst in ((a.name, b.name), (b.name, a.name)):
+                    if dst not in _reached(touching, src):
+                        yield (
+                            f"graph {graph!r}: {a.name} and {b.name} share state {state!r} "
+                            f"and one writes it, but no path of edges leads from {src} to "
+                            f"{dst}; without one their order would depend on timing"
+                        )
+
+
+def _reached(touching: Edges, start: str) -> set[str]:
+    found, queue = {start}, [start]
+    while queue:
+        here = queue.pop()
+        new = {e.dst for e in touching[here]} - found
+        found |= new
+        queue += new
+    return found

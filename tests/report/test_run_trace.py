@@ -1,0 +1,193 @@
+"""The trace of a run: calls nest in their lanes, flows join calls, counters count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pearl.errors import SpecError
+from pearl.planning.plans import Plan
+from pearl.planning.runs import Run, load_run
+from pearl.report.kept_calls import handovers, measured_calls, measured_schedule, queues
+from pearl.report.report import Report, load_report
+from pearl.report.run_trace import run_trace
+from tests.examples import example_run, recorded, two_device_plan
+from tests.lanes import planned, replay_spec, trained
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three lanes in threads, with a policy lag of 1."""
+    system, plan = planned(replay_spec("dqn", {"policy_lag": 1}))
+    assert len([k for k in plan.lanes if k.width]) > 1
+    out = tmp_path_factory.mktemp("traced") / "run"
+    trained(system, plan, "threads", out=out)
+    return out
+
+
+def events_of(folder: Path) -> list[Event]:
+    found: list[Event] = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return found
+
+
+def groups(events: list[Event]) -> dict[int, str]:
+    return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+
+
+def test_both_groups_have_a_process_a_device_and_a_thread_a_lane(folder: Path) -> None:
+    events, plan = events_of(folder), load_run(folder).plan
+    names = set(groups(events).values())
+    assert {"predicted: cpu", "measured: cpu"} <= names
+    for group in ("predicted: cpu", "measured: cpu"):
+        pid = next(p for p, name in groups(events).items() if name == group)
+        threads = [e["args"]["name"] for e in events
+                   if e["name"] == "thread_name" and e["pid"] == pid]  # fmt: skip
+        assert threads == [k.lane for k in plan.lanes if k.width]
+
+
+def test_calls_of_a_thread_follow_each_other(folder: Path) -> None:
+    threads: dict[tuple[int, int], list[Event]] = {}
+    for e in events_of(folder):
+        if e["ph"] == "X":
+            assert e["dur"] >= 0
+            threads.setdefault((e["pid"], e["tid"]), []).append(e)
+    assert len(threads) == 6
+    for calls in threads.values():
+        calls.sort(key=lambda e: e["ts"])
+        for one, after in pairwise(calls):
+            assert one["ts"] + one["dur"] <= after["ts"] + 1e-3
+
+
+def test_flows_go_from_the_end_of_a_call_to_a_later_call_that_needs_it(folder: Path) -> None:
+    events = events_of(folder)
+    calls = [e for e in events if e["ph"] == "X"]
+    flows: dict[int, dict[str, Event]] = {}
+    for e in events:
+        if e["ph"] in "sf":
+            flows.setdefault(e["id"], {})[e["ph"]] = e
+    assert len(flows) > 20
+    for ends in flows.values():
+        one, other = ends["s"], ends["f"]
+        assert one["ts"] <= other["ts"] + 1e-3, "a result is used after it is there"
+        assert one["pid"] == other["pid"]
+        assert one["tid"] != other["tid"]
+        for e in (one, other):
+            (call,) = (
+                c
+                for c in calls
+                if (c["pid"], c["tid"]) == (e["pid"], e["tid"])
+                and e["ts"] in (pytest.approx(c["ts"]), pytest.approx(c["ts"] + c["dur"]))
+                and e["name"].split(" → ")[e["ph"] == "f"] == c["name"]
+            )
+            assert call["args"][f"firing of {call['name']}"] >= 0
+
+
+def test_counters_are_queues_lags_and_power(folder: Path) -> None:
+    events, plan = events_of(folder), load_run(folder).plan
+    counters: dict[tuple[str, str], list[float]] = {}
+    for e in events:
+        if e["ph"] == "C":
+            key = groups(events)[e["pid"]], e["name"]
+            counters.setdefault(key, []).append(e["args"]["value"])
+    assert set(counters["measured: lags", "policy lag"]) == {1}
+    capacity = {f"queue {e.src} → {e.dst}": e.capacity for e in plan.edges if e.bytes}
+    shown = {name for group, name in counters if group == "measured: queues"}
+    assert shown == {name for group, name in counters if group == "predicted: queues"}
+    assert shown
+    for (group, name), values in counters.items():
+        if "queues" in group:
+            assert min(values) >= 0
+            assert max(values) <= (capacity[name] or max(values))
+    for group in ("predicted: power", "measured: power"):
+        (values,) = (v for (g, _), v in counters.items() if g == group)
+        assert min(values) >= 0
+        assert len(set(values)) > 1, "power rises with the lanes that are busy"
+
+
+def test_a_trace_says_the_numbers_of_the_run(folder: Path) -> None:
+    run, events = load_run(folder), events_of(folder)
+    measured = [e for e in events if e["ph"] == "X" and groups(events)[e["pid"]] == "measured: cpu"]
+    assert sorted((e["name"], round(e["ts"] * 1e3), round(e["dur"] * 1e3)) for e in measured) == (
+        sorted(
+            (c.call, round(c.start_s * 1e9), round((c.end_s - c.start_s) * 1e9)) for c in run.calls
+        )
+    )
+    predicted = {
+        e["name"]: e["dur"] for e in events
+        if e["ph"] == "X" and groups(events)[e["pid"]] == "predicted: cpu"
+    }  # fmt: skip
+    assert predicted == {t.task: pytest.approx(1e6 * t.occupancy_s) for t in run.plan.tasks}
+
+
+def test_a_report_writes_the_trace_again(folder: Path, tmp_path: Path) -> None:
+    load_report(folder).save_trace(tmp_path / "trace.json")
+    again, before = ([e for e in events_of(f) if e["ph"] in "Xsf"] for f in (tmp_path, folder))
+    assert again == before
+    assert (folder / "trace.json").stat().st_size < 500_000
+    with pytest.raises(SpecError, match="there is no run"):
+        Report(two_device_plan()).save_trace(tmp_path / "none.json")
+
+
+def test_a_result_is_handed_over_to_the_firing_that_waits_for_it() -> None:
+    """Two lanes; b needs the result of a that its token leaves over: b n that of a n − 1."""
+    run = kept()
+    found = [
+        (h.edge.src, next(iter(h.source.firings.values()))[0],
+         h.edge.dst, next(iter(h.target.firings.values()))[0])
+        for h in handovers(run.plan, measured_calls(run))
+    ]  # fmt: skip
+    samples = [(a, b) for src, a, dst, b in found if (src, dst) == ("replay_sample", "update")]
+    assert samples
+    assert {b - a for a, b in samples} == {2}, "two results are there at the start"
+    acts = [(a, b) for src, a, dst, b in found if (src, dst) == ("param_sync", "inference")]
+    assert {b - a for a, b in acts} == {2}
+
+
+def test_a_queue_holds_what_was_sent_and_not_yet_taken() -> None:
+    run = kept()
+    line = queues(run.plan, measured_calls(run))["replay_sample → update"]
+    lengths = [n for _, n in line]
+    assert min(lengths) >= 0
+    assert max(lengths) > 1
+    assert {abs(b - a) for a, b in pairwise(lengths)} == {1}
+
+
+def test_two_measured_iterations_are_shown_as_they_happened() -> None:
+    found = measured_schedule(kept())
+    assert found is not None
+    assert found.period_s == pytest.approx(1.09 * 500e-6)
+    assert found.second_s == pytest.approx(found.period_s)
+    learns = [e for e in found.within() if e.task == "update"]
+    assert len(learns) == 16
+    assert all(e.end_s - e.start_s == pytest.approx(1.09 * 60e-6) for e in learns)
+    sent = [e for e in found.within() if e.to]
+    assert {e.lane for e in sent} == {"cpu-gpu0"}
+    assert all(e.end_s >= e.start_s for e in sent)
+    assert measured_schedule(example_run()) is None
+
+
+def test_names_cannot_leave_the_text_of_a_trace() -> None:
+    name = '</script><script>alert("x")\u2028'
+    plan = two_device_plan()
+    tasks = tuple(replace(t, task=name) if t.task == "update" else t for t in plan.tasks)
+    orders = tuple(
+        replace(k, order=tuple(replace(e, task=name) if e.task == "update" else e for e in k.order))
+        for k in plan.lanes
+    )
+    renamed = replace(plan, tasks=tasks, lanes=orders)
+    text = json.dumps(run_trace(kept(renamed)))
+    found = {e["name"] for e in json.loads(text)["traceEvents"] if e["ph"] == "X"}
+    assert name in found
+    assert "\u2028" not in text
+
+
+def kept(plan: Plan | None = None) -> Run:
+    plan = plan or two_device_plan()
+    return example_run(plan, **recorded(plan))
