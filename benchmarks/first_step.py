@@ -51,7 +51,7 @@ def watch_firings(file: Path) -> None:
             while not any(control.read(cell) > count for cell, count in cells.items()):
                 time.sleep(0.0005)
             here = below("self")
-            workers = len(fork_server.running())
+            workers = len(fork_server.running_pids())
             note(file, below_s=cpu_s(here, waited=True), workers=workers)
 
         if not file.exists():

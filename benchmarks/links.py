@@ -43,7 +43,7 @@ def sizes(seed: int) -> list[int]:
 def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
     """A row a round and link, and what the JSON keeps."""
     from pearl.cluster import connection, links
-    from pearl.cluster.timing import timed
+    from pearl.cluster.timing import time_messages
 
     ray = connection.connect()
     here = ray.get_runtime_context().get_node_id()
@@ -58,8 +58,8 @@ def compared(rounds: int, seed: int) -> tuple[list[list[str]], dict[str, Any]]:
         for node, carrier in product(others, CARRIERS):
             unseen = sizes(seed + number)
             all_sizes = [*links.SIZES, *unseen]
-            first, second = (timed(home, node, carrier, all_sizes) for _ in range(2))
-            link = links.modelled(home, node, carrier, first[: len(links.SIZES)])
+            first, second = (time_messages(home, node, carrier, all_sizes) for _ in range(2))
+            link = links.measure_link(home, node, carrier, first[: len(links.SIZES)])
             first, second = (each[len(links.SIZES) :] for each in (first, second))
             off = link.errors(first)
             small = link.errors([t for t in first if t.size_bytes < INLINE])

@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
-    from pearl_devices.compile_target import held_to
+    from pearl_devices.compile_target import target_variables
     from pearl_devices.primitives.math.vectors import LANES
 
     rows, bars, kept = [], [], {}
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append([name, *(f"{rate / 1e9:.0f}" for rate in found.values())])
             share = found["tiles"] / max(found["OpenBLAS"], found["torch"])
             bars.append(Bar(name, f"{share:.2f}", f"at least {LEAST} of the best", share >= LEAST))
-    target = held_to() or "this host"
+    target = target_variables() or "this host"
     print(f"compiled for {target}, vectors of {LANES}")
     columns = ["rows × inputs × outputs", "tiles, GFLOP/s", "OpenBLAS", "torch"]
     values = {"compiled for": target, "lanes": LANES, "flops_per_s": kept}

@@ -311,7 +311,7 @@ def planned(limit_s: float) -> dict[str, Any]:
     from pearl.planning.estimated_costs import build_cost_table
     from pearl.spec.user_code import build_graph
     from pearl_devices import Link
-    from pearl_devices.hosts import of_hosts
+    from pearl_devices.hosts import join_hosts
     from pearl_estimators import Estimate
 
     wall, cpu = time.perf_counter(), time.process_time()
@@ -327,7 +327,7 @@ def planned(limit_s: float) -> dict[str, Any]:
     machine = replace(system.platform, devices=devices, links=links)
     names = [f"host{i}" for i in range(HOSTS)]
     network = [Link(names[0], n, LATENCY_S, LINKS["10 Gbit/s"], MESSAGE_S) for n in names[1:]]
-    platform = of_hosts("hosts", dict.fromkeys(names, machine), network)
+    platform = join_hosts("hosts", dict.fromkeys(names, machine), network)
     graph = build_graph(system)
     table, modes = build_cost_table(graph, platform, system.limits), []
     envs = graph.task("env_step").environments

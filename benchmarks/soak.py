@@ -42,7 +42,7 @@ class Watch:
         self.killed, self.dice, self.next_s = 0, random.Random(0), time.monotonic() + KILL_EVERY_S
 
     def __call__(self, progress: Progress) -> None:
-        now, found = time.monotonic(), fork_server.running()
+        now, found = time.monotonic(), fork_server.running_pids()
         self.rows.append((now, rss_bytes([os.getpid(), *found]), handles(), len(found)))
         if now > self.next_s and found:
             self.next_s = now + KILL_EVERY_S
@@ -82,7 +82,7 @@ def soak(minutes: float) -> dict[str, Any]:
     replay = {"capacity": 20_000, "kind": "prioritised", "fanout": 8}
     spec = replay_spec("dqn", {"policy_lag": 2}, replay=replay, n_step=3)
     spec["train"] |= {"evaluate_every": 50_000, "checkpoint_every": 50_000}
-    shared, begun, before = set(os.listdir("/dev/shm")), handles(), fork_server.running()
+    shared, begun, before = set(os.listdir("/dev/shm")), handles(), fork_server.running_pids()
     watch = Watch(60.0 * minutes)
     with tempfile.TemporaryDirectory() as folder:
         plan = planned(spec)
@@ -102,7 +102,7 @@ def soak(minutes: float) -> dict[str, Any]:
         "handles": [float(np.median(first[:, 2])), float(np.median(last[:, 2]))],
         "processes": [float(np.median(first[:, 3])), float(np.median(last[:, 3]))],
         "handles_left": handles() - begun,
-        "processes_left": len(set(fork_server.running()) - set(before)),
+        "processes_left": len(set(fork_server.running_pids()) - set(before)),
         "shared_memory_left": len(set(os.listdir("/dev/shm")) - shared),
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ HANG_S = 600.0
 
 def workers() -> set[int]:
     """Processes of lanes and evaluations that this process began and that run."""
-    return set(fork_server.running())
+    return set(fork_server.running_pids())
 
 
 def named(pid: int) -> str:

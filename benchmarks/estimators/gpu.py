@@ -1,9 +1,9 @@
 """GPU operators against timings published with NeuSight (ASPLOS 2025), float32, torch.
 
 Of every GPU and operator 30 rows are used to calibrate, chosen by their sizes alone, each next one
-farthest from those before (`pearl_estimators.gpu.operators.chosen`; a seed draws the first); all
-other rows are predicted. Mean of |predicted / timed - 1| over rows, then over five seeds, then over
-GPUs.
+farthest from those before (`pearl_estimators.gpu.operators.choose_sizes`; a seed draws the
+first); all other rows are predicted. Mean of |predicted / timed - 1| over rows, then over five
+seeds, then over GPUs.
 The form of the model was chosen by held-out error on the Tesla V100. Two things were settled after
 seeing errors on all three GPUs, so their rows are no clean test of these: that the correction must
 earn its place on points left out (the small products of the A100 asked for it), and the band.
@@ -37,7 +37,7 @@ from pearl_estimators.gpu.operators import (
     POINTS,
     Operation,
     OperatorFit,
-    chosen,
+    choose_sizes,
     fit_operator,
     predict_operations,
 )
@@ -158,7 +158,7 @@ def score(fit: OperatorFit, rows: Rows) -> Score:
 def split(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     """30 rows to calibrate with, chosen by their sizes, and the others."""
     first = int(np.random.default_rng(seed).integers(len(rows)))
-    taken = chosen([operation for operation, _ in rows], POINTS, first)
+    taken = choose_sizes([operation for operation, _ in rows], POINTS, first)
     return [rows[i] for i in taken], [row for i, row in enumerate(rows) if i not in set(taken)]
 
 

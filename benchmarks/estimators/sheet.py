@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 from benchmarks.bars import Bar, Part
 from pearl_devices import Kernel, discover
 from pearl_devices.base import uses_several_cores
-from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counted, counts, cpu_datasheet
+from pearl_estimators.cpu_datasheet import NATIVE, TORCH, counts, cpu_datasheet, has_counts
 from pearl_estimators.host.benchmark_kernels import (
     draw_fit_kernels,
     offered_variants,
@@ -30,7 +30,7 @@ from pearl_estimators.host.benchmark_kernels import (
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.measuring import calibrate
-from pearl_estimators.host.probe import probe, stored_probe
+from pearl_estimators.host.probe import load_probe, probe
 
 MEDIAN, HELD = 0.30, (0.85, 0.95)
 ROUNDS, FAR = 8, 0.3  # of reweighting, and the logarithm of an error that counts in full: assumed
@@ -56,7 +56,7 @@ def timed() -> list[Timed]:
     every = ((k, v) for k in draw_fit_kernels() for v in offered_variants(k))
     for kernel, variant in chain(every, threaded_kernels()):
         seconds = known.get((family(kernel), variant, _key(terms(kernel, variant))))
-        if seconds is not None and counted(kernel):
+        if seconds is not None and has_counts(kernel):
             found.append(Timed(kernel, variant, seconds))
     return found
 
@@ -80,7 +80,7 @@ def run(quick: bool, data: Path | None) -> Part:
     del quick, data
     here = discover.cpu()
     host = replace(here, real=False)
-    stored_probe() or probe()
+    load_probe() or probe()
     rows, bars, values = [], [], {}
     for variant, shipped in (("native", NATIVE), ("torch", TORCH)):
         points = [t for t in timed() if t.variant == variant]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.gpu.target import Case, Target
-from pearl_devices.gpu.binding import bound, on_host, written
+from pearl_devices.gpu.binding import bind_kernel, handwritten_variants, on_host
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.gpu.nvrtc import ARCHITECTURES, compiled
+from pearl_devices.gpu.nvrtc import ARCHITECTURES, compile_program
 from pearl_devices.gpu.occupancy import WARP, resident_blocks
 from pearl_devices.gpu.program import Program
-from pearl_devices.kernels.examples import filled, loops
+from pearl_devices.kernels.examples import fill_arrays, loops
 
 SMALL = ("sm_90a",)
 Prepared = tuple[Program, str, int, int]
@@ -26,7 +26,7 @@ class Noting(HostDriver):
         super().__init__()
         self.prepared: list[Prepared] = []
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -48,15 +48,15 @@ def prepared() -> dict[str, list[Prepared]]:
 
     found: dict[str, list[Prepared]] = {}
     for kernels in loops():
-        arrays = filled(kernels)
+        arrays = fill_arrays(kernels)
         for kernel in kernels:
-            for variant in written(kernel):
+            for variant in handwritten_variants(kernel):
                 driver = Noting()
                 given = {
                     n: a if on_host(kernel, variant, n) else torch.from_numpy(a)
                     for n, a in arrays.items()
                 }
-                bound(kernel, variant, given, lambda driver=driver: driver)  # type: ignore[misc]
+                bind_kernel(kernel, variant, given, lambda driver=driver: driver)  # type: ignore[misc]
                 found.setdefault(f"{kernel.kind} {variant}", driver.prepared)
     return found
 
@@ -72,7 +72,7 @@ def run(target: Target) -> list[Case]:
 
 def _case(what: str, launch: Prepared, architecture: str) -> Case:
     program, kernel, threads, dynamic_bytes = launch
-    used = compiled(program, architecture).resources[kernel]
+    used = compile_program(program, architecture).resources[kernel]
     blocks = resident_blocks(architecture, used, threads, dynamic_bytes)
     counts = {
         "registers": used.registers, "spill_bytes": used.spill_bytes,

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.gpu.target import Case, Target
 from pearl_devices import UnsupportedError, kernel
 from pearl_devices.gpu.slices import GreenContexts, HostSlices, Slice
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_estimators.gpu.timing import call_on
 
 FASTER = 1.3
@@ -65,7 +65,7 @@ def _took(
     places: list[AbstractContextManager[Any]],
 ) -> float:
     """Seconds of FIRINGS of all calls, those of a place in its order."""
-    queue = streams(target.driver.device)
+    queue = streams_of(target.driver.device)
     queue.finish()
     begin = time.perf_counter()
     for group, place in zip(calls, places, strict=True):

@@ -10,7 +10,7 @@ from benchmarks.bars import AbsentError
 from pearl_devices import Device, Kernel, UnsupportedError, discover
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import nvidia
-from pearl_devices.gpu.binding import bound
+from pearl_devices.gpu.binding import bind_kernel
 from pearl_devices.gpu.driver import Driver, HostDriver
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_estimators.gpu.timing import synchronised_s
@@ -104,4 +104,9 @@ def on_device(
     fill(arrays, of)
     memory = TorchMemory(target.driver)
     twins = {n: memory.twin(a) for n, a in arrays.items() if memory.holds(of, variant, n)}
-    return arrays, twins, memory, bound(of, variant, {**arrays, **twins}, lambda: target.driver)
+    return (
+        arrays,
+        twins,
+        memory,
+        bind_kernel(of, variant, {**arrays, **twins}, lambda: target.driver),
+    )

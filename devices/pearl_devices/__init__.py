@@ -21,7 +21,7 @@ from pearl_devices.base import (
 from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
-from pearl_devices.user_imports import CALLABLE, function, reason, refuse_standard
+from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
 BACKENDS = {
@@ -30,8 +30,8 @@ BACKENDS = {
     "fpga": "pearl_devices.fpga",
     "null": "pearl_devices.null",
 }
-"""Device kind → the module that is its `Backend`. A new kind is one file and one line here; one of
-the user's own is called by its module path, such as my_package.npu, and needs no line."""
+"""Device kind → the module that is its `Backend`. A new kind is one file and one line here.
+A user-defined kind needs no line: a spec names its module path, such as my_package.npu."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "offers": (
@@ -45,7 +45,7 @@ NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "SIMULATED": (
         lambda given: isinstance(given, bool),
-        "True where no such hardware is driven, else False",
+        "True if no such hardware is driven, else False",
     ),
     "ESTIMATE": (
         lambda given: (
@@ -55,11 +55,11 @@ NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "of one as 'module:function', such as 'pearl_estimators.cpu_datasheet:cpu_datasheet'",
     ),
 }
-"""Name that a device kind's file must define → whether a value fits, and the value it needs."""
+"""Name that the file of a device kind must define → a test of its value, and the value needed."""
 
 
 def backend(kind: str) -> Backend:
-    """The backend of a device kind, imported on use.
+    """Return the backend of a device kind; import it on first use.
 
     kind: a key of `BACKENDS` or a module path, which has a dot.
 
@@ -77,33 +77,33 @@ def _backend(kind: str, module: str) -> Backend:
     try:
         refuse_standard(module)
         found = import_module(module)
-    except (Exception, SystemExit) as error:  # a file is a program, and may raise anything
+    except (Exception, SystemExit) as error:  # importing runs the file, which may raise anything
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent and f"{module}.".startswith(f"{absent}."):
             needed = ", ".join(NEEDED)
             why = f"there is no such file on Python's path; write one that defines {needed}"
         else:
-            why = f"it cannot be imported: {type(error).__name__}: {reason(error)}"
+            why = f"it cannot be imported: {type(error).__name__}: {error_text(error)}"
         raise DeviceKindError(f"{_file(kind, module)}: {why}") from error
     for name, (fits, needed) in NEEDED.items():
         if not hasattr(found, name):
-            raise DeviceKindError(f"{_file(kind, module)}: it has no {name}; needed is {needed}")
+            raise DeviceKindError(f"{_file(kind, module)}: it has no {name}; it needs {needed}")
         if not fits(getattr(found, name)):
             given = quote(getattr(found, name))
-            raise DeviceKindError(f"{_file(kind, module)}: {name} is {given}; needed is {needed}")
+            raise DeviceKindError(f"{_file(kind, module)}: {name} is {given}; it must be {needed}")
     return cast(Backend, found)
 
 
 def _file(kind: str, module: str = "") -> str:
-    """A device kind and its file, as errors name them."""
+    """A device kind and its file, for error texts."""
     return f"device kind {kind!r}, {(module or BACKENDS.get(kind, kind)).replace('.', '/')}.py"
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The ways `device` can run `kernel`: (variant, width) pairs; `Refused` if it cannot.
+    """Return the ways that `device` can run `kernel`, (variant, width) pairs; `Refused` if none.
 
     Raises:
-        DeviceKindError: the kind's `offers` fails, or returns anything else.
+        DeviceKindError: the kind's `offers` fails or returns anything else.
     """
     kind = backend(device.kind)
     try:
@@ -113,11 +113,11 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     except (FigureError, KernelKindError):
         raise
     except Exception as error:
-        raise failed("offers", kernel, device, error) from error
+        raise kind_failure("offers", kernel, device, error) from error
     if not fits or len(set(found)) < len(found):
         raise DeviceKindError(
             f"{_file(device.kind)}: offers gives {quote(found)} for kernel {kernel.kind} on "
-            f"{device.name!r}; needed are pairs of a variant and a whole number from 1 to "
+            f"{device.name!r}; it must give pairs of a variant and a whole number from 1 to "
             f"{device.width}, each pair once"
         )
     if found:
@@ -126,27 +126,27 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
-    """The function that is the `ESTIMATE` of a device kind.
+    """Return the function that is the `ESTIMATE` of a device kind.
 
     Raises:
-        DeviceKindError: it is named by a `module:function` that cannot be imported.
+        DeviceKindError: ESTIMATE names a `module:function` that cannot be imported.
     """
     given = backend(kind).ESTIMATE
     if callable(given):
         return given
     try:
-        return function(given)
+        return import_function(given)
     except ValueError as error:
         raise DeviceKindError(f"{_file(kind)}: ESTIMATE is {given!r}: {error}") from error
 
 
-def failed(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
-    """The error that says why function `name` of a device kind failed for `kernel`.
+def kind_failure(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
+    """Return the error that says why function `name` of a device kind failed for `kernel`.
 
-    error: an exception that it raised, or in words what is wrong with what it returned.
+    error: the exception that the function raised, or a text that says why its result is wrong.
     """
     if isinstance(error, Exception):
-        error = f"{type(error).__name__}: {reason(error)}"
+        error = f"{type(error).__name__}: {error_text(error)}"
     return DeviceKindError(
         f"{_file(device.kind)}: {name} fails for kernel {kernel.kind} on {device.name!r}: {error}"
     )

@@ -12,45 +12,46 @@ from typing import Any, Literal, Protocol
 from pearl_devices.validation import LARGEST, explain_misfit, is_number, is_whole, quote
 
 Buffers = MutableMapping[str, Any]
-"""Named numpy arrays: all that a kernel reads or writes, by names of `kernels.arrays`."""
+"""Named numpy arrays: everything that a kernel reads or writes (`kernels.arrays` names them)."""
 
 
 class Pending(Protocol):
-    """A firing that has begun and is not complete when its call returns."""
+    """A firing that is not complete when its call returns."""
 
     def done(self) -> bool:
-        """Whether it is complete: what it writes may be read, what it reads written."""
+        """Whether the firing is complete: its results may be read and its inputs overwritten."""
 
 
 Call = Callable[[], "Pending | None"]
-"""A bound kernel: one firing a call, no arguments, nothing allocated. None: it is complete; only a
-mode whose estimate occupies its lane for less than its latency may return something else."""
+"""A bound kernel: each call computes one firing, takes no arguments and allocates nothing. A call
+that returns None is complete. Only a mode that occupies its lane for less than its latency may
+return a `Pending`."""
 
 
 def finish(call: Call) -> None:
-    """Waits until all is complete that a call has begun on a device with memory of its own, whose
-    calls have an attribute `wait`; so that a clock around a call and this measures the work."""
+    """Wait until the device has completed everything that `call` began. Only calls on a device with
+    memory of its own have the attribute `wait`. A clock around both measures the work."""
     wait = getattr(call, "wait", None)
     if wait is not None:
         wait()
 
 
 TORCH_WIDTHS = (2, 4, 8, 16, 32, 64)
-"""Cores that the variants `torch-N` of a CPU take."""
+"""Numbers of cores of the CPU variants `torch-N`."""
 
 _CORES = "by threads of torch's own; of gradient steps, on a CPU that has as many"
 WIDE = {f"torch-{n}": f"takes {n} cores, {_CORES}" for n in TORCH_WIDTHS}
-"""These variants → what they need."""
+"""Variant → what the variant needs."""
 
 
 def uses_several_cores(variant: str) -> bool:
-    """Whether a call of a CPU takes several cores in this variant."""
+    """Whether a call in this variant takes several cores of a CPU."""
     return variant.endswith("-pair") or variant in WIDE
 
 
 IN_TURN, PROCESSES = "gymnasium", "processes"
-"""The variants of a CPU that step environments one after the other, and each in a process of its
-own. A plan has the second where environments wait, or the user names it."""
+"""The CPU variants that step environments one after another, and each in a process of its own. A
+plan uses `processes` only if environments wait or the user names the variant."""
 
 OPT_IN_VARIANTS = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
@@ -62,40 +63,40 @@ OPT_IN_VARIANTS = {
     "name it for replay_insert, replay_sample and replay_update alike",
     "envpool": "steps envpool's environments; needs the package envpool (the extra [envpool])",
 }
-"""Variants that a plan has only where the user names them, since they compute something else than
-the others do, or have arrays in another place → what."""
+"""Variant → the reason why plans use it only if the user names it: it computes other numbers than
+the other variants, or its arrays lie elsewhere."""
 
 
 class EnvironmentFailed(ValueError):
-    """An environment failed, and nobody wants it made anew, or that did not help; the text names
-    it, the step and the cause."""
+    """An environment failed, and the spec allows no restart or the restart failed too. The text
+    names the environment, the step and the cause."""
 
 
 class UnsupportedError(Exception):
-    """A kernel was bound to a device or variant that cannot run it; the text says which and why."""
+    """A device or variant cannot run a kernel. The text names both and the reason."""
 
 
 class KernelKindError(UnsupportedError):
-    """The record of a kernel kind of the user's own is missing, incomplete or fails; the text names
-    its module and the reason."""
+    """The record of a user-defined kernel kind is missing, incomplete or fails. The text names its
+    module and the reason."""
 
 
 class KernelFailed(EnvironmentFailed):
-    """A firing of a kernel kind of the user's own failed; the text names its function and the
-    reason. It ends a run as an environment that fails does."""
+    """A firing of a user-defined kernel kind failed. The text names its function and the reason. A
+    run ends as after a failed environment."""
 
 
 class DeviceFailed(EnvironmentFailed):
-    """A device failed while a run used it; the text names it, the kernel and the way out. It ends a
-    run as an environment that fails does."""
+    """A device failed during a run. The text names the device, the kernel and the way out. The run
+    ends as after a failed environment."""
 
 
 class DeviceKindError(ValueError):
-    """The file of a device kind is missing, incomplete or fails; the text names file and reason."""
+    """The file of a device kind is missing, incomplete or fails. The text names file and reason."""
 
 
 class FigureError(ValueError):
-    """A device gives too little to be planned for; the text names device and figure."""
+    """A figure that planning needs is missing for a device. The text names device and figure."""
 
 
 def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
@@ -105,31 +106,31 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """One place where kernels run.
+    """A device that runs kernels.
 
-    kind: its backend, a key of `pearl_devices.BACKENDS`; by default `null`, which runs nothing, for
-        costs that are given.
+    kind: its backend, a key of `pearl_devices.BACKENDS`. The default `null` runs nothing and is for
+        given costs.
     width: units that lanes share.
-    width_unit: the unit, as its kind names it: cores, sm, pe, ….
-    max_lanes: serial executors that may run side by side on it.
+    width_unit: the unit of its kind: cores, sm, pe, ….
+    max_lanes: serial executors that may run in parallel on it.
     memory_bytes: size of its main memory.
-    peak_flops_per_s: float32, all of its width.
+    peak_flops_per_s: float32, at full width.
     memory_bytes_per_s: bandwidth of its main memory.
     overhead_s: cost of starting one kernel (call, launch or doorbell).
-    idle_power_w, active_power_w: draw of the whole device, doing nothing and fully busy.
-    context_power_w: draw while a program holds the device and it does nothing, where that is more
-        than idle_power_w (a GPU with a CUDA context).
-    when_unused: `idle` if it draws idle power even when a plan leaves it out, `off` if not.
-    unified_memory: it works in the memory of the host device, so that nothing is copied.
+    idle_power_w, active_power_w: power of the whole device when idle and when fully busy.
+    context_power_w: power while a program holds the idle device, if that is more than idle_power_w
+        (a GPU with a CUDA context).
+    when_unused: `idle` if it draws idle power even if a plan leaves it out, else `off`.
+    unified_memory: it works in the memory of the host device, so nothing is copied.
     simulated: no such hardware is driven; figures come from a model.
-    real: it is part of this machine and kernels can be bound to it.
-    model: the name it is sold by.
-    design: of a simulated device, one of its kind's `DESIGNS`; "" is the first of them.
+    real: it is part of this machine, so kernels can be bound to it.
+    model: its product name.
+    design: for a simulated device, one of its kind's `DESIGNS`; "" means the first.
     figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
-    sources: field or figure → the origin of the number; "assumed" where nothing was found.
-    host: the computer that holds it, on a platform of several (`pearl_devices.hosts`), else "".
-    unit_memory_bytes: memory of one unit, of a device whose units have memory of their own, such as
-        the GPUs of a pool. Each unit of a lane holds what the modes on that lane keep there.
+    sources: field or figure → the origin of the number; "assumed" if no source was found.
+    host: the computer that holds it, on a platform of several hosts (`pearl_devices.hosts`), or "".
+    unit_memory_bytes: memory of one unit, if units have separate memories, such as the GPUs of a
+        pool. Each unit of a lane holds the arrays of all modes on that lane.
 
     Raises:
         ValueError: a number is out of range; the text names device and field.
@@ -190,13 +191,13 @@ class Device:
 
     @property
     def sustained_flops_per_s(self) -> float:
-        """Rate under load: the peak times the figure `sustained_share`, of cards whose limit of
-        power is below what the peak would draw."""
+        """float32 rate under load: the peak times the figure `sustained_share`. The figure is below
+        1 if the power limit of a card is below the power of the peak rate."""
         return self.peak_flops_per_s * self.figures.get("sustained_share", 1.0)
 
     @property
     def waiting_power_w(self) -> float:
-        """Draw of the device in use, while it does nothing."""
+        """Power of the device while a program uses it and it does nothing, in watts."""
         return max(self.idle_power_w, self.context_power_w)
 
     def __hash__(self) -> int:
@@ -208,19 +209,20 @@ PCIE_LATENCY_S = 10e-6  # assumed: one small copy with its driver call
 GPU_IDLE_SHARE = 0.1  # assumed: idle power of a GPU as a share of its power limit
 
 UNTIMED = 0.5, 3.0
-"""Band of a link that nobody timed: assumed."""
+"""Assumed band of a link that was not timed."""
 
 
 @dataclass(frozen=True)
 class Link:
     """A connection between two devices, usable both ways.
 
-    In a cycle a message costs latency_s + bytes / bytes_per_s; it takes whoever pays for it
+    In a cycle a message costs latency_s + bytes / bytes_per_s. It occupies its payer for
     per_message_s + bytes / bytes_per_s.
-    paid_by: `link` if it moves data itself (DMA), `lane` if a lane of the device at its end that is
-    not the host does (of two such ends, the sender's), `nobody` if messages never wait for one
-    another: a switched network with room to spare, as list schedulers in the literature assume it.
-    band: factors on its seconds between which nine in ten messages are; (1, 1): it is exact.
+    paid_by: the payer. `link`: the link moves data itself (DMA). `lane`: a lane of the device at
+        the end that is not the host; the sender's if neither end is. `nobody`: messages never wait
+        for each other, as in a switched network with room to spare (the assumption of list
+        schedulers).
+    band: factors on the seconds that enclose nine in ten messages; (1, 1) means exact.
     """
 
     a: str
@@ -262,7 +264,7 @@ class Link:
         return hash((self.a, self.b))
 
     def slower(self, factor: float) -> Link:
-        """The link with all its seconds times a factor."""
+        """Return the link with all its seconds multiplied by `factor`."""
         return replace(
             self,
             latency_s=factor * self.latency_s,
@@ -279,7 +281,7 @@ class Link:
 class Platform:
     """Devices and the links between them.
 
-    host: the host device: always on; two devices without a direct link talk through it.
+    host: the host device. It is always on; devices without a direct link communicate through it.
     """
 
     name: str
@@ -320,8 +322,8 @@ class Platform:
                 self.route(self.host, device)
 
     def _handovers(self) -> Iterator[Link]:
-        """What stands for a link of a device with unified memory that has none: no bytes cross it,
-        and being told of a result takes what starting a kernel takes."""
+        """Links for devices with unified memory that have none: no bytes cross, and a notification
+        takes as long as starting a kernel."""
         linked = {end for link in self.links for end in (link.a, link.b)}
         for d in self.devices:
             if d.unified_memory and d.name not in (*linked, self.host):
@@ -330,8 +332,7 @@ class Platform:
                 yield Link(self.host, d.name, d.overhead_s, LARGEST, sources=sources, band=UNTIMED)
 
     def _check_names(self) -> None:
-        """A plan calls a link `a-b` and the lanes of a device `device.0`, `device.1`, …: no two of
-        these may be alike."""
+        """Refuse equal names: a plan calls a link `a-b` and the lanes of a device `device.0`, …."""
         ends: dict[str, Link] = {}
         for link in self.links:
             other = ends.setdefault(link.name, link)
@@ -350,8 +351,7 @@ class Platform:
                 )
 
     def idle_w(self, used: Collection[str] = ()) -> dict[str, float]:
-        """Device → watts that it draws doing nothing under a plan that uses these devices. The
-        host is used by every plan."""
+        """Device → idle watts under a plan that uses `used`. Every plan uses the host."""
         return {
             d.name: d.waiting_power_w
             if d.name in used or d.name == self.host

@@ -1,8 +1,8 @@
-"""The arrays of kernels: `specs` says what one touches, `allocate` makes them.
+"""The arrays of kernels: `specs` names the arrays of a kernel, `allocate` makes them.
 
-Everything that a run is made of lies in these arrays (`pearl_devices.kernels.arrays` names them).
-So a checkpoint is these arrays and nothing else, and a variant of a kernel (native, torch) is
-another function over the same memory.
+The whole state of a run lies in these arrays (`pearl_devices.kernels.arrays` names them). So a
+checkpoint holds these arrays and nothing else, and each variant of a kernel (native, torch) is
+another function on the same memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def specs(kernel: Kernel) -> dict[str, Spec]:
     """Name → (shape, dtype) of every array that `kernel` touches.
 
     Raises:
-        KeyError: its kind is unknown.
+        KeyError: the kernel's kind is unknown.
     """
     kind = kind_of(kernel)
     if kind.structure == "unknown":

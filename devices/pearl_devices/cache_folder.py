@@ -1,4 +1,4 @@
-"""The user's folder of files that are made once and kept between runs."""
+"""The user's cache folder: files that are made once and kept between runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """PEARL_CACHE_DIR, or the user's cache folder. It need not exist."""
+    """Return PEARL_CACHE_DIR, or the user's cache folder. The folder need not exist."""
     if given := os.environ.get("PEARL_CACHE_DIR"):
         return Path(given)
     from platformdirs import user_cache_dir
@@ -17,8 +17,8 @@ def cache_folder() -> Path:
 
 
 def doubts(folder: Path) -> str:
-    """The reason why another user may have written the content of `folder`; empty where only this
-    user or root can have.
+    """The reason why another user may have written the content of `folder`; empty if only this user
+    or root can have written it.
 
     Raises:
         OSError: the folder does not exist.

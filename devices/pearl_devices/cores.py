@@ -1,8 +1,8 @@
-"""What a CPU core computes in a cycle, by its microarchitecture.
+"""The float32 flops per cycle of a CPU core, by its microarchitecture.
 
-float32 flops a cycle are vector lanes times multiply-add units times two. The flags of a CPU name
-its widest instructions and neither the width of its units nor their number: Zen 4 has AVX-512 on
-units of 256 bits. Units: Fog, "The microarchitecture of Intel, AMD, and VIA CPUs"; Arm's software
+Flops per cycle = vector lanes × multiply-add units × 2. The flags of a CPU give its widest
+instructions, but neither the width nor the number of its units: Zen 4 has AVX-512 on units of 256
+bits. Units: Fog, "The microarchitecture of Intel, AMD, and VIA CPUs"; Arm's software
 optimization guides; models: Linux, `arch/x86/include/asm/intel-family.h` and
 `arch/arm64/include/asm/cputype.h`.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Core:
-    """A core.
+    """A CPU core.
 
-    name: of the microarchitecture, or of the instruction set where nobody knows the former.
+    name: of the microarchitecture, or of the instruction set if the microarchitecture is unknown.
     vector_bits: width of a multiply-add unit.
     units: multiply-add units.
     """
@@ -28,7 +28,7 @@ class Core:
 
     @property
     def flops_per_cycle(self) -> int:
-        """float32 flops: two a lane and unit."""
+        """float32 flops per cycle: two per vector lane and unit."""
         return 2 * self.units * (self.vector_bits // 32)
 
 
@@ -40,7 +40,7 @@ AMD = (
     (26, (*range(0x20, 0x30), *range(0x60, 0x80)), Core("Zen 5, mobile", 256, 2)),
     (26, range(0x100), Core("Zen 5", 512, 2)),
 )
-"""Family, models, core; the first that fits."""
+"""(family, models, core); the first row that matches."""
 
 INTEL = (
     ((60, 63, 69, 70), Core("Haswell", 256, 2)),
@@ -59,7 +59,7 @@ INTEL = (
     ((190,), Core("Gracemont", 128, 2)),
     ((175,), Core("Crestmont", 128, 2)),
 )
-"""Models of family 6, core; of a hybrid CPU its performance core."""
+"""(models of family 6, core); for a hybrid CPU the performance core."""
 
 ARM = {
     0xD03: Core("Cortex-A53", 64, 1),
@@ -71,7 +71,7 @@ ARM = {
     0xD49: Core("Neoverse N2", 128, 2),
     0xD4F: Core("Neoverse V2", 128, 4),
 }
-"""Arm's part numbers."""
+"""Arm's part numbers → core."""
 
 BY_FLAGS = (
     ("avx512f", 512, 2),
@@ -80,14 +80,15 @@ BY_FLAGS = (
     ("asimd", 128, 2),
     ("sse2", 128, 1),
 )
-"""Instruction set, width and units of a core whose microarchitecture is not listed. AVX-512 on
-narrower units or on one is of cores that are."""
+"""(instruction set, width, units) for an unlisted microarchitecture. Cores with narrower units, or
+with only one unit, for AVX-512 are listed above."""
 
 SCALAR = Core("scalar", 32, 1)
 
 
 def core_of(cpuinfo: str, flags: list[str]) -> Core:
-    """The core that `/proc/cpuinfo` describes, else that of the widest instruction set in flags."""
+    """Return the core that `/proc/cpuinfo` describes, else one for the widest instruction set in
+    `flags`."""
 
     def given(name: str, base: int = 10) -> int:
         found = re.search(rf"^{name}\s*:\s*(0x[0-9a-f]+|\d+)$", cpuinfo, re.MULTILINE)

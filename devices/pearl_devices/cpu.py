@@ -1,14 +1,16 @@
-"""The host CPU: which kernels it runs, in which variants, and how they are bound.
+"""The host CPU: the kernels it runs, their variants, and how kernels are bound.
 
-Variants: `native` (numba, one compiled call a firing), `native-pair` (the same gradient step by the
-calling thread and one that helps it), `torch` (any loss written in torch, networks through
-autograd), `torch-bf16` (the same with its wide products in bfloat16, never planned unless the user
-names it), `torch-2` to `torch-64` (gradient steps by so many threads of torch's own) and, for
-environments, `gymnasium` (any environment), `processes` (the same, each in a process of its own, if
-they wait or it is named) and `envpool` (where that package is installed, only if named). A pair
-takes two cores, `torch-N` takes N, all others one. The records in `pearl_devices.kernels` say which
-variants a kind has.
-Native kernels bring their own matrix products; torch is held to one thread for as long as its
+Variants:
+- `native`: numba, one compiled call per firing.
+- `native-pair`: the same gradient step, shared by the calling thread and a helper thread.
+- `torch`: any loss written in torch, networks through autograd.
+- `torch-bf16`: `torch` with wide products in bfloat16; planned only if the user names it.
+- `torch-2` to `torch-64`: gradient steps with N threads of torch.
+- `gymnasium`: any environment.
+- `processes`: any environment, each in a process of its own; if they wait or the user names it.
+- `envpool`: needs that package; planned only if the user names it. A pair takes two cores,
+`torch-N` takes N, all others one. The records in `pearl_devices.kernels` list the variants of each
+kind. Native kernels have their own matrix products. Torch is limited to one thread while its
 kernels are bound (`torch_threads`).
 """
 
@@ -39,10 +41,10 @@ Actions = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 Greedy = Callable[[npt.NDArray[np.float32]], Actions]
 
 LEAST_PAIR = 4
-"""The smallest batch that two cores share."""
+"""Smallest batch that two cores share."""
 
 ONE_CORE = Device("cpu", "cpu")
-"""A core of the CPU of this process, of which nothing else is said."""
+"""A core of this process's CPU, with default figures."""
 
 
 def _variants(kernel: Kernel) -> dict[str, Variant]:
@@ -53,19 +55,19 @@ def _variants(kernel: Kernel) -> dict[str, Variant]:
 
 def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
     if variant.cores > 1 and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
-        return False  # they wake each other by an eventfd, and each takes a part of the batch
-    plays = kind_of(kernel).structure == "evaluation"  # through `greedy`, whatever network
+        return False  # the pair meets at an eventfd, and each core takes a part of the batch
+    plays = kind_of(kernel).structure == "evaluation"  # `greedy` runs any network
     if kernel.modules and name != "torch" and not plays:
         return False
     return variant.fits(kernel)
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The ways to run `kernel` on a CPU, as (variant, cores); `Refused` where it cannot.
+    """Return the ways to run `kernel` on a CPU, as (variant, cores); `Refused` if there is none.
 
-    A figure `torch` of 0 leaves out the variants of torch, which is not installed there. A figure
-    `bfloat16` of 0 leaves out the variants that round to it: without instructions for bfloat16 a
-    kernel took minutes where float32 takes seconds.
+    The figure `torch` = 0 excludes the variants of torch, which is not installed there. The figure
+    `bfloat16` = 0 excludes the variants in bfloat16: without instructions for it, a kernel took
+    minutes instead of seconds.
     """
     offered = tuple(
         (name, v.cores) for name, v in _variants(kernel).items() if _lack(name, v, device) is None
@@ -86,12 +88,12 @@ def _refused(kernel: Kernel, device: Device) -> Refused:
     able = _variants(kernel)
     if not able:
         what = "torch modules" if kernel.modules else "these sizes and options"
-        return Refused(f"of its variants {', '.join(kind.variants)} none computes {what}")
+        return Refused(f"none of its variants {', '.join(kind.variants)} computes {what}")
     return Refused(", ".join(f"{name} {_lack(name, v, device)}" for name, v in able.items()))
 
 
 def _lack(name: str, variant: Variant, device: Device) -> str | None:
-    """The lack of `device` that keeps a variant from running there, as a predicate; or None."""
+    """What `device` lacks to run a variant, as a predicate; None if nothing."""
     if variant.cores > device.width:
         return f"needs {variant.cores} cores and the device has {device.width}"
     if name.startswith("torch") and device.figures.get("torch") == 0:
@@ -102,21 +104,21 @@ def _lack(name: str, variant: Variant, device: Device) -> str | None:
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Prepares `kernel` over `buffers`, compiling it where needed; runs nothing but env resets.
+    """Prepare `kernel` over `buffers`: compile it if needed, and reset environments.
 
-    Safe on a replay that holds no row yet: sampling then returns row 0. Environments start here
-    (`primitives.envs`), so set rng.env_step before.
+    Sampling from an empty replay is safe: it returns row 0. Environments start here
+    (`primitives.envs`), so set rng.env_step first.
 
     Raises:
-        UnsupportedError: a kind, variant or program that it cannot run.
+        UnsupportedError: it cannot run the kind, variant or program.
         KeyError: a buffer is missing.
-        ValueError: a buffer has another shape or type.
+        ValueError: a buffer has a wrong shape or type.
     """
     threads = torch_threads.threads_of(variant)
     if threads > 1:
         if kind_of(kernel).structure != "gradient":
             raise UnsupportedError(
-                f"kernel {kernel.kind} has no variant {variant!r}: gradient steps alone have "
+                f"kernel {kernel.kind} has no variant {variant!r}: only gradient steps use "
                 "threads of torch"
             )
         return torch_threads.with_threads(threads, bind(kernel, "torch", buffers))
@@ -154,7 +156,7 @@ def act(
     high: npt.NDArray[np.float32] | None = None,
     choices: Sequence[int] | None = None,
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-    """Greedy actions for a batch of observations (rows, O); arguments are those of `greedy`."""
+    """Return greedy actions for a batch of observations (rows, O). Arguments: as for `greedy`."""
     return greedy(kernel, params, low, high, choices)(np.asarray(obs, np.float32))
 
 
@@ -165,18 +167,19 @@ def greedy(
     high: npt.NDArray[np.float32] | None = None,
     choices: Sequence[int] | None = None,
 ) -> Greedy:
-    """A policy without exploration: observations (rows, O), float32, to actions.
+    """Return a policy without exploration: a function from observations (rows, O), float32, to
+    actions.
 
-    kernel: the one that acts.
-    params: as policy.X, X its network; of a table the table. They are read at each call.
-    low, high: bounds of continuous actions (A), infinite where there are none.
-    choices: of a factored action, how many each component has.
+    kernel: the acting kernel.
+    params: as policy.X of network X; for a table, the table. Each call reads the current values.
+    low, high: bounds of continuous actions (A); infinite without bounds.
+    choices: for factored actions, the number of choices of each component.
 
-    Observations of a table are the numbers of states. Discrete actions are int64 (rows,): the
-    output of largest value; of a duelling network the action of largest advantage. Continuous ones
-    are float32 (rows, A): the first A outputs through tanh, or all of them, clipped, where samples
-    are stored unclipped. Factored ones are int64 (rows, A). Where the kernel has a program, it
-    chooses (`primitives.torch.off_policy.act_greedily`).
+    Observations of a table are state numbers. Discrete actions are int64 (rows,): the output of
+    largest value; for a duelling network, the action of largest advantage. Continuous actions are
+    float32 (rows, A): the first A outputs through tanh, or all outputs, clipped, if training stores
+    samples unclipped. Factored actions are int64 (rows, A). If the kernel has a program, the
+    program chooses (`primitives.torch.off_policy.act_greedily`).
 
     Raises:
         ValueError: continuous actions without bounds.
@@ -211,7 +214,7 @@ def greedy(
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
     half = np.float32(0.5) * (high - low)
     if "act.sample" in kind.arrays(kernel):
-        scaled = np.isfinite(half)  # a component without both bounds is not
+        scaled = np.isfinite(half)  # components without two bounds are not scaled
         least, half = np.where(scaled, low, -1), np.where(scaled, half, 1)
         middle = (least + half).astype(np.float32)
         return lambda obs: np.clip(middle + half * network(obs), low, high).astype(np.float32)

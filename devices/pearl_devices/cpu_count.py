@@ -1,4 +1,4 @@
-"""How many threads of this process can run at the same time."""
+"""The number of threads of this process that can run at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pearl_devices.discover import cpu_quota, usable_cpus
 
 
 def usable_cpu_count(root: Path = Path("/")) -> int:
-    """CPUs of the affinity mask, cut to the quota of the control groups, and 1 at least."""
+    """CPUs of the affinity mask, limited by the quota of the control groups; at least 1."""
     quota = cpu_quota(root)
     cpus = len(usable_cpus())
     return cpus if quota is None else max(1, min(cpus, math.floor(quota)))

@@ -1,4 +1,4 @@
-"""The interface of a device kind (`Backend`), and of a device with memory of its own."""
+"""Interfaces of a device kind (`Backend`) and of a device with memory of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pearl_devices.kernel import Kernel
 
 
 class FiringCost(TypedDict, total=False):
-    """Cost of one firing of a kernel on a device, as a device kind's own `ESTIMATE` returns it.
+    """Cost of one firing of a kernel on a device, as the `ESTIMATE` of a device kind returns it.
 
     latency_s: start to result, above 0.
-    occupancy_s: time that the lane is taken, at most latency_s; by default equal.
-    low_s, high_s: 90 % band of latency_s; by default exact.
-    energy_j: joules above idle; by default modelled from the device's power.
-    rung: origin of the number, as in `pearl_estimators.Estimate`; by default closed_form.
+    occupancy_s: time that the lane is occupied, at most latency_s; default latency_s.
+    low_s, high_s: 90 % band of latency_s; default exact.
+    energy_j: joules above idle; default modelled from the device's power.
+    rung: origin of the number, as in `pearl_estimators.Estimate`; default closed_form.
     bound_by: compute, memory, overhead or given (the default).
-    source: formula, file or datasheet; by default the kind.
+    source: formula, file or datasheet; default the kind.
     """
 
     latency_s: Required[float]
@@ -32,16 +32,16 @@ class FiringCost(TypedDict, total=False):
 
 
 class Refused(tuple[tuple[str, int], ...]):
-    """What `offers` returns for a kernel that a device cannot run: no way, and the reason.
+    """The result of `offers` for a kernel that a device cannot run: no pairs, but the reason.
 
-    why: the need and the limit in one line, such as "needs 1.36 MB of SRAM, has 100 KiB". Plans
-    that cannot be made and `pearl plan --explain` print the line after the device's name.
+    why: the need and the limit in one line, such as "needs 1.36 MB of SRAM, has 100 KiB".
+        `pearl plan --explain` and errors about infeasible plans print it after the device's name.
     """
 
     why: str
 
     def __new__(cls, why: str) -> Refused:
-        """Raises ValueError where `why` is no line of text."""
+        """Raise ValueError if `why` is not a line of text."""
         if not (isinstance(why, str) and why.strip() and why.isprintable()):
             raise ValueError(f"a refusal needs one line that says why; {why!r} was given")
         refused = super().__new__(cls, ())
@@ -53,24 +53,24 @@ class Refused(tuple[tuple[str, int], ...]):
 
 
 Pair = tuple[Any, Any]
-"""An array of the host, and the device's twin of it."""
+"""An array of the host, and its twin on the device."""
 
 
 class DeviceMemory(Protocol):
-    """The memory of a device beside the host's, in one run: arrays there are twins of the host's.
+    """The separate memory of a device during one run. Its arrays are twins of the host's arrays.
 
-    The runtime knows what crosses and says it (`docs/protocol.md`). Lanes of such a device run in
+    The runtime decides which arrays to copy (`docs/protocol.md`). Lanes of such a device run in
     this process. Every method may raise DeviceFailed.
     """
 
     def holds(self, kernel: Kernel, variant: str, name: str) -> bool:
-        """Whether a kernel finds this array in the device's memory, else in the host's."""
+        """Whether a kernel uses this array in the device's memory; else it uses the host's."""
 
     def twin(self, array: Any) -> Any:
-        """A new array on the device, with the shape, type and values of one of the host's."""
+        """Make an array on the device with the shape, type and values of a host array."""
 
     def part(self, twin: Any, first: int, shape: tuple[int, ...]) -> Any:
-        """The part of a twin that begins with element `first`, sharing its memory."""
+        """Return a view of a twin that begins at element `first`."""
 
     def firing(
         self,
@@ -80,19 +80,20 @@ class DeviceMemory(Protocol):
         stores: tuple[Pair, ...],
         lane: str,
     ) -> Call:
-        """A firing: the twins of `loads` from the host, the call, the twins of `stores` to the
-        host. Complete when it returns where anything crosses; else in the order of its lane, and
-        its attribute `wait` waits for it. Its attribute `copied_ns`, if any, is a list of one
-        number: nanoseconds that copies took of the thread that fires.
+        """Make a firing: copy `loads` from the host, call, copy `stores` to the host.
+
+        If the firing copies anything, it is complete when it returns. Else it is queued in the
+        order of its lane, and its attribute `wait` waits for it. Its attribute `copied_ns`, if any,
+        is a list of one number: nanoseconds that copies took in the firing thread.
 
         call: what `bind` returned for `kernel`.
         """
 
     def load(self, pairs: tuple[Pair, ...]) -> None:
-        """Copy arrays from the host to the device, complete when it returns."""
+        """Copy arrays from the host to the device; complete when it returns."""
 
     def store(self, pairs: tuple[Pair, ...]) -> None:
-        """Copy arrays from the device to the host once all that began there before is complete."""
+        """Copy arrays from the device to the host, after all earlier work of the device."""
 
 
 class Backend(Protocol):
@@ -100,30 +101,30 @@ class Backend(Protocol):
 
     WIDTH_UNIT: the unit of `Device.width`.
     SIMULATED: no such hardware is driven; the default of `simulated` in platform files.
-    ESTIMATE: function (kernel, device, variant, width) → FiringCost, or the name of one in another
-        module, which may also return a `pearl_estimators.Estimate`. It raises FigureError where the
-        device lacks a figure.
+    ESTIMATE: function (kernel, device, variant, width) → FiringCost, or its name in another module.
+        It may also return a `pearl_estimators.Estimate`. It raises FigureError if a figure of the
+        device is missing.
 
-    More are optional. `EXAMPLE` is a `Device` of the kind with all figures that it needs, on which
-    the contracts of `pearl.testing` are run. `DRAWS_BY_WORK` True: its draw above waiting follows
-    its arithmetic and memory traffic, else the share of its width that is taken. `LAUNCHED_BY_HOST`
-    True: its ESTIMATE sees the clock of the CPU beside it, as figure `host_clock_hz`.
-    `check(device)` raises FigureError where a figure of a platform file is missing. `DESIGNS` names
-    the designs of a simulated kind, of which `design` in a platform file chooses one
-    (`Device.design`); the first is
-    the default. `present(device)` says whether a
-    device of a platform file is part of this machine; without it, none is. `COUNTER` measures
-    energy: a function, or its name as `module:function`, from the number of a device among
-    those of its kind to (`pearl_estimators.energy.Counter`, "") or (None, the reason why there
-    is none). `TIMER` times a device for plans (`pearl calibrate`): a function, or its name,
-    from a device, its number among those of its kind and seconds to what is kept, an object
-    with `to_json`, and its file; UnsupportedError where nothing drives it. `VERIFY` is a
-    function, or its name, from a device and its number to the verdict on every kernel that it
-    offers (`pearl devices --verify`). `memory(number)` returns the `DeviceMemory` of such a
-    device, anew for each run; kernels of a kind without it work in the host's memory.
-    `first_use(device, number, uses)` returns a line for each of these (kernel, variant) that
-    computes something else than the CPU; it is asked before a run, and may keep what has
-    passed.
+    Optional names:
+    EXAMPLE: a `Device` of the kind with all necessary figures, for the contracts.
+    DRAWS_BY_WORK: True if its power above waiting follows arithmetic and memory traffic; else its
+        power follows the occupied share of its width.
+    LAUNCHED_BY_HOST: True if its ESTIMATE gets the host CPU's clock as the figure `host_clock_hz`.
+    DESIGNS: designs of a simulated kind. `design` in a platform file selects one (`Device.design`);
+        the first is the default.
+    check(device): raises FigureError if a figure of a platform file is missing.
+    present(device): whether a device of a platform file is part of this machine; default: no.
+    memory(number): returns the `DeviceMemory` of a device, a new one for each run. Without it,
+        kernels of the kind work in the host's memory.
+    first_use(device, number, uses): called before a run; returns a line for each (kernel, variant)
+        of `uses` that computes other values than the CPU. It may cache passed checks.
+    COUNTER, TIMER, VERIFY: functions, or their names as `module:function`. `number` is the number
+        of a device among those of its kind.
+    COUNTER(number): an energy counter (`pearl_estimators.energy.Counter`, ""), or (None, the
+        reason).
+    TIMER(device, number, seconds): times a device for plans (`pearl calibrate`). Returns a result
+        with `to_json`, and its file. Raises UnsupportedError if nothing drives the device.
+    VERIFY(device, number): checks every kernel that the device offers (`pearl devices --verify`).
     """
 
     WIDTH_UNIT: str
@@ -131,14 +132,15 @@ class Backend(Protocol):
     ESTIMATE: str | Callable[[Kernel, Device, str, int], FiringCost]
 
     def offers(self, kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-        """The ways `device` can run `kernel`: (variant, width) pairs; `Refused` if it cannot.
+        """Return the ways to run `kernel`, (variant, width) pairs; `Refused` if there is none.
 
-        Pure data: imports neither torch nor numba.
+        Import neither torch nor numba.
         """
 
     def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-        """Prepare `kernel` once over `buffers`; the hot path calls the result. On a device with
-        memory of its own it may have a `note`: a sentence for the run's log, or an empty one.
+        """Prepare `kernel` over `buffers` once; return the call of one firing. On a device with
+        memory of its own, the call may have a `note`: a sentence for the run's log, or an empty
+        text.
 
         Raises:
             UnsupportedError: it cannot run this kernel in this variant; the text names both.

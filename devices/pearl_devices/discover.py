@@ -1,8 +1,7 @@
 """The devices of this machine: its CPU as one device, and its NVIDIA GPUs.
 
-They are read from the kernel's files (Linux), with `os` elsewhere; nothing is timed here. Guessed
-numbers are labelled "assumed" in `Device.sources`. Nothing here raises on a machine that lacks a
-file, a library or a GPU.
+Figures come from files of the Linux kernel or from `os`; nothing is timed. `Device.sources` labels
+guessed numbers "assumed". A missing file, library or GPU raises no error.
 """
 
 from __future__ import annotations
@@ -27,35 +26,36 @@ from pearl_devices.base import (
     Platform,
     UnsupportedError,
 )
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_devices.cores import Core, core_of
 from pearl_devices.torch_threads import has_torch
 
 ROOT = Path("/")
 
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
-# CPU features with products of bfloat16: x86 as the kernel lists them, Armv8.6.
-CLOCK_HZ = 2.5e9  # assumed where neither cpufreq nor /proc/cpuinfo says
+# CPU features with bfloat16 products: x86 as the kernel lists them; Armv8.6.
+CLOCK_HZ = 2.5e9  # assumed if neither cpufreq nor /proc/cpuinfo gives it
 BOOST = 1.4
-"""Clock of a lone busy core over that in /proc/cpuinfo, in virtual machines the base clock: an EPYC
-at 2.6 GHz did products at 3.6, one at 2.45 boosts to 3.5. Of others it is assumed."""
-CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel a core
+"""Clock of a single busy core over the clock in /proc/cpuinfo, which is the base clock in virtual
+machines. An EPYC of 2.6 GHz computed products at 3.6 GHz; one of 2.45 GHz boosts to 3.5 GHz. For
+other CPUs the ratio is assumed."""
+CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel per core
 CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
-CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server parts draw 5 to 12 W a core
-# of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; arXiv 2605.23918)
+CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server CPUs draw 5 to 12 W per core
+# Of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; arXiv 2605.23918).
 GPU_CONTEXT_SHARE = 0.2
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 # PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
 CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-# CUDA programming guide, arithmetic per compute capability; 128 for every other one since 6.1.
+# CUDA programming guide, arithmetic per compute capability; 128 for all others since 6.1.
 HALF_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-# The same table: float64 at half the rate of float32; at 1/64 and 1/32 for every other one.
+# The same table: float64 at half the rate of float32; 1/64 and 1/32 for all others.
 
 
 def host(root: Path = ROOT) -> Platform:
-    """This machine: device `cpu`, then `gpu` (or `gpu0`, `gpu1`, …), each GPU linked to the CPU.
+    """Return this machine: device `cpu`, then `gpu` (or `gpu0`, `gpu1`, …), each linked to the CPU.
 
-    root: where `/proc` and `/sys` are, for tests.
+    root: the folder that contains `/proc` and `/sys`, for tests.
     """
     from pearl_devices.gpu.torch_gpus import torch_gpus
 
@@ -64,7 +64,7 @@ def host(root: Path = ROOT) -> Platform:
 
 
 def cpu(root: Path = ROOT) -> Device:
-    """The cores and the memory that this process may use, as one device."""
+    """Return the cores and the memory that this process may use, as one device."""
     usable = usable_cpus()
     cores, cores_source = _cores(root, usable)
     clock_hz, clock_source = _clock(root)
@@ -73,7 +73,7 @@ def cpu(root: Path = ROOT) -> Device:
     units = f"{core.name}: {core.units} multiply-add units of {core.vector_bits} bits"
     memory, memory_source = _memory(root)
     figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
-    figures["bfloat16"] = float(not held_to() and any(f in _flags(root) for f in BFLOAT16))
+    figures["bfloat16"] = float(not target_variables() and any(f in _flags(root) for f in BFLOAT16))
     sources = {
         "width": cores_source,
         "max_lanes": "one per core",
@@ -113,7 +113,7 @@ def cpu(root: Path = ROOT) -> Device:
 
 
 def _text(path: Path) -> str:
-    """The file's text, or nothing where it cannot be read."""
+    """The file's text, or nothing if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -135,7 +135,7 @@ def usable_cpus() -> list[int]:
 
 
 def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
-    """Physical cores among the CPUs this process may use, cut to its CPU quota."""
+    """Physical cores among the CPUs that this process may use, limited by its CPU quota."""
     siblings = {
         _text(root / f"sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list") or str(i)
         for i in usable
@@ -148,7 +148,7 @@ def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The control group folders of this process for a controller, innermost first (v2 and v1)."""
+    """Control group folders of this process for a controller, innermost first (v2 and v1)."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         parts = line.split(":", 2)
         if len(parts) != 3 or (parts[1] and controller not in parts[1].split(",")):
@@ -162,7 +162,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """CPUs' worth of time that the control groups allow, or None."""
+    """The CPU time quota of the control groups, in CPUs, or None."""
     limits = []
     for group in _groups(root, "cpu"):
         words = _text(group / "cpu.max").split()
@@ -175,7 +175,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def _memory(root: Path) -> tuple[float, str]:
-    """Bytes of memory: the machine's, cut to what the control groups allow."""
+    """Bytes of the machine's memory, limited by the control groups, and the source."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match:
         total, source = float(match[1]) * 1024, "/proc/meminfo, MemTotal"
@@ -193,8 +193,8 @@ def _memory(root: Path) -> tuple[float, str]:
 
 
 def free_memory(root: Path = Path("/")) -> tuple[float | None, float]:
-    """Bytes of memory that this process may still take, its control groups' limits included, and
-    bytes of swap that are free. None where the system does not say."""
+    """Return bytes of memory that this process may still take, within its control groups' limits
+    (None if the system does not say), and bytes of free swap."""
     text = _text(root / "proc/meminfo")
 
     def given(name: str) -> float | None:
@@ -209,7 +209,7 @@ def free_memory(root: Path = Path("/")) -> tuple[float | None, float]:
         ):
             limit, used = _number(group / most), _number(group / taken)
             if limit is not None and used is not None:
-                # The kernel takes back pages of files that nobody has used lately.
+                # The kernel can reclaim cached pages of files that were not used lately.
                 cached = re.search(r"^inactive_file (\d+)$", _text(group / "memory.stat"), re.M)
                 left = max(0.0, limit - used + (float(cached[1]) if cached else 0.0))
                 free = left if free is None else min(free, left)
@@ -230,8 +230,8 @@ def _flags(root: Path) -> list[str]:
 
 
 def _core(root: Path) -> Core:
-    """The microarchitecture of this CPU; as narrow as the instructions that kernels are held to."""
-    if held := held_to():
+    """The CPU's microarchitecture; a narrower core if kernels are limited to older instructions."""
+    if held := target_variables():
         from pearl_devices.primitives.math.vectors import LANES
 
         return Core(f"vectors of {LANES}, as {held} says", 32 * LANES, 2)
@@ -242,7 +242,7 @@ def _core(root: Path) -> Core:
 
 
 def _clock(root: Path) -> tuple[float, str]:
-    """The clock of one busy core, and its source."""
+    """The clock of one busy core in Hz, and its source."""
     folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
     khz = _number(folder / "cpuinfo_max_freq")
     if khz:
@@ -255,7 +255,7 @@ def _clock(root: Path) -> tuple[float, str]:
 
 
 def _caches(root: Path, usable: list[int]) -> dict[str, float]:
-    """Bytes of one data cache per level, as the first usable CPU sees them."""
+    """Bytes of one data cache per level, as seen by the first usable CPU."""
     sizes: dict[str, float] = {}
     folder = root / f"sys/devices/system/cpu/cpu{usable[0] if usable else 0}/cache"
     for index in sorted(folder.glob("index*")):
@@ -268,16 +268,16 @@ def _caches(root: Path, usable: list[int]) -> dict[str, float]:
 
 
 def gpus() -> Iterator[tuple[Device, Link]]:
-    """NVIDIA GPUs that this process may use, each with its link to the CPU; none is no error.
+    """Yield the NVIDIA GPUs that this process may use, each with its link to the CPU.
 
     Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` says whether
-    torch drives it; plans may use one that it does not, and training on it is emulated.
+    torch drives the GPU; plans may use others too, and training on those is emulated.
 
     Raises:
         UnsupportedError: as for `nvml`.
     """
     pynvml = nvml()
-    from pearl_devices.gpu.torch_gpus import driven
+    from pearl_devices.gpu.torch_gpus import is_driven
 
     try:
         pynvml.nvmlInit()
@@ -287,7 +287,7 @@ def gpus() -> Iterator[tuple[Device, Link]]:
         visible = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in visible_gpus(pynvml)]
         for i, handle in enumerate(visible):
             device, link = _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
-            yield replace(device, real=driven(i)), link
+            yield replace(device, real=is_driven(i)), link
     except pynvml.NVMLError:
         return
     finally:
@@ -295,10 +295,10 @@ def gpus() -> Iterator[tuple[Device, Link]]:
 
 
 def nvml() -> Any:
-    """The module that asks NVIDIA's driver, `pynvml`.
+    """Return the module that queries NVIDIA's driver, `pynvml`.
 
     Raises:
-        UnsupportedError: it cannot be imported. Whether there are GPUs is not known then.
+        UnsupportedError: it cannot be imported, so whether there are GPUs is unknown.
     """
     try:
         return import_module("pynvml")
@@ -310,7 +310,7 @@ def nvml() -> Any:
 
 
 def visible_gpus(nvml: Any) -> list[int]:
-    """NVML's indices of the GPUs that this process may use. nvml: `pynvml`, initialised."""
+    """Return NVML's indices of the GPUs that this process may use. nvml: `pynvml`, initialised."""
     return [
         i
         for i in range(nvml.nvmlDeviceGetCount())
@@ -332,7 +332,7 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
     pynvml = nvml()
 
     def ask(function: str, *args: object, otherwise: float) -> tuple[float, str]:
-        """The value that NVML reports, or `otherwise` where this GPU or driver reports none."""
+        """The value that NVML reports, or `otherwise` if this GPU or driver reports none."""
         try:
             return float(getattr(pynvml, function)(handle, *args)), f"NVML, {function}"
         except (pynvml.NVMLError, AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""Platforms of several hosts: computers, each with its devices, joined by a network."""
+"""Platforms of several hosts: computers with their devices, joined by a network."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from itertools import combinations
 from pearl_devices.base import Device, Link, Platform
 
 ADDED = ("latency_s", "per_message_s", "energy_j_per_byte")
-"""Figures of a link that add up where a message takes two links one after the other."""
+"""Figures that add up when a message takes two links one after the other."""
 
 
-def of_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) -> Platform:
-    """One platform of several hosts.
+def join_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) -> Platform:
+    """Return one platform of several hosts.
 
-    A device is called `host/device`. The first host is home: its host device is always on, and the
-    messages between two other hosts pass it. Each device of another host is one link away from that
-    device: the network's, and for all but the other's own host device the link of their machine
-    after it. Devices of one host stay one link apart, so that none of their messages leaves it.
+    A device is called `host/device`. The first host is home: its host device is always on, and
+    messages between two other hosts pass through it. A device of another host has one link to that
+    device: the network link, joined with the link inside its machine if it is not the host device
+    there. Devices of one host keep direct links, so their messages stay in that host.
 
-    hosts: host → its machine, as a platform of its own.
-    network: links whose ends are hosts, home and another.
+    hosts: host → its machine, as a platform.
+    network: links whose ends are hosts: home and another host.
 
     Raises:
-        ValueError: a host has no link to home, or a link joins something else; or as `Platform`.
+        ValueError: a host has no link to home, a link has other ends, or `Platform` refuses.
     """
     home, *others = hosts
     cables: dict[str, Link] = {}
@@ -59,15 +59,15 @@ def of_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]) 
         hub, start = machine.host, f"{home}/{hosts[home].host}"
         for device in machine.devices:
             way = [cables[host], *machine.route(hub, device.name)]
-            links.append(_between(_joined(way), start, f"{host}/{device.name}"))
+            links.append(_between(_join_links(way), start, f"{host}/{device.name}"))
         for a, b in combinations([d.name for d in machine.devices], 2):
-            links.append(_between(_joined(machine.route(a, b)), f"{host}/{a}", f"{host}/{b}"))
+            links.append(_between(_join_links(machine.route(a, b)), f"{host}/{a}", f"{host}/{b}"))
     return Platform(name, tuple(devices), tuple(links), f"{home}/{hosts[home].host}")
 
 
-def alike(devices: Iterable[Device], apart: Collection[str] = ()) -> dict[str, str]:
-    """Device → the first that differs from it in name and host alone, so that estimates of one are
-    those of the other. Real ones, and those in `apart`, are timed each for itself."""
+def find_equivalents(devices: Iterable[Device], apart: Collection[str] = ()) -> dict[str, str]:
+    """Device → the first device that differs only in name and host, so that both have the same
+    estimates. Real devices and those in `apart` are timed separately."""
     found: dict[str, str] = {}
     kinds: list[Device] = []
     for d in devices:
@@ -83,9 +83,9 @@ def _between(link: Link, a: str, b: str) -> Link:
     return replace(link, a=a, b=b)
 
 
-def _joined(way: Iterable[Link]) -> Link:
-    """The link that is as good as these one after the other: each passes a message on once it has
-    all of it. Its band is the wider one."""
+def _join_links(way: Iterable[Link]) -> Link:
+    """One link that equals these links in a row: each passes on a message when it has all of it.
+    The band is the widest one."""
     first, *rest = way
     for link in rest:
         named = sorted({*first.sources, *link.sources})

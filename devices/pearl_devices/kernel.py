@@ -14,11 +14,14 @@ Arg = str | int | float | bool
 
 @dataclass(frozen=True)
 class Module:
-    """A network that is a torch module of the user's own, as it was counted.
+    """A network that is a user-defined torch module, as it was counted.
 
-    program: `module:callable` that builds it from inputs, the shape of one row, and outputs, their
-    number. params: numbers it learns. flops: of one row forward. numbers: what its layers write for
-    one row. operations: layers that one forward pass runs.
+    program: `module:callable` that builds it from the shape of one input row and the number of
+        outputs.
+    params: numbers that it learns.
+    flops: of one row forward.
+    numbers: values that its layers write for one row.
+    operations: layers that one forward pass runs.
     """
 
     program: str
@@ -32,20 +35,20 @@ class Module:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kind of work with its size. Build it with `pearl_devices.kernels.kernel`, which counts.
+    """One kind of work with its size. `pearl_devices.kernels.kernel` builds it with its counts.
 
-    kind: for example `update.dqn`; the records in `pearl_devices.kernels` say what each takes.
-    dims: named sizes; a size is an integer or, for a network, the tuple of its widths. So the
-        networks of a kernel are its tuple-valued sizes, under the networks' own names.
+    kind: for example `update.dqn`; the records in `pearl_devices.kernels` describe each kind.
+    dims: named sizes. A size is an integer or, for a network, the tuple of its widths under the
+        network's name.
     flops: floating point operations of one firing (a multiply-add counts as two).
-    bytes_in, bytes_out: what one firing must read and write at least once.
-    resident_bytes: scratch memory that stays allocated between firings (state is counted apart).
+    bytes_in, bytes_out: bytes that one firing must read and write at least once.
+    resident_bytes: scratch memory that stays allocated between firings, without state.
     program: `module:callable` or an environment id, resolved by the backend at `bind`;
-        None for kinds that need no program of the user's.
+        None for kinds without user-defined programs.
     args: keyword arguments of `program`.
-    modules: networks that are modules of the user's own, by name; in dims they have two widths.
-    interface: of one that acts in evaluation, the kernels of the user's own between environments
-        and network, in the order in which they fire (`pearl_devices.kernels.interface`).
+    modules: networks that are user-defined modules, by name; in dims they have two widths.
+    interface: for a kernel that acts in evaluation, the user-defined kernels between environments
+        and network, in firing order (`pearl_devices.kernels.interface`).
     """
 
     kind: str

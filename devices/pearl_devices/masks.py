@@ -1,7 +1,7 @@
-"""Action masks: an environment that offers one is refused, since no kernel here heeds masks.
+"""Action masks: an environment that offers one is refused, because no kernel supports masks.
 
 Two conventions are known: `info["action_mask"]` (gymnasium's Taxi, PettingZoo) and a method
-`action_masks()` (sb3-contrib). The answer of a reset is looked at, not that of a step.
+`action_masks()` (sb3-contrib). The answer of a reset is checked, the answer of a step is not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ KEY, METHOD = "action_mask", "action_masks"
 
 
 def refusal(name: str, info: Any, env: Any = None) -> str:
-    """Why an environment is refused, in a sentence; empty where it offers no mask.
+    """Return why an environment is refused, as a sentence; empty if it offers no mask.
 
     name: of the environment, for the sentence.
-    info: what its reset returned beside the observation.
-    env: the environment; None: it was looked at before.
+    info: the info that its reset returned.
+    env: the environment; None if its methods were checked before.
     """
     offers = ""
     if isinstance(info, Mapping) and KEY in info:
@@ -31,7 +31,7 @@ def refusal(name: str, info: Any, env: Any = None) -> str:
         return ""
     return (
         f"environment {name!r} offers an action mask, {offers}, and masks are not supported: "
-        "actions that it calls illegal would be chosen and learned from. Where it stands such "
+        "actions that it calls illegal would be chosen and learned from. If it accepts such "
         "actions, name pearl_devices.masks:unmasked as env with env_args {env: "
         f"{name!r}}}, which hides the mask; else give it a wrapper of yours (`module:callable`) "
         "that turns an illegal action into a legal one and offers no mask"
@@ -39,7 +39,7 @@ def refusal(name: str, info: Any, env: Any = None) -> str:
 
 
 def has_method(env: Any) -> bool:
-    """Whether an environment, or one of a vector environment, has the method."""
+    """Whether an environment, or one inside a vector environment, has the method."""
     if isinstance(inner := getattr(env, "env", None), VectorEnv):
         env = inner
     if not isinstance(env, VectorEnv):
@@ -50,7 +50,7 @@ def has_method(env: Any) -> bool:
 
 
 class Unmasked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment without its action masks: every action is given to it as it was chosen."""
+    """An environment without its action masks; it gets every action as chosen."""
 
     def has_wrapper_attr(self, name: str) -> bool:
         return name != METHOD and super().has_wrapper_attr(name)
@@ -73,13 +73,13 @@ def _without(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def unmasked(env: str, **args: Any) -> gymnasium.Env[Any, Any]:
-    """The environment `env` (an id of gymnasium, or `module:callable`), called with `args`,
-    without its action masks.
+    """Make the environment `env` (an id of gymnasium, or `module:callable`) with `args`, without
+    its action masks.
 
     Raises:
         ValueError: it cannot be made.
     """
-    from pearl_devices.user_imports import CALLABLE, environment
+    from pearl_devices.user_imports import CALLABLE, make_environment
 
     options = {} if CALLABLE.fullmatch(env) else {"disable_env_checker": True}
-    return Unmasked(environment(env, args, **options))
+    return Unmasked(make_environment(env, args, **options))

@@ -1,4 +1,4 @@
-"""A null device: computes nothing and charges the times that its figures give, for tests."""
+"""A null device for tests: it computes nothing, and its figures give the times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIMULATED = False
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """Every kernel, one way."""
+    """Return one way for every kernel."""
     return (("null", 1),)
 
 
@@ -38,7 +38,7 @@ def estimate_from_figures(kernel: Kernel, device: Device, variant: str, width: i
     """Return the figure `latency_s.KIND` for one kernel kind, else `latency_s`.
 
     Raises:
-        FigureError: the device gives neither.
+        FigureError: the device has neither figure.
     """
     for name in (f"latency_s.{kernel.kind}", "latency_s"):
         if name in device.figures:

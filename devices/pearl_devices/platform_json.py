@@ -1,4 +1,4 @@
-"""A platform as plain data for other processes, and back, whatever found or read it."""
+"""A platform as plain data for other processes, and back, whatever its origin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pearl_devices.base import Device, Link, Platform
 
 
 def to_json(platform: Platform) -> dict[str, Any]:
-    """Plain data of which `from_json` makes an equal platform. Infinite numbers stay such."""
+    """Return plain data from which `from_json` makes an equal platform. Infinite numbers stay
+    infinite."""
     return {
         "name": platform.name,
         "host": platform.host,
@@ -26,7 +27,7 @@ def plain(noun: Device | Link) -> dict[str, Any]:
 
 
 def from_json(about: Mapping[str, Any]) -> Platform:
-    """The platform of `to_json`."""
+    """Return the platform that `to_json` wrote."""
     return Platform(
         about["name"],
         tuple(Device(**device) for device in about["devices"]),

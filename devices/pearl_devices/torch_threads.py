@@ -1,6 +1,6 @@
-"""Threads of torch. A plan counts one core for a variant of torch, and a second thread would take
-the core of another lane. So torch has one thread, except during the firings of `torch-N`, for which
-a plan counts N cores."""
+"""Threads of torch. A plan counts one core for a variant of torch, so a second thread would take
+another lane's core. So torch has one thread, except in firings of `torch-N`, for which a plan
+counts N cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pearl_devices.base import Call, UnsupportedError
 
 INSTALL = "torch is not installed: pip install 'pearl-toolkit[train]'"
-"""The way out of every error about a missing torch."""
+"""The way out in every error about a missing torch."""
 
 _before: list[int] = []
 """The number of threads before the limit; empty without a limit."""
@@ -25,7 +25,7 @@ def has_torch() -> bool:
 def require_torch(thing: str) -> None:
     """Check that torch is installed.
 
-    thing: What needs torch; the subject of the error.
+    thing: the subject of the error; it needs torch.
 
     Raises:
         UnsupportedError: torch is not installed.
@@ -50,7 +50,7 @@ def threads_of(variant: str) -> int:
     return int(number) if name == "torch" and number.isdigit() else 1
 
 
-def plain(variant: str) -> str:
+def base_variant(variant: str) -> str:
     """Return `torch` for a variant `torch-N`, else the variant itself."""
     return "torch" if threads_of(variant) > 1 else variant
 
@@ -58,7 +58,7 @@ def plain(variant: str) -> str:
 def with_threads(threads: int, call: Call) -> Call:
     """Return a call that runs `call` with `threads` threads of torch, then limits torch to one.
 
-    The number of threads decides the last bits, because sums of products are in another order.
+    The number of threads changes the last bits, because it changes the order of sums in products.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Code that a spec names: `module:callable`, and environments of gymnasium. It is imported and
-called here and nowhere else.
+"""Code that a spec names: `module:callable`, and environments of gymnasium. Only this module
+imports and calls such code.
 
 Callables of Python's standard library are refused before they are called. None of them makes an
-environment, a network or a loss, so naming one is a mistake. The refusal is no boundary: whoever
-may name code may name code of any other package (`docs/trust.md`).
+environment, a network or a loss, so naming one is a mistake. The refusal is no security boundary: a
+user who may name code may name code of any other package (`docs/trust.md`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def refuse_standard(name: str) -> None:
     module = name.partition(":")[0]
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(
-            f"{module} is a module of Python's standard library, and nothing of that is called; "
-            "name code of your own or of a package"
+            f"{module} is a module of Python's standard library, and PEARL calls none of its code; "
+            "name your own code or a package's"
         )
 
 
@@ -52,7 +52,7 @@ def _working_folder() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def imported(module: str) -> ModuleType:
+def import_user_module(module: str) -> ModuleType:
     """Import a module. Python looks into the working folder after all other places.
 
     Raises:
@@ -62,22 +62,22 @@ def imported(module: str) -> ModuleType:
     try:
         with _working_folder():
             return import_module(module)
-    except (Exception, SystemExit) as error:  # a module is a program, and may raise anything
-        raise ValueError(reason(error)) from error
+    except (Exception, SystemExit) as error:  # importing runs the module, which may raise anything
+        raise ValueError(error_text(error)) from error
 
 
-def function(program: str) -> Callable[..., Any]:
+def import_function(program: str) -> Callable[..., Any]:
     """Import the callable that `module:callable` names.
 
     Raises:
         ValueError: the name cannot be imported, is no callable or is of the standard library.
     """
     module, _, name = program.partition(":")
-    home = imported(module)
+    home = import_user_module(module)
     try:
         found = getattr(home, name)
-    except Exception as error:  # a module may have a __getattr__ of its own
-        raise ValueError(reason(error)) from error
+    except Exception as error:  # the module's own __getattr__ may raise anything
+        raise ValueError(error_text(error)) from error
     if not callable(found):
         raise ValueError(f"it is of type {type(found).__name__}, which is no callable")
     if isroutine(found) or isclass(found):
@@ -85,15 +85,15 @@ def function(program: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def registered(program: str) -> str:
-    """The id that gymnasium has: of `module:Id-v0`, which is imported to register it, `Id-v0`."""
+def register_env(program: str) -> str:
+    """Return gymnasium's id; for `module:Id-v0`, import the module to register `Id-v0`."""
     module, colon, name = program.rpartition(":")
     if colon:
-        imported(module)
+        import_user_module(module)
     return name
 
 
-def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
+def make_environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     """Make one gymnasium.Env from a gymnasium id or `module:callable`, called with `args`.
 
     options: for `gymnasium.make` alone.
@@ -103,7 +103,7 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     """
     import gymnasium
 
-    made = environments(program, args, 1, **options)
+    made = make_environments(program, args, 1, **options)
     if isinstance(made, gymnasium.vector.VectorEnv):
         from pearl_devices.primitives.envs.spaces import Lone
 
@@ -111,9 +111,9 @@ def environment(program: str, args: Mapping[str, Any], **options: Any) -> Any:
     return made
 
 
-def environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
-    """Make one environment as `environment` does, or a gymnasium VectorEnv of `envs` environments
-    if `module:callable` returns one. Such a callable has a parameter `num_envs`.
+def make_environments(program: str, args: Mapping[str, Any], envs: int, **options: Any) -> Any:
+    """Make one environment as `make_environment` does, or a gymnasium VectorEnv of `envs`
+    environments if `module:callable` returns one. Such a callable has a parameter `num_envs`.
 
     Raises:
         ValueError: the environment cannot be made, or the VectorEnv has another number of
@@ -124,18 +124,18 @@ def environments(program: str, args: Mapping[str, Any], envs: int, **options: An
     vector = gymnasium.vector.VectorEnv
     try:
         if CALLABLE.fullmatch(program):
-            make = function(program)
+            make = import_function(program)
             told = "num_envs" not in args and "num_envs" in _parameters(make)
             made = make(**args, **({"num_envs": envs} if told else {}))
         else:
-            made = gymnasium.make(registered(program), **options, **args)
-    except (Exception, SystemExit) as error:  # an environment is a program, and may raise anything
-        raise ValueError(reason(error)) from error
+            made = gymnasium.make(register_env(program), **options, **args)
+    except (Exception, SystemExit) as error:  # the environment's code may raise anything
+        raise ValueError(error_text(error)) from error
     if isinstance(made, vector) and (not told or made.num_envs != envs):
         raise ValueError(
-            f"it returns a {type(made).__name__} of {made.num_envs}; a callable that returns a "
-            f"VectorEnv must have a parameter num_envs, not be given one in env_args, and return "
-            f"as many: here {envs}; acting asks for algorithm.num_envs, evaluation for 1"
+            f"it returns a {type(made).__name__} of {made.num_envs}, and {envs} are needed; "
+            "a callable that returns a VectorEnv must have a parameter num_envs and return so many "
+            "(acting: algorithm.num_envs, evaluation: 1); env_args must not set num_envs"
         )
     if not isinstance(made, gymnasium.Env | vector):
         raise ValueError(f"it returns a {type(made).__name__}, not a gymnasium.Env")
@@ -143,16 +143,16 @@ def environments(program: str, args: Mapping[str, Any], envs: int, **options: An
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters of a callable; none where it does not tell them."""
+    """The parameter names of a callable; none if Python cannot tell them."""
     try:
         return tuple(signature(make).parameters)
     except (TypeError, ValueError):
         return ()
 
 
-def reason(error: BaseException) -> str:
-    """What an exception says, on one line, at most 300 characters of it; those that a terminal
-    would obey are written as escapes."""
+def error_text(error: BaseException) -> str:
+    """Return the text of an exception on one line of at most 300 characters, with control
+    characters of terminals escaped."""
     text = " ".join(str(error).split())[:300]
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     if isinstance(error, SystemExit):

@@ -1,4 +1,4 @@
-"""Checks of values given to constructors and functions, and their quotation in error texts."""
+"""Checks of argument values, and quotation of values in error texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import UnionType
 from typing import TypeGuard
 
 MOST = 1 << 53
-"""Whole numbers up to here are floats too."""
+"""Whole numbers up to this one are exact floats."""
 
 
 LARGEST = 1e30
-"""No quantity is larger: seconds, bytes, joules, or one of these by another."""
+"""Upper limit of every quantity: seconds, bytes, joules, and their products."""
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -28,10 +28,10 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def explain_misfit(value: object, *, above: bool = False) -> str:
-    """The reason why `value` is no quantity, as `is …; it must be …`; empty where it is one.
+    """Return why `value` is no quantity, as `is …; it must be …`; empty if it is one.
 
-    A quantity is a number from 0 to LARGEST; with `above` from 1 / LARGEST, so that sums and
-    quotients stay finite.
+    A quantity is a number from 0 to LARGEST. With `above` it is at least 1 / LARGEST, so that sums
+    and quotients stay finite.
     """
     need = "finite and above 0" if above else "finite and at least 0"
     if is_number(value) and (value > 0 or (value == 0 and not above)):
@@ -45,7 +45,7 @@ def explain_misfit(value: object, *, above: bool = False) -> str:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether `value` is a whole number of at most 2^53 either way; true and false are none."""
+    """Whether `value` is a whole number from -2^53 to 2^53; booleans are not."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         return False
     return -MOST <= int(value) <= MOST
@@ -57,19 +57,19 @@ def is_names(value: object) -> TypeGuard[list[str] | tuple[str, ...]]:
 
 
 def check_type(name: str, value: object, kinds: type | UnionType, needed: str) -> list[str]:
-    """The reason why an argument is of the wrong type; none where it is one of `kinds`.
+    """Return the reason why an argument has the wrong type; empty if it is one of `kinds`.
 
-    needed: the values that are allowed, in words.
+    needed: the allowed values, in words.
     """
     return [] if isinstance(value, kinds) else [f"{name} is {quote(value)}; {needed} is needed"]
 
 
 def quote(value: object) -> str:
-    """`value` in at most 60 characters."""
+    """Return `value` in at most 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a huge number"
     try:
         text = repr(value)
-    except ValueError:  # a huge number within
+    except ValueError:  # the value contains a huge number
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:56] + " ..."

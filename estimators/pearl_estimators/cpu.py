@@ -1,4 +1,4 @@
-"""Estimates of CPUs: calibrated on this host, else by roofline; fused kernels by their parts."""
+"""Estimates of CPUs: calibrated on this host, else by roofline; fused kernels from their parts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pearl_devices import Device, Kernel, offers
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import acts, kind_of, repeats
-from pearl_devices.kernels.evaluation import played
-from pearl_estimators.cpu_datasheet import cpu_datasheet, more_threads
+from pearl_devices.kernels.evaluation import evaluation_parts
+from pearl_estimators.cpu_datasheet import cpu_datasheet, scale_threads
 from pearl_estimators.estimates import Estimate
 
 if TYPE_CHECKING:
@@ -20,18 +20,19 @@ UNTIMED = "not timed on this host yet"
 
 
 TIMED = ("calibrated", "measured")
-"""Rungs of estimates that rest on timings of this host."""
+"""Estimate levels that rest on timings of this host."""
 
 UNTIMED_RUNGS = ("probed", "datasheet")
-"""Rungs of kernels that nobody timed on the device."""
+"""Estimate levels of kernels that were not timed on the device."""
 
 
 def estimate_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The best rung for a kernel on a CPU.
+    """Return the best available estimate of a kernel on a CPU.
 
-    Kernels of this host are calibrated: timed on first use, which takes about half a minute. Those
-    that could not be timed, and CPUs of a data sheet, have the datasheet rung. Both are corrected
-    by what runs on this host took. A fused kernel is no slower than its parts one by one.
+    Kernels of this host are calibrated: they are timed on first use, which takes about half a
+    minute. Kernels that could not be timed, and CPUs known by a data sheet, have the datasheet
+    level. Both are corrected by finished runs on this host. A fused kernel is no slower than its
+    parts one by one.
     """
     found = estimate_without_feedback(kernel, device, variant, width)
     if not device.real:
@@ -47,8 +48,7 @@ def estimate_cpu(kernel: Kernel, device: Device, variant: str, width: int) -> Es
 
 
 def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[KernelShare, ...]:
-    """What a call consists of, down to kernels that consist of nothing else, with their shares of
-    its time."""
+    """Return the innermost kernels of a call, each with its share of the call's time."""
     from pearl_estimators.host.linear_fit import family
     from pearl_estimators.host.run_corrections import KernelShare
 
@@ -64,36 +64,35 @@ def parts(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[Ker
 def split_into_leaves(
     kernel: Kernel, device: Device, variant: str, width: int, firings: float = 1.0
 ) -> Iterator[tuple[Kernel, str, int, float]]:
-    """The kernels that a call consists of, down to those that consist of nothing else: each with
-    its variant, width and firings."""
-    cut = _cut(kernel)
+    """Return the innermost kernels of a call, each with its variant, width and firings."""
+    cut = _parts_of(kernel)
     for inner, n in cut:
         yield from split_into_leaves(
-            inner, device, *_way(inner, device, variant, width), firings * n
+            inner, device, *_choose_way(inner, device, variant, width), firings * n
         )
     if not cut:
         yield kernel, variant, width, firings
 
 
-def _cut(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
-    """The parts of a fused kernel and the firings of each; none of another."""
+def _parts_of(kernel: Kernel) -> tuple[tuple[Kernel, int], ...]:
+    """The parts of a fused kernel and the firings of each; empty for other kernels."""
     kind = kind_of(kernel)
     if kind.structure == "evaluation":
-        return played(kernel)
+        return evaluation_parts(kernel)
     return next(iter(kind.cuts(kernel)), ())
 
 
 def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """`estimate_cpu` without what runs have taught."""
+    """Return `estimate_cpu` without the corrections from finished runs."""
     kind = kind_of(kernel)
     same = kind.like(kernel) if kind.like else kernel
     if same != kernel:
         alike = estimate_cpu(same, device, variant, width)
         return replace(alike, source=f"as {same.kind}: {alike.source}")
-    if kind.structure == "evaluation":  # how long its episodes are is the policy's
-        return _together(kernel, played(kernel), device, variant, width)
-    alone = _alone(kernel, device, variant, width)
-    found = [_together(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
+    if kind.structure == "evaluation":  # the policy determines how long its episodes are
+        return _estimate_fused(kernel, evaluation_parts(kernel), device, variant, width)
+    alone = _estimate_alone(kernel, device, variant, width)
+    found = [_estimate_fused(kernel, cut, device, variant, width) for cut in kind.cuts(kernel)]
     if not found:
         return alone
     together = min(found, key=lambda e: e.latency_s)
@@ -103,20 +102,20 @@ def estimate_without_feedback(kernel: Kernel, device: Device, variant: str, widt
         alone = _with_environments(alone, kernel, device, variant, width)
     better = guessed and together.rung not in UNTIMED_RUNGS
     if not guessed and together.rung in UNTIMED_RUNGS:
-        return alone  # it was timed, and parts were not
+        return alone  # the call was timed, and parts were not
     if better or together.latency_s < alone.latency_s:
         return together
     if not guessed:
         return alone
-    by = alone.latency_s / together.latency_s  # the doubt about a call is that about its parts
+    by = alone.latency_s / together.latency_s  # the call has the relative band of its parts
     return replace(alone, low_s=by * together.low_s, high_s=by * together.high_s)
 
 
 def _with_environments(
     guess: Estimate, kernel: Kernel, device: Device, variant: str, width: int
 ) -> Estimate:
-    """The data sheet's estimate of a call plus the time of the environments that it steps, which
-    the counts of the call leave out."""
+    """The datasheet estimate of a call plus the time of the environments that it steps, which the
+    counts of the call omit."""
     steps = [
         (n, estimate_without_feedback(k, device, v, w))
         for k, v, w, n in split_into_leaves(kernel, device, variant, width)
@@ -131,7 +130,7 @@ def _with_environments(
     )
 
 
-def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
     if device.real:
         from pearl_estimators.host.benchmark_kernels import timed_variant
         from pearl_estimators.host.calibration import estimate_from
@@ -144,7 +143,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
             return estimate_from(fitted, known, kernel, variant, host)
         if way != variant and (few := known.find(kernel, way)):
             told = estimate_from(few, known, kernel, way, host)
-            return more_threads(told, kernel, device, way, variant)
+            return scale_threads(told, kernel, device, way, variant)
         if is_untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
             return replace(guess, source=f"{guess.source}; {UNTIMED}")
@@ -159,7 +158,7 @@ def _alone(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate
 
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
-    """An environment outside the calibration: timed, or the roofline with the reason why not."""
+    """An environment outside the calibration: its timing, or the roofline and why it has none."""
     from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.user_code_timing import time_user_env
 
@@ -170,12 +169,12 @@ def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
         return replace(guess, source=f"{guess.source}; it could not be timed: {error}")
 
 
-# Measured by this project, EPYC, 2026: an empty compiled call from Python, and each array it takes.
+# Measured by this project, EPYC, 2026: an empty compiled call from Python, and each argument array.
 CALL_S, ARRAY_S = 0.06e-6, 0.05e-6
-CALL_SHARE = 0.9  # most that calling from Python may be of a part's time, assumed
+CALL_SHARE = 0.9  # largest share of a part's time that its call from Python takes, assumed
 
 
-def _together(
+def _estimate_fused(
     kernel: Kernel,
     cut: tuple[tuple[Kernel, int], ...],
     device: Device,
@@ -184,9 +183,8 @@ def _together(
 ) -> Estimate:
     """A fused kernel as the sum of its parts, less the calls from Python that it saves.
 
-    One call does the work of all parts; many whole iterations are one call too, and the episodes of
-    an evaluation where it is native. The band is the sum
-    of the parts' bands.
+    One call does the work of all parts. Many whole iterations are one call too, as are the episodes
+    of a native evaluation. The band is the sum of the parts' bands.
     """
     found = [(p, n, _part(p, device, variant, width)) for p, n in cut]
     calls = [n * (CALL_S + ARRAY_S * len(specs(p))) for p, n, _ in found]
@@ -207,12 +205,12 @@ def _together(
 
 
 def _part(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    return estimate_without_feedback(kernel, device, *_way(kernel, device, variant, width))
+    return estimate_without_feedback(kernel, device, *_choose_way(kernel, device, variant, width))
 
 
-def _way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:
-    """Variant and width of a part of a fused kernel: on one core where it has no variant for
-    several, and of a variant that is only another part's in its first."""
+def _choose_way(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[str, int]:
+    """Variant and width of a part of a fused kernel. A part without a multi-core variant runs on
+    one core, and a part that lacks the variant runs in its first one."""
     offered = dict(offers(kernel, device))
     if variant not in offered:
         variant = variant.removesuffix("-pair")

@@ -1,15 +1,14 @@
-"""The datasheet rung of a CPU that nobody timed: what a kernel counts, at the costs of another CPU.
+"""The datasheet level of a CPU that was not timed: counts of a kernel at the costs of another CPU.
 
-A roofline at the peak is three to ten times too fast for small networks, which are calls and
-products of a few tiles. So a kernel is counted as for a calibration (`host.features`), each count
-costs what it cost on one CPU that was calibrated, REFERENCE, and is scaled to the other: vector
-arithmetic by the peak of a core, waits for memory not at all, everything else by the clock. Peak
-and clock are those of a lone busy core: its boost; of a hybrid CPU, of a performance core. No
-estimate by a data sheet is below what arithmetic takes at that peak, or at the bandwidth of memory
-the bytes that no cache holds. Terms
-of one kernel kind alone are put together with those of all others: a cost is worth something
-elsewhere only if several kinds agree on it. What misses a cache is counted anew, by the caches of
-the device's data sheet.
+A roofline at the peak is three to ten times too fast for small networks, which consist of calls and
+products of a few tiles. So a kernel is counted as for a calibration (`host.features`). Each count
+costs what it cost on one calibrated CPU, REFERENCE, scaled to the other CPU: vector arithmetic by
+the peak of a core, waits for memory not at all, everything else by the clock. Peak and clock are
+those of a single busy core at boost; of a hybrid CPU, of a performance core. No datasheet estimate
+is below the time of its arithmetic at that peak, or of its bytes outside all caches at the memory
+bandwidth. Terms of one kernel kind are merged with those of all others, because a cost only holds
+elsewhere if several kinds agree on it. Cache misses are counted for the caches of the device's data
+sheet.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from types import MappingProxyType
 from pearl_devices import Device, Kernel, torch_threads
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import parameters
-from pearl_devices.kernels.replay import prioritised, row_bytes
+from pearl_devices.kernels.replay import is_prioritised, row_bytes
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.host.features import ASSUMED_CACHES, OVERHEAD, terms
 from pearl_estimators.host.probe import REFERENCE as REFERENCE_PROBE
-from pearl_estimators.host.probe import CpuProbe, stored_probe
+from pearl_estimators.host.probe import CpuProbe, load_probe
 from pearl_estimators.roofline import Band, cpu_roofline
 
 REFERENCE = "AMD EPYC with AVX-512, one core of a virtual machine, 2026-11-22"
 CORE_FLOPS_PER_S, CLOCK_HZ = 232.6e9, 3.634e9
-"""Of its core at boost, as `pearl_devices.discover` tells them: its products ran at 228 to 233
-GFLOP/s (docs/estimators.md), 64 flop a cycle, beside a base clock of 2.596 GHz."""
+"""Figures of its core at boost, as `pearl_devices.discover` reads them: its products ran at 228 to
+233 GFLOP/s (docs/estimators.md), 64 flops a cycle; its base clock is 2.596 GHz."""
 
 NATIVE: Mapping[str, float] = MappingProxyType(
     {
@@ -79,8 +78,8 @@ TORCH: Mapping[str, float] = MappingProxyType(
         "bytes_beyond_2": 0.01094e-9,
     }
 )
-"""First word of a term → seconds of one on REFERENCE: least squares of relative errors over the
-points of a calibration, 349 of native kernels and 162 of torch's."""
+"""First word of a term → seconds of one such term on REFERENCE: least squares of relative errors
+over the points of a calibration, 349 of native kernels and 162 of torch's."""
 
 TOGETHER = MappingProxyType(
     {
@@ -96,49 +95,50 @@ TOGETHER = MappingProxyType(
         "elements_back": "elements",
     }
 )
-"""First word of a term of the calibrated model → the term it is one of here."""
+"""First word of a term of the calibrated model → its term here."""
 
 VECTOR = ("cycles", "dot_cycles", "flops", "learned", "tanh", "elements")
 """Terms that a wider vector makes faster."""
 
 TORCH_FLOPS_PER_CYCLE = 32.0
-"""That torch uses of a core's: held to AVX2 its products were as fast on REFERENCE as without, 92
-to 98 GFLOP/s (docs/estimators.md). Of Intel's cores with AVX-512 it is assumed."""
+"""Widest vectors that torch uses: limited to AVX2, its products were as fast on REFERENCE as
+without the limit, 92 to 98 GFLOP/s (docs/estimators.md). For Intel's cores with AVX-512 it is
+assumed."""
 
 RATES = ("64", "256")
-"""Sides of the products by whose rates a probe scales vector arithmetic."""
+"""Sides of the products whose probed rates scale vector arithmetic."""
 
 SHARED = (*VECTOR, "numbers", "rows")
-"""Terms of torch that its threads share out; of memory, what lies beyond a cache is shared too."""
+"""Terms of torch that its threads divide; of memory, accesses beyond a cache are divided too."""
 
 DOUBLED, JOIN_S = 0.8, 5e-6
-"""Of several threads of torch: the share of a thread's speed that each doubling leaves, and the
-seconds that each doubling adds to an operation, to start and to join them. Of two threads they are
-fitted to 48 gradient steps on the host of REFERENCE (2026-11-23), of more assumed; the band is
-wider by the root of TORCH_BAND for each doubling."""
+"""For several threads of torch: the share of a thread's speed that remains at each doubling, and
+the seconds that each doubling adds to an operation for starting and joining. For two threads they
+are fitted to 48 gradient steps on the host of REFERENCE (2026-11-23); for more they are assumed.
+The band is wider by the root of TORCH_BAND for each doubling."""
 
 COUNTED = ("network", "gradient", "fused", "advantages", "sample", "prioritise", "copy")
-"""Structures of kernels whose costs agree; of others a roofline is nearer."""
+"""Structures of kernels whose costs agree; for others a roofline is closer."""
 
 NATIVE_BAND, TORCH_BAND = Band(2.2, 2.2), Band(1.5, 1.5)
-"""Nine in ten kernels of a family that is left out of the fit are within these, on REFERENCE
+"""Encloses nine in ten kernels of a family that is left out of the fit, on REFERENCE
 (`python -m benchmarks.estimators sheet`)."""
 
 TORCH_BAND_ELSEWHERE = Band(1.7, 2.1)
-"""Of CPUs whose core is unlike: nine in ten of torch's kernels are within it where the host
-of REFERENCE is held to AVX2, its only stand-in for another CPU; others may be further off."""
+"""For CPUs whose core differs: it encloses nine in ten of torch's kernels when the host of
+REFERENCE is limited to AVX2, the only stand-in for another CPU. Other CPUs may be further off."""
 ALIKE = 1.5
-"""Cores within this factor of flops a cycle are alike (assumed)."""
+"""Cores whose flops per cycle are within this factor count as alike (assumed)."""
 
 DISPATCH_ELSEWHERE = 1.5
-"""What torch takes to start an operator on a core unlike REFERENCE's, over REFERENCE at its clock.
-A gradient step of DQN 64 wide took 2.17 times its estimate on a Zen 3 whose cores others kept busy;
-load alone cost REFERENCE's own kind of host a factor of 1.4 (2026-11-25)."""
+"""Seconds to start a torch operator on a core unlike REFERENCE's, over REFERENCE at its clock. A
+gradient step of DQN 64 wide took 2.17 times its estimate on a Zen 3 whose cores were busy; load
+alone cost REFERENCE's kind of host a factor of 1.4 (2026-11-25)."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds of one firing by what they are spent on.
+    """Seconds of one firing by cause.
 
     overhead_s, compute_s, memory_s: seconds of starting, of arithmetic and of memory.
     """
@@ -148,16 +148,16 @@ class Parts:
     memory_s: float
 
 
-def counted(kernel: Kernel) -> bool:
-    """Whether a kernel has such counts, and no network of the user's own."""
+def has_counts(kernel: Kernel) -> bool:
+    """Return whether a kernel has such counts, and no user-defined network."""
     kind = kind_of(kernel)
     plain = not (kernel.modules or kernel.dims.get("stack") or kind.assumed)
-    inserts = kind.structure == "insert" and prioritised(kernel)
+    inserts = kind.structure == "insert" and is_prioritised(kernel)
     return plain and (inserts or kind.structure in COUNTED)
 
 
 def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
-    """Term → number, the same whatever machine asks."""
+    """Return term → count, the same on every machine."""
     found: dict[str, float] = {}
 
     def add(name: str, number: float) -> None:
@@ -165,7 +165,7 @@ def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
 
     for name, number in terms(kernel, variant).items():
         word = name.partition(" ")[0]
-        if not word.startswith(("miss", "far", "between")):  # by the caches of this machine
+        if not word.startswith(("miss", "far", "between")):  # those use this machine's caches
             add(TOGETHER.get(word, word), number)
     if variant.endswith("-pair"):
         add("step_on_two", kernel.dim("steps"))
@@ -175,7 +175,7 @@ def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
         ring = float(kernel.dim("capacity") * row_bytes(kernel)) if "obs" in kernel.dims else 0.0
         add("draws_beyond_2", draws * _beyond(ring, second))
         add("draws_beyond_3", draws * _beyond(ring, third))
-        if prioritised(kernel):
+        if is_prioritised(kernel):
             leaves = 4.0 * kernel.dim("capacity")
             add("leaves_beyond_1", draws * _beyond(leaves, first))
             add("leaves_beyond_2", draws * _beyond(leaves, second))
@@ -188,16 +188,16 @@ def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
 
 
 def _beyond(size: float, cache: float) -> float:
-    """Share of random accesses to so many bytes that a cache does not hold."""
+    """Share of random accesses to `size` bytes that a cache does not hold."""
     return max(0.0, 1.0 - cache / size) if size > 0 else 0.0
 
 
 def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None = None) -> Parts:
-    """What one firing takes on one core of a device, on several where the variant has several.
+    """Return the seconds of one firing, on as many cores as the variant takes.
 
-    probe: of its host, by which kernels of torch are scaled: products by its rates, operators by
-        what they took, waits for memory by its rate. Of native kernels the vector arithmetic is, by
-        the rate of a native product.
+    probe: of the device's host. For torch it scales products by its rates, operators by their times
+        and waits for memory by its rate; for native kernels vector arithmetic, by the rate of a
+        native product.
     """
     threads = torch_threads.threads_of(variant)
     shared, joined_s = _several(threads)
@@ -238,7 +238,7 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
 
 
 def rate(device: Device, cores: float) -> float:
-    """Peak flop/s of so many cores: of a hybrid CPU the performance cores first."""
+    """Return peak flop/s of `cores` cores; a hybrid CPU uses its performance cores first."""
     first = device.figures.get("performance_cores", float(device.width))
     share = device.figures.get("efficient_share", 1.0)
 
@@ -249,8 +249,8 @@ def rate(device: Device, cores: float) -> float:
 
 
 def least_s(kernel: Kernel, device: Device, cores: float) -> float:
-    """Seconds that no firing can be below: its arithmetic at the peak of so many cores, the bytes
-    that its largest cache does not hold at the bandwidth of memory."""
+    """Return a lower bound of a firing in seconds: its arithmetic at the peak of the cores, and its
+    bytes outside the largest cache at the bandwidth of memory."""
     held = max(device.figures.get(n, size) for n, size in ASSUMED_CACHES.items())
     moved = max(0.0, kernel.bytes_in + kernel.bytes_out - held)
     return max(kernel.flops / rate(device, cores), moved / device.memory_bytes_per_s)
@@ -263,13 +263,13 @@ def _band(device: Device, variant: str) -> Band:
 
 
 def _alike(device: Device) -> bool:
-    """Whether a core does about as many flops a cycle as REFERENCE's: a sign of its generation."""
+    """Whether a core's flops per cycle are near REFERENCE's, a sign of its generation."""
     per_cycle = rate(device, 1) / device.figures.get("clock_hz", CLOCK_HZ)
     return 1 / ALIKE <= per_cycle * CLOCK_HZ / CORE_FLOPS_PER_S <= ALIKE
 
 
 def _by_vector(device: Device, torch: bool) -> float:
-    """By which vector arithmetic takes longer than on REFERENCE."""
+    """The factor by which vector arithmetic takes longer than on REFERENCE."""
     core = rate(device, 1)
     if not torch:
         return CORE_FLOPS_PER_S / core
@@ -277,11 +277,11 @@ def _by_vector(device: Device, torch: bool) -> float:
     return TORCH_FLOPS_PER_CYCLE * CLOCK_HZ / min(core, most)
 
 
-def more_threads(
+def scale_threads(
     few: Estimate, kernel: Kernel, device: Device, variant: str, wider: str
 ) -> Estimate:
-    """A kernel by more threads of torch than were timed: as much faster than `few`, its estimate in
-    `variant`, as these costs say."""
+    """Estimate a kernel with more threads of torch than were timed: `few`, the estimate in
+    `variant`, times the ratio of these costs."""
     by = _whole_s(kernel, device, wider) / _whole_s(kernel, device, variant)
     threads = torch_threads.threads_of(wider)
     doubt = _doubt(threads / torch_threads.threads_of(variant))
@@ -303,28 +303,28 @@ def _whole_s(kernel: Kernel, device: Device, variant: str) -> float:
 
 
 def _several(threads: int) -> tuple[float, float]:
-    """By which so many threads of torch are faster than one, and the seconds that each operation
-    takes to start and to join them."""
+    """The speed of so many threads of torch over one, and the seconds that each operation adds for
+    starting and joining them."""
     doublings = math.log2(threads)
     return threads * DOUBLED**doublings, doublings * JOIN_S
 
 
 def _doubt(times: float) -> float:
-    """By which a band is wider of so many times as many threads."""
+    """The factor by which a band is wider for `times` times as many threads."""
     return float(TORCH_BAND.above ** (0.5 * math.log2(times)))
 
 
 def cpu_datasheet(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The datasheet rung of a CPU, or the probed one where it is here and probed: by counts; of
-    kernels without such counts a roofline."""
+    """Return the datasheet estimate of a CPU, or the probed one if this host is probed: by counts,
+    or by a roofline for kernels without counts."""
     threads = torch_threads.threads_of(variant)
     doubt = _doubt(threads)
-    if not counted(kernel):
+    if not has_counts(kernel):
         shared, joined_s = _several(threads)
         flops_per_s = rate(device, width) * shared / threads
         found = cpu_roofline(kernel, device, variant, flops_per_s, joined_s)
         return replace(found, low_s=found.low_s / doubt, high_s=found.high_s * doubt)
-    probe = stored_probe() if device.real and not device.host else None
+    probe = load_probe() if device.real and not device.host else None
     parts = seconds(kernel, device, variant, probe)
     bare_s = 0.0 if probe else least_s(kernel, device, width)
     latency_s = max(parts.overhead_s + parts.compute_s + parts.memory_s, bare_s)

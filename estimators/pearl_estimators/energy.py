@@ -1,10 +1,10 @@
-"""Energy of a window of time: counted by the hardware, else modelled, and labelled with its source.
+"""Energy of a time window: counted by the hardware, else modelled, and labelled with its source.
 
 NVML counts the millijoules of an NVIDIA GPU since its driver was loaded (Volta and newer). The
-number moves only about every 100 ms, and behind it an A100 or H100 samples a quarter of the time
-(arXiv 2312.02741), so a window of less than `Nvml.shortest_s` is modelled instead; time short
-kernels by repeating them for seconds. RAPL counts the microjoules of a CPU package (Linux,
-`/sys/class/powercap`), everything that runs on it included; reading it may need root.
+counter moves only about every 100 ms, and an A100 or H100 samples a quarter of the time (arXiv
+2312.02741). So a window shorter than `Nvml.shortest_s` is modelled; to time short kernels, repeat
+them for seconds. RAPL counts the microjoules of a CPU package (Linux, `/sys/class/powercap`) with
+everything that runs on it; reading it may need root.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, Protocol
 
 from pearl_devices import Device, backend, discover
 from pearl_devices.discover import visible_gpus
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 from pearl_estimators.power import energy_j
 
 POWERCAP = Path("/sys/class/powercap")
 NVML_REFRESH_S = 0.1  # arXiv 2312.02741, section 4; Nvidia documents none
 RAPL_REFRESH_S = 1e-3  # Intel software developer's manual, volume 3, section 15.10: about 1 ms
-REFRESHES = 20  # of a window at least: one more or less is then at most 5 %
-POLL_S = 60.0  # RAPL counts to 262 kJ (max_energy_range_uj); at 1 kW that takes four minutes
+REFRESHES = 20  # least counter updates in a window, so that one more or less is at most 5 %
+POLL_S = 60.0  # RAPL counts to 262 kJ (max_energy_range_uj), which takes four minutes at 1 kW
 
 
 class Counter(Protocol):
     """An energy counter of a device.
 
     source: its name in reports, such as rapl.
-    shortest_s: least length of a window, in seconds, that it measures well.
+    shortest_s: shortest window, in seconds, that it measures well.
     note: what the count includes.
     joules: joules counted since it was opened.
     """
@@ -46,9 +46,9 @@ class Counter(Protocol):
 
 
 class Rapl:
-    """The CPU packages of this machine, together.
+    """All CPU packages of this machine together.
 
-    `open` gives None, and why, where there are none or they may not be read.
+    `open` returns None and the reason if there are none or they cannot be read.
     """
 
     source = "rapl"
@@ -64,7 +64,7 @@ class Rapl:
     @classmethod
     def open(cls, root: Path = POWERCAP) -> tuple[Rapl | None, str]:
         zones: dict[Path, float] = {}
-        for zone in sorted(root.glob("intel-rapl:*")):  # AMD's packages bear the same name
+        for zone in sorted(root.glob("intel-rapl:*")):  # AMD's packages have the same name
             try:
                 if not (zone / "name").read_text(encoding="utf-8").startswith("package"):
                     continue
@@ -75,7 +75,8 @@ class Rapl:
         return (cls(zones), "") if zones else (None, f"no RAPL package in {root}")
 
     def joules(self) -> float:
-        """Counts on where a counter has started again at 0; ask at least every POLL_S seconds."""
+        """Return joules, also after a counter restarted at 0; call at least every POLL_S
+        seconds."""
         with self._lock:
             for zone, most in self._zones.items():
                 now = _microjoules(zone)
@@ -90,7 +91,7 @@ def _microjoules(zone: Path) -> float:
 
 
 class Nvml:
-    """One NVIDIA GPU. `open` gives None, and why, where it counts no energy."""
+    """One NVIDIA GPU. `open` returns None and the reason if the GPU counts no energy."""
 
     source = "nvml"
     shortest_s = REFRESHES * NVML_REFRESH_S
@@ -102,7 +103,7 @@ class Nvml:
 
     @classmethod
     def open(cls, place: int, nvml: Any) -> tuple[Nvml | None, str]:
-        """GPU number `place` of those this process may use. nvml: the module `pynvml`."""
+        """Open GPU number `place` of those this process may use. nvml: the module `pynvml`."""
         try:
             nvml.nvmlInit()
             visible = visible_gpus(nvml)
@@ -119,12 +120,12 @@ class Nvml:
 
 
 def rapl(place: int) -> tuple[Counter | None, str]:
-    """The counter of CPU devices: all packages of this machine, whichever device it is."""
+    """Return the counter of CPU devices: all packages of this machine, for every CPU device."""
     return Rapl.open(POWERCAP)
 
 
 def nvml(place: int) -> tuple[Counter | None, str]:
-    """The counter of GPU number `place` of those that this process may use."""
+    """Return the counter of GPU number `place` of those that this process may use."""
     return Nvml.open(place, discover.nvml())
 
 
@@ -139,7 +140,7 @@ class Energy:
     joules: energy over `seconds`.
     seconds: duration of the measurement.
     source: the counter, or MODELLED.
-    note: what the number includes, or why it is modelled.
+    note: what the number includes, or the reason why it is modelled.
     """
 
     device: str
@@ -152,10 +153,12 @@ class Energy:
 class EnergyMeter:
     """Joules of devices between entering a `with` block and `read`.
 
-    devices: with idle and active power for what has to be modelled. counters: device name → its
-    counter; absent: name → why there is none. A device without a counter, and a window that is too
-    short for its counter, are modelled: idle power all the time, and active minus idle power for
-    the share of its width that was busy.
+    devices: with idle and active power for the model.
+    counters: device name → its counter.
+    absent: device name → the reason why it has no counter.
+
+    A device without a counter, or with a window too short for its counter, is modelled: idle power
+    all the time, and active minus idle power for the busy share of its width.
     """
 
     def __init__(
@@ -176,7 +179,7 @@ class EnergyMeter:
 
     @classmethod
     def of(cls, devices: Iterable[Device]) -> EnergyMeter:
-        """A meter of the devices of this machine, each by the `COUNTER` of its kind."""
+        """Return a meter of devices of this machine, each with the `COUNTER` of its kind."""
         counters: dict[str, Counter] = {}
         absent: dict[str, str] = {}
         known = tuple(devices)
@@ -186,7 +189,7 @@ class EnergyMeter:
             opener = getattr(backend(device.kind), "COUNTER", None)
             if opener is not None:
                 place = sum(d.kind == device.kind for d in known[:i])
-                opener = function(opener) if isinstance(opener, str) else opener
+                opener = import_function(opener) if isinstance(opener, str) else opener
                 found, why = opener(place)
             if found is None:
                 absent[device.name] = why
@@ -213,15 +216,15 @@ class EnergyMeter:
             self._poller.join()
 
     def _poll(self) -> None:
-        """Ask the counters before they start again at 0."""
+        """Read the counters before they restart at 0."""
         while not self._over.wait(POLL_S):
             for counter in self._counters.values():
                 counter.joules()
 
     def read(self, busy_s: Mapping[str, float]) -> tuple[Energy, ...]:
-        """Energy of every device since the block was entered.
+        """Return the energy of every device since the block was entered.
 
-        busy_s: device → seconds that its cores were busy, all added up; for the model.
+        busy_s: device → sum of the busy seconds of its cores, for the model.
         """
         seconds = self._clock() - self._start_s
         return tuple(self._of(device, seconds, busy_s) for device in self._devices)
@@ -239,6 +242,6 @@ class EnergyMeter:
 
 
 def total(parts: Iterable[Energy]) -> tuple[float, str]:
-    """Joules of all parts, and their sources, joined with +: `rapl`, `modelled+nvml`, …"""
+    """Return joules of all parts, and their sources joined with +: `rapl`, `modelled+nvml`, …"""
     known = tuple(parts)
     return sum(e.joules for e in known), "+".join(sorted({e.source for e in known}))

@@ -19,18 +19,18 @@ class Estimate:
     """Cost of one firing of a kernel.
 
     latency_s: start to result.
-    occupancy_s: time that the lane is taken (initiation interval), at most latency_s and by default
-        equal.
-    low_s, high_s: 90 % band of latency_s; by default exact.
+    occupancy_s: time that the lane is occupied (initiation interval), at most latency_s; default
+        latency_s.
+    low_s, high_s: 90 % band of latency_s; default exact.
     energy_j: dynamic energy (above idle).
     rung: origin of the number, best first measured, calibrated, closed_form, probed, datasheet;
-        `given` was written down by the user.
+        `given` means that the user gave it.
     bound_by: the limiting part.
     source: formula, file or datasheet.
-    parts: name → seconds of latency_s, where the estimate is a sum of named parts; else empty.
+    parts: name → seconds of latency_s, if the estimate is a sum of named parts; else empty.
 
     Raises:
-        ValueError: a number is out of range or a word unknown; the text names the field.
+        ValueError: a number is out of range or a word is unknown; the text names the field.
     """
 
     latency_s: float
@@ -63,5 +63,5 @@ class Estimate:
         if self.occupancy_s > self.latency_s:
             raise ValueError(
                 f"estimate: occupancy_s {self.occupancy_s} exceeds latency_s {self.latency_s}; "
-                "a lane cannot be taken longer than the result takes"
+                "a lane cannot be occupied longer than the result takes"
             )

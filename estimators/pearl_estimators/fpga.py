@@ -1,9 +1,9 @@
 """Times of the simulated FPGA: cycles of engines in Verilog, and of PEARL's released design.
 
-The cycles of a learner are those of its program (`pearl_devices.fpga.learner`), and those of the
-sum tree a form; both equal the simulation of the register-transfer code without tolerance. What no
-simulation gives is assumed: the clock, the doorbell, and that the DDR memory gives rows at its
-bandwidth. The band is the clock's: published float32 designs reach 152 to 340 MHz (FAQ, a
+The cycles of a learner are those of its program (`pearl_devices.fpga.learner`); the cycles of the
+sum tree are a closed form. Both equal the simulation of the register-transfer code exactly. Three
+figures that no simulation gives are assumed: the clock, the doorbell, and DDR memory at its full
+bandwidth. The band is that of the clock. Published float32 designs reach 152 to 340 MHz (FAQ, a
 Q-learning accelerator after place and route, github.com/ce-uos/faq-qlearning-accelerator; arrays on
 Stratix 10 "close to and above 300 MHz", highpermeshes.github.io, 2019), which is 0.8 to 1.5 times
 the time at 250 MHz. The other design, `released`, is in `fpga_released`.
@@ -15,31 +15,31 @@ from pearl_devices import Device, FigureError, Kernel
 from pearl_devices.fpga import is_released, learner_of
 from pearl_devices.fpga.resources import figure, released_tree_width
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.replay import prioritised, row_bytes, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, row_bytes, tree_depth
 from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
-BELOW, ABOVE = 0.2, 0.5  # of the clock, see above
-CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, hand on
-DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
+BELOW, ABOVE = 0.2, 0.5  # of the clock; see the module's text
+CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, pass it on
+DDR_LATENCY_S = 100e-9  # assumed if the platform gives no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
 
 
 def draw_cycles(depth: int, draws: int) -> int:
-    """Cycles from the first of so many draws, one a cycle, to the last leaf."""
+    """Return the cycles from the first of `draws` draws, one per cycle, to the last leaf."""
     return CYCLES_PER_LEVEL * depth + draws - 1
 
 
 def set_cycles(depth: int, sets: int) -> int:
-    """Cycles from the first of so many sets, one in three cycles, until the root has the last."""
+    """Return the cycles of `sets` sets, one in three cycles, until the root has the last."""
     return CYCLES_PER_LEVEL * (depth + sets - 1)
 
 
 def _learner_times(
     kernel: Kernel, device: Device, variant: str, width: int
 ) -> tuple[float, float, float]:
-    """Rows of the batch stream into the engine one a cycle, or as fast as the DDR memory gives
-    them; nothing else of the step hides them."""
+    """Batch rows stream into the engine one per cycle, or at the rate of the DDR memory; no other
+    work of the step overlaps with them."""
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
     engine = learner_of(kernel, device, variant, width)
     steps = kernel.dims.get("steps", 1)
@@ -54,7 +54,7 @@ def _learner_times(
 def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[float, float, float]:
     """(compute, memory, fixed) seconds of one firing, without the doorbell.
 
-    Compute and memory overlap; fixed is what neither hides: DDR latency and the depth of the tree.
+    Compute and memory overlap; fixed overlaps with neither: DDR latency and the depth of the tree.
     """
     clock, ddr = figure(device, "clock_hz"), device.memory_bytes_per_s
     latency = device.figures.get("ddr_latency_s", DDR_LATENCY_S)
@@ -68,11 +68,11 @@ def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[fl
     inserts = structure == "insert"
     requests = kernel.dim("envs") if inserts else kernel.dim("batch") * kernel.dim("steps")
     moved = 0.0
-    if structure != "prioritise":  # whole rows, each in bursts of its own
+    if structure != "prioritise":  # whole rows, each in its own bursts
         moved = requests * (-(-row_bytes(kernel) // DDR_BURST_BYTES) * DDR_BURST_BYTES)
-    if structure == "sample":  # reward and flags of the rows that an n-step return spans
+    if structure == "sample":  # reward and flags of the rows of an n-step return
         moved += requests * (kernel.dim("n_step") - 1) * DDR_BURST_BYTES
-    if not prioritised(kernel):
+    if not is_prioritised(kernel):
         return requests / clock, moved / ddr, latency
     draws = structure == "sample"
     depth = tree_depth(kernel)
@@ -82,15 +82,15 @@ def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[fl
 
 
 def _sample_bytes(kernel: Kernel) -> int:
-    """One sample of a batch: observations, reward, discount and weight in float32, action."""
+    """Bytes of one sample: observations, reward, discount and weight in float32, action."""
     return 4 * (2 * kernel.dim("obs") + 3) + (4 * kernel.dim("act") or 8)
 
 
 def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The rung closed_form. Latency = doorbell + fixed + max(compute, memory).
+    """Return the closed-form estimate. Latency = doorbell + fixed + max(compute, memory).
 
-    Occupancy = max(compute, memory): the next firing may enter while the doorbell of this one is
-    rung or its pipeline drains. `width` counts multiply-add units (DSP blocks).
+    Occupancy = max(compute, memory): the next firing may enter while this one's doorbell rings or
+    its pipeline drains. `width` counts multiply-add units (DSP blocks).
 
     Raises:
         FigureError: no engine has this variant and width, or a figure is missing.

@@ -1,13 +1,13 @@
-"""Closed forms of the FPGA design that PEARL's authors released, as they are in their artifact.
+"""Closed forms of the FPGA design that PEARL's authors released in their artifact.
 
 HeteroRL (github.com/CatherineMeng/HeteroRL, CC0, Zenodo 10.5281/zenodo.10982989),
 `SysConfig/FPGA_perfmodel.py`: `Learner_DSE` and `RM_perf`, the models by which their composer
 assigns tasks to an Agilex AGF 014 at 250 MHz.
 
-The learner is the one of a single dense network: it has no target network, optimiser, bias,
-pipeline fill or transfer. Kernels that learn several networks take one after another here, which
-the release does not have. So a learner that computes what the kernel computes takes rather longer.
-A write to the tree takes 2 cycles a level in all, however many writes there are.
+Their learner has a single dense network, without target network, optimiser, bias, pipeline fill or
+transfer. Here, kernels that learn several networks take one after another, which the release does
+not support. So a learner with all the kernel's work would probably take longer. A write to the
+tree takes 2 cycles per level in total, for any number of writes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import tree_depth
 
 WORDS, WORD_BYTES = 6, 4
-"""Words of 32 bits that a request moves between DDR memory and the tree."""
+"""32-bit words that a request moves between DDR memory and the tree."""
 
 
 def power_below(number: int) -> int:
-    """The largest power of two below a number; 1 where there is none."""
+    """Return the largest power of two below a number; 1 if there is none."""
     return 1 << max(0, (number - 1).bit_length() - 1) if number > 1 else 1
 
 
 def learner_cycles(widths: Sequence[int], batch: int, units: int) -> float:
-    """Cycles of one gradient step of a dense network with these widths.
+    """Return the cycles of one gradient step of a dense network with these widths.
 
-    Each layer has a unit for its forward pass, for the gradient of its input (but the first) and
-    for that of its weights. A unit has multiply-adds in proportion to its share of all work,
-    rounded down to a power of two, and no more than it has outputs a sample (forward), inputs a
-    sample (backward) or weights. Forward passes follow one another; from the last layer to the
-    second the two gradients are computed side by side; the gradient of the first layer's weights
-    comes last, in as many cycles as samples.
+    Each layer has units for its forward pass, the gradient of its input (except the first layer)
+    and the gradient of its weights. A unit has multiply-adds in proportion to its share of all
+    work, rounded down to a power of two, but at most its outputs per sample (forward), inputs per
+    sample (backward) or weights. Forward passes follow one another. From the last layer to the
+    second, both gradients run in parallel. The gradient of the first layer's weights comes last, in
+    one cycle per sample.
     """
     layers = list(pairwise(widths))
     work = [batch * a * b for a, b in layers]
@@ -53,19 +53,20 @@ def learner_cycles(widths: Sequence[int], batch: int, units: int) -> float:
 
 
 def sample_cycles(fanout: int, depth: int, requests: int) -> int:
-    """Cycles of so many draws from the tree."""
+    """Return the cycles of `requests` draws from the tree."""
     return 2 * fanout * (requests + depth)
 
 
 def write_cycles(depth: int) -> int:
-    """Cycles of inserting, or of writing priorities."""
+    """Return the cycles of inserting, or of writing priorities."""
     return 2 * depth
 
 
 def times(kernel: Kernel, width: int, clock_hz: float, ddr: float) -> tuple[float, float, float]:
-    """(compute, memory, fixed) seconds of one firing. ddr: bytes per second.
+    """Return (compute, memory, fixed) seconds of one firing. ddr: bytes per second.
 
-    The release adds the two; here the memory's part is fixed, so that nothing hides it.
+    The release adds compute and memory. Here the memory's time is `fixed`, so nothing overlaps with
+    it.
     """
     structure = kind_of(kernel).structure
     if structure == "gradient":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pearl_devices import Device, FigureError, Kernel, backend, estimator, failed, offers
+from pearl_devices import Device, FigureError, Kernel, backend, estimator, kind_failure, offers
 from pearl_devices.base import KernelKindError
 from pearl_devices.validation import check_type, quote
 from pearl_estimators import power
@@ -22,21 +22,22 @@ def estimate(
     width: int = 1,
     host: Device | None = None,
 ) -> Estimate:
-    """Time and energy of one firing of `kernel` on `width` units of `device`.
+    """Estimate time and energy of one firing of `kernel` on `width` units of `device`.
 
-    The best rung that the device's kind has: calibrated on a CPU of this host (measured on first
-    use, which takes about half a minute; kernels that cannot be timed in time have the next rung,
-    with a CalibrationWarning) and on a GPU whose model was timed (`pearl calibrate-gpu`), the
-    closed form on an FPGA, the given times of a null device, else the datasheet roofline.
+    The estimate has the best level that the device kind offers: calibrated on a CPU of this host
+    (measured on first use, which takes about half a minute; a kernel that cannot be timed has the
+    next level, with a CalibrationWarning) and on a GPU whose model was timed (`pearl
+    calibrate-gpu`), closed form on an FPGA, the given times of a null device, else the datasheet
+    roofline.
 
-    variant: None is the first that the backend offers. energy_j is modelled from the device's
-    power, unless the kind's own estimate gives it. host: the CPU that starts the kernels, where the
-    device is another; a GPU's operators start as fast as its core is.
+    variant: None for the first that the backend offers. energy_j is modelled from the device's
+    power, unless the kind's estimate gives it. host: the CPU that starts the kernels of another
+    device; its speed determines how fast a GPU's operators start.
 
     Raises:
         ValueError: the device does not offer the kernel or the variant, the width is outside
             1 … device.width, or the device lacks a figure; the text says what is allowed.
-        DeviceKindError: the kind's file is incomplete, or its estimate fails or is none.
+        DeviceKindError: the kind's file is incomplete, or its estimate fails or is invalid.
         CalibrationError: a stored calibration is damaged.
     """
     problems = check_type("estimate: kernel", kernel, Kernel, "a Kernel, as `kernel` makes it,")
@@ -60,48 +61,48 @@ def estimate(
             f"{device.width_unit}"
         )
     try:
-        cost = estimator(device.kind)(kernel, _beside(device, host), variant, width)
+        cost = estimator(device.kind)(kernel, _with_host_clock(device, host), variant, width)
     except (FigureError, KernelKindError, CalibrationError):
         raise
-    except Exception as error:  # a device kind's file is a program, and may raise anything
-        raise failed("ESTIMATE", kernel, device, error) from error
+    except Exception as error:  # a device kind's code may raise anything
+        raise kind_failure("ESTIMATE", kernel, device, error) from error
     if isinstance(cost, Estimate):
-        return _modelled(cost, kernel, device, width, variant)
-    found = _wrapped(cost, kernel, device)
-    return found if "energy_j" in cost else _modelled(found, kernel, device, width, variant)
+        return _add_energy(cost, kernel, device, width, variant)
+    found = _wrap(cost, kernel, device)
+    return found if "energy_j" in cost else _add_energy(found, kernel, device, width, variant)
 
 
-def _beside(device: Device, host: Device | None) -> Device:
-    """A device that its host launches kernels on, with the clock of that host."""
+def _with_host_clock(device: Device, host: Device | None) -> Device:
+    """A device whose kernels its host launches, with the clock of that host."""
     launched = getattr(backend(device.kind), "LAUNCHED_BY_HOST", False)
     if host is None or not launched or "clock_hz" not in host.figures:
         return device
     return replace(device, figures={"host_clock_hz": host.figures["clock_hz"], **device.figures})
 
 
-def _modelled(
+def _add_energy(
     found: Estimate, kernel: Kernel, device: Device, width: int, variant: str
 ) -> Estimate:
     return replace(
         found,
         energy_j=power.firing_energy_j(kernel, device, width, found.occupancy_s, variant),
-        source=f"{found.source}; {power.BY_WORK if power.by_work(device) else power.BY_WIDTH}",
+        source=f"{found.source}; {power.formula(device)}",
     )
 
 
-def _wrapped(cost: Any, kernel: Kernel, device: Device) -> Estimate:
-    """The Estimate of a `FiringCost`, checked."""
+def _wrap(cost: Any, kernel: Kernel, device: Device) -> Estimate:
+    """The checked Estimate of a `FiringCost`."""
     if not isinstance(cost, Mapping) or "latency_s" not in cost:
-        why = f"it returns {quote(cost)}; needed is a mapping with latency_s, in seconds"
-        raise failed("ESTIMATE", kernel, device, why)
+        why = f"it returns {quote(cost)}; it must be a mapping with latency_s, in seconds"
+        raise kind_failure("ESTIMATE", kernel, device, why)
     plain = {"rung": "closed_form", "source": f"own estimate of kind {device.kind}", **cost}
     try:
         found = Estimate(**plain)
     except (TypeError, ValueError) as error:
-        raise failed("ESTIMATE", kernel, device, error) from error
+        raise kind_failure("ESTIMATE", kernel, device, error) from error
     if not (found.latency_s > 0 or found.rung == "given"):
-        raise failed("ESTIMATE", kernel, device, "latency_s is 0; it must be above 0")
+        raise kind_failure("ESTIMATE", kernel, device, "latency_s is 0; it must be above 0")
     if not found.low_s <= found.latency_s <= found.high_s:
         why = f"latency_s {found.latency_s} is outside its band {found.low_s} to {found.high_s}"
-        raise failed("ESTIMATE", kernel, device, why)
+        raise kind_failure("ESTIMATE", kernel, device, why)
     return found

@@ -6,61 +6,68 @@ import math
 
 from pearl_devices import Device, Kernel, backend
 from pearl_estimators.gpu.queue import queue
-from pearl_estimators.roofline import way
+from pearl_estimators.roofline import base_variant
 
 SOURCE = "energy modelled"
-"""In the source of every estimate whose energy is this model's."""
+"""Text in the source of every estimate whose energy comes from this model."""
 
 BY_WIDTH = f"{SOURCE}: (active - waiting power) x share of width x occupancy"
 BY_WORK = f"{SOURCE}: (active - waiting power) x the larger of arithmetic and memory utilisation"
 
 BAND = 1.9
-"""Watts are within a factor of this of the model, up or down, in 90 % of cases: all eight published
-readings that no figure was taken from are, and five of them within 1.6, the band before
+"""In 90 % of cases, watts are within this factor of the model, up or down. All eight published
+readings that gave no figure are, and five of them within 1.6, the previous band
 (`python -m benchmarks.estimators power`)."""
 
 
-def by_work(device: Device) -> bool:
-    """Whether a kind's draw follows its work: a GPU that waits for launches draws little more than
-    one that waits for anything else."""
+def draws_by_work(device: Device) -> bool:
+    """Return whether a kind's power follows its work: a GPU that waits for launches draws little
+    more than an idle one."""
     return bool(getattr(backend(device.kind), "DRAWS_BY_WORK", False))
+
+
+def formula(device: Device) -> str:
+    """Return the text of the model that gives a device's energy."""
+    return BY_WORK if draws_by_work(device) else BY_WIDTH
 
 
 def firing_energy_j(
     kernel: Kernel, device: Device, width: int, occupancy_s: float, variant: str = ""
 ) -> float:
-    """Joules above waiting of one firing that takes `width` units of `device` for occupancy_s.
+    """Return joules above waiting of one firing that takes `width` units of `device` for
+    occupancy_s.
 
-    Modelled, never measured. A device that draws by its work is charged for the time that its
-    arithmetic or its memory traffic would take at the data sheet's rates, whichever is longer;
-    others, like CPUs, whose cores spin as hungrily as they compute, for the share of the width.
-    variant: of torch's, every operator's traffic counts; else the kernel's own arrays.
+    The energy is modelled, never measured. For a device whose power follows its work, the model
+    counts the time of its arithmetic or of its memory traffic at the data sheet's rates, whichever
+    is longer. For others, such as CPUs, whose cores draw as much when they spin, it counts the
+    share of the width.
+    variant: for torch's, every operator's traffic counts; else the kernel's own arrays.
     """
-    if not by_work(device):
+    if not draws_by_work(device):
         return dynamic_energy_j(device, width, occupancy_s)
     moved = kernel.bytes_in + kernel.bytes_out
-    if way(variant) in ("eager", "graph"):
+    if base_variant(variant) in ("eager", "graph"):
         moved = queue(kernel, device, width, alone=False).bytes
     work_s = max(kernel.flops / device.sustained_flops_per_s, moved / device.memory_bytes_per_s)
     return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)
 
 
 def dynamic_energy_j(device: Device, width: int, occupancy_s: float) -> float:
-    """Joules above waiting that `width` fully busy units of `device` draw in so many seconds."""
+    """Return joules above waiting that `width` fully busy units of `device` draw in occupancy_s."""
     share = width / device.width
     return (device.active_power_w - device.waiting_power_w) * share * occupancy_s
 
 
 def energy_j(device: Device, seconds: float, busy_s: float) -> float:
-    """Joules of the whole of `device` in `seconds` seconds, its units busy for busy_s of them, all
-    added up: waiting power throughout, and the linear model above it.
+    """Return joules of the whole of `device` in `seconds` seconds: waiting power throughout, and
+    the linear model above it. busy_s: sum of its units' busy seconds.
 
-    More than seconds · width busy cannot be; it counts as that.
+    More than seconds · width busy seconds count as that.
     """
     busy = min(busy_s, seconds * device.width)
     return device.waiting_power_w * seconds + dynamic_energy_j(device, 1, busy)
 
 
 def spread() -> float:
-    """Standard deviation of the logarithm of the factor whose 90 % band is BAND."""
+    """Return the standard deviation of the logarithm of the factor whose 90 % band is BAND."""
     return math.log(BAND) / 1.6449

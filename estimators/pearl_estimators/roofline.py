@@ -1,9 +1,9 @@
-"""Datasheet roofline: overhead + max(flops / rate, bytes / bandwidth), for devices nobody timed.
+"""Datasheet roofline, overhead + max(flops / rate, bytes / bandwidth), for devices without timings.
 
 Kernels of deep reinforcement learning stay below 1e8 flop, where the overhead of launches and calls
-decides: without it a datasheet roofline is 75-96 % off (dense layers below 1e8 flop on V100, A100
-and P100, timings published with NeuSight, ASPLOS 2025). With the right overhead 90 % of the same
-layers are predicted within 12 %, so the band here is doubt about the overhead.
+dominates. Without it a datasheet roofline is 75-96 % off (dense layers below 1e8 flop on V100, A100
+and P100, timings published with NeuSight, ASPLOS 2025). With the right overhead, 90 % of these
+layers are predicted within 12 %, so the band here is the uncertainty of the overhead.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 
 ROOFLINE = "roofline"
-"""First word of the source of every estimate by a roofline."""
+"""First word of the source of every roofline estimate."""
 
 # Measured by this project, EPYC, 2026: an empty compiled call with 40 arrays takes 1.9 us; an eager
-# torch operation 1 us without and 4 us with gradients; a draw from a tree over 100,000 rows, which
-# is 17 decisions, 137 ns.
+# torch operation takes 1 us without and 4 us with gradients; a draw from a tree over 100,000 rows,
+# which is 17 decisions, 137 ns.
 NATIVE_CALL_S = 2e-6
 TORCH_OP_S, TORCH_GRADIENT_OP_S = 1e-6, 4e-6
 SERIAL_STEP_S = 8e-9
@@ -35,8 +35,8 @@ SYNC_ENV_S = {
     "MountainCarContinuous-v0": (6.9e-6, 3e-6),
     "Acrobot-v1": (6.4e-6, 29e-6),
 }
-OWN_CALL_S = 50e-6  # a firing of a kind of one's own: some ten operations of numpy, assumed
-UNKNOWN_ENV_S = (7e-6, 60e-6)  # middle of 7 us (classic control) to 1 ms (Ant) an environment step
+OWN_CALL_S = 50e-6  # a firing of a user-defined kind: about ten operations of numpy, assumed
+UNKNOWN_ENV_S = (7e-6, 60e-6)  # middle of 7 us (classic control) to 1 ms (Ant) a step
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,23 @@ class Band:
     above: float
 
 
-KERNEL_BAND = Band(2.0, 3.0)  # assumed: what launches cost differs by host and library
+KERNEL_BAND = Band(2.0, 3.0)  # assumed: costs of launches differ by host and library
 ACCESS_BAND = Band(3.0, 3.0)  # assumed: caches decide
 KNOWN_ENV_BAND = Band(2.0, 3.0)  # the same program, another machine: assumed
 UNKNOWN_ENV_BAND = Band(8.0, 16.0)  # the spread of environments behind UNKNOWN_ENV_S
 
 
-def way(variant: str) -> str:
-    """What a variant is one of: `eager-bf16` runs as `eager`, and so does torch's own name."""
+def base_variant(variant: str) -> str:
+    """Return the base variant: `eager-bf16` runs as `eager`, and so does torch's own name."""
     found = variant.partition("-")[0]
     return "eager" if found == "torch" else found
 
 
 def launches(kernel: Kernel, variant: str) -> float:
-    """Operations that a firing starts one by one: of eager torch the kind's, of a variant in CUDA
-    its kernels, else one compiled call."""
+    """Return the operations that a firing starts one by one: the kind's for eager torch, launches
+    for a variant in CUDA, else one compiled call."""
     kind = kind_of(kernel)
-    if way(variant) == "eager":
+    if base_variant(variant) == "eager":
         return kind.operations(kernel)
     written = kind.cuda.get(variant)
     return written.launches(kernel) if written else 1.0
@@ -75,8 +75,8 @@ def launches(kernel: Kernel, variant: str) -> float:
 def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
     """Seconds that one firing on a CPU spends in starting its operations.
 
-    Nothing is launched there. An eager torch operation costs its bookkeeping; a compiled call costs
-    `Device.overhead_s`, or NATIVE_CALL_S where the platform gives 0.
+    No device is launched. An eager torch operation costs its bookkeeping; a compiled call costs
+    `Device.overhead_s`, or NATIVE_CALL_S if the platform gives 0.
     """
     if variant.startswith("torch"):
         gradients = kind_of(kernel).structure == "gradient"
@@ -92,7 +92,7 @@ def of_terms(
     source: str,
     waits: float = 0.0,
 ) -> Estimate:
-    """The datasheet rung whose overhead and waits add to the longer of compute and memory."""
+    """Return the datasheet estimate: overhead + waits + the longer of compute and memory."""
     latency = overhead + waits + max(compute, memory)
     bound: Bound = "compute" if compute >= memory + waits else "memory"
     if overhead >= max(compute, memory + waits):
@@ -126,10 +126,11 @@ def _env_step(kernel: Kernel, variant: str) -> Estimate:
 def cpu_roofline(
     kernel: Kernel, device: Device, variant: str, flops_per_s: float, joined_s: float = 0.0
 ) -> Estimate:
-    """The datasheet rung of a CPU: calls + max(flops / flops_per_s, bytes / bandwidth).
+    """Return the datasheet estimate of a CPU: calls + max(flops / flops_per_s, bytes / bandwidth).
 
-    Environments are not counted in flops; they cost a call and a time each. Replay on a CPU waits
-    for memory rather than moves it: each of its accesses adds SERIAL_STEP_S, which nothing hides.
+    Environments are not counted in flops; each costs a call and a time. Replay on a CPU waits for
+    memory rather than moves it: each of its accesses adds SERIAL_STEP_S, which overlaps with
+    nothing.
     flops_per_s: of the cores that the call takes; joined_s: added to each operation.
     """
     structure = kind_of(kernel).structure

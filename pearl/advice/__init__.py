@@ -1,8 +1,8 @@
 """`advise`: one page of verdicts about a spec, each with how sure it is.
 
-Every figure is of a plan that was solved; how sure a verdict is, is the share of draws from the
-bands of the estimates in which it holds (`pearl.planning.draws`). Questions for which no time was
-left are named.
+Every figure comes from a solved plan. The certainty of a verdict is the share of samples of the
+estimates' bands in which it holds (`pearl.planning.draws`). The page names questions for which the
+time ran out.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["advise", "case", "page"]
 class Advice:
     """The verdicts about a spec, in the order of the page.
 
-    plan: of the spec. draws, seed: how many draws verdicts are compared in, and their seed.
-    left_out: questions for which no time was left. seconds: spent.
-    settled: questions of which this spec and platform leave no choice; none where they were asked.
+    plan: of the spec. draws, seed: number of samples that compare plans, and their seed.
+    left_out: questions for which the time ran out. seconds: time spent.
+    settled: questions to which this spec and platform leave one answer; empty if the user asked.
     """
 
     plan: Plan
@@ -66,10 +66,11 @@ class Advice:
         return advice_page(self, written)
 
     def save(self, path: str | Path) -> None:
-        """Write the advice, whole or not at all, in the format of the suffix: .html, .json or .txt.
+        """Write the advice, completely or not at all, in the format of the suffix: .html, .json or
+        .txt.
 
         Raises:
-            SpecError: another suffix.
+            SpecError: the suffix is another one.
         """
         from pearl.report.html import page_html
         from pearl.report.report import today
@@ -89,7 +90,7 @@ class Advice:
         write_atomically(path, text.encode())
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object as `docs/contract.md` describes it."""
+        """Return a plain object as `docs/contract.md` describes it."""
         value: dict[str, Any] = plain(
             {
                 "schema": 1,
@@ -119,14 +120,16 @@ def advise(
     listener: Listener | None = None,
     words: Sequence[str] = (),
 ) -> Advice:
-    """What bounds a spec and what would help: limits, devices, replay, sizes, power, measurements.
+    """Find what bounds a spec and what would help: limits, devices, replay, sizes, power,
+    measurements.
 
-    add: devices of the catalogue to be bought in thought; on a platform of its host alone a GPU.
-    time_limit_s: for all questions after the plan itself. seed: of the draws.
+    add: devices of the catalogue whose purchase is evaluated; default a GPU if the platform has
+        only its host.
+    time_limit_s: for all questions after the plan itself. seed: of the samples.
     about: only these questions, of bound, limits, devices, buy, replay, environments, power, sure,
-        sizes, actors, learners; by default all.
-    listener: told of each question. words: the spec as commands name it; by default its path or
-        name.
+        sizes, actors, learners; default all.
+    listener: called before and after each question. words: the spec as commands name it; default
+        its path or name.
 
     Raises:
         SpecError: the spec, a device or a number is wrong.
@@ -175,7 +178,7 @@ def advise(
         verdicts = tuple(v.marked(simulated) for v in ask(question_case)) if left > LEAST_S else ()
         if question_case.left_s <= LEAST_S and not verdicts:
             left_out.append(question)
-        if not about:  # an answer that leaves no choice is for users who ask for it
+        if not about:  # without a choice, the answer is only for users who ask
             if any(not v.decides for v in verdicts):
                 settled.append(question)
             verdicts = tuple(v for v in verdicts if v.decides)
@@ -192,7 +195,7 @@ Answers = Callable[[Case], Iterator[Finding]]
 
 
 def _questions(add: Sequence[str]) -> dict[str, Answers]:
-    """The questions by their names, in the order in which users have them."""
+    """The questions by their names, in order."""
     return {
         "bound": limits_cost.what_bounds,
         "limits": limits_cost.what_limits_cost,

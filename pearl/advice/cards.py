@@ -1,4 +1,4 @@
-"""Verdicts as cards: a question, its answer in a few words, and how sure it is."""
+"""Verdicts as cards: a question, its answer in a few words, and its certainty."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pearl.report.figures.front import sureness, tried_numbers
 from pearl.report.lead import percent, the_device
 
 LONGEST = 58
-"""Letters of a verdict at most; a longer first clause is part of the reason."""
+"""Most letters of a verdict; a longer first clause is part of the reason."""
 
 SAME = "It does not matter"
 
 
-def named(text: str, plan: Plan) -> str:
-    """A text in which the devices of the plan's platform have the names that people write."""
+def name_devices(text: str, plan: Plan) -> str:
+    """Return a text with the display names of the devices of the plan's platform."""
     platform = plan.problem.costs.platform.devices if plan.problem is not None else ()
     for d in platform:
         name = the_device(plan, d.name)
@@ -32,7 +32,7 @@ def named(text: str, plan: Plan) -> str:
 
 
 def card(finding: Finding, draws: int, rate: float) -> Card:
-    """A verdict as a card. rate: of the plan, to find its number among those that were tried."""
+    """Return a verdict as a card. rate: of the plan, to find its number among the tried ones."""
     verdict, reason = _slack(finding.answer) or _split(finding.answer)
     numbers = finding.numbers
     choice = numbers.get("choice")
@@ -85,16 +85,17 @@ def _split(answer: str) -> tuple[str, str]:
 
 
 def _now(finding: Finding, rate: float) -> str | None:
-    """The number that others are tried around: the one with the rate of the plan."""
+    """The number around which others are tried: the one with the rate of the plan."""
     by_size = finding.numbers.get("by_size", {})
     return next((n for n, r in by_size.items() if abs(r / rate - 1) < 1e-6), None)
 
 
 def sections(findings: Sequence[Finding], draws: int, plan: Plan) -> tuple[Section, ...]:
-    """What matters, what does not, how sure the plan is, what to measure next, and power."""
+    """Return sections: what matters, what does not, certainty, what to measure next, and power."""
     rate = number(plan)
     findings = [
-        replace(f, question=named(f.question, plan), answer=named(f.answer, plan)) for f in findings
+        replace(f, question=name_devices(f.question, plan), answer=name_devices(f.answer, plan))
+        for f in findings
     ]
     kinds: dict[str, list[Finding]] = {}
     for f in findings:

@@ -1,4 +1,4 @@
-"""What every question of `advise` has: the spec, its plan, draws, and the time there is."""
+"""The common input of every question of `advise`: the spec, its plan, samples, and a deadline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pearl.spec.system import System
 from pearl_devices.kernels import kind_of
 
 SOLVE_S = 2.0
-"""Seconds that one plan takes at most; what is best by then counts, and is said to be unproved."""
+"""Most seconds of one plan; the best plan by then counts, and is called unproved."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Finding:
     """An answer.
 
     question, answer: in words. command: shows more.
-    share: of the draws in which the answer holds; None where nothing is compared.
-    numbers: what the answer says in figures, SI units.
-    decides: the answer leaves a choice; without one the page shows it only if it was asked for.
+    share: of the samples in which the answer holds; None if nothing is compared.
+    numbers: the figures of the answer, SI units.
+    decides: the answer leaves a choice; else the page shows it only if the user asked.
     """
 
     question: str
@@ -46,18 +46,18 @@ class Finding:
     decides: bool = True
 
     def marked(self, simulated: Collection[str]) -> Finding:
-        """The same, saying `simulated` of each of these devices."""
+        """Return the same answer with "simulated" at each of these devices."""
         question, answer = marked(self.question, simulated), marked(self.answer, simulated)
         return replace(self, question=question, answer=answer)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object as `docs/contract.md` describes it."""
+        """Return a plain object as `docs/contract.md` describes it."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "decides"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A spec and its plan, whose problem it holds.
+    """A spec and its plan, which has the problem.
 
     spec: as a command names it, with the keys that are set. deadline: `time.monotonic()` seconds.
     """
@@ -75,7 +75,7 @@ class Case:
 
     @cached_property
     def interchangeable(self) -> tuple[tuple[str, ...], ...]:
-        """The devices that can be exchanged, in each set those first that the plan uses."""
+        """The sets of interchangeable devices; in each set, devices in use come first."""
         return interchangeable_devices(self.problem, self.plan)
 
     @property
@@ -83,33 +83,34 @@ class Case:
         return self.deadline - time.monotonic()
 
     def command(self, name: str, *more: str, sets: Mapping[str, object] | None = None) -> str:
-        """A command line about this spec, each key set once."""
+        """Return a command line about this spec, each key set once."""
         keys = [f"{key}={_yaml_text(value)}" for key, value in (sets or {}).items()]
         spec = [word for word in self.spec if word.partition("=")[0] not in (sets or {})]
         words = [name, *map(shlex.quote, (*spec, *keys)), *more]
         return " ".join(("pearl", *words))
 
     def plan_with(self, sets: Mapping[str, object]) -> Plan | None:
-        """The plan of the spec with other values of these keys; None where the spec allows none."""
+        """Return the plan of the spec with other values of these keys; None if the spec allows
+        none."""
         try:
             other = load(self.system.raw, set=dict(sets))
-        except SpecError:  # a size that the spec's own rules forbid
+        except SpecError:  # a size that the rules of specs forbid
             return None
         return self.plan_system(replace(other, platform=self.system.platform))
 
     def plan_system(self, system: System) -> Plan | None:
-        """The plan of another spec; None where there is none, or no time is left."""
+        """Return the plan of another spec; None if there is none, or no time is left."""
         if self.left_s < LEAST_S:
             return None
         try:
-            if system.objective in ROBUST:  # a search over draws for each question takes too long
+            if system.objective in ROBUST:  # a robust search for each question takes too long
                 system = replace(system, objective="throughput")
             return plan_graph(build_problem(system), time_limit_s=min(self.left_s, SOLVE_S))
         except (InfeasibleError, SpecError):
             return None
 
     def solve_variant(self, problem: Problem, objective: str | None = None) -> Plan | None:
-        """The best plan of a changed problem. objective: None: that of the plan."""
+        """Return the best plan of a changed problem. objective: None for that of the plan."""
         if self.left_s < LEAST_S:
             return None
         try:
@@ -123,7 +124,7 @@ class Case:
             return None
 
     def compare(self, other: Plan) -> Comparison:
-        """Another plan beside this one."""
+        """Compare another plan with this one."""
         return compare(self.plan, other, self.draws)
 
     @property
@@ -132,8 +133,8 @@ class Case:
         return f"{'env steps' if self.problem.graph.env_steps else 'iterations'}/{per}"
 
     def value_text(self, plan: Plan) -> str:
-        """Its value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without one where it
-        counts on closed forms."""
+        """Return a plan's value with the 90 % band: `29,389 env steps/s (9,672–49,824)`; without a
+        band if it rests on closed forms."""
         text = f"{count(number(plan))} {self.unit}"
         b = None if closed_forms(plan) else plan.bands
         per_j = plan.objective == "power_efficiency"
@@ -141,7 +142,7 @@ class Case:
         return f"{text} ({range_text(ends)})" if ends and ends[0] < ends[1] else text
 
     def comparison_text(self, other: Plan) -> str:
-        """Another plan's value beside this one's, and how sure the recommended one is."""
+        """Return another plan's value, this one's, and the certainty of the recommended one."""
         c = self.compare(other)
         values = f"{self.value_text(other)} instead of {count(number(self.plan))}"
         if c.choice == "plan":
@@ -149,8 +150,9 @@ class Case:
         return f"{values}: {how_sure(c)}"
 
     def setting(self, plan: Plan, other: Plan, names: Collection[str]) -> str:
-        """What a comparison of two plans counts on: the variants of the tasks on these devices, the
-        CPU and its cores in use, and the watts. plan: the one that uses the devices."""
+        """Return the assumptions of a comparison of two plans: the variants of the tasks on these
+        devices, the CPU and its cores in use, and the watts. plan: the one that uses the
+            devices."""
         platform = (plan.problem or self.problem).costs.platform
         host = platform.device(platform.host)
         there = [t for t in plan.tasks if t.device in names]
@@ -173,14 +175,14 @@ class Case:
         return f" {text[:1].upper()}{text[1:]}."
 
     def tasks(self, *structures: str) -> list[str]:
-        """The tasks of the graph whose kernels are of these structures."""
+        """Return the tasks of the graph whose kernels have one of these structures."""
         return [
             t.name for t in self.problem.graph.tasks if kind_of(t.kernel).structure in structures
         ]
 
 
 def cores_text(number: int) -> str:
-    """`1 core`, `16 cores`."""
+    """Return `1 core` or `16 cores`."""
     return f"{number} core{'' if number == 1 else 's'}"
 
 
@@ -191,7 +193,7 @@ def _yaml_text(value: object) -> str:
 
 
 def numbers(c: Comparison, other: Plan) -> dict[str, Any]:
-    """A comparison as figures."""
+    """Return a comparison as figures."""
     found = {"value": number(other), "ratio": c.ratio, "choice": c.choice}
     if c.closed:
         return found

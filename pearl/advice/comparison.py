@@ -1,4 +1,4 @@
-"""Two plans under the same draws of their times: how sure it is which one is better."""
+"""Two plans under the same samples of their times, and the certainty of which one is better."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from pearl.planning.plans import Plan, closed_forms
 from pearl.planning.valuation import evaluate_samples
 
 TIE = 1e-3
-"""Relative difference below which two plans count as equal in a draw."""
+"""Relative difference below which two plans count as equal in a sample."""
 
 
 LITTLE = 0.02
-"""Two plans do not differ where the estimates differ by less than this share (assumed), and …"""
+"""Two plans are equal if the estimates differ by less than this fraction (assumed), and …"""
 
 CLOSE, MOSTLY = 0.05, 0.9
-"""… where the draws differ by less than CLOSE in MOSTLY of them (assumed)."""
+"""… the samples differ by less than CLOSE in at least MOSTLY of them (assumed)."""
 
 Choice = Literal["plan", "other", "either"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Another plan beside one.
+    """A comparison of another plan with a plan.
 
     ratio: its value over the plan's, by the estimates.
-    better, worse: shares of the draws in which it is so, by more than TIE.
-    lose: by what factor it is worse at worst; 1 where it never is. win: better at best.
-    draws: how many. near: share of the draws in which the two differ by less than CLOSE.
-    closed: one of them counts on closed forms, of which no draw says how likely they are: the
-        estimates alone choose, and no percentage is given.
+    better, worse: shares of the samples in which it is better or worse by more than TIE.
+    lose: the factor by which it is worse in the worst sample, 1 if never. win: better in the best
+        one.
+    draws: number of samples. near: share of the samples in which the two differ by less than CLOSE.
+    closed: one of them rests on closed forms, whose probability no sample gives: only the estimates
+        choose, and no percentage is given.
     """
 
     ratio: float
@@ -50,7 +51,7 @@ class Comparison:
 
     @property
     def choice(self) -> Choice:
-        """The recommended plan: the one that is better in more draws; either where the difference
+        """The recommended plan: the one that is better in more samples; `either` if the difference
         does not matter."""
         if abs(self.ratio - 1) < LITTLE and (self.closed or self.near >= MOSTLY):
             return "either"
@@ -60,7 +61,8 @@ class Comparison:
 
     @property
     def recommended(self) -> Comparison:
-        """The recommended plan beside the one that is not; the other plan's where either is."""
+        """The comparison of the recommended plan with the other; if either is, of the other
+        plan."""
         if self.choice != "plan":
             return self
         return replace(
@@ -74,19 +76,19 @@ class Comparison:
 
     @property
     def confidence(self) -> float | None:
-        """Share of the draws in which the recommendation is right; None of closed forms."""
+        """Share of the samples in which the recommendation is right; None for closed forms."""
         if self.closed:
             return None
         return self.near if self.choice == "either" else self.recommended.better
 
     @property
     def is_disputed(self) -> bool:
-        """The estimates are for one plan, and more draws are for the other."""
+        """Whether the estimates favour one plan and more samples favour the other."""
         return self.choice != "either" and self.recommended.ratio < 1
 
 
 def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
-    """`other` beside `plan`, both in the unit of the plan."""
+    """Compare `other` with `plan`, both in the unit of the plan."""
     own_rates, other_rates = sampled_rates(plan, draws), sampled_rates(other, draws)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(
@@ -106,14 +108,14 @@ def compare(plan: Plan, other: Plan, draws: Draws) -> Comparison:
 
 
 def number(plan: Plan) -> float:
-    """Work per second, or per joule of a plan for power efficiency."""
+    """Return work per second, or work per joule for a plan for power efficiency."""
     if plan.objective == "power_efficiency":
         return plan.value
     return plan.rates["env_steps_per_s"] or 1 / plan.period_s
 
 
 def sampled_rates(plan: Plan, draws: Draws) -> Vector:
-    """`number` in each draw, shape (draws,). The plan holds its problem."""
+    """Return `number` in each sample, shape (draws,). The plan must have its problem."""
     problem = plan.problem
     assert problem is not None
     timed, orders, held = plan_orders(plan, problem)
@@ -123,13 +125,13 @@ def sampled_rates(plan: Plan, draws: Draws) -> Vector:
 
 
 def how_sure(c: Comparison) -> str:
-    """`better in 71 % of 200 draws; at worst you lose 1.3×`, of the recommended plan."""
+    """Return the certainty of a plan: `better in 71 % of 200 draws; at worst you lose 1.3×`."""
     if c.choice == "either":
         return no_matter(c)
     if c.closed:
         return "better by closed forms, of which no percentage says how sure they are"
     r = c.recommended
-    text = f"better in {share(r.better, r.draws)}"
+    text = f"better in {share_text(r.better, r.draws)}"
     if r.lose > 1 + TIE:
         text += f"; at worst you lose {ratio_text(r.lose)}"
     if c.is_disputed:
@@ -138,12 +140,12 @@ def how_sure(c: Comparison) -> str:
 
 
 def no_matter(c: Comparison) -> str:
-    """`it does not matter (0.6 %)`."""
+    """Return `it does not matter (0.6 %)`."""
     return f"it does not matter ({percent(abs(c.ratio - 1))})"
 
 
-def share(part: float, draws: int) -> str:
-    """`71 % of 200 draws`; never all of them, or none, where it is not so."""
+def share_text(part: float, draws: int) -> str:
+    """Return `71 % of 200 draws`; rounding never gives all of them or none."""
     percents = round(100 * part)
     if 0 < part < 1 and percents in (0, 100):
         return f"{round(part * draws)} of {draws} draws"
@@ -152,7 +154,7 @@ def share(part: float, draws: int) -> str:
 
 @lru_cache(maxsize=256)
 def ratio_text(factor: float) -> str:
-    """`1.3×`; three digits where it is near 1."""
+    """Return `1.3×`; with three digits near 1."""
     return (
         f"{factor:.2f}×"
         if factor < 1.1

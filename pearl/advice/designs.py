@@ -1,6 +1,6 @@
-"""Verdicts about simulated devices: the range over the designs that their kind has.
+"""Verdicts about simulated devices: a range over the designs of their kind.
 
-The time of a simulated device is a closed form of a design. No draw says how likely it is that
+The time of a simulated device is a closed form of a design. No sample gives the probability that
 somebody builds a design, or how well, so these verdicts have a range and no percentage.
 """
 
@@ -20,16 +20,16 @@ DEPENDS = "That depends on the design"
 
 
 def has_closed_forms(plan: Plan, names: Sequence[str]) -> bool:
-    """Whether times of these devices, in the problem of a plan, are closed forms of a design."""
+    """Return whether times of these devices, in a plan's problem, are closed forms of a design."""
     assert plan.problem is not None
     modes = plan.problem.costs.modes
     return any(m.device in names and m.estimate.rung == CLOSED for m in modes)
 
 
 def plan_without(case: Case, names: Sequence[str]) -> Plan | None:
-    """The best plan without these devices."""
+    """Return the best plan without these devices."""
     problem = without_devices(case.problem, names)
-    if case.plan.objective != "power_efficiency":  # what idles beside draws power all the same
+    if case.plan.objective != "power_efficiency":  # an idle device draws power all the same
         costs = replace(problem.costs, platform=case.problem.costs.platform)
         problem = replace(problem, costing=costs)
     return case.solve_variant(problem)
@@ -38,7 +38,7 @@ def plan_without(case: Case, names: Sequence[str]) -> Plan | None:
 def plans_by_design(
     case: Case, platform: Platform, names: Sequence[str], now: Plan
 ) -> dict[str, Plan]:
-    """Design → the best plan with these devices of that design. now: the plan by their own."""
+    """Return design → the best plan with these devices of that design. now: the present plan."""
     first = platform.device(names[0])
     designs = getattr(backend(first.kind), "DESIGNS", ("its only design",))
     own = first.design or designs[0]
@@ -55,7 +55,8 @@ def plans_by_design(
 
 
 def designs_text(case: Case, base: Plan, plans: Mapping[str, Plan], names: Sequence[str]) -> str:
-    """The value by each design, the least first, beside that of the plan without the devices."""
+    """Return the value by each design, the least first, with that of the plan without the
+    devices."""
     rows = [
         f"{design} {count(number(plan))} ({number(plan) / number(base):.2f} x"
         + (")" if any(t.device in names for t in plan.tasks) else ", without using it)")
@@ -76,10 +77,10 @@ def range_verdict(
     names: Sequence[str],
     words: tuple[str, str] = ("Yes, by every design", "No, by no design"),
 ) -> Finding:
-    """The finding with its answer over the designs.
+    """Return the finding with its answer over the designs.
 
-    base: the plan without the devices. words: where every design is worth more than LITTLE, and
-        where none is.
+    base: the plan without the devices. words: if every design gains more than LITTLE, and if none
+        does.
     """
     ratios = {design: number(plan) / number(base) for design, plan in plans.items()}
     worth = [ratio >= 1 + LITTLE for ratio in ratios.values()]

@@ -1,4 +1,4 @@
-"""What each device is worth, what another one would buy, and where the replay lives."""
+"""The value of each device, the gain by another one, and the device of the replay."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from pearl_devices import Device, Link, Platform, offers
 from pearl_estimators.gpu import variants
 
 ASKED_FOR = "rtx_4090"
-"""The device that a host alone is asked about: the card that people name most (assumed)."""
+"""The device whose purchase is evaluated for a platform with only a host (assumed)."""
 
 MOST = 4
-"""Devices alike that are added at most."""
+"""Most equal devices that are added."""
 
 WORTH = 1.02
-"""A further device alike is tried while the one before gave this much."""
+"""A further equal device is tried if the one before gained this much."""
 
 
 TELLING = 0.6
-"""A verdict that holds in a smaller share of the draws says so (assumed)."""
+"""A verdict that holds in a smaller share of the samples says so (assumed)."""
 
 KEEPS: Mapping[Choice, str] = {"plan": "Yes", "other": "No", "either": "It does not matter"}
-"""Is a device worth having that the plan uses: the verdict by the recommended plan."""
+"""Verdict on a device in use, by the recommended plan."""
 
 USES: Mapping[Choice, str] = {"plan": "No", "other": "Yes", "either": "It does not matter"}
-"""Should a device be used that the plan does not use."""
+"""Verdict on a device that the plan does not use."""
 
 BUYS: Mapping[Choice, str] = {
     "plan": "Nothing",
     "other": "A better plan",
     "either": "Nothing that matters",
 }
-"""What would a device buy."""
+"""Verdict on a purchase."""
 
 
 def device_findings(case: Case) -> Iterator[Finding]:
-    """Every device beside the host: without it, or, where no task runs on it, with one there. Of
-    devices that are alike: without all, and without one."""
+    """Yield a finding for every device besides the host: the plan without it, or if no task runs on
+    it, with one there. Of interchangeable devices: without all, and without one."""
     platform, covered = case.problem.costs.platform, set[str]()
     for device in platform.devices:
         if device.name == platform.host or device.name in covered:
@@ -93,7 +93,7 @@ def _used_finding(case: Case, names: Sequence[str]) -> Finding:
 
 
 def _verdict(word: str, c: Comparison) -> str:
-    """The verdict with its size, and whether the estimates and the draws disagree."""
+    """The verdict with its size, and a remark if estimates and samples disagree."""
     if c.choice == "either":
         return f"{word} ({percent(abs(c.ratio - 1))})"
     if c.is_disputed:
@@ -104,7 +104,7 @@ def _verdict(word: str, c: Comparison) -> str:
 
 
 def _confidence_text(c: Comparison, plan: str, other: str) -> str:
-    """How sure a verdict is; empty where it does not matter. plan, other: how each is told."""
+    """The certainty of a verdict; empty if it does not matter. plan, other: names of the two."""
     if c.choice == "either":
         return "."
     factor = "" if c.is_disputed else f" ({ratio_text(c.recommended.ratio)})"
@@ -112,7 +112,7 @@ def _confidence_text(c: Comparison, plan: str, other: str) -> str:
 
 
 def _spare_finding(case: Case, used: Sequence[str], same: Sequence[str]) -> Finding:
-    """Devices that are like those in use, of which the plan needs no more."""
+    """A finding on devices like those in use, of which the plan needs no more."""
     spare = [d for d in same if d not in used]
     are = "is" if len(spare) == 1 else "are"
     sure = "the best plan uses" if case.plan.status == "optimal" else "the plan found uses"
@@ -171,8 +171,8 @@ def _idle_finding(
 
 
 def purchase_findings(case: Case, names: Sequence[str]) -> Iterator[Finding]:
-    """Each of these devices of the catalogue added to the platform, one and more of it; of the
-    host's own kind in its place."""
+    """Yield a finding for each of these catalogue devices added to the platform, one and more of
+    it; a device of the host's kind replaces the host."""
     names = names or ([ASKED_FOR] if len(case.problem.costs.platform.devices) == 1 else [])
     for name in names:
         yield _purchase_finding(case, name)
@@ -244,13 +244,13 @@ def _add_command(case: Case, name: str) -> str:
 
 
 def platform_with(platform: Platform, name: str, number: int = 1) -> tuple[Platform, bool]:
-    """The platform with so many devices of the catalogue beside its host, each on a link as the
-    shipped platforms have one for its kind; and whether it took the host's place instead, being of
-    its kind.
+    """Return the platform with `number` devices of the catalogue added, each on the link that
+    shipped platforms have for its kind; and whether it replaced the host, because it has the host's
+    kind.
 
     Raises:
-        SpecError: the catalogue has no such device, it is no part of its own, or no shipped
-            platform has a link to its kind.
+        SpecError: the catalogue has no such device, it is part of a chip, or no shipped platform
+            has a link to its kind.
     """
     device = catalogue_device(name)
     host = platform.device(platform.host)
@@ -269,7 +269,7 @@ def platform_with(platform: Platform, name: str, number: int = 1) -> tuple[Platf
             f"advise: --add {name}: no shipped platform has a device of kind {device.kind} beside "
             "its host, so nothing is known of its link; write a platform with it"
         )
-    if host.real and not host.host:  # it is started by the CPU of this machine
+    if host.real and not host.host:  # the CPU of this machine starts its kernels
         device = replace(device, figures={**variants.figures(), **device.figures})
     taken = {d.name for d in platform.devices}
     free = [f"{name}{'' if n == 0 else f'_{n + 1}'}" for n in range(len(taken) + number)]
@@ -282,7 +282,7 @@ def platform_with(platform: Platform, name: str, number: int = 1) -> tuple[Platf
 
 
 def catalogue_device(name: str) -> Device:
-    """A device of the catalogue.
+    """Return a device of the catalogue.
 
     Raises:
         SpecError: there is none of that name.
@@ -301,7 +301,7 @@ def catalogue_device(name: str) -> Device:
 
 @cache
 def links() -> Mapping[str, Link]:
-    """Kind of device → its link to the host in the first shipped platform that has one."""
+    """Return kind of device → its link to the host in the first shipped platform that has one."""
     by_kind: dict[str, Link] = {}
     for file in sorted(files("pearl_configs.platforms").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
@@ -316,7 +316,7 @@ def links() -> Mapping[str, Link]:
 
 
 def where_replay(case: Case) -> Iterator[Finding]:
-    """The device of the replay, and the best plan with it elsewhere."""
+    """Yield the device of the replay, and the best plan with the replay elsewhere."""
     tasks = case.tasks("insert", "sample", "prioritise")
     platform = case.problem.costs.platform
     if not tasks or case.problem.graph.env_steps == 0:

@@ -1,4 +1,4 @@
-"""What bounds a plan, and what each limit of the user's own costs."""
+"""The bound of a plan, and the cost of each of the user's limits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pearl.spec.models import LimitsSection
 from pearl.spec.reading import load
 
 VISIBLE = 1.005
-"""A limit that costs less than this factor is only named."""
+"""The page only names a limit that costs less than this factor."""
 
 FREE: dict[str, Any] = asdict(LimitsSection())
-"""Limit → its value where nothing is limited."""
+"""Limit → its value if nothing is limited."""
 
 ALLOWING = (*SLACK_LIMITS, "env_groups", "learners", "replicas", "any_order")
-"""Limits that allow something: `sizes` asks about them."""
+"""Limits that allow something; `sizes` asks about them."""
 
 
 def what_bounds(case: Case) -> Iterator[Finding]:
-    """The bound of the plan, with its rate."""
+    """Yield the bound of the plan, with its rate."""
     plan = case.plan
     said = bound_sentence(bound_of(plan, case.problem))
     proof = "" if plan.status == "optimal" else f" Not proved to be the best ({plan.status})."
@@ -40,7 +40,8 @@ def what_bounds(case: Case) -> Iterator[Finding]:
 
 
 def what_limits_cost(case: Case) -> Iterator[Finding]:
-    """Each limit that the spec sets, left out; then what slack that it does not allow would buy."""
+    """Yield the plan without each limit of the spec; then the gain by slack that it does not
+    allow."""
     own: dict[str, Any] = dict(case.system.raw.get("limits") or {})
     cheap, closed = [], []
     costly: list[tuple[float, Finding]] = []
@@ -48,7 +49,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
         if not value or key in ALLOWING:
             continue
         raw = deepcopy(dict(case.system.raw))
-        raw["limits"][key] = FREE[key]  # stated, for what is left out may have a default
+        raw["limits"][key] = FREE[key]  # explicit, because an omitted key may have a default
         other = case.plan_system(replace(load(raw), platform=case.system.platform))
         if other is None:
             closed.append(key)
@@ -82,7 +83,7 @@ def what_limits_cost(case: Case) -> Iterator[Finding]:
 
 
 def _slack(case: Case) -> Iterator[Finding]:
-    """One more of each slack that the graph has an edge for; the best alone is told in figures."""
+    """Yield the gain by one more of each slack of the graph; figures for the best one only."""
     if case.plan.objective == "makespan":
         return
     keys = list(dict.fromkeys(e.limit for e in case.problem.graph.edges if e.limit))

@@ -1,9 +1,9 @@
-"""What a plan yields and draws, how often it is the best one, and what to measure to be surer.
+"""Rate and power of a plan, how often it is the best one, and which measurement would help.
 
 Value of information (Raiffa and Schlaifer 1961): a measurement of one kernel family in one variant
-on one model of device tells the errors of its modes. In each of some draws of them the others are
-drawn anew given these, and the plan is chosen anew; the expected regret that this saves is what the
-measurement is worth. Given some of the normal numbers behind the factors, the others are normal.
+on one model of device reveals the errors of its modes. Given samples of these errors, the others
+are sampled again and the plan is chosen again. The expected regret that this saves is the value of
+the measurement. Given some of the normal numbers behind the factors, the others are normal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import share
+from pearl.advice.comparison import share_text
 from pearl.advice.designs import designs_text, plan_without, plans_by_design
 from pearl.explanation.near_optimal import differences
 from pearl.explanation.resolve import LEAST_S
@@ -32,20 +32,20 @@ from pearl.solvers.model.method import Search
 from pearl.solvers.robust import Rival, regrets, rivals
 from pearl.solvers.under_draws import rival_of
 from pearl_devices import Device
-from pearl_estimators.host.probe import stored_probe
+from pearl_estimators.host.probe import load_probe
 
 SOLVED = 30
-"""Draws that are solved to find the plans that matter."""
+"""Samples that are solved to find the relevant plans."""
 
 OUTER, INNER = 24, 48
-"""Draws of a measurement's result, and of everything else given each."""
+"""Samples of a measurement's result, and of everything else given each result."""
 
 RIVALS = 10
-"""Plans that are chosen among at most: those that are best most often."""
+"""Most plans among which a choice is made: those that are best most often."""
 
 
 def rates_and_power(case: Case) -> Iterator[Finding]:
-    """Rates, watts and work per joule, and the plan with most work per joule."""
+    """Yield rates, watts and work per joule, and the plan with most work per joule."""
     plan = case.plan
     b = None if closed_forms(plan) else plan.bands
     per_j = plan.env_steps_per_j
@@ -86,7 +86,7 @@ def rates_and_power(case: Case) -> Iterator[Finding]:
 
 
 def how_sure(case: Case) -> Iterator[Finding]:
-    """How often the plan is the best of those that are best in some draw, and what to measure."""
+    """Yield how often the plan is the best of those that are best in some sample."""
     if case.plan.objective != "throughput" or case.left_s < LEAST_S:
         return
     candidates = _rivals(case)
@@ -120,7 +120,7 @@ def how_sure(case: Case) -> Iterator[Finding]:
     other = _to_plan(case, candidates[rival])
     yield Finding(
         "How sure is this plan?",
-        f"It is the best one in {share(best, case.draws.number)}; its regret is "
+        f"It is the best one in {share_text(best, case.draws.number)}; its regret is "
         f"{percent(mean)} in the mean and {percent(worst)} at worst. Next is "
         f"{'; '.join(differences(case.plan, other)[:3])}.",
         case.command("plan", "--objective robust"),
@@ -131,8 +131,8 @@ def how_sure(case: Case) -> Iterator[Finding]:
 
 
 def _rivals(case: Case) -> list[Rival]:
-    """The plan itself, first, and the best plans of some draws, those first that are best most
-    often."""
+    """The plan itself, first, and the best plans of some samples, in the order of how often they
+    are best."""
     plan = case.plan
     own = rival_of(plan, case.problem)
     if plan.method not in METHODS:
@@ -156,7 +156,7 @@ def _rivals(case: Case) -> list[Rival]:
 
 
 def _iteration_s(candidates: Sequence[Rival], draws: Draws, case: Case) -> np.ndarray:
-    """(rivals, draws), seconds of an iteration."""
+    """Seconds of an iteration, shape (rivals, draws)."""
     return np.array([r.seconds(draws, case.problem.limits.power_w) for r in candidates])
 
 
@@ -166,7 +166,7 @@ def _to_plan(case: Case, rival: Rival) -> Plan:
 
 
 def _measurement_finding(case: Case, candidates: Sequence[Rival]) -> Iterator[Finding]:
-    """The family whose measurement saves most expected regret."""
+    """A finding on the family whose measurement saves most expected regret."""
     number = OUTER * INNER
     inner = Draws(number, case.draws.seed + 1)
     rows = _iteration_s(candidates, inner, case)
@@ -215,9 +215,10 @@ def _how_to_measure(device: Device) -> str:
 
 
 def _probe_hint(case: Case, family: str) -> str:
-    """What settles a part of it here: how fast this CPU starts operators of torch on a GPU."""
+    """A command that measures part of it here: how fast this CPU starts torch operators on a
+    GPU."""
     host = case.problem.costs.platform.device(case.problem.costs.platform.host)
-    if "(eager" not in family or not host.real or host.host or stored_probe() is not None:
+    if "(eager" not in family or not host.real or host.host or load_probe() is not None:
         return ""
     return (
         " What starting its operators takes of this CPU is assumed: pearl calibrate --probe times "
@@ -226,7 +227,7 @@ def _probe_hint(case: Case, family: str) -> str:
 
 
 def _families(candidates: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
-    """Family → the doubts of its modes that any of these plans uses."""
+    """Family → the uncertainties of its modes that any of these plans uses."""
     families: dict[str, dict[str, Uncertainty]] = {}
     for rival in candidates:
         a = rival.assignment
@@ -240,7 +241,7 @@ def _families(candidates: Sequence[Rival]) -> Mapping[str, list[Uncertainty]]:
 
 
 def _device(case: Case, members: Sequence[Uncertainty]) -> str:
-    """A device of the platform that these doubts are about."""
+    """A device of the platform to which these uncertainties belong."""
     for device in case.problem.costs.platform.devices:
         if members[0].device == f"{device.kind} {device.model or device.name}":
             return device.name
@@ -248,8 +249,8 @@ def _device(case: Case, members: Sequence[Uncertainty]) -> str:
 
 
 def condition_on(members: Sequence[Uncertainty], draws: Draws, seed: int) -> Draws:
-    """The draws, with the errors of these modes known: OUTER results by another seed, each INNER
-    times, and every number that has a part in them drawn anew given the result."""
+    """Return samples with known errors of these modes: OUTER results by another seed, each INNER
+    times. Every number that shares a part with them is sampled again given the result."""
     names = list(dict.fromkeys(name for d in members for name in d.parts()))
     weights = np.zeros((len(members), len(names)))
     for i, doubt in enumerate(members):

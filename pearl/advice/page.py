@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 INDENT = "  "
 
 WORTH = 1.02
-"""A better plan that is faster by less is not worth a word."""
+"""Least factor of speed for which a better plan is mentioned."""
 
 
 def advice_page(advice: Advice, written: str = "") -> Page:
-    """The page of an advice. written: the date, for the footer; empty for none."""
+    """Return the page of an advice. written: the date, for the footer; empty for none."""
     plan, findings = advice.plan, advice.verdicts
     system = plan.problem.system if plan.problem is not None else None
     simulated = plan.simulated
@@ -57,7 +57,7 @@ def _left_out(advice: Advice) -> str:
 
 
 def _help(advice: Advice) -> LeadSentence:
-    """The verdict that brings most."""
+    """The verdict that gains most."""
     better = [
         v
         for v in advice.verdicts
@@ -75,16 +75,16 @@ def _help(advice: Advice) -> LeadSentence:
 
 
 def text(advice: Advice) -> str:
-    """The whole page for this terminal."""
+    """Return the whole page for this terminal."""
     said: list[str] = []
     parts = [verdict_text(v, said) for v in advice.verdicts]
     return "\n".join([*parts, footer(advice)])
 
 
 def verdict_text(verdict: Finding, said: list[str]) -> str:
-    """A question, its answer in lines of the terminal's width, and the command.
+    """Return a question, its answer in lines of the terminal's width, and the command.
 
-    said: commands that the page has shown; the page shows each once, and this one is added.
+    said: commands that the page has shown; each is shown once, and this one is added.
     """
     width = min(terminal_width(), 100)
     lines = textwrap.wrap(
@@ -96,7 +96,7 @@ def verdict_text(verdict: Finding, said: list[str]) -> str:
 
 
 def footer(advice: Advice) -> str:
-    """What the shares mean, and what was left out."""
+    """Return the meaning of the shares, and the questions that were left out."""
     lines = [
         f"{advice.draws} draws of the times from the 90 % bands of their estimates, seed "
         f"{advice.seed} (docs/theory.md); {si(advice.seconds, 's')}."

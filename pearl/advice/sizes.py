@@ -1,5 +1,5 @@
-"""How many environments, actors, threads and learners; which batch, replay ratio and width change
-the answer."""
+"""How many environments, actors, threads and learners to use; which of batch, replay ratio and
+width change the answer."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ WIDTHS = (0.5, 2, 4, 8)
 """Factors on the spec's own sizes that are tried."""
 
 ACTORS = (1, 2, 4, 8)
-"""Copies of the acting tasks that are tried."""
+"""Numbers of copies of the acting tasks that are tried."""
 
 LEARNERS = (1, 2, 4, 8)
 """Numbers of learners with averaged gradients that are tried."""
 
 Size = float | Fraction
-"""A size of a spec: samples, units, or gradient steps an env step."""
+"""A size of a spec: samples, units, or gradient steps per env step."""
 
 ENOUGH = 0.95
-"""The least size is named that gives this share of the best of those tried."""
+"""The smallest size with this share of the best rate is recommended."""
 
 
 def how_many_environments(case: Case) -> Iterator[Finding]:
-    """The rate over numbers of environments, and the least number that is enough."""
+    """Yield the rate for numbers of environments, and the least sufficient number."""
     now = getattr(case.system.algorithm, "num_envs", None)
     if not isinstance(now, int):
         return
@@ -74,10 +74,10 @@ def _by_size(tried: dict[int, Plan]) -> dict[str, object]:
 
 
 def how_many_threads(case: Case) -> Iterator[Finding]:
-    """Actor threads at which the GPU is the busier, where the platform has one."""
+    """Yield the actor threads from which the GPU is the bottleneck, if the platform has one."""
     try:
         sweep = balance(case.system)
-    except SpecError:  # no actors, or not one CPU and one GPU
+    except SpecError:  # no actors, or not exactly one CPU and one GPU
         return
     if not sweep.points:
         return
@@ -92,8 +92,9 @@ def how_many_threads(case: Case) -> Iterator[Finding]:
 
 
 def how_many_actors(case: Case) -> Iterator[Finding]:
-    """The threads that a GPU needs; then the rate over copies of the acting tasks, each on a lane,
-    and with actors that are one param sync behind, so that they go on during gradient steps."""
+    """Yield the threads that a GPU needs; then the rate for copies of the acting tasks, each on a
+    lane, and with actors that are one param sync behind, so that they continue during gradient
+    steps."""
     yield from how_many_threads(case)
     acting = [t.name for t in case.problem.graph.tasks if t.environments > 1]
     host = case.problem.costs.platform.device(case.problem.costs.platform.host)
@@ -154,7 +155,7 @@ def how_many_actors(case: Case) -> Iterator[Finding]:
 
 
 def how_many_learners(case: Case) -> Iterator[Finding]:
-    """The rate over numbers of learners with averaged gradients, each on a lane of its own."""
+    """Yield the rate for numbers of learners with averaged gradients, each on its own lane."""
     platform, limits = case.problem.costs.platform, case.system.limits
     kind = platform.device(platform.host).kind
     lanes = sum(d.max_lanes for d in platform.devices if d.kind == kind)
@@ -169,7 +170,7 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
         keys: dict[str, object] = {"limits.learners": n}
         if short:
             keys["limits.max_lanes"] = min(lanes, n + 1)
-        if n == 1 and limits.reduction is not None:  # which is of several
+        if n == 1 and limits.reduction is not None:  # only several learners have a reduction
             keys["limits.reduction"] = None
         return keys
 
@@ -204,13 +205,13 @@ def how_many_learners(case: Case) -> Iterator[Finding]:
 
 
 def _smallest_sufficient(tried: Mapping[int, Plan]) -> int:
-    """The least number that is enough."""
+    """The least sufficient number."""
     best = max(number(p) for p in tried.values())
     return min(n for n, p in tried.items() if number(p) >= ENOUGH * best)
 
 
 def which_sizes_matter(case: Case) -> Iterator[Finding]:
-    """For batch, replay ratio and width of networks: where gradient steps move, and the rate."""
+    """Yield for batch, replay ratio and width: the device of gradient steps, and the rate."""
     a = case.system.algorithm
     batch, ratio, hidden = (getattr(a, k, None) for k in ("batch_size", "replay_ratio", "hidden"))
     if isinstance(batch, int):
@@ -308,7 +309,7 @@ def _size_finding(
 def _plan_staying(
     case: Case, moved: Plan, learning: Sequence[str], devices: Sequence[str]
 ) -> Plan | None:
-    """The best plan of the problem of another one with gradient steps on the devices of now."""
+    """The best plan of another plan's problem with gradient steps on the present devices."""
     problem = moved.problem
     if problem is None or len(devices) > 1 or case.left_s < LEAST_S:
         return None

@@ -21,7 +21,7 @@ from pearl.algorithms.options import TabularOptions as Tabular
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
-from pearl_devices.user_imports import imported
+from pearl_devices.user_imports import import_user_module
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -40,7 +40,7 @@ __all__ = [
     "interface",
     "options",
     "spaces",
-    "undotted",
+    "undotted_name_error",
 ]
 
 ALGORITHMS = (
@@ -62,7 +62,7 @@ class Family(NamedTuple):
     """Algorithms that share a task graph.
 
     options: the class that their `Options` subclass.
-    own: options of a module that has none of its own.
+    own: options of a module without its own.
     learning: tasks whose firings are empty before `learning_starts`.
     """
 
@@ -94,11 +94,11 @@ class AlgorithmModule(Protocol):
 class Algorithm(NamedTuple):
     """An algorithm module, checked. Its fields are the names that a module has.
 
-    POLICY: name of the network that acts.
-    FAMILY: a key of `FAMILIES`; replay where the module says nothing.
-    ACTIONS: the actions that it can choose, one of `ACTIONS`; both where the module says nothing.
-    LEARNING: tasks whose firings are empty before `learning_starts`; by default the family's.
-    Options: its options in a spec, a subclass of those of the family; by default `Family.own`.
+    POLICY: name of the acting network.
+    FAMILY: a key of `FAMILIES`; default replay.
+    ACTIONS: the actions that it can choose, one of `ACTIONS`; default both.
+    LEARNING: tasks whose firings are empty before `learning_starts`; default the family's.
+    Options: its options in a spec, a subclass of the family's options; default `Family.own`.
     summary: its docstring.
     """
 
@@ -138,10 +138,10 @@ def algorithm(name: str) -> Algorithm:
     """
     shipped = name in ALGORITHMS
     if not shipped and "." not in name:
-        raise SpecError(undotted(name))
+        raise SpecError(undotted_name_error(name))
     path = f"{__name__}.{name}" if shipped else name
     try:
-        module = imported(path)
+        module = import_user_module(path)
     except ValueError as error:
         reason = f"its module {path} cannot be imported ({error})"
         if shipped:
@@ -170,7 +170,7 @@ def algorithm(name: str) -> Algorithm:
     )
 
 
-def undotted(name: object) -> str:
+def undotted_name_error(name: object) -> str:
     """Return the error for a name that is not in `ALGORITHMS` and has no dot."""
     near = get_close_matches(str(name)[:200].lower(), ALGORITHMS, 1, 0.6)
     guess = f" (did you mean {near[0]}?)" if near else ""
@@ -178,7 +178,7 @@ def undotted(name: object) -> str:
     if isinstance(name, str) and name.isidentifier():
         with suppress(ImportError, ValueError):  # ValueError: such as of __main__
             if find_spec(name) is not None:
-                allowed += f"; {name} is a module of no package: move it into a folder, and "
+                allowed += f"; {name} is a module outside a package: move it into a folder, and "
                 allowed += "name it with a dot"
     return f"given {name!r:.200}{guess}; allowed are {allowed}"
 

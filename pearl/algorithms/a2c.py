@@ -1,5 +1,5 @@
-"""A2C (Mnih et al. 2016, the synchronous form): one gradient step of actor and critic on every
-short rollout. For discrete and continuous actions, as PPO acts (`pearl.algorithms.ppo`).
+"""A2C (Mnih et al. 2016, the synchronous form): one gradient step of actor and critic per short
+rollout, for discrete and continuous actions; it acts as PPO does (`pearl.algorithms.ppo`).
 
 In execution order: the networks and their loop (`graph`), the first values (`initialise`), the loss
 of a rollout (`losses`). The native variant is PPO's with one epoch of one minibatch, where its
@@ -56,7 +56,7 @@ class Options(RolloutOptions):
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of A2C on this system."""
+    """Return the task graph of A2C on this system."""
     return build(system, "a2c", losses="pearl.algorithms.a2c:losses", by_row=True)
 
 
@@ -73,7 +73,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 def losses(
     nets: Any, batch: Any, hyper: Any
 ) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]], None, None]:
-    """One rollout in torch: yields the losses of the actor and of the critic, which move together.
+    """Compute one rollout's losses in torch: yield those of actor and critic, which move together.
 
     mean(−A · log π(a)) − entropy · mean(H), and value_weight · mean((V − R)²).
     """

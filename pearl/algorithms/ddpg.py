@@ -1,4 +1,4 @@
-"""DDPG (Lillicrap et al. 2016): a deterministic actor, a critic, targets of both averaged slowly.
+"""DDPG (Lillicrap et al. 2016): a deterministic actor and a critic, each with an averaged target.
 
 In execution order: sizes (`graph`), first values (`initialise`), one gradient step (`losses`).
 Acting adds Gaussian noise to the action and clips it to the bounds.
@@ -49,7 +49,7 @@ def layers(system: System) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of DDPG on this system."""
+    """Return the task graph of DDPG on this system."""
     actor, critic = layers(system)
     return build(
         "ddpg",
@@ -73,8 +73,8 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 
 
 def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
-    """One gradient step in torch: yields ("critic", loss), then ("actor", loss) with the updated
-    critic; returns |TD error|, shape (B,).
+    """Take one gradient step in torch: yield ("critic", loss), then ("actor", loss) with the
+    updated critic; return |TD error|, shape (B,).
 
     critic target = reward + discount · Q_target(next_obs, actor_target(next_obs)).
     """

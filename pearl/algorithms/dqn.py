@@ -30,8 +30,8 @@ ACTIONS = "discrete"
 POLICY = "q"
 
 HELD = 16
-"""Env steps for which one environment is acted in by the same policy: exploration that keeps its
-direction (rl-baselines3-zoo has so many for MountainCar)."""
+"""Env steps during which one environment keeps the same policy, so that exploration keeps its
+direction (rl-baselines3-zoo uses as many for MountainCar)."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,7 +70,7 @@ class Options(ReplayOptions):
     )
 
     def __post_init__(self) -> None:
-        """Of one environment, as long as the spec names no ratio, the policy is held as well."""
+        """With one environment and no ratio in the spec, also hold the policy between updates."""
         if self.replay_ratio is not None:
             return
         alone = self.num_envs == 1
@@ -80,14 +80,14 @@ class Options(ReplayOptions):
 
 
 def layers(system: System) -> tuple[int, ...]:
-    """Widths of the Q network: observation, hidden layers, one value an action; a duelling one has
-    the value of the state first."""
+    """Return the widths of the Q network: observation, hidden layers, one value per action; a
+    duelling network has the value of the state first."""
     outputs = system.env.actions + system.algorithm.duelling
     return (system.env.obs, *system.algorithm.hidden, outputs)
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of DQN on this system."""
+    """Return the task graph of DQN on this system."""
     a = system.algorithm
     return build(
         "dqn",
@@ -111,11 +111,11 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 
 
 def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
-    """One gradient step in torch: yields ("q", loss); returns |TD error|, shape (B,).
+    """Take one gradient step in torch: yield ("q", loss); return |TD error|, shape (B,).
 
     target = reward + discount · Q_target(next_obs, a*), where a* maximises Q_target, or with
     `hyper.double` the online network. batch.discount is 0 where the episode terminated, so
-    termination does not bootstrap and truncation does. batch.weight are the importance weights.
+    termination does not bootstrap and truncation does. batch.weight has the importance weights.
     """
     import torch
     from torch.nn import functional as F

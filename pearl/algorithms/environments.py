@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 
-def normalised(system: System) -> dict[str, int]:
-    """What env_step normalises, as its sizes; empty where nothing is."""
+def normalised_sizes(system: System) -> dict[str, int]:
+    """Return the normalisations of env_step as sizes; empty without normalisation."""
     asked = getattr(system.algorithm, "normalise", None)
     if asked is None:
         return {}
@@ -20,23 +20,30 @@ def normalised(system: System) -> dict[str, int]:
 
 
 def env_step(system: System) -> Kernel:
-    """A vector step of all environments."""
+    """Return the kernel of a vector step of all environments."""
     env = system.env
-    sizes = {"envs": system.algorithm.num_envs, "obs": env.obs, "act": env.act, **asked(system)}
-    return kernel("env_step", {**sizes, **normalised(system)}, program=env.id, args=dict(env.args))
+    sizes = {
+        "envs": system.algorithm.num_envs,
+        "obs": env.obs,
+        "act": env.act,
+        **optional_sizes(system),
+    }
+    return kernel(
+        "env_step", {**sizes, **normalised_sizes(system)}, program=env.id, args=dict(env.args)
+    )
 
 
-def asked(system: System) -> dict[str, int]:
-    """Sizes of what not every environment has: factored actions, stacked frames, scaled images."""
+def optional_sizes(system: System) -> dict[str, int]:
+    """Return sizes of optional features: factored actions, stacked frames, scaled images."""
     env = system.env
     wanted = {"choices": sum(env.choices), "stack": env.stack, "scaled": int(bool(env.pixels))}
     return {name: size for name, size in wanted.items() if size}
 
 
 def start_normalisation(buffers: Buffers, system: System) -> None:
-    """First values of the running statistics, where there are any."""
+    """Write first values of the running statistics, if there are any."""
     from pearl_devices.primitives.envs.normalise import initialise
 
-    if normalised(system):
+    if normalised_sizes(system):
         a = system.algorithm
         initialise(buffers, clip=a.normalise.clip, epsilon=a.normalise.epsilon, discount=a.discount)

@@ -1,11 +1,11 @@
-"""The task that judges the policy of a system."""
+"""The task that evaluates the policy of a system."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import asked, normalised
+from pearl.algorithms.environments import normalised_sizes, optional_sizes
 from pearl.algorithms.interface import interface_of
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Kernel
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from pearl.spec.system import System
 
 MAX_STEPS = 10_000
-"""Env steps after which an evaluation cuts an episode of an environment that has no limit of its
-own, where the spec names none (assumed)."""
+"""Default step limit of an evaluation episode, if neither the environment nor the spec has a limit
+(assumed)."""
 
 
 def acting_of(graph: TaskGraph) -> Kernel:
-    """The kernel that acts in training, with what stands between it and the environments.
+    """Return the kernel that acts in training, with the kernels between it and the environments.
 
     Raises:
-        SpecError: a kernel of the user's own there cannot be part of a policy.
+        SpecError: a user-defined kernel there cannot be part of a policy.
     """
     return replace(graph.task("inference").kernel, interface=interface_of(graph))
 
 
 def acting_if_any(graph: TaskGraph) -> Kernel | None:
-    """As `acting_of`; None in a graph without a task that acts."""
+    """As `acting_of`; None for a graph without a task that acts."""
     return acting_of(graph) if any(t.name == "inference" for t in graph.tasks) else None
 
 
 def task_of(system: System, graph: TaskGraph) -> Task | None:
-    """The task of the evaluations amid a run; None where the spec has none, or nothing acts.
+    """Return the task of the evaluations during a run; None if the spec has none, or nothing acts.
 
     Raises:
-        SpecError: as `acting_of`, whether the spec asks for evaluations or not.
+        SpecError: as `acting_of`, also if the spec has no evaluations.
     """
     train = system.train
     acting = acting_if_any(graph)
@@ -47,7 +47,8 @@ def task_of(system: System, graph: TaskGraph) -> Task | None:
 
 
 def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:
-    """The kernel that plays episodes of the policy of `acting` on the environment of `system`."""
+    """Return the kernel that plays episodes with the policy of `acting` on the system's
+    environment."""
     env = system.env
     return evaluation(
         acting,
@@ -57,11 +58,11 @@ def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:
         max_steps=max_steps(system),
         obs=acting.dim("obs"),
         act=acting.dim("act"),
-        **asked(system),
-        **{n: on for n, on in normalised(system).items() if n == "normalise_obs"},
+        **optional_sizes(system),
+        **{n: on for n, on in normalised_sizes(system).items() if n == "normalise_obs"},
     )
 
 
 def max_steps(system: System) -> int:
-    """Env steps after which an evaluation cuts an episode."""
+    """Return the step limit of an evaluation episode."""
     return system.train.evaluate_max_steps or system.env.max_episode_steps or MAX_STEPS

@@ -1,4 +1,4 @@
-"""Types of options: each with the values it allows, and the sentence that says so."""
+"""Types of options, each with its allowed values and the sentence about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""Of every class of options: no other keys, and numbers are finite."""
+"""Configuration of every class of options: no other keys, and numbers are finite."""
 
 MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 """The path of a module inside a package."""
@@ -101,7 +101,7 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 Weight = Annotated[StrictFloat, Field(ge=0, le=1e3)]
 """Weight of one part of a loss."""
 Limit = Annotated[StrictFloat, Field(ge=0, le=1e6)]
-"""Where something is cut off; 0 is off."""
+"""Limit beyond which something is clipped; 0 is off."""
 OfHalfRange = Annotated[StrictFloat, Field(ge=0, le=10)]
 """A share of half the range of an action."""
 EnvSteps = Annotated[StrictInt, Field(ge=1, le=10**12)]

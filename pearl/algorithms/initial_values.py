@@ -1,11 +1,11 @@
-"""First values that algorithms with a replay share: sizes from the spec, networks, constants."""
+"""First values of algorithms with a replay: sizes from the spec, networks, constants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import normalised
+from pearl.algorithms.environments import normalised_sizes
 from pearl.algorithms.families.replay import Sizes
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sizes(system: System) -> Sizes:
-    """The sizes of the loop. Replay capacity is rounded up to whole vector steps."""
+    """Return the sizes of the loop. Replay capacity is rounded up to whole vector steps."""
     a = system.algorithm
     return Sizes(
         program=system.env.id,
@@ -30,7 +30,7 @@ def sizes(system: System) -> Sizes:
         batch=a.batch_size,
         n_step=a.n_step,
         replay_ratio=a.replay_ratio,
-        normalise=normalised(system),
+        normalise=normalised_sizes(system),
         groups=system.limits.env_groups,
         network=a.network,
         shape=system.env.shape,
@@ -43,12 +43,13 @@ def sizes(system: System) -> Sizes:
 
 
 CUT_EVERY = 40
-"""Env steps between two cut episodes, at least, of which frames are kept; assumed where the
-environment does not say that it cuts them sooner. So the last frames take 2.5 % of all."""
+"""Least env steps between two cut episodes whose frames are kept; assumed if the environment has no
+shorter step limit. So the last frames take 2.5 % of all."""
 
 
 def _frames(system: System) -> dict[str, int]:
-    """Sizes of a replay of frames (`pearl_devices.primitives.replay.frames`); none without."""
+    """Sizes of a replay of frames (`pearl_devices.primitives.replay.frames`); empty without
+    frames."""
     a, stack = system.algorithm, system.env.stack
     if not stack:
         return {}
@@ -66,9 +67,9 @@ def start_network(
     policy: bool = False,
     final_scale: float | None = None,
 ) -> None:
-    """Draw network `name` from its own random stream and copy it to its target, if it has one,
-    and with `policy` to the acting side. One that is a torch module starts as torch starts it;
-    final_scale is then not used."""
+    """Draw network `name` from its own random stream. Copy it to its target, if it has one, and
+    with `policy` to the acting side. A torch module starts with torch's own values and ignores
+    final_scale."""
     from pearl_devices.primitives.math.nets import init_params
     from pearl_devices.primitives.math.rng import key
 
@@ -88,7 +89,7 @@ def start_network(
 
 
 def gradient_steps(system: System) -> float:
-    """Gradient steps of the whole run."""
+    """Return the number of gradient steps of the whole run."""
     a = system.algorithm
     return float(max(system.train.steps - a.learning_starts, 1) * a.replay_ratio)
 
@@ -118,8 +119,8 @@ def start(
     networks: Mapping[str, tuple[int, ...]],
     policy: str,
 ) -> None:
-    """Everything that an algorithm of the user's own needs: its networks, one learning rate for
-    all, the constants, and how it explores."""
+    """Write all first values of a user-defined algorithm: its networks, one learning rate for all,
+    the constants, and its exploration."""
     a = system.algorithm
     for name, layers in networks.items():
         start_network(buffers, system, name, layers, seed, policy=name == policy)

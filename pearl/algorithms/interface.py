@@ -1,12 +1,12 @@
-"""What stands between the environments and the network that acts: the part of a policy beside its
-parameters. `pearl_devices.primitives.envs.interface.Interface` is the object that runs it, in
-evaluation, in `pearl.Policy` and for the first observations of a run."""
+"""The interface between the environments and the acting network: the part of a policy besides its
+parameters. `pearl_devices.primitives.envs.interface.Interface` runs it, in evaluation, in
+`pearl.Policy` and for the first observations of a run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import normalised
+from pearl.algorithms.environments import normalised_sizes
 from pearl.errors import SpecError
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Buffers, Kernel
@@ -22,16 +22,16 @@ NOUNS = {OBSERVED: "the observations", TAKEN: "the actions"}
 
 
 def inserted_tasks(graph: TaskGraph) -> tuple[Task, ...]:
-    """The tasks of the user's own that change observations before a network reads them, or actions
-    before an environment takes them, in the order in which they fire."""
+    """Return the user-defined tasks that change observations before a network reads them, or
+    actions before an environment takes them, in firing order."""
     return tuple(t for t in graph.tasks if changes(t.kernel))
 
 
 def interface_of(graph: TaskGraph) -> tuple[Kernel, ...]:
-    """The kernels of these tasks that are part of the policy.
+    """Return the kernels of these tasks that are part of the policy.
 
     Raises:
-        SpecError: a sentence for each that a policy cannot have.
+        SpecError: a policy cannot have a task; one sentence for each.
     """
     tasks = inserted_tasks(graph)
     problems = [why for t in tasks if (why := _obstacle(t, graph))]
@@ -41,7 +41,7 @@ def interface_of(graph: TaskGraph) -> tuple[Kernel, ...]:
 
 
 def _obstacle(task: Task, graph: TaskGraph) -> str:
-    """Why a policy cannot have the kernel of a task; empty where it can."""
+    """Why a policy cannot have the kernel of a task; empty if it can."""
     kernel, written = task.kernel, changes(task.kernel)
     nouns = " and ".join(f"{NOUNS[name]} ({name})" for name in written)
     where = f"graph {graph.name!r}: task {task.name!r} (kernel kind {kernel.kind}) writes {nouns}"
@@ -58,15 +58,15 @@ def _obstacle(task: Task, graph: TaskGraph) -> str:
             )
         if (groups := _groups(graph)) > 1:
             return (
-                f"{where}, and limits.env_groups is {groups}: each group has observations of its "
-                "own, and it would change those of the first alone; leave env_groups at 1"
+                f"{where}, and limits.env_groups is {groups}: each group has its own observations, "
+                "and the task would change only those of the first; leave env_groups at 1"
             )
     if kind_of(kernel).in_evaluation is None:
         return (
-            f"{where}, and its record does not say what evaluation does, which would judge another "
-            "policy than was trained: give the record in_evaluation, the 'module:function' that "
-            "changes them in evaluation, or pearl_devices.kernels.LEFT_OUT if it is no part of the "
-            "policy"
+            f"{where}, and its record does not say what evaluation does, so another policy would "
+            "be evaluated than was trained: give the record in_evaluation, the 'module:function' "
+            "that changes them in evaluation, or pearl_devices.kernels.LEFT_OUT if it is no part "
+            "of the policy"
         )
     if kind_of(kernel).in_evaluation != LEFT_OUT and (why := misfit(kernel)):
         return f"{where}, and cannot be made for other rows: {why}"
@@ -78,7 +78,7 @@ def _stores(task: Task) -> bool:
 
 
 def _groups(graph: TaskGraph) -> int:
-    """Groups of environments: the tokens on the way from them to the network."""
+    """Number of groups of environments: the tokens on the way from them to the network."""
     return max(
         (e.tokens_seq for e in graph.edges if (e.src, e.dst) == ("env_step", "inference")),
         default=1,
@@ -86,20 +86,20 @@ def _groups(graph: TaskGraph) -> int:
 
 
 def policy_states(system: System, acting: Kernel) -> dict[str, Spec]:
-    """The arrays of a policy beside its parameters: name in a run → shape and type."""
+    """Return the arrays of a policy besides its parameters: name in a run → shape and type."""
     found: dict[str, Spec] = {}
-    if normalised(system).get("normalise_obs"):
+    if normalised_sizes(system).get("normalise_obs"):
         found[STATISTICS] = ((2, acting.dim("obs")), "float64")
     return found | states(acting)
 
 
 def label(name: str) -> str:
-    """The name of a copy of one of `policy_states`, after that of whose copy it is."""
+    """Return the name of a copy of one of `policy_states`, without its owner's prefix."""
     return "normalise" if name == STATISTICS else f"interface.{name}"
 
 
 def interface(system: System, acting: Kernel, arrays: Buffers) -> Interface:
-    """The interface of a policy. arrays: those of `policy_states`."""
+    """Return the interface of a policy. arrays: those of `policy_states`."""
     from pearl_devices.primitives.envs.interface import Interface
 
     asked = getattr(system.algorithm, "normalise", None)
@@ -108,12 +108,12 @@ def interface(system: System, acting: Kernel, arrays: Buffers) -> Interface:
 
 
 def pass_first(acting: Kernel, arrays: Buffers) -> None:
-    """Pass the observations that environments have just given (env.obs) through the kernels of the
-    user's own, as their firings do with all later ones; env_step has done all else.
+    """Pass the first observations of environments (env.obs) through the user-defined kernels, as
+    their firings do with later ones; env_step has done everything else.
 
     arrays: env.obs, and those of `policy_states`.
     """
     from pearl_devices.primitives.envs.interface import Interface
 
     own = Interface(acting, {name: arrays[name] for name in states(acting)})
-    arrays[OBSERVED][...] = own.passed(OBSERVED, arrays[OBSERVED])
+    arrays[OBSERVED][...] = own.apply_kernels(OBSERVED, arrays[OBSERVED])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RateSchedule:
     """A learning rate that falls over the run, whatever its length. Algorithms that learn from
-    rollouts look at it once a rollout, others at every gradient step."""
+    rollouts read it once per rollout, others at every gradient step."""
 
     initial: Rate = Field(description="At the first gradient step.")
     final: Share = Field(default=0.0, description="At the last gradient step.")
@@ -30,8 +30,8 @@ LearningRate = Rate | RateSchedule
 
 
 def write(buffers: Buffers, network: str, rate: float | RateSchedule, steps: float) -> None:
-    """Fill `hyper.lr.<network>` (`pearl_devices.kernels.arrays`). steps: of its optimiser, in the
-    whole run."""
+    """Fill `hyper.lr.<network>` (`pearl_devices.kernels.arrays`). steps: optimiser steps of the
+    network in the whole run."""
     given = buffers[f"hyper.lr.{network}"]
     if not isinstance(rate, RateSchedule):
         given[:] = rate

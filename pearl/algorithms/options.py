@@ -1,14 +1,14 @@
 """Options that algorithms share, as frozen dataclasses checked by pydantic.
 
 The `Options` of an algorithm subclass those of its family (`ReplayOptions`, `RolloutOptions`,
-`TabularOptions`), or `Acting` where its graph is its own:
+`TabularOptions`), or `Acting` if it builds its own graph:
 
-    @dataclass(frozen=True, kw_only=True, config=STRICT)
-    class Options(RolloutOptions):
+    @dataclass(frozen=True, kw_only=True, config=STRICT) class Options(RolloutOptions):
         clip: StrictFloat = Field(default=0.2, ge=0, le=100, description="Where … is clipped.")
 
-Every field but `name` and `env` has a default. Groups of options (`Adam`, `EpsilonGreedy`, …) are
-here to be shared, types with their bounds (`Rate`, `Share`, …) in `pearl.algorithms.fields`.
+Every field except `name` and `env` has a default. This module has the shared groups of options
+(`Adam`, `EpsilonGreedy`, …); `pearl.algorithms.fields` has types with their bounds (`Rate`,
+`Share`, …).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pearl.algorithms.spaces import Spaces
 STRICT = fields.STRICT
 
 Disagreement = tuple[tuple[str, ...], str]
-"""The keys that lead to an option, and the sentence that says which other option it contradicts."""
+"""The keys of an option, and the sentence that names the other option it contradicts."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -86,7 +86,7 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Target:
-    """How target networks follow: exactly one of `tau` and `every`."""
+    """How target networks move: exactly one of `tau` and `every`."""
 
     tau: Rate | None = Field(
         default=None, description="Share of the network mixed in at every gradient step."
@@ -129,7 +129,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Normalise:
-    """Running mean and variance of what the environments give, as in gymnasium's wrappers."""
+    """Running mean and variance of observations and rewards, as in gymnasium's wrappers."""
 
     observations: StrictBool = Field(
         default=False, description="Subtract the mean and divide by the deviation."
@@ -162,7 +162,7 @@ class Acting:
     discount: Share = Field(default=0.99, description="Discount factor of one env step.")
 
     def disagreements(self) -> Iterator[Disagreement]:
-        """Options that contradict each other, though each is allowed by itself."""
+        """Yield options that contradict each other, though each is allowed by itself."""
         return iter(())
 
 
@@ -215,7 +215,7 @@ class Deep(Acting):
 
     def disagreements(self) -> Iterator[Disagreement]:
         if self.frame_stack and self.normalise.observations:
-            what = f"given {self.frame_stack}; frames are stored as they are: leave"
+            what = f"given {self.frame_stack}; frames are stored unchanged: leave"
             what += " normalise.observations off, and let the network scale them"
             yield ("frame_stack",), what
         for key, rate in self.rates.items():
@@ -230,7 +230,7 @@ class ReplayOptions(Deep):
 
     @property
     def together(self) -> int:
-        """Vector steps, at least, between gradient steps."""
+        """Least vector steps between gradient steps."""
         return self.train_every or 1
 
     batch_size: StrictInt = Field(
@@ -285,7 +285,7 @@ class ReplayOptions(Deep):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ContinuousOptions(ReplayOptions):
-    """Options of the algorithms with a replay that act continuously."""
+    """Options of algorithms with a replay and continuous actions."""
 
     hidden: Hidden | Widths = Field(
         default=(256, 256),
@@ -361,7 +361,7 @@ class RolloutOptions(Deep):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OwnExploration(EpsilonGreedy):
-    """How an algorithm of the user's own explores."""
+    """Exploration of a user-defined algorithm."""
 
     noise: OfHalfRange = Field(
         default=0.1,
@@ -371,7 +371,7 @@ class OwnExploration(EpsilonGreedy):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Own(ReplayOptions):
-    """An algorithm of the user's own (docs/own_algorithm.md). Whatever actions it can take."""
+    """A user-defined algorithm with a replay (docs/own_algorithm.md), for all kinds of actions."""
 
     hidden: Hidden = Field(
         default=(64, 64), description="Widths of the hidden layers of every network."
@@ -389,7 +389,7 @@ class Own(ReplayOptions):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OwnRollout(RolloutOptions):
-    """An algorithm of the user's own that learns from rollouts (docs/own_algorithm.md)."""
+    """A user-defined algorithm that learns from rollouts (docs/own_algorithm.md)."""
 
     learning_rate: LearningRate = Field(
         default=1e-3, description="Step size of every network's Adam."

@@ -2,8 +2,8 @@
 actions (soft-max) and continuous ones (a Gaussian whose deviations do not depend on the state).
 
 In execution order: the networks and their loop (`graph`), the first values (`initialise`), the loss
-of one minibatch (`losses`). Acting draws from the policy; evaluation takes the likeliest action, or
-the mean. Continuous actions are drawn around a middle of 0 with bounds at −1 and 1, not clipped;
+of one minibatch (`losses`). Acting samples from the policy; evaluation takes the likeliest action,
+or the mean. Continuous actions are sampled on a scale with bounds at −1 and 1, and not clipped;
 only the environment gets them clipped and in its own units.
 """
 
@@ -31,7 +31,7 @@ ACTIONS = "both"
 POLICY = "actor"
 
 MINIBATCH = 64
-"""Rows of a minibatch where none is asked for (Schulman et al. 2017, table 3)."""
+"""Default rows of a minibatch (Schulman et al. 2017, table 3)."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -67,7 +67,7 @@ class Options(RolloutOptions):
 
     @property
     def parts(self) -> int:
-        """Minibatches of a rollout."""
+        """Number of minibatches of a rollout."""
         rows = self.rollout_steps * self.num_envs
         most = max(rows // MINIBATCH, 1)
         return self.minibatches or next(n for n in range(most, 0, -1) if rows % n == 0)
@@ -81,7 +81,8 @@ class Options(RolloutOptions):
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of PPO on this system: one firing of update does all epochs of a rollout."""
+    """Return the task graph of PPO on this system: one firing of update does all epochs of a
+    rollout."""
     a = system.algorithm
     return build(
         system,
@@ -108,13 +109,13 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 def losses(
     nets: Any, batch: Any, hyper: Any
 ) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]] | None, None, None]:
-    """One minibatch in torch: yields the losses of actor and critic, which move together; or None,
-    which ends the gradient steps, where mean(r − 1 − log r) is above 1.5 times `target_kl`.
+    """Compute one minibatch in torch: yield the losses of actor and critic, which move together; or
+    yield None to end the gradient steps if mean(r − 1 − log r) is above 1.5 times `target_kl`.
 
-    The actor's is mean(−min(r · A, clip(r) · A)) − entropy · mean(H), with r the ratio of the
-    action's density now to that when it was drawn (equation 7 of the paper). The critic's is
-    value_weight · mean((V − R)²), or with value_clip the larger of that and of the same with V held
-    within value_clip of what it was.
+    The actor's loss is mean(−min(r · A, clip(r) · A)) − entropy · mean(H), with r the ratio of the
+    action's density now to that when it was sampled (equation 7 of the paper). The critic's is
+    value_weight · mean((V − R)²). With value_clip, (V − R)² is replaced by the larger of itself and
+    the same with V held within value_clip of its old value.
     """
     import torch
 

@@ -22,5 +22,5 @@ ACTIONS = "discrete"
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of Q-learning on this system."""
+    """Return the task graph of Q-learning on this system."""
     return build("q_learning", system)

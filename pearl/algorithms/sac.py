@@ -58,9 +58,9 @@ class Options(ContinuousOptions):
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
-    """Widths of the actor (observation → means, then logarithms of the standard deviations), of
-    both critics (observation and action → value), and of alpha, the logarithm of the temperature:
-    a network without inputs, whose only parameter is its bias."""
+    """Return the widths of the actor (observation → means, then logarithms of the standard
+    deviations), of both critics (observation and action → value), and of alpha, the logarithm of
+    the temperature: a network without inputs, whose only parameter is its bias."""
     obs, act, a = system.env.obs, system.env.act, system.algorithm
     critic = (obs + act, *a.widths("critic"), 1)
     return {
@@ -72,7 +72,7 @@ def layers(system: System) -> dict[str, tuple[int, ...]]:
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of SAC on this system."""
+    """Return the task graph of SAC on this system."""
     return build(
         "sac",
         sizes(system),
@@ -99,7 +99,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 
 
 def sample(nets: Any, obs: Any, noise: Any, hyper: Any) -> tuple[Any, Any]:
-    """Actions (B, A) between the bounds and the logarithms of their density (B,).
+    """Return actions (B, A) between the bounds, and the logarithms of their density (B,).
 
     With u = mean + deviation · noise: log N(u) − log(1 − tanh²(u)), summed over the components,
     where log(1 − tanh²(u)) = 2 (log 2 − u − softplus(−2u)) (appendix C of the paper).
@@ -117,11 +117,12 @@ def sample(nets: Any, obs: Any, noise: Any, hyper: Any) -> tuple[Any, Any]:
 
 
 def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
-    """One gradient step in torch: yields ("critic1", loss), ("critic2", loss), ("actor", loss) with
-    the updated critics, ("alpha", loss); returns the mean |TD error| of both critics, shape (B,).
+    """Take one gradient step in torch: yield ("critic1", loss), ("critic2", loss), ("actor", loss)
+    with the updated critics, ("alpha", loss); return the mean |TD error| of both critics, shape
+    (B,).
 
     target = reward + discount · (min(Q1_target, Q2_target)(next_obs, a') − temperature · log π(a'))
-    with a' drawn from the policy. The temperature of the whole step is exp(alpha) from before.
+    with a' sampled from the policy. The whole step uses the temperature exp(alpha) before it.
     alpha's loss is −alpha · (log π + target entropy), as in the authors' code.
     """
     import torch

@@ -1,8 +1,8 @@
 """Tabular SARSA (Rummery and Niranjan 1994): as Q-learning, for the policy that acts.
 
-In execution order: choose a' for the observation s', move Q(s, a) of the step before towards
-reward + discount · Q(s', a'), take a'. Termination does not bootstrap; where an episode is
-truncated a' is drawn for its last observation, since the one chosen belongs to the next episode.
+In execution order: choose a' for the observation s', move Q(s, a) of the step before towards reward
++ discount · Q(s', a'), take a'. Termination does not bootstrap. If an episode is truncated, another
+a' is sampled for its last observation, because the chosen one belongs to the next episode.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ ACTIONS = "discrete"
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of SARSA on this system."""
+    """Return the task graph of SARSA on this system."""
     return build("sarsa", system, needs_next_action=True)

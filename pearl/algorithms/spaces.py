@@ -1,4 +1,4 @@
-"""`spaces:` of a spec: an environment's spaces, stated."""
+"""`spaces:` of a spec: the spaces of an environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pearl.algorithms.fields import STRICT, Bounds, Choices, Shape
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Spaces:
-    """Sizes of the environment's spaces, so that gymnasium need not be asked."""
+    """Sizes of the environment's spaces, so that PEARL need not ask gymnasium."""
 
     obs: StrictInt = Field(
         default=0, ge=0, le=10**7, description="Size of the flattened observation."

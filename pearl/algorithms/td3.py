@@ -63,15 +63,15 @@ class Options(ContinuousOptions):
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
-    """Widths of the actor (observation → action) and of both critics (both → value)."""
+    """Return the widths of the actor (observation → action) and of both critics (both → value)."""
     obs, act, a = system.env.obs, system.env.act, system.algorithm
     critic = (obs + act, *a.widths("critic"), 1)
     return {"actor": (obs, *a.widths("actor"), act), "critic1": critic, "critic2": critic}
 
 
 def graph(system: System) -> TaskGraph:
-    """The task graph of TD3 on this system. An update firing of k gradient steps moves the actor
-    and the targets in every policy_delay-th step, counted from the start of learning."""
+    """Return the task graph of TD3 on this system. An update firing of k gradient steps moves the
+    actor and the targets in every policy_delay-th step, counted from the start of learning."""
     return build(
         "td3",
         sizes(system),
@@ -97,8 +97,8 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 
 
 def losses(nets: Any, batch: Any, hyper: Any) -> Generator[tuple[str, Any], None, Any]:
-    """One gradient step in torch: yields ("critic1", loss), ("critic2", loss), and in every
-    policy_delay-th step ("actor", loss) with the updated first critic; returns the mean |TD error|
+    """Take one gradient step in torch: yield ("critic1", loss), ("critic2", loss), and in every
+    policy_delay-th step ("actor", loss) with the updated first critic; return the mean |TD error|
     of both critics, shape (B,).
 
     target = reward + discount · min(Q1_target, Q2_target)(next_obs, a'), a' the target actor's

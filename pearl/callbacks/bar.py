@@ -9,7 +9,7 @@ from pearl.training.steering import Answer, Callback, Progress
 
 
 class Bar(Callback):
-    """Draws how far the run is, its returns and its rate."""
+    """Draws the progress of the run, its returns and its rate."""
 
     def __init__(self) -> None:
         self._bar: Any = None

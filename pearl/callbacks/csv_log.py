@@ -9,9 +9,9 @@ from pearl.training.steering import Answer, Callback, Progress
 
 
 class CsvLog(Callback):
-    """Appends a row at each progress and evaluation to `path`, whose header stands from the first.
+    """Appends a row at each progress and evaluation to `path`, which starts with a header.
 
-    The folder is made where it is missing. A file that is there already is gone on with.
+    A missing folder is made. An existing file is continued.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from pearl.errors import SpecError
 
 
-def needed(module: str, extra: str, what: str) -> Any:
-    """The module, imported.
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """Import and return the module.
 
     Raises:
-        SpecError: it is not installed; names the extra that brings it.
+        SpecError: it is not installed; the text names the extra that installs it.
     """
     try:
         return import_module(module)

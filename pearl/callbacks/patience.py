@@ -10,10 +10,10 @@ from pearl.training.steering import STOP, Answer, Callback, Progress
 
 @dataclass
 class Patience(Callback):
-    """Stops after so many evaluations in a row, none of which was better than the best before.
+    """Stops after `evaluations` evaluations in a row without improvement on the best one.
 
     evaluations: at least 1.
-    gain: least by which an evaluation must be better to count as such.
+    gain: least increase of the mean return that counts as improvement.
     """
 
     evaluations: int

@@ -9,9 +9,9 @@ from pearl.training.steering import STOP, Answer, Callback, Progress
 
 @dataclass
 class StopAtReturn(Callback):
-    """Stops once the mean return of an evaluation is at least `mean`.
+    """Stops as soon as the mean return of an evaluation is at least `mean`.
 
-    mean: return from which the run stops.
+    mean: return at which the run stops.
     """
 
     mean: float

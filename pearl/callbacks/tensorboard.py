@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pearl.callbacks.extras import needed
+from pearl.callbacks.extras import import_extra
 from pearl.training.steering import Answer, Callback, Progress
 
 
@@ -17,10 +17,10 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        needed("tensorboard", "tensorboard", "TensorBoard")
+        import_extra("tensorboard", "tensorboard", "TensorBoard")
         self._path = Path(path)
         self._writer: Any = None  # made with the first event
-        self._make: Any = needed("torch.utils.tensorboard", "tensorboard", "TensorBoard")
+        self._make: Any = import_extra("torch.utils.tensorboard", "tensorboard", "TensorBoard")
 
     def on_progress(self, event: Progress) -> Answer:
         self._write(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pearl.callbacks.extras import needed
+from pearl.callbacks.extras import import_extra
 from pearl.errors import SpecError
 from pearl.training.policy import Policy
 from pearl.training.steering import Answer, Callback, Progress
@@ -22,7 +22,7 @@ class Video(Callback):
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1, seed: int = 0) -> None:
-        needed("moviepy", "video", "Video")
+        import_extra("moviepy", "video", "Video")
         self._folder, self._every, self._seed, self._seen = Path(folder), every, seed, 0
 
     def on_evaluation(self, event: Progress) -> Answer:
@@ -36,19 +36,19 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     """Record one episode of a policy.
 
     Raises:
-        SpecError: the environment renders no pictures, or its observations are stacked frames.
+        SpecError: the environment renders no images, or its observations are stacked frames.
     """
     from gymnasium import spaces
     from gymnasium.error import Error
     from gymnasium.wrappers import RecordVideo
 
-    from pearl_devices.user_imports import environment
+    from pearl_devices.user_imports import make_environment
 
     asked = policy.system.env
     if asked.stack or asked.pixels:
-        raise SpecError(f"Video: {asked.id}: observations that are pictures are not recorded yet")
+        raise SpecError(f"Video: {asked.id}: observations that are images are not recorded yet")
     try:
-        inner: Any = environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
+        inner: Any = make_environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
         env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)
     except (Error, TypeError, ValueError, ImportError) as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pearl.callbacks.extras import needed
+from pearl.callbacks.extras import import_extra
 from pearl.training.steering import Answer, Callback, Progress
 
 
@@ -18,7 +18,7 @@ class WandB(Callback):
     """
 
     def __init__(self, project: str, **init: Any) -> None:
-        self._wandb = needed("wandb", "wandb", "WandB")
+        self._wandb = import_extra("wandb", "wandb", "WandB")
         self._init = {"project": project, **init}
         self._run: Any = None  # begun with the first event
 

@@ -63,7 +63,7 @@ class Result:
     object: for programs, written as JSON.
     status: exit status of the process.
     after: called when text and object are written; None for no call.
-    page: makes the page that `--html` writes; None where the command has none.
+    page: makes the page that `--html` writes; None if the command has none.
     """
 
     text: str

@@ -101,7 +101,7 @@ def check(
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
     warning, env_note = None, ""
-    if not unchecked:  # else sizes are those of an environment or networks not looked at
+    if not unchecked:  # else sizes of unchecked environments or networks are unknown
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warning, env_note = memory.memory_warning(system), system.env.note
@@ -299,14 +299,14 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     """
     from pearl_devices import backend
     from pearl_devices.discover import host
-    from pearl_devices.user_imports import function
+    from pearl_devices.user_imports import import_function
 
     devices = host().devices
     for i, device in enumerate(devices):
         seam = getattr(backend(device.kind), name, None)
         if seam is not None:
             number = sum(d.kind == device.kind for d in devices[:i])
-            yield device, number, function(seam) if isinstance(seam, str) else seam
+            yield device, number, import_function(seam) if isinstance(seam, str) else seam
 
 
 @command

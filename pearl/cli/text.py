@@ -1,4 +1,4 @@
-"""What the commands print besides reports: devices, calibrations, differences between plans."""
+"""Texts that commands print besides reports: devices, calibrations, differences between plans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 NOT_IDENTIFIED = "not identified"
-"""In the place of a number that the timed sizes do not identify."""
+"""Printed instead of a number that the timed sizes do not identify."""
 
 
 def platform_object(platform: Platform) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def calibration_text(calibration: Calibration, path: str) -> str:
 
 
 def probe_text(probe: CpuProbe, path: str) -> str:
-    """What the CPU of this host takes."""
+    """Show the measured costs of this host's CPU."""
     rows = [
         ("dispatch of an operator of torch", si(probe.operator_s, "s")),
         ("dispatch of one of a gradient step", si(probe.gradient_s, "s")),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Within it garbage is searched for seldom: modules, a plan and bound kernels stay."""
+    """Within this context, garbage collection is rare, because modules, plan and kernels stay."""
     usual = gc.get_threshold()
     gc.set_threshold(50_000, *usual[1:])
     try:
@@ -142,7 +142,7 @@ def train(
     with (
         interruptible(*ENDING),
         progress_display() as progress,
-    ):  # they end this after the progress bar
+    ):  # the progress bar comes first, because these may end the run
         run = trainer.train(
             steps=steps,
             seed=seed,
@@ -219,10 +219,10 @@ def _callbacks(
 
 
 def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
-    """The folder of a run: `out`; else of runs/NAME, runs/NAME-2, … the first that is free, or to
-    resume the last there is.
+    """Return the folder of a run: `out`; else the first free one of runs/NAME, runs/NAME-2, …, or
+    to resume the last existing one.
 
-    With `resume`, a folder that is missing is the folder of a new run.
+    With `resume`, a missing folder is the folder of a new run.
 
     Raises:
         SpecError: `out` holds a run already, and `resume` is false.

@@ -77,12 +77,12 @@ def connect() -> Any:
     Raises:
         SpecError: Ray is not installed, no cluster runs, or the cluster cannot be reached.
     """
-    address = os.environ.get(ADDRESS) or _started_here()
+    address = os.environ.get(ADDRESS) or _read_local_address()
     host = _reach(address)
     if local := host in ("127.0.0.1", "localhost"):
         os.environ.setdefault(LOOPBACK, "0")
     os.environ.setdefault(*TRIES)
-    ray = _installed()
+    ray = _import_ray()
     if ray.is_initialized():
         return ray
     if local and ray._private.ray_constants.ENABLE_RAY_CLUSTER:
@@ -164,7 +164,7 @@ def on_node(node: Node) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
 
 
-def _installed() -> Any:
+def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
@@ -181,7 +181,7 @@ def _path() -> str:
     return os.pathsep.join(paths)
 
 
-def _started_here() -> str:
+def _read_local_address() -> str:
     """Read the address of the head that `ray start` started last on this machine."""
     file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     try:

@@ -15,7 +15,7 @@ from pearl.cluster import connection, links
 from pearl.cluster.connection import Node
 from pearl.errors import SpecError
 from pearl_devices import Device, Link, Platform, discover, platform_json
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import Calibration, CalibrationError, versions
 
@@ -43,7 +43,7 @@ def platform(carrier: str) -> Platform:
         machines[node.name] = _machine(node, answer)
     calibrator.set_remote_hosts(_measuring(ray, others))
     network = [links.link(home, node, carrier) for node in others]
-    return of_hosts(NAME, machines, network)
+    return join_hosts(NAME, machines, network)
 
 
 def _inspect() -> dict[str, Any]:

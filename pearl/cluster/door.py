@@ -1,10 +1,10 @@
-"""How the two ends of a wire meet, over a port that anybody may connect to.
+"""Mutual authentication of the two ends of a transport, over a port that anybody may connect to.
 
-The door sends each caller a nonce. The caller answers with a nonce of its own and the HMAC-SHA256
-of both under the secret; only then the door shows that it knows the secret too, by another HMAC of
-the same nonces. Every part of this has a fixed size. The keys of the connection come from the
-secret and both nonces, so nothing of one connection is of use in another one. Who forwards all
-this unread between two ends is a cable: it can cut the connection, not write on it.
+The listener sends each caller a nonce. The caller answers with its own nonce and the HMAC-SHA256 of
+both under the secret. Only then does the listener prove that it knows the secret too, by another
+HMAC of the same nonces. Every part of this exchange has a fixed size. The keys of the connection
+come from the secret and both nonces, so data of one connection are useless in another. An attacker
+who forwards all data between the two ends can cut the connection, but cannot forge messages.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from typing import NamedTuple
 from pearl.cluster.transport import TAG, Keys, Transport
 
 FORM_S = 60.0
-"""Seconds in which both processes find each other (assumed)."""
+"""Seconds in which both processes must find each other (assumed)."""
 
 NONCE = 32
 """Bytes of a nonce."""
 
 CALLERS = 64
-"""Callers that are heard at once; one more, and the first of them is left."""
+"""Most callers at the same time; one more, and the oldest is dropped."""
 
 
 class Rendezvous(NamedTuple):
-    """What both ends of a new wire know.
+    """The facts that both ends of a new transport know.
 
-    address, port: at which the door listens. secret: that nobody else knows; no end sends it.
+    address, port: where the listener accepts connections. secret: known to both ends only; never
+        sent.
     """
 
     address: str
@@ -41,15 +42,15 @@ class Rendezvous(NamedTuple):
 
 
 class Caller:
-    """Who has connected to a door and has shown nothing so far."""
+    """A process that has connected and not yet proved that it knows the secret."""
 
     def __init__(self, found: socket.socket) -> None:
         self.socket, self.nonce, self.said = found, token_bytes(NONCE), b""
         found.setblocking(False)
-        found.send(self.nonce)  # the first bytes of a connection: there is room
+        found.send(self.nonce)  # never blocks: the buffer of a new connection is empty
 
     def hear(self, secret: bytes) -> Transport | None:
-        """Its wire, once it has shown that it knows the secret.
+        """Return the caller's transport, once it has proved that it knows the secret; None before.
 
         Raises:
             OSError: it is gone, or does not know the secret.
@@ -69,22 +70,22 @@ class Caller:
 
 
 class TransportListener:
-    """Where a process waits for the other end of a new wire.
+    """Waits for the other end of a new transport.
 
-    at: what the other end has to be told.
+    at: the facts that the other end needs.
     """
 
     def __init__(self, address: str) -> None:
-        """address: at which this process can be reached."""
+        """address: at which other processes reach this process."""
         self._listening = socket.create_server((address, 0))
         self.at = Rendezvous(address, self._listening.getsockname()[1], token_bytes(32))
 
     def open(self) -> Transport:
-        """This process's end, once the other one is there; the door is closed. Callers are heard
-        side by side, and none of them longer than until the end of `FORM_S`.
+        """Return this process's end, once the other end has connected; then stop listening. Callers
+        are served in parallel, none of them beyond the end of `FORM_S`.
 
         Raises:
-            RuntimeError: nobody who knows the secret connects in time.
+            RuntimeError: no process that knows the secret connects in time.
         """
         until_s, callers = time.monotonic() + FORM_S, dict[int, Caller]()
         with self._listening as door, selectors.DefaultSelector() as ready:
@@ -108,9 +109,9 @@ class TransportListener:
                         elif key.fd in callers:
                             try:
                                 wire = callers[key.fd].hear(self.at.secret)
-                            except BlockingIOError:  # the number is a new caller's by now
+                            except BlockingIOError:  # another caller now has this number
                                 continue
-                            except OSError:  # a stranger is left, and the others are heard
+                            except OSError:  # drop a stranger, and serve the others
                                 leave(key.fd)
                                 continue
                             if wire is not None:
@@ -125,10 +126,10 @@ class TransportListener:
 
 
 def join(at: Rendezvous) -> Transport:
-    """The other end of the wire of a door.
+    """Connect to a listener; return this process's end of the transport.
 
     Raises:
-        RuntimeError: no connection, no answer in time, or who answers does not know the secret.
+        RuntimeError: no connection, no answer in time, or the listener does not know the secret.
     """
     until_s = time.monotonic() + FORM_S
     where = f"{at.address}:{at.port}"
@@ -143,16 +144,16 @@ def join(at: Rendezvous) -> Transport:
             raise ConnectionError("it does not know the secret of the two ends")
     except OSError as error:
         found.close()
-        raise RuntimeError(f"who answers at {where} is not the other end: {error}") from None
+        raise RuntimeError(f"the listener at {where} is not the other end: {error}") from None
     caller, door = (_tag(at.secret, f"from {end}", nonces) for end in ("caller", "door"))
     return Transport(found, Keys(sent=caller, coming=door))
 
 
 def _exactly(found: socket.socket, size: int, until_s: float) -> bytes:
-    """So many bytes, by then.
+    """Read `size` bytes before the time `until_s`.
 
     Raises:
-        OSError: they do not come.
+        OSError: they do not arrive in time.
     """
     whole = b""
     while len(whole) < size:

@@ -1,8 +1,8 @@
-"""Links between hosts: measured on the very cluster, fitted, and kept beside calibrations.
+"""Links between hosts: measured on the running cluster, fitted, and stored next to calibrations.
 
-A link is that of what carries its messages (`carrier`): each has its own. The model is `Link`'s: a
-message arrives latency_s + bytes / bytes_per_s after it was sent (half of a round trip), and takes
-the link per_message_s + bytes / bytes_per_s (of a pipeline's time, each message's part).
+Each carrier of messages has its own links. The model is that of `Link`: a message arrives latency_s
++ bytes / bytes_per_s after it was sent (half of a round trip), and occupies the link for
+per_message_s + bytes / bytes_per_s (the part of each message in a pipeline's time).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from pearl.cluster import connection
 from pearl.cluster.connection import Node
-from pearl.cluster.timing import TimedMessage, timed
+from pearl.cluster.timing import TimedMessage, time_messages
 from pearl.cluster.transport import CARRIERS
 from pearl.errors import SpecError
 from pearl.files import write_atomically
@@ -28,26 +28,26 @@ from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host.calibration import seal, unseal
 
 SCHEMA = 4
-"""Links of schema 1 were timed without pauses, those of schema 2 by calls of Ray alone, those of
+"""Links of schema 1 were timed without pauses, those of schema 2 only by calls of Ray, those of
 schema 3 over connections whose batches had no tags."""
 SIZES = (1, 512, 4096, 16_384, 65_536, 131_072, 262_144, 1_048_576, 4_194_304)
-"""Bytes of the messages that are timed."""
+"""Bytes of the timed messages."""
 Z25, Z95 = 0.6745, 1.6449
-"""How many standard deviations a normal number's lower quartile is below its median, and its 95th
-percentile above."""
+"""Distance of the lower quartile of a normal distribution below its median, and of its 95th
+percentile above, in standard deviations."""
 HANDLED_S = 3.5e-4
-"""What a run does with a message beside carrying it, which no timing of a link sees: it is packed,
-unpacked and counted, and threads wake each other (assumed: 0.15 ms of CPU time to pack and 0.19 to
-take, of runs over two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
+"""Seconds that a run spends on a message besides its transport, which no timing of a link includes:
+packing, unpacking, counting, and threads that wake each other (assumed: 0.15 ms of CPU time to pack
+and 0.19 to receive, of runs over two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
 
 ASSUMED = {
     "tcp": {"latency_s": 3e-4, "per_message_s": 4e-5, "bytes_per_s": 4.7e8},
     "ray": {"latency_s": 1.1e-3, "per_message_s": 2.5e-4, "bytes_per_s": 9e8},
 }
-"""Where nothing was measured: what was between two raylets of one machine with two busy cores (Ray
-2.60, 2 x AMD EPYC, virtual, 2026-11-23). By TCP the cost of a message is 1.4 times what was seen
-without tags, and the bandwidth that of a network of 10 Gbit/s, 1.2 GB/s, and of HMAC-SHA256 at both
-ends, 1.57 GB/s each (96 kB in 61 us, the same CPU, 2026-11-24)."""
+"""Figures of links that were not measured: measured between two raylets of one machine with two
+busy cores (Ray 2.60, 2 x AMD EPYC, virtual, 2026-11-23). By TCP the cost of a message is 1.4 times
+the measured one without tags, and the bandwidth is that of a network of 10 Gbit/s, 1.2 GB/s, and of
+HMAC-SHA256 at both ends, 1.57 GB/s each (96 kB in 61 us, the same CPU, 2026-11-24)."""
 ASSUMED_SOURCE = (
     "assumed: {} as between two raylets of one machine; `pearl calibrate --on ray` times it"
 )
@@ -55,15 +55,15 @@ ASSUMED_SOURCE = (
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """A link between two nodes, as measured.
+    """A measured link between two nodes.
 
     latency_s: seconds of a message beyond its bytes.
-    per_message_s: seconds of each further message of a row beyond its bytes.
+    per_message_s: seconds of each further message in a row beyond its bytes.
     bytes_per_s: rate of one direction.
     timings: the timed messages.
-    home, other: names of the nodes; addresses: theirs. carrier: of the messages.
+    home, other: names of the nodes. addresses: their addresses. carrier: of the messages.
     created: UTC, ISO 8601.
-    error: median of |predicted / measured − 1| over the timings that it was fitted to.
+    error: median of |predicted / measured − 1| over the fitted timings.
     """
 
     home: str
@@ -86,12 +86,12 @@ class MeasuredLink:
             raise ValueError("bytes_per_s is 0; it must be above 0")
 
     def predicted(self, size_bytes: float) -> tuple[float, float]:
-        """Seconds of a message one way, and of one in a pipeline."""
+        """Return seconds of a message one way, and of a message in a pipeline."""
         moving = size_bytes / self.bytes_per_s
         return self.latency_s + moving, self.per_message_s + moving
 
     def errors(self, timings: Sequence[TimedMessage]) -> list[float]:
-        """|predicted / measured − 1| of each timing, both ways."""
+        """Return |predicted / measured − 1| of each timing, both ways."""
         found = []
         for each in timings:
             one_way, pipelined = self.predicted(each.size_bytes)
@@ -100,15 +100,15 @@ class MeasuredLink:
 
     @property
     def band(self) -> tuple[float, float]:
-        """Nine in ten messages beside the lower quartile that the figures are fitted to, of a
-        log-normal distribution with the median spread of the timings."""
+        """The band of nine in ten messages, around the lower quartile that the figures are fitted
+        to, of a log-normal distribution with the median spread of the timings."""
         half = math.log(median(t.spread for t in self.timings)) / 2
         quartile = Z25 / Z95 * half
         return math.exp(quartile - half), math.exp(quartile + half)
 
     @property
     def link(self) -> Link:
-        """As a platform has it; its ends are the hosts."""
+        """Return the `Link` of a platform; its ends are the hosts."""
         ends = f"{self.home} and {self.other}"
         source = f"measured {self.created[:10]} between {ends} by {self.carrier}"
         numbers = ("latency_s", "per_message_s", "bytes_per_s")
@@ -125,13 +125,13 @@ class MeasuredLink:
 
 
 def link(home: Node, other: Node, carrier: str) -> Link:
-    """The measured link of two nodes, else one of assumed figures, whose sources say so.
+    """Return the measured link of two nodes, else a link of assumed figures with such sources.
 
     Raises:
         SpecError: the file of measured links is damaged.
     """
     wanted = home.name, other.name, (home.address, other.address), carrier
-    for found in stored():
+    for found in load_links():
         if (found.home, found.other, found.addresses, found.carrier) == wanted:
             return found.link
     figures = ASSUMED[carrier]
@@ -147,27 +147,28 @@ def link(home: Node, other: Node, carrier: str) -> Link:
 
 
 def measure(sizes: Sequence[int] = SIZES) -> list[MeasuredLink]:
-    """Measure the links from this node to all others that have cores, and keep them.
+    """Measure the links from this node to all others that have cores, and store them.
 
     Raises:
         SpecError: there is no cluster.
-        CalibrationError: a node does not answer amid it.
+        CalibrationError: a node stops answering.
     """
     ray = connection.connect()
     here = ray.get_runtime_context().get_node_id()
     nodes = connection.nodes()
     home = next(n for n in nodes if n.id == here)
     others = [n for n in nodes if n.id != here and n.cores]
-    found = [modelled(home, n, c, timed(home, n, c, sizes)) for n in others for c in CARRIERS]
+    found = [
+        measure_link(home, n, c, time_messages(home, n, c, sizes)) for n in others for c in CARRIERS
+    ]
     _keep(found)
     return found
 
 
-def modelled(
+def measure_link(
     home: Node, other: Node, carrier: str, timings: Sequence[TimedMessage]
 ) -> MeasuredLink:
-    """The link of this node, home, and another one of the cluster that is fitted to timings of
-    now."""
+    """Return the link of this node, home, and another node, fitted to new timings."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     rough = MeasuredLink(
         home.name,
@@ -175,16 +176,16 @@ def modelled(
         (home.address, other.address),
         carrier,
         created,
-        *fitted(timings),
+        *fit_link(timings),
         0.0,
         tuple(timings),
     )
     return MeasuredLink(**{**vars(rough), "error": median(rough.errors(timings))})
 
 
-def fitted(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
-    """latency_s, per_message_s and bytes_per_s, none below 0, with the least sum of relative
-    errors: a size that takes another way, as Ray's object store, moves them little."""
+def fit_link(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
+    """Fit latency_s, per_message_s and bytes_per_s, none below 0, with the least sum of relative
+    errors, on which a size with another path, such as Ray's object store, has little influence."""
     import numpy as np
     from scipy.optimize import linprog
 
@@ -203,12 +204,12 @@ def fitted(timings: Sequence[TimedMessage]) -> tuple[float, float, float]:
 
 
 def path() -> Path:
-    """Path of the measured links."""
+    """Return the path of the measured links."""
     return cache_folder() / "links.json"
 
 
-def stored() -> list[MeasuredLink]:
-    """The links that were measured, none where there is no file.
+def load_links() -> list[MeasuredLink]:
+    """Return the measured links; empty if there is no file.
 
     Raises:
         SpecError: the file is damaged.
@@ -231,11 +232,11 @@ def _link_from(each: dict[str, Any]) -> MeasuredLink:
 
 
 def _keep(found: Sequence[MeasuredLink]) -> None:
-    """Write these beside the others that are kept, in place of older ones of the same nodes."""
+    """Store these links with the others, instead of older links of the same nodes."""
     new = {(each.home, each.other, each.carrier) for each in found}
     try:
-        old = [each for each in stored() if (each.home, each.other, each.carrier) not in new]
-    except SpecError:  # what is measured now takes its place
+        old = [each for each in load_links() if (each.home, each.other, each.carrier) not in new]
+    except SpecError:  # the new measurements replace a damaged file
         old = []
     body = {"schema": SCHEMA, "links": [asdict(each) for each in [*old, *found]]}
     plain = json.loads(json.dumps(body, allow_nan=False))

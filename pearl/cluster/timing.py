@@ -1,7 +1,7 @@
-"""Messages between two nodes, timed by what carries them.
+"""Timings of messages between two nodes, for each carrier.
 
-What is timed is what a run does: at both ends one thread sends and another one receives, a message
-goes alone after a pause, and many go in a row.
+The timed messages go as in a run: at both ends one thread sends and another receives; a message
+goes alone after a pause, or many go in a row.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from pearl.cluster.transport import Transport
 from pearl_estimators.host.calibration import CalibrationError
 
 IN_FLIGHT = 16
-"""Messages of a row that are under way."""
+"""Messages in flight in a row."""
 PAUSE_S = 1e-2
-"""Seconds without a message before each that is timed alone, as lanes compute meanwhile: threads,
-connections and cores that sleep answer later than those of one message after another. Longer pauses
-make it hardly longer: 0.4 ms without one, 0.5 after 1 ms, 1.1 after 5, 1.2 after 10 and 30 (medians
-of 512 B by calls of Ray between two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
+"""Pause in seconds before each message that is timed alone, because lanes compute in between:
+sleeping threads, connections and cores answer later than in a row of messages. Longer pauses hardly
+add time: 0.4 ms without one, 0.5 after 1 ms, 1.1 after 5, 1.2 after 10 and 30 (medians of 512 B by
+calls of Ray between two raylets, 2 x AMD EPYC, virtual, 2026-11-23)."""
 ROUNDS = 3
 EACH_S = 0.15
-"""Seconds of timing a size in a round, in each of the two ways."""
+"""Seconds of timing a size in a round, for each of the two ways."""
 QUARTER = 4
-"""Place of the lower quartile among 19 cuts."""
+"""Index of the lower quartile among 19 cuts."""
 CALL_S = 30.0
-"""Seconds within which a call is answered (assumed)."""
+"""Seconds within which a call must be answered (assumed)."""
 
 
 @dataclass(frozen=True)
 class TimedMessage:
-    """A size of message, timed.
+    """The timings of one size of message.
 
     size_bytes: of the message.
-    one_way_s: half of a round trip. pipelined_s: a message of a row. Of each the lower quartile: as
-        kernels, messages are timed as on machines that do nothing else.
-    spread: the greater of the two ways' 95th percentile / 5th.
+    one_way_s: half of a round trip. pipelined_s: a message in a row. Both are lower quartiles:
+        messages are timed, as kernels are, as on an otherwise idle machine.
+    spread: 95th percentile / 5th, the larger of the two ways.
     """
 
     size_bytes: int
@@ -55,9 +55,9 @@ class TimedMessage:
 
 
 class _Echo:
-    """The actor at the other end. As in an outpost one thread takes messages, one lane has them,
-    and one gives them back. Of a wire, those whose first byte is COUNTED are counted, and every
-    IN_FLIGHT of them answered by one byte."""
+    """The actor at the other end. As in a lane server, one thread receives messages, one lane has
+    them, and one thread sends them back. Over a transport it only counts messages whose first byte
+    is COUNTED, and answers every IN_FLIGHT of them by one byte."""
 
     def __init__(self) -> None:
         self._taken: SimpleQueue[Bytes] = SimpleQueue()
@@ -107,18 +107,18 @@ COUNTED = 1
 
 
 class _Way(Protocol):
-    """How messages go to the actor and back."""
+    """A way for messages to the actor and back."""
 
     def asked(self, size_bytes: int) -> Any:
-        """Have the next message come back; what `back` takes."""
+        """Request the next message back; return the argument of `back`."""
 
     def send(self, message: Bytes) -> None: ...
 
     def back(self, asked: Any) -> None:
-        """Wait for what comes back."""
+        """Wait for the message that comes back."""
 
     def in_a_row(self, message: Bytes) -> list[float]:
-        """Seconds a message with IN_FLIGHT under way, of each so many in a row."""
+        """Return seconds per message with IN_FLIGHT messages in flight, for each such row."""
 
 
 class _ByRay:
@@ -146,7 +146,7 @@ class _ByRay:
                 self._ray.get(under_way.pop(0), timeout=CALL_S)
                 under_way.append(taken.remote(*split_message(message)))
 
-        found = _repeated(turn)
+        found = _time_turns(turn)
         for each in under_way:
             self._ray.get(each, timeout=CALL_S)
         return found
@@ -178,14 +178,14 @@ class _ByWire:
             self._wire.receive(CALL_S)
 
         send()
-        found = _repeated(turn)
+        found = _time_turns(turn)
         self._wire.receive(CALL_S)
         return found
 
 
 @contextmanager
 def _way(ray: Any, actor: Any, carrier: str, home: Node) -> Iterator[_Way]:
-    """How a carrier brings messages to the actor, for as long as the context is open."""
+    """Within this context, yield the way in which a carrier brings messages to the actor."""
     if carrier == "ray":
         yield _ByRay(ray, actor)
         return
@@ -196,8 +196,8 @@ def _way(ray: Any, actor: Any, carrier: str, home: Node) -> Iterator[_Way]:
         yield _ByWire(wire)
 
 
-def _repeated(turn: Callable[[], None]) -> list[float]:
-    """Seconds a message of turns of IN_FLIGHT messages."""
+def _time_turns(turn: Callable[[], None]) -> list[float]:
+    """Return seconds per message of turns of IN_FLIGHT messages."""
     found: list[float] = []
     end_s = time.perf_counter() + EACH_S
     while len(found) < 2 or time.perf_counter() < end_s:
@@ -207,8 +207,10 @@ def _repeated(turn: Callable[[], None]) -> list[float]:
     return found
 
 
-def timed(home: Node, other: Node, carrier: str, sizes: Sequence[int]) -> list[TimedMessage]:
-    """Messages of these sizes from this node, home, to another and back, timed in turns.
+def time_messages(
+    home: Node, other: Node, carrier: str, sizes: Sequence[int]
+) -> list[TimedMessage]:
+    """Time messages of these sizes from this node, home, to another and back, in turns.
 
     Raises:
         CalibrationError: the node does not answer.
@@ -244,8 +246,8 @@ def timed(home: Node, other: Node, carrier: str, sizes: Sequence[int]) -> list[T
 
 
 class _Turns:
-    """Messages there and back, as a run's lane sends them: threads of their own send and receive.
-    As a context, within which the two threads run."""
+    """Messages there and back, as a run's lane sends them, in separate threads for sending and
+    receiving. The two threads run within this context."""
 
     def __init__(self, by: _Way) -> None:
         self._by = by
@@ -267,8 +269,8 @@ class _Turns:
             thread.join(timeout=CALL_S)
 
     def turn(self, array: Bytes) -> float:
-        """Seconds of a message there and back. What comes back is asked for, and nothing has
-        crossed for PAUSE_S."""
+        """Return the seconds of a message there and back, after a pause of PAUSE_S, with the return
+        message requested in advance."""
         self._asked.put((self._by.asked(array.size),))
         time.sleep(PAUSE_S)
         begin_s = time.perf_counter()
@@ -283,7 +285,7 @@ class _Turns:
         while (array := self._sent.get()) is not None:
             try:
                 self._by.send(array)
-            except Exception as error:  # raised by the thread that waits for what comes back
+            except Exception as error:  # the thread that waits for the message raises it
                 self._back.put(error)
                 return
 
@@ -292,13 +294,13 @@ class _Turns:
             try:
                 self._by.back(asked[0])
                 self._back.put(None)
-            except Exception as error:  # raised by the thread that waits for it
+            except Exception as error:  # the waiting thread raises it
                 self._back.put(error)
                 return
 
 
 def _one_by_one(turns: _Turns, array: Any) -> list[float]:
-    """Seconds of round trips."""
+    """Return the seconds of round trips."""
     found: list[float] = []
     end_s = time.perf_counter() + EACH_S
     while len(found) < 3 or time.perf_counter() < end_s:

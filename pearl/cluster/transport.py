@@ -1,9 +1,9 @@
 """`Transport`: one end of a TCP connection between two processes, for batches of messages.
 
 A batch is a head of fixed size, a tag, a body (the sizes of the messages, then the messages) and a
-tag. A tag is the HMAC-SHA256 of all that this end has sent so far over this connection, tags left
-out, under a key of this connection and this direction. So no number is believed before a tag has
-shown who wrote it, and a batch that was altered, repeated, left out or sent back has a wrong tag.
+tag. A tag is the HMAC-SHA256 of everything that this end has sent so far over this connection,
+without tags, under a key of this connection and direction. So no number is trusted before a tag has
+proved its writer, and a batch that was altered, repeated, omitted or reflected has a wrong tag.
 Messages are not encrypted.
 """
 
@@ -24,10 +24,10 @@ import numpy as np
 from pearl.cluster.chunks import Bytes
 
 CARRIERS = ("tcp", "ray")
-"""What carries messages between hosts: wires, or calls of Ray."""
+"""Carriers of messages between hosts: TCP connections, or calls of Ray."""
 
 ENCRYPTED = "RAY_USE_TLS"
-"""Ray's variable with which all that its nodes tell each other is encrypted."""
+"""Ray's variable that turns on encryption between its nodes."""
 
 HEAD = struct.Struct("<qq")
 """Bytes of the body, and number of messages."""
@@ -36,45 +36,45 @@ TAG = 32
 """Bytes of a tag."""
 
 MOST = 512
-"""Messages of a batch, all of which one call of the system takes."""
+"""Most messages of a batch; one system call takes all of them."""
 
 AHEAD = 1 << 16
-"""Bytes of which one call of the system reads up to so many, of several batches in a row."""
+"""Most bytes that one system call reads, of several batches in a row."""
 
 MOST_BYTES = 1 << 34
-"""Bytes of a batch at most (assumed)."""
+"""Most bytes of a batch (assumed)."""
 
 HEARTBEAT_S = 1.0
-"""Seconds after which a process that has nothing to send sends an empty batch."""
+"""Seconds without anything to send after which a process sends an empty batch."""
 
 SENT_S = 120.0
-"""Seconds in which the other process makes room for a batch (assumed)."""
+"""Seconds in which the other process must make room for a batch (assumed)."""
 
 MID_S = 30.0
-"""Seconds within which a batch that has begun to come is there (assumed)."""
+"""Seconds within which a batch must arrive after its beginning (assumed)."""
 
 SLOWEST = 1e5
-"""Bytes a second of the slowest network: large batches get this time on top (assumed)."""
+"""Bytes per second of the slowest network: large batches get additional time (assumed)."""
 
 
 class Keys(NamedTuple):
-    """Of a connection: of what this end sends, and of what comes."""
+    """Keys of a connection: for data that this end sends, and for data that it receives."""
 
     sent: bytes
     coming: bytes
 
 
 class Transport:
-    """One end. `send` and `receive` may be called at the same time, each by one thread or more and
-    by one.
+    """One end. `send` and `receive` may run at the same time; several threads may send, one may
+    receive.
 
     Raises:
-        RuntimeError: the other end is gone or has not answered in time, or what comes is not what
-            the other end sent. The wire is of no use then.
+        RuntimeError: the other end is gone or does not answer in time, or the data are not what the
+            other end sent. The transport is then unusable.
     """
 
     def __init__(self, found: socket.socket, keys: Keys) -> None:
-        """found: connected, to an end that has shown that it knows the secret (`door`)."""
+        """found: connected to an end that has proved that it knows the secret (`door`)."""
         self._socket, self._lock = found, threading.Lock()
         self._sent, self._come = (hmac.new(key, digestmod="sha256") for key in keys)
         self._ready = select.poll()
@@ -89,15 +89,15 @@ class Transport:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing was sent for `HEARTBEAT_S`."""
+        """Return whether nothing was sent for `HEARTBEAT_S`."""
         return time.monotonic() - self._beat_s > HEARTBEAT_S
 
     def close(self) -> None:
-        """Let the connection go. Nothing is sent or received any more."""
+        """Close the connection. Nothing is sent or received any more."""
         self._socket.close()
 
     def send(self, messages: Sequence[Bytes]) -> None:
-        """Send messages; with none, a sign of life."""
+        """Send messages; none is a heartbeat."""
         for first in range(0, max(1, len(messages)), MOST):
             self._send(messages[first : first + MOST])
 
@@ -105,7 +105,7 @@ class Transport:
         sizes = np.array([m.size for m in messages], np.int64)
         body_bytes = sizes.nbytes + int(sizes.sum())
         if body_bytes > MOST_BYTES:
-            raise RuntimeError(f"a batch of {body_bytes} bytes; a wire takes {MOST_BYTES} at most")
+            raise RuntimeError(f"a batch of {body_bytes} bytes; at most {MOST_BYTES} are allowed")
         head = HEAD.pack(body_bytes, len(messages))
         arrays: list[Any] = [sizes, *messages]
         body = [array for array in arrays if array.size]
@@ -127,7 +127,7 @@ class Transport:
             self._beat_s = time.monotonic()
 
     def _tag(self, *parts: Any) -> bytes:
-        """Of all that was sent so far, these among it."""
+        """The tag over everything sent so far, with these parts."""
         for part in parts:
             self._sent.update(part)
         return self._sent.digest()
@@ -154,18 +154,18 @@ class Transport:
         return [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def _read(self, size: int, until_s: float) -> Bytes:
-        """So many bytes, whose tag is right."""
+        """Read `size` bytes with a valid tag."""
         whole: Any = np.empty(size + TAG, np.uint8)
         view, at = memoryview(whole), min(len(self._held), len(whole))
         view[:at], self._held = self._held[:at], self._held[at:]
         while at < len(view):
             if at and time.monotonic() > until_s:
-                raise RuntimeError("a batch that has begun to come is not there in time")
+                raise RuntimeError("a batch did not arrive completely in time")
             try:
                 ahead = len(view) - at < AHEAD
                 got = self._socket.recv_into(self._ahead if ahead else view[at:])
             except OSError as error:
-                raise RuntimeError(f"the other end has stopped amid a batch: {error}") from None
+                raise RuntimeError(f"the other end has stopped during a batch: {error}") from None
             if not got:
                 raise RuntimeError("the other end has closed the connection")
             if ahead:
@@ -176,13 +176,13 @@ class Transport:
                 at += got
         self._come.update(view[:size])
         if not hmac.compare_digest(self._come.digest(), view[size:]):
-            raise RuntimeError("what comes is not what the other end sent: its tag is wrong")
+            raise RuntimeError("the data are not those of the other end: the tag is wrong")
         found: Bytes = whole[:size]
         return found
 
 
 def carrier(asked: str | None) -> str:
-    """The carrier of a run: what is asked for, else Ray where it encrypts what crosses, which no
-    wire does, else TCP, the fastest (`benchmarks.carriers`)."""
-    encrypted = os.environ.get(ENCRYPTED, "0").lower() in ("1", "true")  # as Ray reads it
+    """Return the carrier of a run: the requested one, else Ray if it encrypts its traffic, which a
+    transport does not, else TCP, the fastest (`benchmarks.carriers`)."""
+    encrypted = os.environ.get(ENCRYPTED, "0").lower() in ("1", "true")  # the values that Ray reads
     return asked or ("ray" if encrypted else "tcp")

@@ -1,7 +1,7 @@
 """`explain`: the bound of a plan, the plans that come close to it, and changes that would help.
 
 Every figure is computed, from the timed graph of the plan or by solving a changed problem again,
-all within one time limit. Parts for which no time was left are listed, never guessed.
+within one time limit. Changes for which the time ran out are listed, never guessed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Explanation:
 
     counted: the unit of work: env steps, or iterations of a graph without them.
     throughput, efficiency: work per second and per joule under the plan.
-    within: how close a runner-up must come, as a share of the plan's value.
+    within: how close a runner-up must come, as a fraction of the plan's value.
     crossovers: batch sizes at which tasks move; empty without a spec.
-    left_out: changes for which no time was left.
-    proven: the plan is the best one.
-    seconds: spent on the explanation.
-    regret: of a robust plan, by whose draws other plans and changes are compared; else None.
-    simulated: devices of the platform that are; texts say so of each.
+    left_out: changes for which the time ran out.
+    proven: the plan is proved to be the best.
+    seconds: time of the explanation.
+    regret: for a robust plan, the regret whose samples compare other plans and changes; else None.
+    simulated: simulated devices of the platform; texts say so about each.
     """
 
     value: float
@@ -101,7 +101,7 @@ class Explanation:
         return help_sentence(self)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object; each runner-up holds its whole plan."""
+        """Return a plain object; each runner-up contains its whole plan."""
         value: dict[str, Any] = plain(_object(self))
         return value
 
@@ -128,14 +128,14 @@ def explain(
 ) -> Explanation:
     """Explain a plan: its bound, the plans that come close, and changes that would help.
 
-    The problem is solved again by the plan's own method. Of a robust plan, other plans and changes
-    are compared under the draws that it was chosen by.
+    The problem is solved again by the plan's own method. For a robust plan, other plans and changes
+    are compared under the samples by which it was chosen.
 
-    graph, costs, limits, system: the problem of the plan; by default the one for which the plan was
-    made here. A plan from a file does not hold its problem.
-    system: the spec behind the problem, for the batch sizes at which the update would move.
-    within: how close a runner-up must come, as a share of the plan's value, 0 to 1.
-    time_limit_s: seconds for all of it.
+    graph, costs, limits, system: the problem of the plan; default the problem for which the plan
+        was made here. A plan from a file has no problem.
+    system: the spec of the problem, for the batch sizes at which the update would move.
+    within: how close a runner-up must come, as a fraction of the plan's value, 0 to 1.
+    time_limit_s: seconds for the whole explanation.
 
     Raises:
         SpecError: the problem is missing or is not the plan's, or a number is out of range.
@@ -157,7 +157,7 @@ def explain(
         if p is None:
             raise SpecError(
                 "this plan comes from a file and does not hold the graph and costs it was made "
-                "for; make it anew with pearl.plan or pearl.solve, or give them to "
+                "for; make it again with pearl.plan or pearl.solve, or give them to "
                 "pearl.explain(plan, graph, costs, limits)"
             )
     else:
@@ -199,7 +199,7 @@ def explain(
 
 
 def _crossovers(resolver: Resolver, system: System) -> tuple[Crossover, ...]:
-    """For every task that takes gradient steps, in what is left of the time."""
+    """Crossovers of every task that takes gradient steps, in the remaining time."""
     results = []
     for task in resolver.problem.graph.tasks:
         if kind_of(task.kernel).structure == "gradient":

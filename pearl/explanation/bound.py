@@ -1,6 +1,5 @@
-"""The bound of a plan: the lane, link, critical cycle, pace or longest path that sets its period.
-
-With the seconds of each task in it, from the timed graph of the plan.
+"""The bound of a plan: the lane, link, critical cycle, pace or longest path that sets its period,
+with the seconds of each task in it, from the timed graph of the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class BoundPart:
 
     firings: of the task in the bound.
     seconds: of all these firings.
-    share: of the period; around a cycle of several tokens, of as many periods.
+    share: of the period; for a cycle of several tokens, of as many periods.
     """
 
     task: str
@@ -35,8 +34,8 @@ class BoundPart:
 class Bound:
     """The bound of a period.
 
-    kind: `pace` where a limit on power sets the period; `path` for makespan: the chain of firings
-        that the first iteration waits for.
+    kind: `pace` if a limit on power sets the period; `path` for makespan: the chain of firings that
+        determines the end of the first iteration.
     period_s: the period; the makespan of a path.
     seconds: load of the lane or link in an iteration, or the time around the cycle or along the
         path.
@@ -55,7 +54,7 @@ class Bound:
 
 
 def bound_of(plan: Plan, problem: Problem) -> Bound:
-    """The bound of the period of a plan."""
+    """Return the bound of the period of a plan."""
     timed, arcs = plan_timing(plan, problem)
     b, period, kind = plan.bottleneck, plan.period_s, str(plan.bottleneck.kind)
     names = ["+".join(tasks) for tasks in _tasks(timed)]
@@ -96,7 +95,7 @@ def _busiest(plan: Plan, timed: TimedGraph) -> tuple[int, ...]:
 
 
 def _path(timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
-    """The longest chain of the first iteration: (node, seconds until the next one may start, 0)."""
+    """The longest chain of the first iteration: (node, seconds until the next may start, 0)."""
     start = simulate(len(timed.names), arcs, 1)[0].tolist()
     firings = range(len(timed.assignment.expansion.nodes))
     node = max(firings, key=lambda i: start[i] + timed.latency_s[i])
@@ -109,7 +108,8 @@ def _path(timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
 
 
 def _tasks(timed: TimedGraph) -> list[list[str]]:
-    """The tasks of each node, or its transfer as `src>device`; copies by the name of their task."""
+    """The tasks of each node, or its transfer as `src>device`; copies have the name of their
+    task."""
     graph = timed.assignment.expansion.graph
     origin = {t.name: t.part.task if t.part else t.name for t in graph.tasks}
 
@@ -123,7 +123,7 @@ def _tasks(timed: TimedGraph) -> list[list[str]]:
 def _cycle(plan: Plan, timed: TimedGraph, arcs: list[Arc]) -> list[tuple[int, float, int]]:
     """The arcs of a cycle that takes the whole period: (node, seconds, tokens).
 
-    Of several cycles, one through the tasks that the plan names.
+    If there are several cycles, one through the tasks that the plan names is returned.
     """
     named = set(plan.bottleneck.tasks)
     names = timed.names

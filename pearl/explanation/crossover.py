@@ -14,12 +14,12 @@ from pearl.spec.reading import load
 from pearl.spec.system import System
 
 MOST = 16_384
-"""The largest batch size that is looked at (assumed: beyond it nobody trains)."""
+"""The largest batch size that is tried (assumed: nobody trains with a larger one)."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """From batch size `batch` on the task is on `dst`; with one sample less it is on `src`."""
+    """From batch size `batch` on, the task is on `dst`; with one sample less it is on `src`."""
 
     batch: int
     src: str
@@ -33,7 +33,7 @@ class Crossover:
     starts_on: device at the least batch size.
     moves: changes of the device.
     batch, device: of the spec.
-    proven: every plan behind it is the best one.
+    proven: every plan behind it is proved to be the best.
     """
 
     task: str
@@ -55,14 +55,14 @@ def crossover(
     method: str | None = None,
     time_limit_s: float = 5.0,
 ) -> Crossover | None:
-    """Plan anew for batch sizes that are powers of two, and by bisection between two whose
-    devices for the task differ.
+    """Plan again for batch sizes that are powers of two, then bisect between two neighbours with
+    different devices for the task.
 
-    A move there and back between two neighbours is not seen. learning_starts grows with the batch
-    where it must. The range ends where the spec allows no larger batch, or where the time does.
+    A move there and back between two neighbours is not found. learning_starts grows with the batch
+    if necessary. The range ends with the largest batch that the spec allows, or with the time.
 
-    None where the task can run on one device only, the algorithm has no batch size, or no plan was
-    found.
+    Return None if the task can run on one device only, the algorithm has no batch size, or no plan
+    was found.
 
     Raises:
         SpecError: there is no such task.
@@ -81,7 +81,7 @@ def crossover(
             changed["algorithm.learning_starts"] = max(batch, system.algorithm.learning_starts)
         try:
             at = load(system.raw, set=changed)
-        except SpecError:  # a batch that the replay, or the spec's rules, cannot hold
+        except SpecError:  # a batch that the replay, or the rules of specs, do not allow
             return None
         try:
             plan = solve_problem(build_problem(at), method=method, time_limit_s=left)
@@ -95,7 +95,7 @@ def crossover(
     if task not in tasks:
         raise SpecError(f"no task {task!r}; there are {tasks}")
     now = getattr(system.algorithm, "batch_size", None)
-    if now is None:  # its batches follow from other options
+    if now is None:  # other options determine its batches
         return None
     device_now = device_at(now)
     if device_now is None or len({m.device for m in problem.costs.of(task)}) < 2:

@@ -1,8 +1,8 @@
 """Answers to common questions: why the GPU is slower or faster than the CPU, why it idles, and
 where the replay should live.
 
-Every sentence is put together from costs and solves. A question is left out where the platform
-leaves no choice.
+Every sentence is built from costs and solves. A question is left out if the platform leaves no
+choice.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.roofline import launches
 
 ALIKE = 1e-3
-"""Share below which one plan counts as no faster than another."""
+"""Fraction below which one plan counts as no faster than another."""
 
 FEW = 3
-"""Differences of a plan that are named."""
+"""Most differences of a plan that are named."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class QuestionAnswer:
 
 
 def fastest_by_estimates(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
-    """Of a robust plan: the plan that is fastest by the estimates alone, and why it was not
-    chosen."""
+    """Explain a robust plan: return the plan that is fastest by the estimates alone, and why it was
+    not chosen."""
     best = resolver.plan
     if best.regret is None:
         return ()
@@ -91,9 +91,9 @@ def _where(best: Plan, other: Plan) -> str:
 
 
 def answers(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
-    """Answers to the questions that this platform raises.
+    """Return answers to the questions that this platform raises.
 
-    None without an accelerator: a device of another kind than the host's that is not simulated.
+    Empty without an accelerator: a device of another kind than the host's, not simulated.
     """
     platform = resolver.problem.costs.platform
     host = platform.device(platform.host)
@@ -115,7 +115,7 @@ def answers(resolver: Resolver) -> tuple[QuestionAnswer, ...]:
 
 
 def refusals(resolver: Resolver, devices: Sequence[Device]) -> tuple[QuestionAnswer, ...]:
-    """Return for each device the tasks that it refuses, or of which the limits leave no variant,
+    """Return for each device the tasks that it refuses, or for which the limits leave no variant,
     with the reasons. Devices with the same reasons share one answer."""
     same: dict[str, list[str]] = {}
     limits = resolver.problem.limits
@@ -138,10 +138,11 @@ def refusals(resolver: Resolver, devices: Sequence[Device]) -> tuple[QuestionAns
 
 
 def compare_with_cpu(resolver: Resolver, gpu: Device) -> QuestionAnswer | None:
-    """The task that takes the CPU longest, of those that both devices can run, on each of them.
+    """Compare both devices on the task with the longest CPU time that both can run.
 
-    With the parts of the GPU's time, and the time that its messages add. The question says which of
-    the two it is. None where no task runs on both.
+    The answer has the parts of the GPU's time, and the time that its messages add. The question
+    says which device is slower. None if no task runs on both. the two it is. None where no task
+    runs on both.
     """
     platform = resolver.problem.costs.platform
     kind = platform.device(platform.host).kind
@@ -182,7 +183,7 @@ def compare_with_cpu(resolver: Resolver, gpu: Device) -> QuestionAnswer | None:
 
 
 def _firing_s(resolver: Resolver, mode: Mode, task: str) -> float | None:
-    """Of a fused call the task's share; None where no shares are known."""
+    """Seconds of a firing; in a fused call the task's share; None if no shares are known."""
     if not mode.fused:
         return mode.estimate.latency_s
     share = resolver.problem.costs.shares(mode, resolver.problem.graph).get(task)
@@ -190,7 +191,7 @@ def _firing_s(resolver: Resolver, mode: Mode, task: str) -> float | None:
 
 
 def _parts_text(resolver: Resolver, task: str, mode: Mode) -> str:
-    """The parts of the time of a mode that its estimate names; else what bounds it."""
+    """The parts of a mode's time that its estimate names; else the resource that bounds it."""
     kernel, e = resolver.problem.graph.task(task).kernel, mode.estimate
     parts = sorted(((s, name) for name, s in e.parts.items() if s > 0), reverse=True)
     if not parts:
@@ -233,8 +234,8 @@ def _message_delay_s(resolver: Resolver, task: str, device: str, other: str) -> 
 
 
 def idle_reason(resolver: Resolver, gpu: Device) -> str:
-    """The load of the GPU and the reason for its waits; or, where it has no task, the value of the
-    best plan that uses it. Empty where it does not idle.
+    """Return the load of the GPU and the reason for its waits; or, if it has no task, the value of
+    the best plan that uses it. Empty if it does not idle.
     """
     plan = resolver.plan
     lanes = [k for k in plan.lanes if k.device == gpu.name and k.width]
@@ -279,7 +280,7 @@ def _best_text(proven: bool) -> str:
 
 
 def _comparison_text(resolver: Resolver, answer: Answer, other: Plan) -> str:
-    """A value beside the plan's; of a robust plan the regret."""
+    """A value next to the plan's; for a robust plan the regret."""
     best, unit = resolver.plan, other.value_unit
     if best.regret is not None:
         before, after = resolver.own_cost, resolver.own_cost / (1 + answer.gain)
@@ -310,7 +311,7 @@ def _bound_elsewhere(plan: Plan, device: str) -> str:
 
 
 def where_replay(resolver: Resolver) -> str:
-    """The device of the replay, and the value of the best plan with the replay elsewhere.
+    """Return the device of the replay, and the value of the best plan with the replay elsewhere.
 
     Empty for a graph without a replay, or with one device.
     """
@@ -352,7 +353,7 @@ def where_replay(resolver: Resolver) -> str:
 
 
 def no_mode_reason(resolver: Resolver, task: str, device: str) -> str:
-    """Why a task has no mode on a device: limits, or the tool; empty where it has one."""
+    """Return why a task has no mode on a device: limits, or the tool; empty if it has one."""
     limits = resolver.problem.limits
     if limits.pin.get(task, device) != device or device not in limits.devices.get(task, (device,)):
         return f"kept off {device} by the limits"

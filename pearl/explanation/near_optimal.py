@@ -1,9 +1,9 @@
 """Near-optimal plans.
 
-The best assignment of devices, then the next-best, and so on, by partition of the remaining
-assignments (Lawler 1972). After each one found, one solve for each class of tasks moves that class
-off its device while the classes before it stay. Further, on the devices of the best plan: the best
-plan without one of its variants, without a fused call, and with one lane fewer.
+The search finds the best assignment of devices, then the next-best, and so on, by partition of the
+remaining assignments (Lawler 1972). After each result, one solve per class of tasks moves that
+class off its device while earlier classes stay. Further results have the devices of the best plan:
+the best plan without one of its variants, without a fused call, and with one lane fewer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pearl.planning.plans import Placement, Plan
 from pearl.planning.problem import Problem
 
 FAULT = 10 * SAME
-"""Share by which no plan may be better than one that is proved to be the best: both ends of a proof
-have a tolerance of their own."""
+"""Fraction by which no plan may be better than a proved best one: both ends of a proof have their
+own tolerance."""
 
 MOST = 8
-"""Runner-ups listed at most (assumed: nobody reads more)."""
+"""Most runner-ups in the list (assumed: nobody reads more)."""
 
 
 Group = tuple[str, ...]
@@ -43,13 +43,13 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A plan that comes close.
+    """A near-optimal plan.
 
-    differs: task → where and how it runs, of the tasks that changed.
-    loss: of the plan's own objective (of a robust plan under its draws), as a share; negative where
-        the plan is not proved to be the best, and this one is better.
-    proven: none is better with the same devices (variants, fused calls or lanes, where these
-        differ).
+    differs: task → where and how it runs, for the tasks that changed.
+    loss: of the plan's own objective (for a robust plan under its samples), as a fraction; negative
+        if the plan is not proved to be the best, and this one is better.
+    proven: no plan with the same devices (or variants, fused calls or lanes, if these differ) is
+        better.
     """
 
     plan: Plan
@@ -60,9 +60,9 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class RunnerUps:
-    """The plans within a share of the best one, best first.
+    """The plans within a fraction of the best one, best first.
 
-    complete: proved that no other assignment of devices within the share was missed.
+    complete: proved that no other assignment of devices within the fraction was missed.
     """
 
     plans: tuple[RunnerUp, ...]
@@ -70,11 +70,11 @@ class RunnerUps:
 
 
 def runner_ups(resolver: Resolver, within: float) -> RunnerUps:
-    """Plans worth at least (1 − within) of the best one, all different but for names of lanes and
-    for devices that are alike.
+    """Return plans of at least (1 − within) of the best value. All differ by more than names of
+    lanes and interchangeable devices.
 
     Raises:
-        AssertionError: a plan is better than this one, which is proved to be the best.
+        AssertionError: a plan is better than this one, which counts as proved to be the best.
     """
     elsewhere, complete = _other_devices(resolver.with_time_share(0.8), within)
     by_signature: dict[object, RunnerUp] = {}
@@ -100,8 +100,8 @@ def runner_ups(resolver: Resolver, within: float) -> RunnerUps:
 
 
 def signature(plan: Plan, sets: Sequence[tuple[str, ...]] = ()) -> object:
-    """A key that is equal for plans that differ in names and orders of lanes only. sets: devices
-    that can be exchanged, whose names do not matter either."""
+    """Return a key that is equal for plans that differ only in names and orders of lanes. sets: of
+    interchangeable devices, whose names are ignored too."""
     lanes: dict[str, list[str]] = {}
     met: dict[str, tuple[int, int]] = {}
     orbit = {d: i for i, same in enumerate(sets) for d in same}
@@ -120,7 +120,7 @@ def signature(plan: Plan, sets: Sequence[tuple[str, ...]] = ()) -> object:
 
 
 def differences(best: Plan, other: Plan) -> tuple[str, ...]:
-    """The differences of another plan, a line each; lanes only where nothing else differs."""
+    """Return the differences of another plan, a line each; lanes only if nothing else differs."""
     lines = []
     for task in dict.fromkeys(t.task for t in best.tasks):
         before, after = placements(best, task), placements(other, task)
@@ -147,7 +147,7 @@ def _place(t: Placement) -> tuple[str, str, int, bool, tuple[int, ...]]:
 
 
 def _of_whole_problem(plan: Plan, resolver: Resolver) -> Plan:
-    """The plan with the bound of the whole problem, of which a part was solved."""
+    """The plan of a part of the problem, with the bound of the whole problem."""
     best, regret = resolver.plan, resolver.plan.regret
     bound = best.bound_value
     gap = 1 - bound / plan.value if plan.objective == "makespan" else 1 - plan.value / bound
@@ -196,8 +196,8 @@ def _same_devices(resolver: Resolver) -> Iterator[Answer]:
 
 @dataclass(frozen=True)
 class _Node:
-    """The best plan of a part of all device assignments: those with the classes of `fixed` where
-    they are, and no class of `banned` on the devices named."""
+    """The best plan of a part of all device assignments: the classes of `fixed` stay where they
+    are, and the classes of `banned` avoid the given devices."""
 
     answer: Answer
     plan: Plan
@@ -206,8 +206,8 @@ class _Node:
 
 
 def _one_of_alike(resolver: Resolver, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
-    """Of devices that are alike the first class that may use them uses only that of the plan, else
-    the first: exchanging two of them gives the other assignments."""
+    """For interchangeable devices, the first class that may use them uses only that of the plan,
+    else the first: swapping two of them gives the other assignments."""
     bans: dict[Group, frozenset[str]] = {}
     for same in resolver.interchangeable:
         for g in movable:
@@ -221,8 +221,8 @@ def _one_of_alike(resolver: Resolver, movable: Sequence[Group]) -> dict[Group, f
 
 
 def _other_devices(resolver: Resolver, within: float) -> tuple[list[Answer], bool]:
-    """Next-best assignments of devices, best first, down to the share; and whether these are all,
-    proved."""
+    """The next-best assignments of devices, best first, down to the fraction; and whether these are
+    proved to be all."""
     allowed = {g: set(devices_of(g, resolver.problem)) for g in classes(resolver.problem)}
     movable = [g for g, devices in allowed.items() if len(devices) > 1]
     heap: list[tuple[float, int, _Node]] = []
@@ -236,7 +236,7 @@ def _other_devices(resolver: Resolver, within: float) -> tuple[list[Answer], boo
             if g in node.fixed:
                 continue
             current = devices_in(node.plan, g)
-            sure = sure and len(current) == 1  # copies apart are no single choice to leave out
+            sure = sure and len(current) == 1  # the search cannot exclude copies on several devices
             device = current[0]
             bans = {**node.banned, g: node.banned.get(g, frozenset()) | {device}}
             if allowed[g] - bans[g]:

@@ -1,6 +1,7 @@
-"""Solving a changed problem again: by the plan's own method and objective, in a shared time limit.
+"""Solving a changed problem again, with the plan's own method and objective and a shared time
+limit.
 
-Of a robust plan the objective is that of its draws (`pearl.solvers.under_draws`).
+The objective of a robust plan is that of its samples (`pearl.solvers.under_draws`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pearl.solvers.under_draws import Scale, rival_of
 from pearl.time_limit import OutOfTimeError, within
 
 LEAST_S = 0.02
-"""Less time than this is not worth a solve (assumed)."""
+"""A solve with less time than this is skipped (assumed)."""
 
 SAME = 1e-6
 """Relative difference below which two values count as equal: the tolerance of a proof."""
@@ -38,11 +39,11 @@ SAME = 1e-6
 class Answer:
     """The result of a solve.
 
-    plan: None where there is none.
+    plan: None if there is none.
     reason: why there is none, in words.
-    proven: the plan is the best one, or it is proved that there is none.
-    gain: how much better it is than the plan that is explained, by the objective of that plan, as
-        a share. max_gain: no plan of the problem has a larger gain.
+    proven: the plan is proved to be the best one, or it is proved that there is none.
+    gain: how much better it is than the explained plan, by the objective of that plan, as a
+        fraction. max_gain: no plan of the problem has a larger gain.
     """
 
     plan: Plan | None
@@ -54,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Resolver:
-    """A plan, its problem, and the time (`time.monotonic()` seconds) until which to solve anew."""
+    """A plan, its problem, and the deadline of further solves (`time.monotonic()` seconds)."""
 
     plan: Plan
     problem: Problem
@@ -66,19 +67,20 @@ class Resolver:
 
     @property
     def method(self) -> str | None:
-        """The plan's own, so that a difference is the change's and not the method's."""
+        """The plan's own method, so that a difference comes from the change, not from the
+        method."""
         return self.plan.method if self.plan.method in METHODS else None
 
     def with_time_share(self, share: float) -> Resolver:
-        """The same with only this share of the time that is left."""
+        """Return the same resolver with only this share of the remaining time."""
         now = time.monotonic()
         return replace(self, deadline=now + share * (self.deadline - now))
 
     def solve(self, problem: Problem | None = None, *, waiting: int = 1) -> Answer | None:
-        """The best plan of a problem, by the objective of the plan; None where no time is left.
+        """Find the best plan of a problem, by the objective of the plan; None if no time is left.
 
-        problem: a changed one; None: the problem of the plan.
-        waiting: how many solves share what is left; one may take twice its share.
+        problem: a changed one; None for the problem of the plan.
+        waiting: number of solves that share the remaining time; one may take twice its share.
         """
         if self.out_of_time:
             return None
@@ -102,7 +104,7 @@ class Resolver:
         return Answer(plan, "", plan.status == "optimal", self.gain(plan.value), max_gain)
 
     def _solve_under_draws(self, scale: Scale, problem: Problem, seconds: float) -> Answer:
-        """The plan of least cost under the draws."""
+        """The plan of least cost under the samples."""
         began, seed = time.monotonic(), self.plan.seed
         deadline = began + seconds
         name = self.method or default_method("throughput")
@@ -122,23 +124,24 @@ class Resolver:
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The draws by which a robust plan was chosen; None of any other plan."""
+        """The samples by which a robust plan was chosen; None for other plans."""
         regret = self.plan.regret
         return None if regret is None else Scale.from_regret(regret, self.problem.costs)
 
     @cached_property
     def own_cost(self) -> float:
-        """Of a robust plan under its draws."""
+        """The cost of a robust plan under its samples."""
         return self.cost_of(self.plan)
 
     def cost_of(self, plan: Plan) -> float:
-        """A plan of this problem under the draws of the robust plan: 1 + its regret."""
+        """Return the cost of a plan of this problem under the robust plan's samples: 1 + its
+        regret."""
         assert self.scale is not None
         return self.scale.cost(rival_of(plan, self.problem), self.problem.limits.power_w)
 
     def regret_of(self, plan: Plan, regret: Regret) -> Regret:
-        """Of a plan of this problem, by the draws of this regret of the robust plan; its upper ends
-        are known where those draws are all solved."""
+        """Return the regret of a plan of this problem, by the samples of this regret of the robust
+        plan; its upper ends are known if all those samples are solved."""
         assert self.scale is not None
         rival = rival_of(plan, self.problem)
         least = self.scale.ratios(rival, self.problem.limits.power_w) - 1
@@ -148,14 +151,15 @@ class Resolver:
         return replace(regret, mean=mean, worst=worst, mean_high=ends[0], worst_high=ends[1])
 
     def gain(self, value: float) -> float:
-        """How much better a value is than the plan's by the estimates, as a share of the plan's."""
+        """Return how much better a value is than the plan's by the estimates, as a fraction of
+        it."""
         if self.plan.objective == "makespan":
             return self.plan.value / value - 1
         return value / self.plan.value - 1
 
     @cached_property
     def interchangeable(self) -> tuple[tuple[str, ...], ...]:
-        """The devices that can be exchanged, as `interchangeable_devices`."""
+        """The sets of interchangeable devices, as `interchangeable_devices`."""
         sets = interchangeable_devices(self.problem, self.plan)
         return sets if self.plan.regret is None else one_model(sets, self.problem.costs)
 
@@ -169,12 +173,12 @@ class Resolver:
 
 
 def throughput(plan: Plan) -> float:
-    """Env steps per second; iterations where the graph has no env_step."""
+    """Return env steps per second; iterations if the graph has no env_step."""
     return plan.rates["env_steps_per_s"] or 1 / plan.period_s
 
 
 def efficiency(plan: Plan) -> float | None:
-    """Env steps (iterations) per joule; None where no energy is known."""
+    """Return env steps (iterations) per joule; None if no energy is known."""
     if plan.env_steps_per_j is not None:
         return plan.env_steps_per_j
     energy = plan.energy_per_iteration_j
@@ -182,8 +186,8 @@ def efficiency(plan: Plan) -> float | None:
 
 
 def interchangeable_devices(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """Sets of devices that can be exchanged in any plan without changing what it is worth, in each
-    those first that the plan uses."""
+    """Return sets of devices that can be exchanged in any plan without changing its value; in each
+    set, devices that the plan uses come first."""
     space = search_spaces(problem)[0]
     used = {t.device for t in plan.tasks}
     sets = find_orbits(space, [range(len(options)) for options in space.options])
@@ -191,8 +195,8 @@ def interchangeable_devices(problem: Problem, plan: Plan) -> tuple[tuple[str, ..
 
 
 def one_model(sets: Iterable[tuple[str, ...]], costs: CostTable) -> tuple[tuple[str, ...], ...]:
-    """The sets split by the model of the devices: those of different ones, or of none that is
-    named, err differently in each draw."""
+    """Return the sets split by the model of the devices: devices of different models, or without a
+    named model, have different errors in each sample."""
     groups = []
     for names in sets:
         models = [costs.platform.device(name).model for name in names]
@@ -202,22 +206,22 @@ def one_model(sets: Iterable[tuple[str, ...]], costs: CostTable) -> tuple[tuple[
 
 
 def equivalents_of(sets: Iterable[tuple[str, ...]], device: str) -> tuple[str, ...]:
-    """The other devices that can be exchanged with one. sets: of `interchangeable_devices`."""
+    """Return the other devices that can replace one. sets: of `interchangeable_devices`."""
     return next((tuple(d for d in s if d != device) for s in sets if device in s), ())
 
 
 def placements(plan: Plan, task: str) -> list[Placement]:
-    """How a task runs: one placement, or one for each of its copies."""
+    """Return the placements of a task: one, or one for each of its copies."""
     return [t for t in plan.tasks if t.task == task]
 
 
 def devices_in(plan: Plan, tasks: Iterable[str]) -> list[str]:
-    """The devices on which a plan has these tasks, copies included; one, unless copies differ."""
+    """Return the devices on which a plan has these tasks, copies included."""
     return list(dict.fromkeys(p.device for t in tasks for p in placements(plan, t)))
 
 
 def without_modes(costs: CostTable, dropped: Iterable[Mode]) -> CostTable:
-    """The table without these modes of it."""
+    """Return the table without these modes."""
     gone = {id(m) for m in dropped}
     return replace(costs, modes=tuple(m for m in costs.modes if id(m) not in gone))
 
@@ -227,7 +231,7 @@ def restrict(
     fixed: Mapping[tuple[str, ...], str],
     banned: Mapping[tuple[str, ...], frozenset[str]],
 ) -> Problem:
-    """The problem where the tasks of some classes have only one device, or not certain ones."""
+    """Return the problem in which tasks of some classes have one device, or must avoid devices."""
     only = {t: device for tasks, device in fixed.items() for t in tasks}
     never = {t: devices for tasks, devices in banned.items() for t in tasks}
     dropped = [
@@ -240,7 +244,7 @@ def restrict(
 
 
 def classes(problem: Problem) -> tuple[tuple[str, ...], ...]:
-    """Tasks that must share a device, because of a state, a group or limits.together."""
+    """Return the classes of tasks that share a device, by a state, a group or limits.together."""
     graph, limits = problem.graph, problem.limits
     sets: list[Iterable[str]] = [
         *([t.name for t in graph.tasks if s in t.home] for s in graph.states),
@@ -261,7 +265,7 @@ def classes(problem: Problem) -> tuple[tuple[str, ...], ...]:
 
 
 def devices_of(tasks: tuple[str, ...], problem: Problem) -> list[str]:
-    """The devices that every one of these tasks may use, in the platform's order."""
+    """Return the devices that each of these tasks may use, in the platform's order."""
 
     costs, limits = problem.costs, problem.limits
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TITLE = "Explanation"
 VISIBLE = 0.001
-"""A change of throughput and efficiency below this share is only named."""
+"""A smaller fractional change of throughput and efficiency is only named."""
 
 SHOWN = 8
 """Most bars of the chart."""
@@ -39,10 +39,10 @@ SLACK = {
     "insertion_lag": "store one iteration late",
     "priority_staleness": "priorities one step old",
 }
-"""Limit on slack → one more of it in words."""
+"""Limit on slack → the meaning of one more of it, in words."""
 
 FEW = 3
-"""Of the changes for which no time was left, so many are named."""
+"""Most of the changes for which the time ran out that are named."""
 
 
 def blocks(e: Explanation, *, every_change: bool = False) -> tuple[Sentences, Table, Table]:
@@ -92,7 +92,7 @@ def _is_visible(e: Explanation, w: WhatIf) -> bool:
 
 
 def bound_sentence(b: Bound) -> str:
-    """The bound of the period, with its parts in seconds."""
+    """Return the bound of the period, with its parts in seconds."""
     parts = [
         f"{p.task}{f' × {p.firings}' if p.firings > 1 else ''} {si(p.seconds, 's')}"
         f" ({percent(p.share)})"
@@ -115,7 +115,7 @@ def bound_sentence(b: Bound) -> str:
 
 
 def crossover_sentence(c: Crossover) -> str:
-    """The device of a task as the batch grows."""
+    """Return the device of a task as the batch grows."""
     looked = f"batch sizes {count(c.least)} to {count(c.most)} were tried"
     sure = "" if c.proven else ", not all of them solved to proof"
     if not c.moves:
@@ -202,7 +202,7 @@ def _change_text(after: float | None, before: float | None, unit: str = "") -> s
 
 
 def change_words(w: WhatIf) -> str:
-    """A change in few words: `learn 20 % faster`, `fetch one batch ahead`."""
+    """Return a change in few words: `learn 20 % faster`, `fetch one batch ahead`."""
     if w.kind == "task":
         return f"{words.short_name(w.name)} 20{words.BLANK}% faster"
     if w.kind == "slack":
@@ -216,13 +216,13 @@ def change_words(w: WhatIf) -> str:
 
 
 def gain_text(gain: float) -> str:
-    """A change of speed with its sign: `+21 %`."""
+    """Return a change of speed with its sign: `+21 %`."""
     sign = "+" if gain >= 0 else ""
     return f"{sign}{rounded_percent(gain)}"
 
 
 def help_sentence(e: Explanation) -> LeadSentence:
-    """The change that helps most; beside it the best one that changes what is learned."""
+    """Return the change that helps most, and the best one that changes what is learned."""
     gains = [w for w in e.what_ifs if w.gain is not None and w.kind != "device"]
     plain = max((w for w in gains if w.kind != "slack"), key=lambda w: w.gain or 0, default=None)
     slack = max((w for w in gains if w.kind == "slack"), key=lambda w: w.gain or 0, default=None)
@@ -248,7 +248,7 @@ def help_sentence(e: Explanation) -> LeadSentence:
 
 
 def page_sections(e: Explanation) -> tuple[Section, ...]:
-    """What if, and what is almost as good."""
+    """Return the sections on changes and on near-optimal plans."""
     return tuple(s for s in (_what_if(e), _almost(e)) if s is not None)
 
 
@@ -294,7 +294,7 @@ def _what_if(e: Explanation) -> Section | None:
 
 
 def short_difference(text: str) -> str:
-    """A difference of a plan with the short name of its task: `copy eager`."""
+    """Return a difference of a plan with the short name of its task: `copy eager`."""
     task, _, rest = text.partition(" ")
     if not rest or task.isdigit():
         return text
@@ -319,12 +319,12 @@ def _almost(e: Explanation) -> Section | None:
 
 
 def details(e: Explanation) -> tuple[Detail, ...]:
-    """The answers, the near-optimal plans and every change in numbers."""
+    """Return the answers, the near-optimal plans and every change in numbers."""
     return (Detail("The explanation in numbers", blocks(e, every_change=True)),)
 
 
 def short_blocks(e: Explanation) -> tuple[Block, ...]:
-    """What a terminal shows: the changes and plans that matter, a line each."""
+    """Return the terminal's text: the relevant changes and plans, a line each."""
     rows: list[tuple[str, str, str]] = []
     for w in e.what_ifs:
         if w.gain is not None and abs(w.gain) >= VISIBLE and len(rows) < SHOWN:

@@ -22,7 +22,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 
 FASTER = 0.8
-"""A task 20 % faster takes this share of its time, and of its energy above idle."""
+"""A task 20 % faster takes this fraction of its time, and of its energy above idle."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Change:
 class WhatIf:
     """The best plan of a changed problem, for the same objective.
 
-    value: of the objective; of a robust plan by the estimates, as throughput and efficiency are.
+    value: of the objective; for a robust plan by the estimates, as throughput and efficiency are.
     throughput, efficiency: env steps (iterations) per second and per joule.
-    gain: of the objective, as a share of the plan's value; of a robust plan under its draws.
-    infeasible: why there is no plan; all values are None then.
-    proven: the plan is the best one.
+    gain: of the objective, as a fraction of the plan's value; for a robust plan under its samples.
+    infeasible: why there is no plan; all values are then None.
+    proven: the plan is proved to be the best one.
     changes: any value differs from the plan's, or there is no plan.
     """
 
@@ -60,13 +60,13 @@ class WhatIf:
 
 
 def what_ifs(resolver: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
-    """Every change solved anew, by falling gain, and the changes for which no time was left.
+    """Solve every change again; return them by falling gain, and the changes without time left.
 
-    Of devices that are alike one stands for all. Asked in the order in which users ask: each
-    device removed, and all that are alike; one more slack where the graph
-    allows any (none for makespan, which knows no slack); one more core and lane on each device;
-    each link twice as fast; each task 20 % faster, those that take most of the period first; and
-    nothing on the host, which cannot be removed.
+    One of several interchangeable devices stands for all. The order is that of user interest: each
+    device removed, and all its equivalents; one more slack if the graph has any (none for makespan,
+    which has no slack); one more core and lane on each device; each link twice as fast; each task
+    20 % faster, those with most of the period first; and nothing on the host, which cannot be
+    removed.
     """
     results: list[WhatIf] = []
     left_out: list[str] = []
@@ -99,7 +99,7 @@ def what_ifs(resolver: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
 def _result(resolver: Resolver, change: Change, answer: Answer, plan: Plan) -> WhatIf:
     gain, proven = answer.gain, answer.proven
     if change.kind != "device" and not proven and gain < 0:
-        plan, gain = resolver.plan, 0.0  # it is still open to whoever has more
+        plan, gain = resolver.plan, 0.0  # more resources never hurt, so the plan itself stays valid
     now, per_j = throughput(plan), efficiency(plan)
     pairs = [
         (plan.value, resolver.plan.value),
@@ -168,7 +168,7 @@ def _lanes(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
 
 
 def _singular(unit: str) -> str:
-    """Write the unit of a width for one: a core, a mesh."""
+    """The singular of a unit of width: a core, a mesh."""
     for ending in ("shes", "ches", "xes", "sses"):
         if unit.endswith(ending):
             return unit[:-2]
@@ -185,7 +185,7 @@ def _links(problem: Problem, represented: Collection[str]) -> Iterator[Change]:
 
 
 def _devices(resolver: Resolver) -> Iterator[Change]:
-    """Each device gone, the host last. Of devices that are alike one, then all of them."""
+    """Each device removed, the host last; of interchangeable devices one, then all of them."""
     problem = resolver.problem
     platform = problem.costs.platform
     host = platform.host
@@ -210,8 +210,8 @@ def _devices(resolver: Resolver) -> Iterator[Change]:
 
 
 def without_devices(problem: Problem, names: Collection[str]) -> Problem:
-    """The problem without devices, none of them the host. A limit may name one: what it allows is
-    then less, what it asks cannot be met."""
+    """Return the problem without these devices, none of which may be the host. If a limit names
+    one, the limit allows less, or cannot be met."""
     costs, limits = problem.costs, problem.limits
     table = without_modes(costs, [m for m in costs.modes if m.device in names])
     platform = replace(
@@ -228,9 +228,9 @@ def without_devices(problem: Problem, names: Collection[str]) -> Problem:
 
 
 def speed_up(costs: CostTable, graph: TaskGraph, task: str, factor: float = FASTER) -> CostTable:
-    """The table with the time, energy and pair terms of one task times `factor`.
+    """Return the table with the time, energy and pair terms of one task times `factor`.
 
-    Of a fused call only the task's share of the time changes; where no shares are known, nothing.
+    In a fused call only the task's share of the time changes; nothing if no shares are known.
     """
 
     def scaled(mode: Mode) -> Mode:

@@ -1,4 +1,5 @@
-"""Tasks of the user's own in a graph: between two tasks of an algorithm, on what one sends."""
+"""User-defined tasks in a graph: between two tasks of an algorithm, on the arrays that one
+sends."""
 
 from __future__ import annotations
 
@@ -8,28 +9,28 @@ from pearl.errors import SpecError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 GROUPS = (
-    "limits.env_groups is {}, each group has observations of its own, and the task would see those "
-    "of the first alone; leave env_groups at 1"
+    "limits.env_groups is {}, each group has its own observations, and the task would get only "
+    "those of the first; leave env_groups at 1"
 )
 
 
 def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGraph:
-    """`graph` with `task` on its edge from `after` to `before`: it fires as often as they do, when
-    the one has fired and before the other does, and may revise what is sent between them.
+    """Return `graph` with `task` on its edge from `after` to `before`. The task fires as often as
+    they do, after `after` and before `before`, and may change the arrays sent between them.
 
-    Every other task to which `after` has an edge, and that reads what `task` writes, waits for it
-    too. Initial tokens stay before those who read: between env_step and inference they are the
-    first observations, which pass `KernelKind.in_evaluation` before the first firing.
+    Every other task that `after` has an edge to, and that reads arrays which `task` writes, waits
+    for the task too. Initial tokens stay in front of the readers: between env_step and inference
+    they are the first observations, which pass `KernelKind.in_evaluation` before the first firing.
 
-    States that `task` names and `graph` has not hold the arrays that its kernel alone touches.
-    Fused calls of both tasks are gone, since they leave no room between the two.
+    States that `task` names and `graph` lacks hold the arrays that only its kernel touches. Fused
+    calls of both tasks are removed, because they leave no room between the two.
 
     Raises:
-        SpecError: no such edge, its ends fire at different rates, its initial tokens would not pass
-            the task, or another task stands there whose order with this one is open.
+        SpecError: there is no such edge, its ends fire at different rates, its initial tokens would
+            not pass the task, or a task already there has no defined order with this one.
     """
     edge = next((e for e in graph.edges if (e.src, e.dst) == (after, before) and e.bytes), None)
     obstacle = (
@@ -44,13 +45,13 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
             + (
                 f"one firing of the first must send to one of the second, as in {named}"
                 if named
-                else "there is no other place for it either"
+                else "no other place fits either"
             )
         )
     kind, names = kind_of(task.kernel), [t.name for t in graph.tasks]
     arrays = kind.arrays(task.kernel)
     read = {n for t in graph.tasks for n in _arrays(t.kernel)}
-    own = float(sum(nbytes(spec) for name, spec in arrays.items() if name not in read))
+    own = float(sum(size_bytes(spec) for name, spec in arrays.items() if name not in read))
     place = names.index(after) + 1 if edge.tokens_seq else names.index(before)
     states = dict.fromkeys((s for s in task.writes if s not in graph.states), own)
     read_too = [
@@ -70,7 +71,7 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
                 task.name,
                 before,
                 tokens_seq=edge.tokens_seq,
-                bytes=float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read)),
+                bytes=float(sum(size_bytes(arrays[n]) for n in kind.written(arrays) if n in read)),
             ),
             *{e.dst: e for e in read_too}.values(),
             Edge(task.name, task.name, tokens_seq=1),
@@ -88,11 +89,11 @@ def _bytes_between(task: Task, reader: Task) -> float:
     """Bytes of the arrays that one task writes and another reads."""
     kind, read = kind_of(task.kernel), _arrays(reader.kernel)
     arrays = kind.arrays(task.kernel)
-    return float(sum(nbytes(arrays[n]) for n in kind.written(arrays) if n in read))
+    return float(sum(size_bytes(arrays[n]) for n in kind.written(arrays) if n in read))
 
 
 def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
-    """Why a task cannot be put on an edge; empty where it can."""
+    """Why a task cannot be put on an edge; empty if it can."""
     if edge.production != edge.consumption:
         return f"the edge has the rates {edge.production} → {edge.consumption}"
     ends = [kind_of(graph.task(n).kernel).structure for n in (edge.src, edge.dst)]
@@ -109,7 +110,7 @@ def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
 
 
 def _apart(graph: TaskGraph, task: Task) -> str:
-    """Why a task must not touch arrays of which every group of environments has its own."""
+    """Why a task must not touch arrays that each group of environments has separately."""
     groups = [
         e.tokens_seq
         for e in graph.edges
@@ -122,7 +123,7 @@ def _apart(graph: TaskGraph, task: Task) -> str:
 
 
 def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
-    """Why a task must not stand beside another one between the same two; empty where it can."""
+    """Why a task must not be between the same two tasks as another one; empty if it may."""
     ends = {(e.src, e.dst) for e in graph.edges}
     for other in graph.tasks:
         own = kind_of(other.kernel).structure == "own" and other.name not in (after, before)
@@ -130,7 +131,7 @@ def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
             continue
         if _bytes_between(task, other) or _bytes_between(other, task):
             return (
-                f"{other.name} stands there, and one of the two writes what the other reads: put "
+                f"{other.name} is there, and one of the two writes what the other reads: put "
                 f"{task.name} after {other.name}, or before it"
             )
     return ""

@@ -1,4 +1,4 @@
-"""`Limits`: what the user allows a plan to do."""
+"""`Limits`: the plans that the user allows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on a plan; the defaults bound nothing but slack, which is 0.
+    """Bounds on a plan. By default nothing is bounded except slack, which is 0.
 
-    power_w: average power at most. period_s: time of one iteration at most.
-    min_throughput_per_s: env steps per second at least (iterations for a graph without env_step).
-    policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, firings.
-    memory_bytes: device → bytes at most. devices: task → devices it may use. variants: task →
-    variants it may use. pin: task → device. together: pairs of tasks on one device.
-    apart: pairs of tasks that never share a lane, whether on one device or on two.
-    env_groups: groups of environments, one a firing; part of the graph and not a bound.
-    learners: learners with averaged gradients; part of the graph and not a bound.
+    power_w: largest average power. period_s: longest time of one iteration.
+    min_throughput_per_s: least env steps per second (iterations for a graph without env_step).
+    policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, in firings.
+    memory_bytes: device → most bytes. devices: task → devices it may use. variants: task → variants
+        it may use. pin: task → device. together: pairs of tasks on one device.
+    apart: pairs of tasks that never share a lane, on one device or on two.
+    env_groups: groups of environments, one per firing; part of the graph, not a bound.
+    learners: learners with averaged gradients; part of the graph, not a bound.
     reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
-        predicted to be quicker.
-    any_order: rows of whichever copy of the actors is ready are stored next
+        with the smaller predicted time.
+    any_order: copies of the actors store rows in the order in which they are ready
         (`pearl.planner.async_plan`).
-    max_lanes: lanes in the whole plan at most (None: as many as the devices have), and cores that
-        one call may take: with 1, the plan runs in one thread.
-    replicas: task → copies at most that its environments may be shared out among (default 1).
+    max_lanes: most lanes of the whole plan (None: as many as the devices have), and most cores of
+        one call; with 1, the plan runs in one thread.
+    replicas: task → most copies that share its environments (default 1).
     """
 
     power_w: float | None = None
@@ -127,7 +127,7 @@ class Limits:
 
 
 def time_limit_faults(time_limit_s: object) -> list[str]:
-    """The fault of a time limit as a line; no line where there is none."""
+    """Return the fault of a time limit as a line; empty if there is none."""
     if time_limit_s == math.inf or (is_number(time_limit_s) and time_limit_s > 0):
         return []
     return [f"time_limit_s is {quote(time_limit_s)}; it must be seconds above 0"]

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl_devices.buffers import specs
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 ROLLOUT = "rollout."
 
@@ -58,5 +58,5 @@ def stored_arrays(graph: TaskGraph) -> tuple[StoredArray, ...]:
             if name.startswith(ROLLOUT) and len(spec[0]) > 1:
                 rows, steps = spec[0][0], steps or graph.repetition[task.name]
                 storage: Storage = "whole" if rows == steps else "none" if rows == 1 else "window"
-                found[name] = StoredArray(name, storage, rows, nbytes(spec))
+                found[name] = StoredArray(name, storage, rows, size_bytes(spec))
     return tuple(found.values())

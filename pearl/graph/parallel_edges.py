@@ -1,4 +1,4 @@
-"""Edges of a graph and channels of a plan by key, so that parallel ones are told apart."""
+"""Edges of a graph and channels of a plan by key, which distinguishes parallel edges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 EdgeKey = tuple[str, str, int]
-"""src, dst and, of the parallel edges between these two, which: 0, 1, … in the order given."""
+"""src, dst, and the number of the edge among parallel edges: 0, 1, … in the given order."""
 
 
 class Between(Protocol):
@@ -23,8 +23,8 @@ class Between(Protocol):
 E = TypeVar("E", bound=Between)
 
 
-def numbered(edges: Iterable[E]) -> dict[EdgeKey, E]:
-    """Edges by their keys, in their order."""
+def key_edges(edges: Iterable[E]) -> dict[EdgeKey, E]:
+    """Return the edges by their keys, in order."""
     count: Counter[tuple[str, str]] = Counter()
     by_key: dict[EdgeKey, E] = {}
     for e in edges:

@@ -23,28 +23,28 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.time_limit import drained, look, watched
 
 Arc = tuple[int, int, float, int]
-"""src node, dst node, seconds, tokens."""
+"""(src node, dst node, seconds, tokens)."""
 
 COMPILED_ARCS, LOADING_ARCS = 400, 20_000
-"""Arcs from which policy iteration runs compiled: where numba is loaded already, and where it is
-not (assumed: loading it takes about a second)."""
+"""Least arcs for which policy iteration runs compiled: if numba is loaded already, and if it is not
+(assumed: loading numba takes about a second)."""
 
 Unit = tuple[str, ...]
-"""The tasks of one call: a single task, or those of a fused mode."""
+"""The tasks of one call: a single task, or the tasks of a fused mode."""
 
 WINDOW_UNITS = 16
-"""Units of an expansion up to which windows are looked for (assumed: a window for each pair)."""
+"""Most units of an expansion whose windows are searched (assumed: a window for each pair)."""
 
 
 @dataclass(frozen=True)
 class FiringWindow:
-    """Two firings, each the first or the last one of its unit, and the firings that run between.
+    """Two firings, each the first or the last of its unit, and the firings that run between them.
 
-    Firings of a unit run in their own order. So each of these firings starts after the one has
-    started and is over before the other starts, where these two are not among them.
+    The firings of a unit run in order. So each firing of the window starts after the beginning
+    firing has started, and is over before the ending firing starts.
 
-    first, last: the units. begin, end: their nodes. firings: (unit, number of its firings that
-    the window holds) of each unit, these two included.
+    first, last: the units of the two firings. begin, end: their nodes. firings: (unit, number of
+    its firings in the window) of each unit, these two included.
     """
 
     first: int
@@ -76,8 +76,8 @@ class Expansion:
 
     @cached_property
     def windows(self) -> tuple[FiringWindow, ...]:
-        """The windows in which a lane may have to wait: those that hold several firings of a unit,
-        or two that no path orders. None where there are more than WINDOW_UNITS units."""
+        """The windows in which a lane may have to wait: those with several firings of a unit, or
+        two that no path orders. Empty if there are more than WINDOW_UNITS units."""
         units = range(len(self.units))
         if not 1 < len(units) <= WINDOW_UNITS:
             return ()
@@ -92,8 +92,8 @@ class Expansion:
         for s, d in free:
             after[s].append(d)
             before[d].append(s)
-        ahead = {i: _reached(after, i) for i in {*first, *last}}
-        behind = {i: _reached(before, i) for i in {*first, *last}}
+        ahead = {i: _reachable_from(after, i) for i in {*first, *last}}
+        behind = {i: _reachable_from(before, i) for i in {*first, *last}}
         pairs = [(first, first), (first, last), (last, last)]
         found = []
         for begin, end in dict.fromkeys((i, j) for a, b in pairs for i in a for j in b):
@@ -112,12 +112,12 @@ class Expansion:
                 found.append(FiringWindow(u, w, begin, end, firings))
         return tuple(found)
 
-    def rows(self, edge: Edge) -> list[tuple[int, int, int]]:
-        """The arcs (src node, dst node, tokens) that one edge stands for, fewest tokens each.
+    def arcs_of(self, edge: Edge) -> list[tuple[int, int, int]]:
+        """Return the arcs (src node, dst node, tokens) of one edge, fewest tokens each.
 
         Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
-        copy F mod q with −⌊F / q⌋ tokens. A reach puts the last token of its window in the place of
-        f·c + c − 1. What one fused call settles within itself is left out.
+        copy F mod q with −⌊F / q⌋ tokens. With a reach, the last token of its window replaces
+        f·c + c − 1. Dependences within one fused call are left out.
         """
         q = self.graph.repetition
         p, c, m = edge.production, edge.consumption, edge.tokens
@@ -135,7 +135,7 @@ class Expansion:
         return [(src, dst, tokens) for (src, dst), tokens in least.items()]
 
 
-def _reached(out: Sequence[Sequence[int]], start: int) -> set[int]:
+def _reachable_from(out: Sequence[Sequence[int]], start: int) -> set[int]:
     found, queue = {start}, [start]
     while queue:
         new = set(out[queue.pop()]) - found
@@ -145,11 +145,11 @@ def _reached(out: Sequence[Sequence[int]], start: int) -> set[int]:
 
 
 def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
-    """The single-rate expansion of `graph` with each of `fused` contracted into one call.
+    """Return the single-rate expansion of `graph` with each of `fused` contracted into one call.
 
     Raises:
         SpecError: a cycle has no tokens: a deadlock of the graph, or a fused call that would wait
-            for itself; names the tasks of the cycle.
+            for itself; the text names the tasks of the cycle.
     """
     member = {t: tuple(unit) for unit in fused for t in unit}
     units = tuple(dict.fromkeys(member.get(t.name, (t.name,)) for t in graph.tasks))
@@ -163,7 +163,9 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
         for t in unit[1:]:
             node.update({(t, f): len(nodes) - 1 for f in watched(range(graph.repetition[t]))})
     bare = Expansion(graph, units, tuple(nodes), node, ())
-    arcs = tuple((s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.rows(edge))
+    arcs = tuple(
+        (s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.arcs_of(edge)
+    )
     cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
     if cycle:
         names = ["+".join(units[nodes[n][0]]) for n in cycle]
@@ -177,10 +179,11 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 
 
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
-    """The nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
+    """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    Where no arc has negative tokens an order of those without any says that there is none; else
-    integer Bellman-Ford with lengths tokens·(n + 1) − 1: negative around just such cycles.
+    If no arc has negative tokens, a topological order of the arcs without tokens proves that there
+    is none. Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around
+    exactly such cycles.
     """
     if min((a[3] for a in arcs), default=0) >= 0:
         free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
@@ -207,7 +210,7 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
 
 
 def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
-    """The cycle that a node's ancestors run into; empty where one of them has no parent yet."""
+    """The cycle into which a node's ancestors lead; empty if an ancestor has no parent yet."""
     for _ in range(len(parent)):
         node = parent[node]
         if node < 0:
@@ -222,13 +225,14 @@ def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
 def max_cycle_ratio(
     n: int, arcs: Sequence[Arc], names: Sequence[str] | None = None
 ) -> tuple[float, list[int]]:
-    """The largest seconds / tokens over all cycles and the nodes of a cycle that attains it.
+    """Return the largest seconds / tokens over all cycles, and the nodes of a cycle that attains
+    it.
 
-    (0, []) without a cycle. Tokens of one arc may be negative.
+    Return (0, []) without a cycle. Tokens of one arc may be negative.
 
     Raises:
-        SpecError: the tokens of a cycle sum to 0 or less; names its nodes by `names`, else by
-            number.
+        SpecError: the tokens of a cycle sum to 0 or less; the text gives its nodes by `names`, else
+            by number.
     """
     cycle = token_free_cycle(n, arcs)
     if cycle:
@@ -238,7 +242,7 @@ def max_cycle_ratio(
 
 
 def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-    """`max_cycle_ratio` by policy iteration (`policy_iteration`), without the check: a cycle of
+    """As `max_cycle_ratio`, by policy iteration (`policy_iteration`), without the check: a cycle of
     positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
     first, heads, seconds, tokens = [0], list[int](), list[float](), list[int]()
     for out in _leading_to_cycles(n, arcs):
@@ -275,7 +279,7 @@ def _compiled_howard(
 
 
 def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
-    """Arcs out of each node, without those to nodes from which no cycle can be reached."""
+    """The arcs out of each node, without those to nodes that lead to no cycle."""
     into: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
     for s, d, _, _ in watched(arcs):
@@ -295,7 +299,8 @@ def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, floa
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
-    """Least start times ≥ 0 of a periodic schedule: firing n of node i at start[i] + n · period_s.
+    """Return least start times ≥ 0 of a periodic schedule: firing n of node i at start[i] + n ·
+    period_s.
 
     period_s must be at least the maximum cycle ratio; rounding around critical cycles is absorbed.
     """
@@ -305,7 +310,7 @@ def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
     start = [0.0] * n
     small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
     early = _topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
-    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most are final at once
+    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most values are final at once
     waiting, passes = [True] * n, [0] * n
     for here in drained(queue):
         waiting[here] = False
@@ -325,16 +330,16 @@ def simulate(
     iterations: int,
     factors: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Self-timed execution: start times in seconds, shape (iterations, n).
+    """Simulate self-timed execution; return start times in seconds, shape (iterations, n).
 
-    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), by
-    which the seconds of the arcs that leave a node are multiplied; None for constant times. Arcs
-    may have negative tokens (entries that run ahead in a lane; what they ask of iterations beyond
-    the last is left out); a cycle without tokens is a SpecError. O(arcs · iterations).
+    Every firing starts as soon as its arcs allow, none before 0. factors: (iterations, n), which
+    multiply the seconds of the arcs that leave a node; None for constant times. Arcs may have
+    negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
+    last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
     if token_free_cycle(n, arcs):
         max_cycle_ratio(n, arcs)
-    shift = [0] * n  # retiming that leaves no negative tokens: shortest paths in tokens
+    shift = [0] * n  # a retiming without negative tokens: shortest paths in tokens
     changed = True
     while changed:
         changed = False

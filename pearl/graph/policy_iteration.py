@@ -1,8 +1,8 @@
 """Howard's policy iteration for the maximum cycle ratio, over arrays of arcs.
 
-The functions only index their arguments, so that they run in Python over lists and compiled by
-numba over arrays, with the same bits. Python suits the small graphs of most plans: loading the
-compiler takes longer than their whole solve.
+The functions only index their arguments, so they run in Python over lists, and compiled by numba
+over arrays, with the same bits. Python suits the small graphs of most plans: loading the compiler
+takes longer than their whole solve.
 
 Multichain form of Cochet-Terrasson, Cohen, Gaubert, McGettrick and Quadrat (1998): a policy picks
 one arc out of every node. Each node has the ratio of the cycle that its policy leads to, and its
@@ -19,21 +19,21 @@ ROUNDING = 1e-14
 """Relative difference below which two ratios or values count as equal."""
 
 SPARE_ROUNDS = 100
-"""Rounds at one ratio beyond one for each node. Only rounding can keep values moving for longer."""
+"""Rounds at one ratio beyond one per node. Only rounding can keep values moving for longer."""
 
 
 EAGER = 500
-"""Nodes from which on a round of improvement uses what it has improved already, from the last node
-to the first and back in turn. Else news travels one arc a round: 20,000 firings in one lane took as
-many rounds. The error of a sum of so many values counts as rounding, too. Of fewer nodes the cycle
-that is found among equal ones stays as it was."""
+"""Least nodes for which a round of improvement uses its own improvements at once, from the last
+node to the first and back in turn. Otherwise a change travels one arc per round: 20,000 firings in
+one lane took as many rounds. The error of a sum of so many values counts as rounding, too. With
+fewer nodes, the cycle that is found among equal ones stays the same as before."""
 
 
 def start_policy(first: Any, seconds: Any, tokens: Any, policy: Any) -> None:
     """Pick the arc of highest ratio out of each node that has no arc of the policy yet.
 
-    first: node → its first arc, and the number of arcs. policy: node → arc; -1 where none is
-    picked, and for nodes without arcs.
+    first: node → its first arc, and the number of arcs. policy: node → arc; -1 if none is picked,
+    and for nodes without arcs.
     """
     for u in range(len(policy)):
         if policy[u] >= 0:
@@ -59,8 +59,8 @@ def improve_policy(
     cycle: Any,
 ) -> tuple[float, int]:
     """Improve a policy until it is optimal. Return the maximum cycle ratio and the length of a
-    cycle that attains it, whose nodes are written to `cycle`: infinity for a cycle that needs time
-    and has no token.
+    cycle that attains it, whose nodes are written to `cycle`. The ratio is infinite for a cycle
+    that takes time and has no token.
 
     Each arc must lead to a node from which a cycle can be reached.
 

@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 
 
 class RatedEdge(Protocol):
-    """The part of an edge that the equations see."""
+    """The part of an edge that the equations use."""
 
     @property
     def src(self) -> str: ...
@@ -26,12 +26,14 @@ class RatedEdge(Protocol):
 def firings_of(
     graph: str, touching: Mapping[str, Sequence[RatedEdge]], edges: Sequence[RatedEdge]
 ) -> dict[str, int]:
-    """Task → firings in one iteration, the least positive solution of each connected component.
+    """Return task → firings in one iteration, the least positive solution of each connected
+    component.
 
-    graph: its name, for messages. touching: task → the edges into and out of it, no self-loops.
+    graph: its name, for messages. touching: task → the edges into and out of it, without
+        self-loops.
 
     Raises:
-        SpecError: rates disagree; names a cycle of edges.
+        SpecError: rates disagree; the text names a cycle of edges.
     """
     for e in edges:
         if e.src == e.dst and e.production != e.consumption:

@@ -9,8 +9,8 @@ from pearl.graph.task_graph import TaskGraph
 
 
 def program_order(graph: TaskGraph) -> tuple[str, ...]:
-    """The firings of one iteration in the order of the sequential program: always the first task,
-    in the graph's order, that can fire.
+    """Return the firings of one iteration in the order of the sequential program. The next firing
+    is always that of the first task, in the graph's order, that can fire.
 
     Raises:
         SpecError: no task can fire before the iteration ends.
@@ -32,8 +32,8 @@ def program_order(graph: TaskGraph) -> tuple[str, ...]:
 
 
 def blocking_reason(graph: TaskGraph, fired: Mapping[str, int], name: str) -> str | None:
-    """Why `name` cannot fire now, or None. A data channel has the least capacity that its rates
-    allow: one slot where a firing gives what a firing takes.
+    """Return why `name` cannot fire now, or None. A data channel has the least capacity that its
+    rates allow: one slot if a firing produces as much as a firing consumes.
 
     fired: task → its firings so far.
     """

@@ -16,13 +16,13 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.graph.graph_checks import reach_problems, state_problems
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.repetition import firings_of
 from pearl_devices import Kernel
 from pearl_devices.validation import explain_misfit, is_names, is_whole, quote
 
 RESERVED = ">+#"
-"""Characters that no task's name may hold: transfers are called `src>device`, fused calls `a+b`,
+"""Characters that no task name may contain: transfers are called `src>device`, fused calls `a+b`,
 copies of a split task `task#0`."""
 
 
@@ -45,8 +45,8 @@ class Task:
     """A kernel that fires repeatedly.
 
     name: not empty, without the characters of `RESERVED`.
-    kernel: the computation of one firing; by default one of the task's name that nothing is known
-        of, for modes whose times are given.
+    kernel: the computation of one firing; default an unknown kernel with the task's name, for modes
+        with given times.
     reads, writes: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
         state run on one device, except a copying task for the states that it writes.
     copies: the task copies one state to another (param_sync) and stays with the state it reads.
@@ -101,7 +101,7 @@ class Task:
 
     @property
     def home(self) -> tuple[str, ...]:
-        """The states that hold this task to a device."""
+        """The states whose device must be the task's device."""
         return self.reads if self.copies else tuple(dict.fromkeys(self.reads + self.writes))
 
 
@@ -186,26 +186,25 @@ class Edge:
 
     @property
     def is_channel(self) -> bool:
-        """Whether it carries data from one task to another, so that its buffer has a capacity."""
+        """Whether it carries data between two tasks, so that its buffer has a capacity."""
         return self.bytes > 0 and self.src != self.dst
 
     @property
     def least_capacity(self) -> int:
-        """Tokens that a channel must hold at least, so that its rates can go on for ever."""
+        """Least tokens that a channel must hold so that its tasks can fire for ever."""
         p, c = self.production, self.consumption
         return self.tokens + p + c - math.gcd(p, c)
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """A set of tasks that may run as one call an iteration, on one lane (a fused mode).
+    """A set of tasks that may run as one call per iteration, on one lane (a fused mode).
 
     name: for messages.
     tasks: the names of its tasks.
-    kernel: the computation of one call; by default one of the fusion's name that nothing is known
-        of, for modes whose times are given.
-    shares: task → the share of a call's time that a plan states for it, 1 in all. None: by what
-        the tasks cost apart.
+    kernel: the computation of one call; default an unknown kernel with the fusion's name, for modes
+        with given times.
+    shares: task → its share of a call's time in plans, 1 in total. None: by the tasks' own costs.
 
     Raises:
         SpecError: a field has another type, or the shares are not those of its tasks.
@@ -221,7 +220,7 @@ class Fusion:
         if self.kernel is None:
             object.__setattr__(self, "kernel", Kernel(str(self.name)))
         if not is_names(tasks) or len(set(tasks)) < max(2, len(tasks)):
-            raise SpecError(f"{where}: tasks is {quote(tasks)}; needed are two or more, each once")
+            raise SpecError(f"{where}: tasks is {quote(tasks)}; it must name several, each once")
         if not isinstance(self.kernel, Kernel):
             raise SpecError(f"{where}: kernel is {quote(self.kernel)}; a Kernel is needed")
         object.__setattr__(self, "tasks", tuple(tasks))
@@ -230,7 +229,7 @@ class Fusion:
             sound = set(given) == set(tasks) and not any(explain_misfit(s) for s in given.values())
             if not sound or abs(math.fsum(given.values()) - 1) > 1e-9:
                 raise SpecError(
-                    f"{where}: shares are {quote(self.shares)}; needed is a number of at least 0 "
+                    f"{where}: shares are {quote(self.shares)}; they need a number of at least 0 "
                     f"for each of {', '.join(tasks)}, 1 in all"
                 )
             object.__setattr__(self, "shares", MappingProxyType(dict(given)))
@@ -247,10 +246,10 @@ class TaskGraph:
     env_steps: environment steps of one iteration; 0 without an env_step.
     updates: gradient steps of one iteration.
     batch: samples of one gradient step.
-    evaluation: the task beside the loop that judges the policy; none of `tasks` waits for it.
+    evaluation: the task beside the loop that evaluates the policy; none of `tasks` waits for it.
 
     Raises:
-        SpecError: unknown names, rates that disagree (names a cycle), deadlock (names a cycle).
+        SpecError: unknown names; rates that disagree or a deadlock (the text names a cycle).
     """
 
     name: str
@@ -298,7 +297,7 @@ class TaskGraph:
             raise SpecError(*problems)
 
     def _check_types(self) -> None:
-        """Tuples of the nouns, and numbers that can be."""
+        """Check that fields have the right types, and numbers the right range."""
         where = f"graph {quote(self.name)}"
         problems = []
         for name, kind in (("tasks", Task), ("edges", Edge), ("fusions", Fusion)):
@@ -334,7 +333,7 @@ class TaskGraph:
             raise SpecError(*problems)
 
     def task(self, name: str) -> Task:
-        """The task called `name`; a KeyError names those there are."""
+        """Return the task called `name`; a KeyError lists the tasks."""
         if name not in self._by_name:
             raise KeyError(f"no task {name!r}; there are {list(self._by_name)}")
         return self._by_name[name]
@@ -354,11 +353,12 @@ class TaskGraph:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The kernels of its tasks and fusions: what its plans need estimates of."""
+        """The kernels of its tasks and fusions, for which plans need estimates."""
         return [t.kernel for t in self.tasks] + [f.kernel for f in self.fusions]
 
     def origin(self, name: str) -> tuple[str, int]:
-        """The task that `name` is, or is a copy of, and which copy (0 of a whole task)."""
+        """Return the task that `name` is or is a copy of, and the number of the copy (0 for a
+        task)."""
         part = self.task(name).part
         return (part.task, part.replica) if part else (name, 0)
 
@@ -369,8 +369,8 @@ class TaskGraph:
         return MappingProxyType(firings_of(self.name, self._touching, self.edges))
 
     def to_networkx(self) -> Any:
-        """A MultiDiGraph of networkx, with the fields of tasks and edges that are not the default
-        as attributes; `pearl.io.from_networkx` reads it back."""
+        """Return a MultiDiGraph of networkx whose attributes are the non-default fields of tasks
+        and edges; `pearl.io.from_networkx` reads it back."""
         import networkx as nx
 
         found = nx.MultiDiGraph(name=self.name, **_given(self, "name", "tasks", "edges"))
@@ -381,8 +381,8 @@ class TaskGraph:
         return found
 
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
-        """The same graph with the slack of the edges of `slack` set, by their keys."""
-        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in numbered(self.edges).items())
+        """Return the same graph with the slack of these edges set, by their keys."""
+        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in key_edges(self.edges).items())
         return replace(self, edges=tuple(edges))
 
 

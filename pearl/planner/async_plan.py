@@ -1,4 +1,4 @@
-"""The plan of a spec with `any_order`: each copy of the actors has a lane, the rest shares one."""
+"""The plan of a spec with `any_order`: each copy of the actors has a lane, all else shares one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.parallel_edges import numbered
+from pearl.graph.parallel_edges import key_edges
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
@@ -21,18 +21,18 @@ from pearl.planning.timing import Assignment, build_timed_graph
 
 ACTING = ("inference", "env_step")
 STORING = (*ACTING, "replay_insert")
-"""Tasks that an env_step of any order leads to."""
+"""Tasks that an env_step in any order may lead to."""
 NOTE = (
-    "in any order: rows of whichever copy is ready are stored next, so that a run is not "
-    "reproducible; rates are those of mean times in lock-step"
+    "in any order: copies store their rows in the order in which they are ready, so a run is "
+    "not reproducible; rates are those of mean times in lock-step"
 )
 
 
 def check(graph: TaskGraph, limits: Limits) -> int:
-    """Number of copies of the actors.
+    """Return the number of copies of the actors.
 
     Raises:
-        SpecError: the graph or the limits allow no copies in any order; says why.
+        SpecError: the graph or the limits allow no copies in any order; the text says why.
     """
     copies = limits.replicas.get("env_step", 1)
     tasks = {t.name: t for t in graph.tasks}
@@ -55,8 +55,8 @@ def check(graph: TaskGraph, limits: Limits) -> int:
             )
         if tasks["replay_sample"].kernel.dim("n_step") > 1:
             problems.append(
-                "limits.any_order: algorithm.n_step must be 1, for the next row of an environment "
-                "may be anywhere"
+                "limits.any_order: algorithm.n_step must be 1, because the next row of an "
+                "environment may be anywhere"
             )
         others = [e.dst for e in graph.edges if e.src == "env_step" and e.dst not in STORING]
         others += [t.name for t in inserted_tasks(graph) if t.name not in others]
@@ -84,9 +84,9 @@ def _no_lane_error(task: str, where: str) -> InfeasibleError:
 
 
 def solve(problem: Problem) -> Plan:
-    """The plan with these lanes, each task in its fastest mode on the host device, or of copies on
-    the like of it on the host with the most lanes left; nothing is proven. Its period is that of
-    mean times in lock-step: a run in any order is as fast or faster.
+    """Return the plan with these lanes. Each task has its fastest mode on the host device; a copy
+    has it on the same device of the host with the most free lanes. Nothing is proven. The period is
+    that of mean times in lock-step: a run in any order is as fast or faster.
 
     Raises:
         SpecError: the graph or the limits allow no copies in any order.
@@ -100,7 +100,7 @@ def solve(problem: Problem) -> Plan:
     replica_graph, table, platform = copied.graph, copied.costs, copied.costs.platform
     lag = {
         key: limits.policy_lag
-        for key, e in numbered(replica_graph.edges).items()
+        for key, e in key_edges(replica_graph.edges).items()
         if e.limit == "policy_lag"
     }
     x = expand(replica_graph.with_slack(lag))
@@ -142,7 +142,7 @@ def solve(problem: Problem) -> Plan:
         fired[task] += 1
 
     def turn(node: int) -> int:
-        """When a firing is due, or that which sends a message over a link."""
+        """When a firing is due, or the sender of a transfer."""
         name, firing = timed.names[node]
         return place[name.partition(">")[0], firing]
 

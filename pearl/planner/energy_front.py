@@ -1,8 +1,8 @@
-"""The front between throughput and power, by ε-constraint: the best throughput under power caps.
+"""The front of throughput and power, by ε-constraint: the best throughput under power caps.
 
-Haimes, Lasdon and Wismer 1971. T(W), the best throughput within W watts, is found exactly by the
-period form with a cap; where the cap binds, the plan is paced. It never falls with W, is flat where
-more power buys nothing, and jumps where only a device that draws power all the time would help.
+Haimes, Lasdon and Wismer 1971. The period form with a cap finds T(W), the best throughput within W
+watts, exactly; if the cap binds, the plan is paced. T never falls with W. It is flat where more
+power gains nothing, and jumps where a device that draws power all the time starts to help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pearl.solvers.solver import solve_problem
 from pearl_devices.validation import is_number, quote
 
 NEAR = 1e-6
-"""Relative difference of power below which nothing is looked for between two plans."""
+"""Relative difference of power below which no plan is searched between two plans."""
 
 SAME = 1e-8
 """Relative difference below which two throughputs count as equal."""
@@ -40,9 +40,9 @@ SAME = 1e-8
 class FrontAssignment:
     """One assignment of the tasks to devices, variants and lanes, and its part of a front.
 
-    plans: the points of the front that have it, by rising power. All but the fastest are that plan
-        slowed down: an iteration costs the same joules above idle, so between them power is a
-        linear function of the rate.
+    plans: the points of the front with this assignment, by rising power. All but the fastest are
+        that plan slowed down: an iteration costs the same joules above idle, so between them power
+        is a linear function of the rate.
     """
 
     plans: tuple[Plan, ...]
@@ -57,9 +57,10 @@ class FrontAssignment:
 
 
 class Front(HasPage, list[Plan]):
-    """Plans by rising power and rising throughput, none of them dominated by any plan.
+    """Plans by rising power and rising throughput; no plan dominates another.
 
-    open_w: ranges of power (low, high), W, in which better plans may be missing: not proved.
+    open_w: ranges of power (low, high), W, in which better plans may be missing, because not
+        proved.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Front(HasPage, list[Plan]):
     PAGE: ClassVar[str] = "pearl.report.front_page:front_html"
 
     def save(self, path: str | Path) -> None:
-        """Write the front as a page, whole or not at all.
+        """Write the front as a page, completely or not at all.
 
         Raises:
             SpecError: the suffix is not .html.
@@ -83,7 +84,7 @@ class Front(HasPage, list[Plan]):
 
     @property
     def assignments(self) -> tuple[FrontAssignment, ...]:
-        """The assignments that the plans have, each with its plans, by rising power."""
+        """The assignments of the plans, each with its plans, by rising power."""
         return front_assignments(self)
 
     @property
@@ -93,7 +94,7 @@ class Front(HasPage, list[Plan]):
 
 
 def front_assignments(plans: Sequence[Plan]) -> tuple[FrontAssignment, ...]:
-    """The assignments of some plans, each with its plans, in the order of the fastest."""
+    """Return the assignments of some plans, each with its plans, in the order of the fastest."""
     by_assignment: dict[object, list[Plan]] = {}
     for p in plans:
         where = ((t.task, t.replica, t.device, t.lane, t.variant, t.width) for t in p.tasks)
@@ -108,7 +109,7 @@ def front_assignments(plans: Sequence[Plan]) -> tuple[FrontAssignment, ...]:
 
 @dataclass(frozen=True)
 class _Point:
-    """A plan of the front. exact: no plan has more throughput at its power, nor less power at its
+    """A plan of the front. exact: no plan has more throughput at its power, or less power at its
     throughput."""
 
     plan: Plan
@@ -125,8 +126,8 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Gap:
-    """Between two points: no plan within floor_w watts is faster than `low`. tried: it is known not
-    to be empty right below `high`."""
+    """A range between two points: no plan within floor_w watts is faster than `low`. tried: there
+    is a plan just below `high`."""
 
     low: _Point
     high: _Point
@@ -142,18 +143,18 @@ def front(
     gap: float = 0.01,
     time_limit_s: float = 60.0,
 ) -> Front:
-    """Plans by rising power and rising throughput, none of them dominated by any plan.
+    """Return plans by rising power and rising throughput; no plan dominates another.
 
     The last has the most throughput. The first draws the least power at a period within the limits;
-    where they leave it open, at the longest that any plan has that is not slowed down on purpose.
+    if they give no period, at the longest period of any plan that is not slowed down on purpose.
     From the plan with the most work per joule up, neighbours differ by at most `gap` (relative) in
-    throughput and in power, or the larger part of the gap is proven empty and the rest, right below
-    the upper one, is not larger; below the most work per joule, by at most `gap` in one of the two.
-    Plans that a cap slows down say so in `pace_s`, and their bands are those of that pace.
+    throughput and in power, or the larger part of the gap is proven empty and the rest, just below
+    the upper plan, is not larger. Below the most work per joule they differ by at most `gap` in one
+    of the two. Plans that a cap slows down have a `pace_s`, and their bands are those of that pace.
 
-    Values are throughputs, and statuses are theirs, as in a plan of `solve` within that power.
-    `open_w` of the result says below which plans the front is not proved to be complete,
-    `assignments` which plans are the same one slowed down.
+    Values are throughputs, with their statuses, as in a plan of `solve` within that power. `open_w`
+    of the result gives ranges in which the front is not proved to be complete; `assignments` groups
+    the plans that are slowed-down versions of one plan.
 
     Raises:
         SpecError: an argument is invalid.
@@ -175,7 +176,7 @@ def _faults(gap: object, time_limit_s: object) -> list[str]:
 
 
 def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
-    """Return the front of a problem, as `front`; its objective does not count.
+    """Return the front of a problem, as `front`; the problem's objective is ignored.
 
     Raises:
         SpecError: an argument is invalid.
@@ -188,7 +189,7 @@ def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float
 
 
 class _Front:
-    """One search: the problem, and the time there is for it."""
+    """One search: the problem, and the time limit."""
 
     def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
         self.problem, self.gap, self.deadline = problem, gap, deadline
@@ -205,7 +206,7 @@ class _Front:
         if top.power_w <= 0:
             return Front([top.plan])
         frugal = self._least_energy_plan(self.limits, top.plan)
-        tiny = NEAR * NEAR * top.power_w  # stands for 0 W, which is no cap
+        tiny = NEAR * NEAR * top.power_w  # instead of 0 W, which means no cap
         bottom, sure = self._least_power(frugal, tiny)
         points = [bottom, top]
         open_below = set() if sure else {bottom.power_w}  # power of the plan above it
@@ -249,7 +250,7 @@ class _Front:
         return self._undominated(points, open_below)
 
     def _size(self, s: _Gap, knee: float) -> float:
-        """Width of a stretch in units of the gap asked; 0 where no plan can lie between."""
+        """Width of a range in units of the requested gap; 0 if no plan can lie in it."""
         if s.high.rate <= s.low.rate * (1 + SAME) or s.high.power_w <= s.floor_w * (1 + 2 * NEAR):
             return 0.0
         ratios = (s.high.power_w / s.floor_w, s.high.rate / s.low.rate)
@@ -260,14 +261,15 @@ class _Front:
         return max(0.05, min(self.share, self.deadline - time.monotonic()))
 
     def _fastest_within(self, cap: float | None, known: Plan | None = None) -> _Point:
-        """The best throughput within a power cap, and of the plans that have it one that draws the
-        least. known: a plan that the cap may slow down."""
+        """The best throughput within a power cap, and of the plans with it, one that draws the
+        least power.
+        known: a plan that the cap may slow down."""
         limits, seconds = replace(self.limits, power_w=cap), self._seconds()
         capped = replace(self.problem, limits=limits)
         fast = solve_problem(capped, time_limit_s=seconds, known=known)
         exact = fast.status == "optimal"
         if fast.pace_s is not None or fast.power_w <= 0:
-            return _Point(fast, exact)  # where the cap binds, less power would be slower
+            return _Point(fast, exact)  # if the cap binds, less power would be slower
         as_fast = replace(limits, period_s=fast.period_s * (1 + SAME), min_throughput_per_s=None)
         try:
             frugal = self._least_energy_plan(as_fast, fast)
@@ -293,7 +295,7 @@ class _Front:
         return _Point(plan, exact)
 
     def _least_energy_plan(self, limits: Limits, plan: Plan) -> Plan:
-        """The plan of least energy an iteration, or the fastest of those that cost nothing."""
+        """The plan of least energy per iteration, or the fastest of those that cost nothing."""
         try:
             efficient = replace(self.problem, limits=limits, objective="power_efficiency")
             return solve_problem(efficient, time_limit_s=self._seconds(), known=plan)
@@ -303,8 +305,8 @@ class _Front:
             return solve_problem(capped, time_limit_s=self._seconds())
 
     def _least_power(self, start: Plan, tiny: float) -> tuple[_Point, bool]:
-        """The least power at the longest period, by Newton's method on T(W) = 1 / that period; each
-        step takes the best assignment within the power of the one before, slowed down."""
+        """The least power at the longest period, by Newton's method on T(W) = 1 / that period. Each
+        step takes the best assignment within the power of the step before, slowed down."""
         plan, power = start, math.inf
         point: _Point | None = None
         while time.monotonic() <= self.deadline or point is None:
@@ -323,7 +325,7 @@ class _Front:
         return point, point.exact and time.monotonic() <= self.deadline
 
     def _undominated(self, points: list[_Point], open_below: set[float]) -> Front:
-        """The points that none dominates, by rising power."""
+        """The points that no other dominates, by rising power."""
         plans: list[Plan] = []
         gaps: list[tuple[float, float]] = []
         best = 0.0
@@ -336,8 +338,8 @@ class _Front:
         return Front(plans, gaps)
 
     def _update_bands(self, plan: Plan) -> Plan:
-        """The plan with the bands of its pace in the place of those of the cap that it was found
-        by: in a draw with more watts it is no slower. A limit of the user's holds in each draw."""
+        """The plan with the bands of its pace instead of those of the cap by which it was found: in
+        a sample with more watts it is no slower. A user's limit holds in each sample."""
         most_w = self.limits.power_w
         at_limit = most_w is not None and plan.power_w >= most_w * (1 - NEAR)
         timed, orders, held = plan_orders(plan, self.problem)

@@ -117,7 +117,7 @@ class BalancePoint:
 
 @dataclass(frozen=True)
 class BalanceAnswer:
-    """The answer for the whole machine, with 90 % bands by draws from those of the estimates.
+    """The answer for the whole machine, with 90 % bands from samples of the estimates' bands.
 
     cpu, cores: model of the CPU, and number of its cores.
     actors: threads in use.
@@ -284,7 +284,7 @@ class Machine:
         return SweepPoint(actors, cores, sms, *rates, busiest, actors_s, gpu_s, host_s)
 
     def balance_point(self, sms: int, threads: tuple[int, ...]) -> BalancePoint:
-        """Return the threads that `sms` SMs need, with one actor a thread.
+        """Return the threads that `sms` SMs need, with one actor per thread.
 
         Closed form: an iteration of an actor with n environments takes B + n·b; with c threads it
         is B + N·b/c, which equals the GPU's time G at c = N·b/(G − B).
@@ -356,7 +356,7 @@ class Machine:
 
 
 def _ends(drawn: Vector) -> tuple[float, float]:
-    """Return the 90 % band, whose ends are draws: 5 % of all draws lie below, and 5 % above."""
+    """Return the 90 % band, whose ends are samples: 5 % of all samples lie below, and 5 % above."""
     low, high = np.quantile(drawn, (0.05, 0.95), method="nearest")
     return float(low), float(high)
 

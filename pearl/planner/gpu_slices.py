@@ -1,12 +1,12 @@
-"""Slices of GPUs: who shares one, how many there are, and how gradients are summed over them.
+"""Slices of GPUs: which roles share one, how many there are, and how gradients are summed.
 
 GMI-DRL (Wang and others, arXiv 2206.08482; USENIX ATC 2025) runs simulators, agents and trainers on
 resizable shares of GPUs. This module has its mapping model, its search for the number of slices and
 environments, and its choice of a reduction; `plan_slices` applies them to the estimates of a spec.
 
-The whole loop of a spec runs on the GPU: environments are the simulator, forward passes that choose
-actions the agent, and all else (replay, gradient steps, copies) the trainer. The unit of time is an
-iteration.
+The whole loop of a spec runs on the GPU. The environments are the simulator, forward passes that
+choose actions the agent, and all other tasks (replay, gradient steps, copies) the trainer. The unit
+of time is an iteration.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LAYOUTS: tuple[Layout, ...] = ("colocated", "dedicated")
 
 MOST_SLICES = 10
 ENVIRONMENTS = tuple(128 * 2**i for i in range(9))
-"""Environments of one slice that a search tries, rising: 128 to 32,768."""
+"""Environments of one slice that a search tries, in this order: 128 to 32,768."""
 
 SATURATED = 0.05
 """Relative change of throughput over that of memory below which a search tries no more environments
-(assumed: from 0 to 0.05 the tests' searches stay within 2 % of the best)."""
+(assumed: from 0 to 0.05 the searches of the tests stay within 2 % of the best)."""
 
 AGENT_SHARED, TRAINER_SHARED = 0.2, 0.3
 """The paper's alpha and beta for an A100; assumed for other loops."""
@@ -45,10 +45,10 @@ BETWEEN_SLICES = 1 / 2 / 1.16
 slower than within one slice (the paper)."""
 
 CONTEXT_BYTES = 0.5e9
-"""Memory of a slice besides its arrays (assumed: one CUDA process)."""
+"""Memory of a slice without its arrays (assumed: one CUDA process)."""
 
 NO_SLOWER = 1.05
-"""A role needs the least share on which its time grows by at most this factor."""
+"""The share of a role is the least on which its time grows by at most this factor."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Loop:
     """A training loop whose roles live on slices.
 
     agent_shared, trainer_shared: the paper's alpha and beta, the fraction of its share that an
-        agent or trainer takes for each simulator, if several simulators have it in common.
+        agent or trainer takes per simulator if several simulators use it.
     steps: vector steps between two trainings.
     state_bytes, action_bytes, reward_bytes: bytes of one vector step.
     model_bytes: bytes of the gradients, or of the parameters.
@@ -91,12 +91,12 @@ class Loop:
 
 
 def throughput(loop: Loop, work: Work, layout: Layout) -> float:
-    """Return the trainings a second (serving: rounds of acting a second) that a whole GPU gives.
+    """Return the trainings per second (serving: rounds of acting) of a whole GPU.
 
     The paper's R_all / R · 1 / (ΣT + COM / BW). Colocated: every slice holds all roles, so its size
-    is the largest share of a role, and only gradients leave the slice. Dedicated: each role has
-    slices of its own, shares are weighted with times, and states, actions, rewards and parameters
-    are sent.
+    is the largest share of a role, and only gradients leave the slice. Dedicated: each role has its
+    own slices, shares are weighted with times, and states, actions, rewards and parameters are
+    sent.
     """
     s, a, t = loop.simulator, loop.agent, loop.trainer
     training = work == "training"
@@ -153,13 +153,13 @@ def search(
     environments: Sequence[int] = ENVIRONMENTS,
     saturated: float = SATURATED,
 ) -> BestSlices | None:
-    """Find the slices of one GPU and the environments of each slice with the most env steps a
+    """Find the slices of one GPU and the environments of each slice with the most env steps per
     second; None if not even the smallest slice fits.
 
     As in the paper, the search goes from many slices to one and from few environments to many,
-    until memory overflows or throughput saturates; the memory beyond the first two probes lies on
-    the line through them. Added here: each number of slices begins at the environments where the
-    one before ended, because a larger slice saturates no sooner.
+    until memory overflows or throughput saturates. The memory beyond the first two probes lies on
+    the line through them. Unlike the paper, each number of slices begins at the environments where
+    the previous one ended, because a larger slice saturates no sooner.
 
     Args:
         probe: (slices, environments) → one slice of that size.
@@ -223,8 +223,8 @@ def reductions(
     """List every allowed way to sum the gradients of `slices` slices on each of `gpus` GPUs.
 
     multi-process: all through the host. multi-ring: a ring over the GPUs for each slice, allowed if
-    there are no more slices than GPUs. hierarchical: `on_ring` slices of each GPU on the ring, the
-    rest and one a ring through the host. peer_bytes_per_s: bandwidth between two GPUs.
+    there are no more slices than GPUs. hierarchical: `on_ring` slices of each GPU on the ring; the
+    others, and one per ring, go through the host. peer_bytes_per_s: bandwidth between two GPUs.
     """
     n, m, size = gpus, slices, model_bytes
     ways = [Reduction("multi-process", 0, 2 * (m * n - 1) * size / (m * n * host_bytes_per_s))]
@@ -242,7 +242,7 @@ def reductions(
 def reduction(
     gpus: int, slices: int, model_bytes: float, host_bytes_per_s: float, peer_bytes_per_s: float
 ) -> Reduction:
-    """Return the fastest of `reductions`; of equal ones the first."""
+    """Return the fastest of `reductions`, the first of equal ones."""
     ways = reductions(gpus, slices, model_bytes, host_bytes_per_s, peer_bytes_per_s)
     return min(ways, key=lambda way: way.seconds)
 
@@ -299,8 +299,8 @@ class SliceCosts:
         self.tasks = tasks
 
     def seconds(self, role: str, sms: int, gpu: Device | None = None) -> float:
-        """Return the seconds of a role's firings of an iteration on `sms` SMs, each in its fastest
-        allowed variant. gpu: a device in place of the whole GPU."""
+        """Return the seconds of a role's firings per iteration on `sms` SMs, each in its fastest
+        allowed variant. gpu: a device instead of the whole GPU."""
         return sum(
             self.graph.repetition[t.name]
             * fastest_mode(self.system, t, gpu or self.gpu, sms).estimate.latency_s
@@ -366,8 +366,8 @@ def plan_slices(system: System, gpus: int = 1) -> SlicingResult:
 
 
 def _costs_by_size(system: System, gpu: Device) -> tuple[dict[int, SliceCosts], str]:
-    """Return the costs for each number of environments that the spec allows, and the reason why
-    more are not allowed."""
+    """Return the costs for each number of environments that the spec allows, and why more are not
+    allowed."""
     costs: dict[int, SliceCosts] = {}
     for count in ENVIRONMENTS:
         try:

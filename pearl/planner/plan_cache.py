@@ -1,11 +1,10 @@
-"""Plans that were made before, so that a spec that is trained again is not planned again.
+"""Cached plans, so that a spec that is trained again is not planned again.
 
-A plan is found by a digest of all that it follows from: graph, platform, limits and objective of
-the spec, the calibrations of this host and its GPUs, what is passed over for the time being, and
-the sources. So keys of a spec that no plan depends on, such as `train.steps`, do not count.
-Nothing is kept of a plan with times of the user's own code, which is timed once a process, of one
-whose search was cut short, and of one whose times are to be taken again. What is read is checked
-like a plan from a file.
+The key of a plan is a digest of its inputs: graph, platform, limits and objective of the spec, the
+calibrations of this host and its GPUs, the groups that are skipped for now, and the sources. Keys
+of a spec that no plan depends on, such as `train.steps`, do not count. A plan is not cached if it
+has times of user code, which is timed once per process, if its search was cut short, or if its
+times are to be measured again. A cached plan is checked like a plan from a file.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from pearl_estimators.host.calibrator import MEASURED_BY
 
 SCHEMA = 1
 KEPT = 64
-"""Plans that are kept: those used last. With 0 nothing is remembered."""
+"""Most plans in the cache, the most recently used first. With 0 no plan is cached."""
 NOTE = "remembered: made before for this graph, platform, limits and calibration"
 
 
 def load_cached_plan(problem: Problem) -> Plan | None:
-    """The plan made before for the same problem, or None. It still has to be checked."""
+    """Return the cached plan of the same problem, or None. The caller must still check the plan."""
     system, file = problem.spec, _file(problem)
     if file is None:
         return None
@@ -70,7 +69,7 @@ def load_cached_plan(problem: Problem) -> Plan | None:
 
 
 def cache_plan(problem: Problem, plan: Plan) -> None:
-    """Keep a plan that `planned` has just made of a problem, where it may be kept."""
+    """Cache a plan that `planned` has just made of a problem, if this is allowed."""
     solved_problem = plan.problem
     if (
         solved_problem is None
@@ -91,7 +90,7 @@ def cache_plan(problem: Problem, plan: Plan) -> None:
         "max_lanes": solved_problem.limits.max_lanes,
         "plan": plan.to_json(),
     }
-    with suppress(OSError):  # a folder that cannot be written keeps nothing
+    with suppress(OSError):  # without write permission nothing is cached
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(file, json.dumps(stored, allow_nan=False).encode())
         for old in sorted(file.parent.glob("*.json"), key=_used_s, reverse=True)[KEPT:]:
@@ -105,12 +104,12 @@ def _used_s(file: Path) -> float:
 
 
 def _file(problem: Problem) -> Path | None:
-    """The file of the plan of a problem; None where something in it cannot be written down, or is
-    code of the user's own."""
+    """The cache file of a problem's plan; None if some input cannot be written down, or is user
+    code."""
     system, platform = problem.spec, problem.spec.platform
     if not KEPT or any(device.kind not in BACKENDS for device in platform.devices):
         return None
-    if any(device.host in MEASURED_BY for device in platform.devices):  # their times lie elsewhere
+    if any(device.host in MEASURED_BY for device in platform.devices):  # other hosts' calibrations
         return None
     folder = cache_folder()
     try:
@@ -138,7 +137,7 @@ def _digest(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data of dataclasses, in their order; TypeError for anything else."""
+    """Plain data of dataclasses, in order; TypeError for anything else."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if is_dataclass(value):
@@ -154,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 
 def digest_sources() -> str:
-    """Of every file of the three packages name, size and time of change."""
+    """Return the digest of name, size and modification time of every file of the three packages."""
     entries = []
     for package in ("pearl", "pearl_estimators", "pearl_devices"):
         spec = find_spec(package)

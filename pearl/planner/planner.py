@@ -1,6 +1,6 @@
 """`plan`: spec → task graph → cost table → plan.
 
-Solvers are imported where one is asked: a plan that is remembered or given needs none.
+Solvers are imported when a search needs one; cached or given plans need none.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
     from pearl.planner.energy_front import Front
 
 MIN_GAIN = 1.15
-"""The least gain for which a plan has a second lane. Below it, what no estimate has in it decides:
-lanes share caches and memory (assumed; DQN with eight native environments: 1.22 predicted, 1.13
-measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
+"""The least gain for which a plan has a second lane. A smaller gain is uncertain, because no
+estimate includes the caches and memory that lanes share (assumed; DQN with eight native
+environments: 1.22 predicted, 1.13 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
 
 ASSUMED_LANE_OVERHEAD = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
-"""Overhead of lanes where it was not measured: rounded up from readings of
+"""Overhead of lanes if it was not measured: rounded up from readings of
 `pearl.runtime.lanes.overhead` on 2 × AMD EPYC, virtual, 2026."""
 ASSUMED_OVERHEAD_NOTE = (
-    "what lanes cost is assumed, for two cores of this host were not free to measure it"
+    "the overhead of lanes is assumed: no two cores of this host were free to measure it"
 )
 
 
 def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
-    """`spec` itself if it is a System, else what `load` makes of it."""
+    """Return `spec` if it is a System, else the System that `load` makes from it."""
     return spec if isinstance(spec, System) else load(spec)
 
 
 def build_problem(system: System) -> Problem:
-    """The problem of a system. Its costs are estimated at first use."""
+    """Return the problem of a system. Its costs are estimated on first use."""
     graph = build_graph(system)
     costing = cache(partial(_costs, system, graph))
     return Problem(graph, costing, system.limits, system.objective, system)
 
 
 def _costs(system: System, graph: TaskGraph) -> CostTable:
-    """The cost of every mode. Where lanes are threads of one process, calls by several threads of
-    torch are left out unless named: how many torch has would be every lane's."""
+    """The cost of every mode. If lanes are threads of one process, calls with several threads of
+    torch are excluded unless named, because torch's number of threads is the same in all lanes."""
     costs = build_cost_table(graph, system.platform, system.limits)
     if system.train.lanes != "threads":
         return costs
@@ -70,8 +70,8 @@ def _costs(system: System, graph: TaskGraph) -> CostTable:
 
 
 def check_estimates(system: System) -> None:
-    """Estimates every mode of a system without timing anything: a CPU of this host counts as one of
-    a data sheet.
+    """Estimate every mode of a system without timing anything: a CPU of this host is estimated from
+    its data sheet.
 
     Raises:
         SpecError: a device lacks a figure, or the file of its kind fails.
@@ -90,7 +90,7 @@ def plan(
     time_limit_s: float = 20.0,
     seed: int = 0,
 ) -> Plan:
-    """The best plan found for a system within `time_limit_s` seconds, with the proof it has.
+    """Find the best plan for a system within `time_limit_s` seconds, with its proof.
 
     The devices of the platform need not be present on this machine.
 
@@ -108,8 +108,8 @@ def plan(
 def plan_graph(
     problem: Problem, *, method: str | None = None, time_limit_s: float = 20.0, seed: int = 0
 ) -> Plan:
-    """The plan of a system's problem: see `plan`. Several hosts have to be worth it: else the plan
-    is that of home alone."""
+    """Return the plan of a system's problem; see `plan`. The plan uses several hosts only if that
+    pays, else only home."""
     system = problem.spec
     options: dict[str, Any] = {"method": method, "seed": seed}
     home = system.platform.device(system.platform.host).host
@@ -128,14 +128,14 @@ def plan_graph(
         return _add_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
         return _add_host_note(many, system, f"{home} alone: no plan over several hosts is better")
-    less = f"less than the {MIN_GAIN:g} x below which what is not modelled decides"
+    less = f"less than the {MIN_GAIN:g} x below which unmodelled effects decide"
     return _add_host_note(
         one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
     )
 
 
 def on_host(problem: Problem, host: str) -> Problem:
-    """The problem where every task is on devices of one host."""
+    """Return the problem with every task on devices of one host."""
     system, graph = problem.spec, problem.graph
     own = [d.name for d in system.platform.devices if d.host == host]
     allowed = {t.name: system.limits.devices.get(t.name, tuple(own)) for t in graph.tasks}
@@ -147,7 +147,7 @@ def on_host(problem: Problem, host: str) -> Problem:
 
 
 def _add_host_note(found: Plan, system: System, why: str) -> Plan:
-    """A plan of this system with a note of its hosts, and of assumed links between them."""
+    """The plan with a note about its hosts, and about assumed links between them."""
     host = {d.name: d.host for d in system.platform.devices}
     between = [k for k in system.platform.links if host[k.a] != host[k.b]]
     sources = [text for k in between for text in k.sources.values()]
@@ -158,13 +158,13 @@ def _add_host_note(found: Plan, system: System, why: str) -> Plan:
 
 
 def _gain(many: Plan, one: Plan) -> float:
-    """How many times as good the first plan is."""
+    """How many times as good as the second plan the first one is."""
     gain = many.value / one.value if one.value > 0 else math.inf
     return 1 / gain if many.objective == "makespan" else gain
 
 
 def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, seed: int) -> Plan:
-    """The plan with as many lanes as are worth it."""
+    """The plan with as many lanes as pay."""
     from pearl.planner import async_plan
     from pearl.solvers.solver import solve_problem
 
@@ -201,15 +201,15 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
         return _add_notes(
             one,
             f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
-            f"gives, less than the {MIN_GAIN:g} x below which what lanes cost each other decides",
+            f"gives, less than the {MIN_GAIN:g} x below which interference of lanes decides",
             *guessed,
         )
     return _add_notes(one, "a second lane does not pay: the best plan of several has one", *guessed)
 
 
 def _add_notes(found: Plan, *notes: str) -> Plan:
-    """The plan with its evaluations, with these notes, and with what of this host it takes from the
-    data sheet for the time being, and why."""
+    """The plan with its evaluations, these notes, and a note on times of this host that are taken
+    from the data sheet for now, with the reason."""
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
     found = replace(found, evaluation=place_evaluation(found, graph, system))
@@ -237,10 +237,11 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
     """Decide where the evaluations of a run are played: at pauses of the loop, or in a lane of
     their own; None (at pauses) if the graph has none, or the host's kind has no estimate for them.
 
-    Evaluations are no part of the period: one fires in many iterations, no task waits for it, and
-    its length depends on the policy, so only an upper bound of its time is known before. The rule
-    is simple: evaluations get a lane if they would otherwise take a good part of the loop's time
-    and a core is free.
+    Evaluations are not part of the period: one fires in many iterations, no task waits for it, and
+    its length depends on the policy, so only an upper bound of its time is known in advance. The
+    rule is
+    simple: evaluations get a lane if they would otherwise take a large part of the loop's time and
+    a core is free.
 
     Raises:
         SpecError: the spec requests a lane, and the host's kind has no estimate.
@@ -257,8 +258,8 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
         cost = None
     if cost is None and requested == "lane":
         raise SpecError(
-            f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, says nothing of what an "
-            "evaluation takes; set it to pauses, or let the kind estimate kernels of evaluation"
+            f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, has no estimate of an "
+            "evaluation; set it to pauses, or let the kind estimate kernels of evaluation"
         )
     if cost is None:
         return None
@@ -285,8 +286,8 @@ ONE_LANE = "one lane on one CPU needs no timing to be trained"
 
 
 def skipping_timing_if_busy(system: System) -> AbstractContextManager[None]:
-    """A context to plan and train a system in: where every plan is one lane on one CPU of this
-    host, no kernel is timed."""
+    """Return a context for planning and training a system: if every plan is one lane on one CPU of
+    this host, no kernel is timed in it while the host is busy."""
     devices, limits = system.platform.devices, system.limits
     one = len(devices) == 1 and 1 in (limits.max_lanes, devices[0].max_lanes)
     if one and calibrator.is_calibrated_here(devices[0]):
@@ -326,7 +327,7 @@ def pareto(
     gap: float = 0.01,
     time_limit_s: float = 60.0,
 ) -> Front:
-    """The plans between least power and most throughput: see `energy_front.front`.
+    """Return the plans between least power and most throughput: see `energy_front.front`.
 
     of: a system or its spec, which has its own costs and limits; or a graph, with its costs.
     gap: largest relative distance of neighbours in throughput and power. time_limit_s: seconds.

@@ -17,7 +17,7 @@ from pearl_devices.kernels import kind_of
 
 @dataclass(frozen=True)
 class Written:
-    """A learner that was written. cycles: of one gradient step. blocks: of a DSP."""
+    """A learner that was written. cycles: of one gradient step. blocks: DSP blocks."""
 
     task: str
     folder: str
@@ -32,9 +32,9 @@ class Written:
 def write_verilog(
     system: System, folder: str | Path, time_limit_s: float = 20.0, seed: int = 0
 ) -> list[Written]:
-    """Plan `system` and write the Verilog of each learner that the plan has on a simulated FPGA.
+    """Plan `system` and write the Verilog of each learner that the plan puts on a simulated FPGA.
 
-    folder: new or empty; each learner has a folder in it, named as its task.
+    folder: new or empty; each learner gets a folder in it with the name of its task.
 
     Raises:
         SpecError: the folder is not empty, or the plan has no such learner.

@@ -1,4 +1,4 @@
-"""Plans: costs, timing of an assignment, plans built from it, plans checked and kept."""
+"""Plans: costs, timing of assignments, plans built from them, and stored plans."""
 
 __all__ = [
     "bands",

@@ -1,4 +1,4 @@
-"""What a plan says of its own doubt: bands of its predictions, and its regret."""
+"""The uncertainty of a plan: bands of its predictions, and its regret."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pearl.errors import SpecError
 from pearl_devices.validation import quote
 
 PROVED = 1e-6
-"""Gap up to which a plan counts as the best."""
+"""Largest gap of a plan that counts as the best."""
 
 Ends = tuple[float, float] | None
-"""Low and high; None: not finite, or not known."""
+"""(low, high); None for an infinite or unknown end."""
 
 
 @dataclass(frozen=True)
 class Bands:
-    """The 90 % bands of what a plan predicts, (low, high) each: 5 and 95 % of draws of its times
-    (`pearl.planning.draws`), everything else as it is.
+    """The 90 % bands of a plan's predictions, (low, high) each: 5 and 95 % of samples of its times
+    (`pearl.planning.draws`), with everything else fixed.
 
-    draws, seed: how many draws, and their seed.
+    draws, seed: number of samples, and their seed.
     period_s, energy_per_iteration_j, power_w: of an iteration, SI units.
     env_steps_per_s, updates_per_s, samples_per_s, env_steps_per_j: as in the plan.
-    missed: draws in which idling alone exceeds the limit on power; their rates count as 0.
+    missed: samples in which idling alone exceeds the limit on power; their rates count as 0.
     """
 
     draws: int
@@ -49,15 +49,18 @@ class Bands:
 
 @dataclass(frozen=True)
 class Regret:
-    """The regret of a plan chosen for it: its cost over the least one, less 1, over draws of times.
-    It lies between two ends, which are equal where the least cost of every draw is proved.
+    """The regret of a plan chosen by regret: its cost over the least cost, less 1, over samples of
+    times. The regret lies between two ends, which are equal if the least cost of every sample is
+    proved.
 
-    kind: `mean` or `worst` over the draws was made least. draws, seed: how many, and their seed.
-    mean, worst: of this plan at least, as shares. bound: no plan has a smaller one of its kind.
-    solved: draws whose least cost is proved.
-    mean_high, worst_high: of this plan at most; None: of some draw no least cost is proved.
-    least_s: of each draw, the seconds an iteration of the best plan known; 0 where the draw has no
-        plan at all, for idling alone exceeds a limit on power. Empty: not kept.
+    kind: `mean` or `worst` over the samples was minimised. draws, seed: number of samples, their
+        seed.
+    mean, worst: lower ends for this plan, as fractions. bound: no plan has a smaller one of its
+        kind.
+    solved: samples whose least cost is proved.
+    mean_high, worst_high: upper ends for this plan; None if a sample has no proved least cost.
+    least_s: per sample, the seconds per iteration of the best known plan; 0 for a sample without
+        any plan, because idling alone exceeds a limit on power. Empty: not stored.
     """
 
     kind: Literal["mean", "worst"]
@@ -73,13 +76,14 @@ class Regret:
 
     @property
     def high(self) -> float:
-        """The upper end of the kind, infinite where there is none."""
+        """The upper end of the kind; infinite if there is none."""
         end = self.mean_high if self.kind == "mean" else self.worst_high
         return math.inf if end is None else end
 
     @property
     def gap(self) -> float:
-        """Share of its cost, in units of the least one, by which a plan of less regret may be
+        """The largest share of its cost, in units of the least cost, by which a plan of less regret
+        may be
         better: 0 to 1."""
         return max(0.0, 1 - (1 + self.bound) / (1 + self.high))
 

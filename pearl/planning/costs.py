@@ -1,4 +1,4 @@
-"""`CostTable`: the modes of every task with labelled estimates. All a solver sees."""
+"""`CostTable`: the modes of every task with labelled estimates. Solvers see nothing else."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Mode:
     width: units of the device.
     estimate: time and energy of a firing, or of the fused call.
     share: environments of the replica that this mode is for; None: a whole task.
-    unit_bytes: memory that the tasks keep on each unit of their lane for as long as the plan runs.
-        A lane holds what all modes on it keep there, up to `Device.unit_memory_bytes`.
+    unit_bytes: memory that the tasks keep on each unit of their lane while the plan runs. A lane
+        holds the memory of all its modes, up to `Device.unit_memory_bytes`.
 
     Raises:
         SpecError: a field has another type.
@@ -43,7 +43,7 @@ class Mode:
     def __post_init__(self) -> None:
         tasks, share = self.tasks, self.share
         if not is_names(tasks) or not tasks or len(set(tasks)) < len(tasks):
-            raise SpecError(f"mode: tasks is {quote(tasks)}; needed are names of tasks, each once")
+            raise SpecError(f"mode: tasks is {quote(tasks)}; it must be names of tasks, each once")
         where = f"mode of {', '.join(tasks)} on {quote(self.device)}"
         for name, fits, needed in (
             ("device", isinstance(self.device, str), "the name of a device"),
@@ -73,9 +73,9 @@ class Mode:
         energy_j: float = 0.0,
         unit_bytes: float = 0.0,
     ) -> Mode:
-        """The mode of a task, or of the tasks of a fusion, whose seconds on a device are known.
+        """Return the mode of a task, or of the tasks of a fusion, with known seconds on a device.
 
-        seconds: of one firing, or of the fused call. energy_j: above idle, of one as well.
+        seconds: of one firing, or of the fused call. energy_j: above idle, per firing or call.
 
         Raises:
             SpecError: an argument has another type or is out of range.
@@ -98,7 +98,7 @@ class Mode:
 
 
 LANE_TERMS = ("apart_extra_s", "shared_extra_s")
-"""The fields of a table that depend on whether two tasks share a lane."""
+"""Fields of a table that depend on whether two tasks share a lane."""
 
 Choice = tuple[str, tuple[str, str, int]]
 """A task and the key of one of its modes."""
@@ -110,13 +110,13 @@ class CostTable:
 
     platform: the devices that the modes run on.
     modes: all ways of running tasks, alone or fused.
-    pair_extra_s: seconds added to every firing of the first (task, mode) when the second holds too.
-        May be negative as long as the task's time is not; for latency and occupancy alike.
-    apart_extra_s: (task, other task) → seconds added to every firing of the task where the other
-        one runs on another lane: what crossing from one group of units to another costs.
-    shared_extra_s: the same where both run on one lane: what switching a group of units between
-        two tasks costs. Of a fused call both count once for each firing of its member; between
-        members of one call neither counts.
+    pair_extra_s: seconds added to every firing of the first (task, mode) if the second is also
+        chosen. May be negative as long as the task's time is not; applies to latency and occupancy.
+    apart_extra_s: (task, other task) → seconds added to every firing of the task if the other runs
+        on another lane: the cost of crossing from one group of units to another.
+    shared_extra_s: the same if both run on one lane: the cost of switching a group of units between
+        two tasks. For a fused call both count once per firing of its member; between members of one
+        call neither counts.
     """
 
     platform: Platform
@@ -162,8 +162,8 @@ class CostTable:
     def from_seconds(
         cls, platform: Platform, seconds: Mapping[str, Mapping[str, float]]
     ) -> CostTable:
-        """The table of tasks that have one mode on each device. seconds: task → device → seconds of
-        one firing.
+        """Return the table of tasks with one mode on each device. seconds: task → device → seconds
+        of one firing.
 
         Raises:
             SpecError: a device does not exist, or an argument has another type.
@@ -201,7 +201,7 @@ class CostTable:
                         raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
                 case _:
                     raise SpecError(
-                        f"cost table: pair_extra_s has {quote(pair)}; needed are two pairs of a "
+                        f"cost table: pair_extra_s has {quote(pair)}; it must have two pairs of a "
                         "task and the key of its mode: (device, variant, width)"
                     )
 
@@ -230,12 +230,12 @@ class CostTable:
         )
 
     def of(self, *tasks: str) -> tuple[Mode, ...]:
-        """The modes of one whole task, or the fused modes of exactly these tasks."""
+        """Return the modes of one whole task, or the fused modes of exactly these tasks."""
         return self._whole.get(tasks, ())
 
     @cached_property
     def _whole(self) -> Mapping[tuple[str, ...], tuple[Mode, ...]]:
-        """Tasks → their modes, without those of copies."""
+        """Tasks → their modes, without modes of copies."""
         by_tasks: dict[tuple[str, ...], list[Mode]] = {}
         for m in self.modes:
             if m.share is None:
@@ -243,12 +243,13 @@ class CostTable:
         return {tasks: tuple(modes) for tasks, modes in by_tasks.items()}
 
     def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
-        """Task of a fused call → its share of the call: the shares that its `Fusion` gives, else by
-        what the parts cost on its device.
+        """Return task of a fused call → its share of the call: the shares of its `Fusion`, else
+        those of the parts' costs on its device.
 
-        They cost the times of their firings run apart there, in the call's variant where a task has
-        it, else in its fastest; where one cannot run apart, the time that flops and bytes take at
-        the device's rates. Empty where these are not counted either: then only the call is known.
+        The cost of a part is that of its firings alone there, in the call's variant if the task has
+        it, else in its fastest. If a part cannot run alone, the cost is the time of flops and bytes
+        at the device's rates. Empty if these are not counted either: then only the call's time is
+        known.
         """
         given = next((f.shares for f in graph.fusions if f.tasks == mode.tasks and f.shares), None)
         if given is not None:
@@ -269,13 +270,13 @@ class CostTable:
 
 
 def _work_s(kernel: Kernel, device: Device) -> float:
-    """Seconds of flops or bytes at the rates of a data sheet, whichever take longer."""
+    """Seconds of flops or bytes at the rates of a data sheet, whichever is longer."""
     moved = kernel.bytes_in + kernel.bytes_out
     return max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
 
 
 def problem_faults(graph: object, costs: object, limits: object) -> list[str]:
-    """Which of the three that make a problem is something else: a line each."""
+    """Return a line for each of these three parts of a problem that has the wrong type."""
     nouns = (("graph", graph, TaskGraph), ("costs", costs, CostTable), ("limits", limits, Limits))
     return [
         f"{name} is {quote(value)}; a {kind.__name__} is needed"

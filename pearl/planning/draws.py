@@ -1,16 +1,16 @@
-"""Times drawn from the bands of estimates: the same doubt about the same thing wherever it stands.
+"""Samples of times from the bands of estimates, with the same error for the same cause everywhere.
 
-The 90 % band of a mode is fitted by a log-normal factor exp(mean + spread · z) on its time. Errors
-of estimates are alike where estimates are: z is the sum of five standard normal numbers over √5,
-one each of the kind of the device, of its model, of the kernel's family and variant on the kind and
-on the model, and of the kernel itself there with its sizes and width.
+The 90 % band of a mode is fitted by a log-normal factor exp(mean + spread · z) on its time. Similar
+estimates have similar errors: z is the sum of five standard normal numbers over √5. Their causes
+are the kind of the device, its model, the kernel's family and variant on the kind and on the model,
+and the kernel itself there with its sizes and width.
 
-Each is a function of a seed and of its name alone. So two modes, two plans and two specs that share
-a kind, a model, a family or a kernel share that part of the error, and what is drawn of one mode
-does not depend on which others there are. A fused call is the sum of its parts: its factor is the
-mean of theirs, weighted by their shares of the call.
+Each number is a function of a seed and of its cause's name alone. So two modes, two plans and two
+specs that share a kind, a model, a family or a kernel share that part of the error, and the samples
+of one mode do not depend on other modes. The factor of a fused call is the mean of its parts'
+factors, weighted by their shares of the call.
 
-The seconds of a link have one factor for all its messages, from its band; there z is the sum of
+The seconds of a link have one factor for all its messages, from its band. There z is the sum of
 three numbers over √3, one each of the kinds and of the models that it joins, and of its figures.
 """
 
@@ -34,17 +34,17 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators import power
 
 PARTS = 5
-"""Parts of z, of equal weight (assumed: on a host taken as unknown, families of kernels were off
-their datasheet by factors of 0.3 to 4, and all of them together by 0.54 in the median)."""
+"""Number of parts of z, of equal weight (assumed: on a host taken as unknown, families of kernels
+were off their datasheet by factors of 0.3 to 4, and all of them together by 0.54 in the median)."""
 
 NUMBER = 200
-"""Draws where none are asked for."""
+"""Default number of samples."""
 
 Z90 = 1.6449
 """Half of a 90 % band in standard deviations."""
 
 Vector = NDArray[np.float64]
-"""One number a draw."""
+"""One number per sample."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,17 @@ class Uncertainty:
     spread: float
 
     def parts(self) -> tuple[str, ...]:
-        """The names, each of which weighs 1/√PARTS in z."""
+        """The names of the parts, each with weight 1/√PARTS in z."""
         return self.kind, self.device, self.kind_family, self.family, self.own
 
 
 @dataclass(frozen=True)
 class Draws:
-    """So many draws by a seed.
+    """Samples of times by a seed.
 
     number: of samples.
     seed: of the random numbers.
-    known: name of a part → its numbers where they are given, shape (number,), in place of those of
-        the seed.
+    known: name of a part → its given numbers, shape (number,), which replace those of the seed.
     """
 
     number: int = NUMBER
@@ -84,12 +83,12 @@ class Draws:
     known: Mapping[str, Vector] = field(default_factory=dict)
 
     def part(self, name: str) -> Vector:
-        """The numbers of one part, standard normal unless they are known."""
+        """Return the numbers of one part, standard normal unless given."""
         given = self.known.get(name)
         return _normal(self.seed, name, self.number) if given is None else given
 
     def factors(self, mode: Mode, graph: TaskGraph, costs: CostTable) -> Vector:
-        """By which the times of a mode are multiplied in each draw."""
+        """Return the factors on the times of a mode in each sample."""
         total = np.zeros(self.number)
         for doubt, share in uncertainties(mode, graph, costs):
             if doubt is None:
@@ -100,8 +99,8 @@ class Draws:
         return total
 
     def link_factors(self, costs: CostTable) -> dict[str, Vector]:
-        """Link → by which its seconds are multiplied in each draw; those without a band left out.
-        What a byte takes of energy is not drawn."""
+        """Return link → factors on its seconds in each sample, without links that have no band.
+        Energy per byte is not sampled."""
         factors = {}
         for link in costs.platform.links:
             mean, spread = fit_lognormal(link.band[0], 1.0, link.band[1])
@@ -112,8 +111,8 @@ class Draws:
         return factors
 
     def watts(self, costs: CostTable) -> dict[str, Vector]:
-        """Device → by which its watts are multiplied in each draw; those without a mode of modelled
-        energy left out."""
+        """Return device → factors on its watts in each sample, without devices that have no mode of
+        modelled energy."""
         modelled = {m.device for m in costs.modes if power.SOURCE in m.estimate.source}
         return {
             d.name: np.exp(power.spread() * self.part(f"watts of {d.kind} {d.model or d.name}"))
@@ -122,14 +121,15 @@ class Draws:
         }
 
     def mean_table(self, graph: TaskGraph, costs: CostTable, weight: Vector) -> CostTable:
-        """The table of the weighted means of the drawn times, with the watts of the estimates.
-        weight: of each draw, sum 1."""
+        """Return the table of weighted means of the sampled times, with the watts of the estimates.
+        weight: of each sample, sum 1."""
         factors = [float(self.factors(m, graph, costs) @ weight) for m in costs.modes]
         links = {name: float(row @ weight) for name, row in self.link_factors(costs).items()}
         return scale_costs(costs, factors, links)
 
     def tables(self, graph: TaskGraph, costs: CostTable) -> list[CostTable]:
-        """The cost table of every draw. Pair terms change with the mode whose time they change."""
+        """Return the cost table of every sample. Pair terms scale with the mode whose time they
+        change."""
         rows = [self.factors(m, graph, costs) for m in costs.modes]
         links, watts = self.link_factors(costs), self.watts(costs)
         return [
@@ -149,8 +149,8 @@ def scale_costs(
     links: Mapping[str, float],
     watts: Mapping[str, float] = MappingProxyType({}),
 ) -> CostTable:
-    """The table with every time and energy of each mode times its factor, the seconds of each of
-    these links, and the watts of each of these devices (idle, waiting and active)."""
+    """Return the table with times and energy of each mode, seconds of these links and watts of
+    these devices (idle, waiting and active) multiplied by their factors."""
     by = {
         (m.tasks[0], m.key): factor
         for m, factor in zip(costs.modes, factors, strict=True)
@@ -180,7 +180,7 @@ def scale_costs(
 
 
 def _scale_power(device: Device, factor: float) -> Device:
-    """The device with its watts times a factor."""
+    """The device with its watts multiplied by a factor."""
     names = ("idle_power_w", "active_power_w", "context_power_w")
     return replace(device, **{name: getattr(device, name) * factor for name in names})
 
@@ -188,15 +188,15 @@ def _scale_power(device: Device, factor: float) -> Device:
 def uncertainties(
     mode: Mode, graph: TaskGraph, costs: CostTable
 ) -> list[tuple[Uncertainty | None, float]]:
-    """The doubts about a mode, each with its share of the time; None: no doubt.
+    """Return the uncertainties of a mode, each with its share of the time; None if it has none.
 
-    Of a fused call those of its parts run apart, where all of them can be in the same variant on
-    the same device by the same rung; else it has one of its own.
+    A fused call has the uncertainties of its parts alone, if all of them can run in the same
+    variant on the same device with the same estimate level; else it has one of its own.
     """
     if not mode.fused:
         whole = graph.task(mode.tasks[0])
         part = whole.kernel
-        if mode.share is not None:  # of a copy, whose name in the split graph is another
+        if mode.share is not None:  # a copy has another name in the split graph
             part = resize_kernel(part, mode.share, whole.environments)
         return [(_uncertainty(mode, part, costs), 1.0)]
     apart: dict[str, Mode] = {}
@@ -217,8 +217,8 @@ def uncertainties(
 
 
 def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:
-    """The names of the parts of a link's error, of equal weight. Links that differ in the names of
-    their ends alone err alike, as devices of one model do."""
+    """Return the names of the parts of a link's error, of equal weight. Links that differ only in
+    the names of their ends have the same error, as devices of one model do."""
     ends = [costs.platform.device(name) for name in (link.a, link.b)]
     kinds = " and ".join(sorted(d.kind for d in ends))
     models = " and ".join(sorted(f"{d.kind} {d.model or d.name}" for d in ends))
@@ -235,7 +235,9 @@ def _uncertainty(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | 
     model = f"{device.kind} {device.model or device.name}"
     environment = kind_of(kernel).structure == "environment"
     program = f" {kernel.program}" if kernel.program and environment else ""
-    variant = torch_threads.plain(mode.variant)  # whatever its threads, which `own` tells apart
+    variant = torch_threads.base_variant(
+        mode.variant
+    )  # whatever its threads, which `own` tells apart
     kernel_family = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
     family = f"{kernel_family} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"
@@ -245,8 +247,8 @@ def _uncertainty(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | 
 
 
 def fit_lognormal(low: float, middle: float, high: float) -> tuple[float, float]:
-    """Mean and standard deviation of the logarithm of the factor on `middle` whose 90 % band is low
-    to high; of a band that reaches down to 0 the lower end is as far off as the upper one."""
+    """Return mean and standard deviation of the logarithm of a factor on `middle` whose 90 % band
+    is low to high. If low is 0, the lower end is assumed as far off as the upper one."""
     if middle <= 0 or high <= low:
         return 0.0, 0.0
     above = math.log(max(high, middle) / middle)

@@ -20,7 +20,7 @@ from pearl.planning.variants import (
 )
 from pearl_devices import Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
-from pearl_devices.hosts import alike
+from pearl_devices.hosts import find_equivalents
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.calibrator import (
@@ -32,16 +32,16 @@ from pearl_estimators.host.calibrator import (
 from pearl_estimators.host.interference import Shares, share_name, side
 
 LEARNS = "update"
-"""The task whose lane runs in the process that trains."""
+"""The task whose lane runs in the training process."""
 
 
 def build_cost_table(
     graph: TaskGraph, platform: Platform, limits: Limits | None = None
 ) -> CostTable:
-    """Ask every device's backend what it offers for every task and fusion, and estimate each.
+    """Ask every device's backend for its offers for every task and fusion, and estimate each.
 
     Raises:
-        InfeasibleError: no allowed device can run a task; names the task.
+        InfeasibleError: no allowed device can run a task; the text names the task.
         SpecError: a device lacks a figure for its estimates.
     """
     simulated = [d.name for d in platform.devices if d.simulated]
@@ -66,12 +66,12 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
         task = graph.task(name)
         jobs.append(((name,), resize_kernel(task.kernel, n, task.environments), n))
     calibrations = {
-        device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all it lacks at once
+        device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all kernels at once
         for device in platform.devices
         if is_calibrated(device)
     }
     home = platform.device(platform.host).host
-    device_class = alike(platform.devices, calibrations)
+    device_class = find_equivalents(platform.devices, calibrations)
     first = platform.device(platform.host)
     hosts = {d.host: d for d in platform.devices if d.kind == first.kind} | {first.host: first}
     for tasks, kernel, share in jobs:
@@ -127,12 +127,13 @@ def add_lane_overhead(
     carry_s_per_byte: float,
     beside: Shares = MappingProxyType({}),
 ) -> CostTable:
-    """The table for plans of several lanes: the runtime takes firing_s of a lane for each call
-    beside the kernel, its result is seen by another lane handoff_s later, and each byte that it
-    receives or sends takes carry_s_per_byte, for it lies in the cache of another core (the last two
-    charged within a lane too: an order of lanes is not known yet). beside: what a call that acts
-    and one that learns cost each other; each is charged what the fastest calls of the other side
-    cost it for the part of a period that they run, as if the two had lanes of their own."""
+    """Return the table for plans of several lanes. The runtime takes firing_s of a lane for each
+    call in addition to the kernel. Another lane sees the result handoff_s later. Each byte that a
+    call receives or sends takes carry_s_per_byte, because it lies in the cache of another core.
+    (The last two are also charged within a lane, because the orders of lanes are not known yet.)
+    beside: slow-down of an acting and a learning call by each other. Each is charged the cost of
+    the other side's fastest calls for the part of a period in which they run, as if the two sides
+    had separate lanes."""
     modes, slower = [], _slowdowns(costs, graph, beside)
     for m in costs.modes:
         e = m.estimate
@@ -151,7 +152,7 @@ def add_lane_overhead(
 
 
 def _family(mode: Mode, graph: TaskGraph) -> str:
-    """Of the kernel that a mode calls, as in `interference.Shares`."""
+    """The family of a mode's kernel, as in `interference.Shares`."""
     if mode.fused:
         kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
     else:
@@ -160,7 +161,7 @@ def _family(mode: Mode, graph: TaskGraph) -> str:
 
 
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
-    """The share of its time that a call of a family takes longer for what the other side does."""
+    """The share of its time by which the other side slows down a call of a family."""
     sides = [_fastest_calls(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
     calibrated_devices = {d.name for d in costs.platform.devices if is_calibrated_here(d)}
@@ -176,7 +177,7 @@ def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, 
 
 
 def _fastest_calls(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple[Mode, float]]:
-    """The modes in which one side's tasks take least time in all, and the seconds of each an
+    """The modes in which one side's tasks take least time in total, and their seconds per
     iteration."""
     side_tasks = {t.name for t in graph.tasks if side(t.kernel) == which}
     modes = [m for m in costs.modes if m.share is None and side_tasks.issuperset(m.tasks)]
@@ -197,8 +198,8 @@ def _fastest_calls(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple
 
 
 def _carried_bytes(mode: Mode, graph: TaskGraph) -> float:
-    """Bytes that a call of the mode receives from tasks outside it and sends to them; of a copy its
-    share."""
+    """Bytes that a call of the mode receives from tasks outside it and sends to them; a copy has
+    its share."""
     firings = graph.repetition if mode.fused else dict.fromkeys(mode.tasks, 1)
     total = 0.0
     for e in graph.edges:

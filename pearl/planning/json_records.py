@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON objects, each field checked against its type as written."""
+"""Frozen dataclasses from JSON objects; each field is checked against its declared type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 from pearl_devices.validation import is_number, is_whole, quote
 
 Readers = Mapping[str, Callable[[Any, str], Any]]
-"""Field of a dataclass that has a reader of its own → the reader, of the value and its place."""
+"""Field of a dataclass with a special reader → the reader, a function of value and place."""
 
 
 def list_of(
@@ -20,7 +20,7 @@ def list_of(
     """Build objects of a dataclass from a list of JSON objects.
 
     Raises:
-        SpecError: the value is not a list of such objects; names the place `where`.
+        SpecError: the value is not a list of such objects; the text names the place `where`.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise SpecError(f"{where}: a list is needed, this is {quote(values)}")
@@ -36,8 +36,8 @@ _PLAIN: dict[str, Callable[[object], bool]] = {
 
 
 def fits(item: Any, kind: str) -> bool:
-    """Whether a value is of a field's type as written: a number, text, one of some words, a list or
-    an object of these, or None where that is allowed. Types beyond have a reader of their own."""
+    """Return whether a value has a field's declared type: a number, text, one of some words, a list
+    or an object of these, or None if allowed. Other types need a reader."""
     if kind.endswith(" | None"):
         return item is None or fits(item, kind.removesuffix(" | None"))
     if kind.startswith("tuple[") and kind[6:].partition(",")[0] in _PLAIN:
@@ -55,7 +55,8 @@ def build(kind: type, value: Any, where: str, readers: Readers = MappingProxyTyp
     """Build an object of a dataclass from a JSON object; unknown keys are ignored.
 
     Raises:
-        SpecError: a key is missing or has a value of another type; names the place `where`.
+        SpecError: a key is missing or has a value of another type; the text names the place
+            `where`.
     """
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: an object is needed, this is {quote(value)}")

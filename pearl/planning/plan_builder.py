@@ -20,12 +20,12 @@ from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
-"""Iterations of the simulation with a spread of times, of which the first quarter is left out; of
-large graphs only as many as have so many firings together, but never fewer than the second."""
+"""Iterations of the simulation with a spread of times; the first quarter is left out. Large graphs
+have only as many as have so many firings together, but never fewer than the second number."""
 
 WORK = 6000
-"""Steps in which capacities on critical cycles are raised, times nodes of the timed graph (assumed:
-a step takes 0.1 ms a node)."""
+"""Steps that raise capacities on critical cycles, times nodes of the timed graph (assumed: a step
+takes 0.1 ms per node)."""
 
 _SAME = 1e-9
 
@@ -36,11 +36,11 @@ class Proof:
 
     objective, method, seed: of the search.
     solve_s: wall seconds of the search.
-    bound: no plan costs less, seconds or joules an iteration; of makespan, no first iteration is
-        complete before, seconds.
+    bound: no plan costs less, in seconds or joules per iteration; for makespan, no first iteration
+        is complete earlier, in seconds.
     period_bound_s: no period is smaller; for throughput of any assignment, else of this one.
     timed_out: whether time ran out.
-    bound_from: where the bound comes from, as `Plan.bound_from` says it.
+    bound_from: the source of the bound, as in `Plan.bound_from`.
     """
 
     objective: str
@@ -62,10 +62,10 @@ def build_plan(
     spec_sha256: str = "",
     host: str = "",
 ) -> Plan:
-    """The plan of an assignment with these orders, every figure computed from the estimates.
+    """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
-    Channels get the least capacities found; for makespan they hold all that an iteration puts into
-    them.
+    Channels get the least capacities found; for makespan they hold everything that an iteration
+    puts into them.
 
     Raises:
         SpecError: an iteration takes 0 s, or costs 0 J for power efficiency.
@@ -139,12 +139,12 @@ def build_plan(
 
 
 def _value_bound(steps: float, bound: float, cost: float) -> float:
-    """The value that no plan exceeds; infinite where nothing is proven."""
+    """The value that no plan exceeds; infinite if nothing is proven."""
     return steps / min(bound, cost) if bound > 0 else math.inf
 
 
 def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
-    """When the last firing of the first iteration is complete, started at time 0 and self-timed."""
+    """Return when the last firing of the first iteration is complete, self-timed from time 0."""
     firings = len(timed.assignment.expansion.nodes)
     start = simulate(len(timed.names), arcs, 1)[0, :firings]
     return float((start + np.array(timed.latency_s[:firings])).max())
@@ -153,11 +153,12 @@ def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
 def _capacities(
     timed: TimedGraph, rings: list[Arc], period: float, *, whole: bool
 ) -> tuple[dict[int, int], list[Arc]]:
-    """Least capacities found of the data channels (edge number → tokens) at which the period is
-    that without them, and their arcs: from m + p + c − gcd(p, c) up, on critical cycles only; where
-    that takes too many steps (WORK), what the earliest periodic schedule needs.
+    """Least capacities found of the data channels (edge number → tokens) that keep the period, and
+    their arcs. The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles
+    only; if it takes too many steps (WORK), the result is the need of the earliest periodic
+    schedule.
 
-    whole: from m and all that an iteration produces up, so that no firing waits for room.
+    whole: start at m and everything that an iteration produces, so that no firing waits for room.
     """
     x = timed.assignment.expansion
     capacity: dict[int, int] = {}
@@ -194,7 +195,8 @@ def _capacities(
 def _ample_capacities(
     timed: TimedGraph, rings: list[Arc], period: float, least: dict[int, int]
 ) -> dict[int, int]:
-    """Capacities, from `least` up, at which the earliest periodic schedule waits for no room."""
+    """Capacities, from `least` up, with which the earliest periodic schedule never waits for
+    room."""
     x = timed.assignment.expansion
     start = start_times(len(timed.names), rings, period)
     small = _SAME * period
@@ -220,8 +222,8 @@ def _ample_capacities(
 
 
 def _simulate_period(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool) -> float:
-    """Mean period of a self-timed run with times drawn from each mode's 90 % band (lognormal; seed
-    0); `period` itself where every band has no width."""
+    """Mean period of a self-timed run with times sampled from each mode's 90 % band (lognormal;
+    seed 0); `period` itself if no band has a width."""
     a, n = timed.assignment, len(timed.names)
     bands = [(m.estimate.low_s, m.estimate.high_s, m.estimate.latency_s) for m in a.modes]
     if all(low == high for low, high, _ in bands):
@@ -290,15 +292,15 @@ def _lanes(timed: TimedGraph, orders: Orders, period: float) -> tuple[Lane, ...]
 
 
 def _origin(graph: TaskGraph, name: str) -> tuple[str, int]:
-    """The task, or transfer, that a name in a timed graph stands for, and its replica."""
+    """The task, or transfer, of a name in a timed graph, and its replica."""
     task, arrow, to = name.partition(">")
     origin, replica = graph.origin(task)
     return origin + arrow + to, replica
 
 
 def _members(a: Assignment, unit: Unit) -> list[str]:
-    """The firings of a fused call in the order of the sequential program, one name each; a single
-    task or a transfer is itself, once a node."""
+    """The firings of a fused call in the order of the sequential program, one name each; for a
+    single task or a transfer, its name once per node."""
     if len(unit) == 1:
         return list(unit)
     graph = a.expansion.graph
@@ -360,8 +362,8 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
 
 
 def _share_of_call(a: Assignment, task: str) -> float:
-    """One firing's share of its call; 1 where a task runs alone. Where no shares are known the call
-    stands with its first task."""
+    """One firing's share of its call; 1 if a task runs alone. If no shares are known, the first
+    task has the whole call."""
     unit, mode = a.expansion.units[a.unit_of[task]], a.modes[a.unit_of[task]]
     if len(unit) == 1:
         return 1.0

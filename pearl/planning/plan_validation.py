@@ -1,4 +1,4 @@
-"""A `Plan` against a graph and its costs: what disagrees, its timed graph, and its run in time."""
+"""Checks of a `Plan` against a graph and its costs, its timed graph, and its run in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -22,24 +22,24 @@ from pearl_estimators import Estimate
 
 
 def plan_timing(plan: Plan, problem: Problem) -> tuple[TimedGraph, list[Arc]]:
-    """The timed graph of a plan and all its arcs: dependences, rings, and capacities.
+    """Return the timed graph of a plan and all its arcs: dependences, rings, and capacities.
 
-    Raises SpecError naming what in the plan disagrees with the graph or the costs.
+    Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
     timed, orders, held = plan_orders(plan, problem)
     return timed, [*timed.arcs, *timed.ring(orders), *held]
 
 
 def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[Arc]]:
-    """The timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
+    """Return the timed graph of a plan, the orders of its lanes, and the arcs of its full channels.
 
-    Raises SpecError naming what in the plan disagrees with the graph or the costs.
+    Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
-    return _ordered(plan, graph, split_costs(problem.costs, split))
+    return _order_lanes(plan, graph, split_costs(problem.costs, split))
 
 
-def _ordered(
+def _order_lanes(
     plan: Plan, graph: TaskGraph, costs: CostTable
 ) -> tuple[TimedGraph, Orders, list[Arc]]:
     """`plan_orders` of a plan without replicas."""
@@ -64,10 +64,10 @@ def _ordered(
 def completions(
     plan: Plan, graph: TaskGraph, platform: Platform, iterations: int
 ) -> NDArray[np.float64]:
-    """Self-timed run of a plan from time 0, with the times that the plan itself states: when each
-    iteration is complete, in seconds, shape (iterations,). The clock of an emulated run.
+    """Return when each iteration of a plan is complete, in seconds, shape (iterations,): self-timed
+    from time 0, with the times in the plan. This is the clock of an emulated run.
 
-    Honours `pace_s`. O(firings · iterations).
+    `pace_s` is respected. O(firings · iterations).
     """
     plan, graph, _ = unfold_replicas(plan, graph)
     timed, arcs = plan_timing(plan, Problem(graph, costs_from_plan(plan, graph, platform)))
@@ -81,12 +81,12 @@ def completions(
 
 
 def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTable:
-    """Build a cost table of the modes that a plan chose, at the times that the plan states.
+    """Build a cost table of the modes that a plan chose, with the times in the plan.
 
     The times include pair terms.
 
     Raises:
-        SpecError: a time that the plan states is not sound.
+        SpecError: a time in the plan is not valid.
     """
     call_s: dict[tuple[str, ...], list[float]] = {}
     chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
@@ -110,8 +110,8 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:
-    """Check that a plan fits the graph and the costs of a problem: every task placed once with a
-    mode that exists, orders complete, widths and lanes within the devices, states together, tokens
+    """Check that a plan fits the graph and the costs of a problem: every task placed once with an
+    existing mode, orders complete, widths and lanes within the devices, states together, tokens
     those of the graph plus slack, and the period as recomputed.
 
     Raises:
@@ -119,7 +119,7 @@ def check_plan(plan: Plan, problem: Problem) -> None:
     """
     plan, graph, split = unfold_replicas(plan, problem.graph)
     costs = split_costs(problem.costs, split)
-    timed, orders, held = _ordered(plan, graph, costs)
+    timed, orders, held = _order_lanes(plan, graph, costs)
     arcs = [*timed.arcs, *timed.ring(orders), *held]
     a = timed.assignment
     problems = []
@@ -186,8 +186,8 @@ def check_plan(plan: Plan, problem: Problem) -> None:
 
 
 def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, ReplicaSplit]:
-    """A plan with replicas as one of the graph in which its split tasks are copies; a plan without
-    replicas, or unfolded already, as it is.
+    """Return a plan with replicas as a plan of the graph in which its split tasks are copies; a
+    plan without replicas, or already unfolded, is unchanged.
 
     Raises:
         SpecError: the replicas do not add up.
@@ -202,7 +202,7 @@ def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Repl
         if not environments.get(task):
             problems.append(f"plan: task {task} has {t.replicas} replicas; it cannot be split")
         elif len(rows) != t.replicas or rows != list(range(len(rows))):
-            needed = f"needed are 0 to {t.replicas - 1}"
+            needed = f"they must be 0 to {t.replicas - 1}"
             problems.append(f"plan: task {task} has replicas {rows}; {needed}")
         elif len(t.shares) != t.replicas or sum(t.shares) != environments[task]:
             problems.append(
@@ -257,7 +257,7 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
         if t.device not in devices
     ]
     slack: dict[EdgeKey, int] = {}
-    channels, edges = numbered(plan.edges), numbered(graph.edges)
+    channels, edges = key_edges(plan.edges), key_edges(graph.edges)
     for key, e in edges.items():
         c = channels.get(key)
         same = c and (c.production, c.consumption, c.tokens_seq, c.reach) == (

@@ -1,4 +1,4 @@
-"""`Plan`: what runs where, in which order, what it is worth, and the proof. JSON and validation."""
+"""`Plan`: what runs where, in which order, its value and its proof. JSON and validation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lane:
     device: name of the device, or of the link.
     width: units of the device; 0 for a link.
     width_unit: unit of `width`, such as cores.
-    order: one entry a firing; the n-th entry of a task or replica is its firing n.
+    order: one entry per firing; the n-th entry of a task or replica is its firing n.
     load: share of the period that the lane is busy, 0 to 1.
     """
 
@@ -67,9 +67,9 @@ class Placement:
     task, device, lane: names.
     width, width_unit: units of the device that a firing takes.
     variant: implementation of the kernel.
-    firings: firings an iteration.
-    seconds, occupancy_s: latency and lane time of a firing; of a fused call the task's share
-        (`CostTable.shares`), or all of it with its first task where no shares are known.
+    firings: firings per iteration.
+    seconds, occupancy_s: latency and lane time of a firing; for a fused call the task's share
+        (`CostTable.shares`), or all of it with its first task if no shares are known.
     low_s, high_s: 90 % band of `seconds`.
     share_of_period: time of all firings over the period.
     rung: kind of evidence behind the estimate.
@@ -134,18 +134,18 @@ class Channel:
 
 @dataclass(frozen=True)
 class EvaluationPlacement:
-    """The evaluations amid a run: the task beside the loop, which fires once in many iterations.
+    """The evaluations during a run: the task beside the loop, which fires once in many iterations.
 
     apart: they have a lane of their own, a process beside those of `lanes`; else the lanes wait for
         them at pauses.
-    device, variant: where, and the implementation of the kernel.
-    every: iterations from one to the next.
-    episodes: of each.
-    seconds: of one, where every episode is as long as is allowed.
+    device, variant: the place, and the implementation of the kernel.
+    every: iterations between evaluations.
+    episodes: of each evaluation.
+    seconds: of one evaluation if every episode reaches its step limit.
     low_s, high_s: 90 % band of `seconds`.
-    share: `seconds` over the time that the loop takes from one to the next.
-    pays_from: evaluations of a run from which a lane of their own takes less time than it saves; a
-        run with fewer has them at pauses.
+    share: `seconds` over the time of the loop between evaluations.
+    pays_from: evaluations of a run from which a separate lane takes less time than it saves; a run
+        with fewer has them at pauses.
     rung: kind of evidence behind the estimate.
     """
 
@@ -168,7 +168,7 @@ class Bottleneck:
 
     kind: lane, link or cycle.
     name: of the lane or link, or a description of the cycle.
-    tasks: those that take the time.
+    tasks: the tasks that take the time.
     """
 
     kind: Literal["lane", "link", "cycle"]
@@ -189,7 +189,7 @@ BOUND_SOURCES = {
     "path": "the longest path of the graph and the work that lanes share",
     "search": "all assignments that the search left open",
 }
-"""Source of a plan's bound → what the bound counts, as reports say it."""
+"""Source of a plan's bound → what the bound counts, for reports."""
 
 
 @dataclass(frozen=True)
@@ -201,12 +201,13 @@ class Plan(HasPage):
     note: alternatives that were rejected and why, such as a second lane; in words.
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     bands: of its rates, power and energy; None for a plan from a file without them.
-    regret: of a plan that was chosen for it (objective robust); else None.
-    rollout: what is kept of its rollout; empty where there is none.
-    simulated: the devices of the platform that no hardware stands behind; texts say so of each.
+    regret: of a plan chosen by regret (objective robust); else None.
+    rollout: the kept part of its rollout; empty if there is none.
+    simulated: the platform's devices without hardware; texts say so about each.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
-    timetable: when its firings run; None for a plan from a file. Neither written nor compared.
+    timetable: start and end times of its firings; None for a plan from a file. Neither written nor
+        compared.
     """
 
     pearl_version: str
@@ -256,7 +257,7 @@ class Plan(HasPage):
         raise KeyError(f"plan has no task {name!r}; it has {[t.task for t in self.tasks]}")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object as `docs/contract.md` describes it; no NaN or infinity."""
+        """Return a plain object as `docs/contract.md` describes it; no NaN or infinity."""
         result: dict[str, Any] = plain(asdict(replace(self, problem=None, timetable=None)))
         del result["problem"], result["timetable"]
         return result
@@ -264,18 +265,18 @@ class Plan(HasPage):
     PAGE: ClassVar[str] = "pearl.report.front_page:plan_html"
 
     def save(self, path: str | Path) -> None:
-        """Write the plan, whole or not at all: as a page for the suffix .html, else as JSON."""
+        """Write the plan, completely or not at all: as a page for the suffix .html, else as
+        JSON."""
         if self._save_html(path):
             return
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomically(path, text.encode())
 
     def schedule(self, iterations: int = 1) -> tuple[FiringTimes, ...]:
-        """Start and end of every firing and transfer of the first iterations, by start.
+        """Return start and end of every firing and transfer of the first iterations, by start.
 
-        Of a makespan from time 0 on; else of the periodic schedule, in which the firing of each
-        further iteration is `period_s` later: what a lane does for the next iteration before this
-        one is over has a time beyond it.
+        For makespan, times count from 0. Else the schedule is periodic: the firing of each further
+        iteration is `period_s` later, so work for the next iteration may end after this iteration.
 
         Raises:
             SpecError: the plan comes from a file, or `iterations` is below 1.
@@ -284,9 +285,9 @@ class Plan(HasPage):
         return tuple(sorted(firings, key=lambda f: (f.start_s, f.lane)))
 
     def gantt(self, path: str | Path | None = None, *, iterations: int = 1) -> str:
-        """An SVG image of the schedule: a row for each lane and link, a box for each firing.
+        """Return an SVG image of the schedule: a row for each lane and link, a box for each firing.
 
-        path: a file to write it to as well. Raises as `schedule`.
+        path: a file to which the image is also written. Raises as `schedule`.
         """
         image = self._times().gantt(iterations)
         if path is not None:
@@ -294,10 +295,10 @@ class Plan(HasPage):
         return image
 
     def trace(self, path: str | Path | None = None, *, iterations: int = 3) -> dict[str, Any]:
-        """The schedule as Chrome trace events, for ui.perfetto.dev: a process for each device, a
-        thread for each lane, a flow for each message between lanes.
+        """Return the schedule as Chrome trace events, for ui.perfetto.dev: a process for each
+        device, a thread for each lane, a flow for each message between lanes.
 
-        path: a JSON file to write it to as well. Raises as `schedule`.
+        path: a JSON file to which the events are also written. Raises as `schedule`.
         """
         events = self._times().trace(iterations)
         if path is not None:
@@ -314,7 +315,8 @@ class Plan(HasPage):
 
 
 def plain(value: Any) -> Any:
-    """`value` with tuples as lists, numpy numbers as Python's, NaN and infinities as None."""
+    """Return `value` with tuples as lists, numpy numbers as Python's, NaN and infinities as
+    None."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -327,7 +329,7 @@ def plain(value: Any) -> Any:
 
 
 def pearl_version() -> str:
-    """The version of this pearl, as plans and checkpoints name it."""
+    """Return the version of this pearl, as plans and checkpoints state it."""
     try:
         return version("pearl-toolkit")
     except PackageNotFoundError:
@@ -371,9 +373,9 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
 
 
 CLOSED: Literal["closed_form"] = "closed_form"
-"""The rung of a formula for a design: nothing is known of its error."""
+"""The estimate level of a formula for a design, whose error is unknown."""
 
 
 def closed_forms(*plans: Plan) -> list[str]:
-    """The devices whose times these plans take from closed forms."""
+    """Return the devices whose times in these plans come from closed forms."""
     return list(dict.fromkeys(t.device for p in plans for t in p.tasks if t.rung == CLOSED))

@@ -1,4 +1,4 @@
-"""`Problem`: what a plan solves, and the same problem for one choice of replicas."""
+"""`Problem`: the input of a plan, and the same problem for one choice of replicas."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a plan solves. The planner makes it once; everything that plans takes it whole. A
-    changed problem is `dataclasses.replace` of it.
+    """The input of a plan. The planner makes it once, and all planning code takes it whole. Use
+    `dataclasses.replace` to change it.
 
     graph: the tasks, edges and states.
-    costing: the cost table of the graph, or a function that makes it at the first use of `costs`.
-        Copies of the problem call the function too: it returns one table each time.
+    costing: the cost table of the graph, or a function that makes it on first use of `costs`.
+        Copies of the problem call the function too: it returns the same table each time.
     limits: the limits that a plan keeps.
-    objective: what a plan is best at, as in `pearl.solve`.
-    system: the spec behind the problem; None for a graph and costs of the user's own.
+    objective: the quantity that a plan optimises, as in `pearl.solve`.
+    system: the spec of the problem; None for a user's own graph and costs.
     """
 
     graph: TaskGraph
@@ -37,7 +37,7 @@ class Problem:
 
     @cached_property
     def costs(self) -> CostTable:
-        """The modes of every task, with the platform: all that a solver sees of the devices."""
+        """The modes of every task, with the platform: solvers see nothing else of the devices."""
         return self.costing if isinstance(self.costing, CostTable) else self.costing()
 
     @property
@@ -48,7 +48,7 @@ class Problem:
 
 
 def split_problem(problem: Problem, split: ReplicaSplit) -> Problem:
-    """The problem in which the tasks of `split` run as copies."""
+    """Return the problem in which the tasks of `split` run as copies."""
     if not split.tasks:
         return problem
     return replace(
@@ -60,10 +60,10 @@ def split_problem(problem: Problem, split: ReplicaSplit) -> Problem:
 
 
 def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
-    """The table for the graph of a choice of replicas: each copy has the modes for its share.
+    """Return the table for the graph of a choice of replicas: each copy has the modes of its share.
 
-    Pair terms and lane terms hold for copies in proportion to their shares, so that all copies of
-    two tasks that are placed alike add together what the whole tasks would.
+    Pair terms and lane terms hold for copies in proportion to their shares, so that the copies of
+    two tasks placed alike add the same total as the whole tasks would.
     """
     if not split.tasks:
         return costs

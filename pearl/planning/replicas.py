@@ -1,10 +1,10 @@
 """Replicas: an acting task run as several copies, each with a share of the environments.
 
-A choice of replicas is a graph of its own. The tasks that are split have one copy a share, named
-`task#0`, `task#1`, …; copy i of one split task talks to copy i of another, and every copy to each
-task that stays whole. What a copy produces is its share of the bytes; what a whole task sends, it
-sends whole to every device that holds a copy. A state that a split task writes is shared out among
-the copies; one that they only read is held by each in full.
+A choice of replicas is a graph of its own. A split task has one copy per share, named `task#0`,
+`task#1`, …. Copy i of one split task communicates with copy i of another, and every copy with each
+whole task. A copy produces its share of the bytes. A whole task sends its whole output to every
+device with a copy. A state that a split task writes is divided among the copies; a state that they
+only read is held by each completely.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pearl_devices.kernels import kernel, kind_of
 V = TypeVar("V")
 
 GRAINS = 8
-"""Shares are counted in eighths of the environments, and in whole ones (assumed: finer shares are
-worth less than they cost to search)."""
+"""Shares are counted in eighths of the environments, and in whole environments (assumed: finer
+shares gain less than their search costs)."""
 
 
 @dataclass(frozen=True)
 class ReplicaSplit:
-    """Which tasks run as copies, and the environments of each copy, largest first. No tasks: none
-    is split.
+    """The tasks that run as copies, and the environments of each copy, largest first. No tasks:
+    none is split.
 
     shares: environments of each replica.
     """
@@ -40,7 +40,7 @@ class ReplicaSplit:
 
 
 def split_of(graph: TaskGraph) -> ReplicaSplit:
-    """The choice of replicas of which a graph is made."""
+    """Return the choice of replicas from which a graph was made."""
     parts = [t.part for t in graph.tasks if t.part]
     return ReplicaSplit(
         tuple(dict.fromkeys(p.task for p in parts)), parts[0].shares if parts else ()
@@ -48,8 +48,8 @@ def split_of(graph: TaskGraph) -> ReplicaSplit:
 
 
 def share_choices(environments: int, most: int) -> list[tuple[int, ...]]:
-    """The ways to share environments out among 2 to `most` copies, largest share first: every
-    multiple of an eighth of them (of 1 up to 8), and as evenly as can be."""
+    """Return the ways to divide environments among 2 to `most` copies, largest share first: every
+    multiple of an eighth of them (of 1 up to 8), and as evenly as possible."""
     unit = -(-environments // GRAINS)
     choices: dict[tuple[int, ...], None] = {}
     for copies in range(2, min(most, environments) + 1):
@@ -74,11 +74,11 @@ def _partitions(total: int, parts: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def enumerate_splits(graph: TaskGraph, limits: Limits) -> list[ReplicaSplit]:
-    """Every choice of replicas within the limits, first the one that splits nothing. Tasks that are
-    split together have the same shares.
+    """Return every choice of replicas within the limits, first the one without splits. Tasks that
+    are split together have the same shares.
 
     Raises:
-        SpecError: a limit above 1 is on a task that cannot be split; lists those that can be.
+        SpecError: a limit above 1 is on a task that cannot be split; the text lists the others.
     """
     wanted = {t: n for t, n in limits.replicas.items() if n > 1}
     able = {t.name: t.environments for t in graph.tasks if t.environments}
@@ -108,7 +108,7 @@ def copy_name(task: str, replica: int) -> str:
 
 
 def resize_kernel(of: Kernel, share: int, environments: int) -> Kernel:
-    """A kernel for `share` of its environments: counted anew where its kind is known, else in
+    """Return a kernel for `share` of its environments: counted again if its kind is known, else in
     proportion."""
     if kind_of(of).structure != "unknown" and "envs" in of.dims:
         dims = {**of.dims, "envs": share}
@@ -119,7 +119,8 @@ def resize_kernel(of: Kernel, share: int, environments: int) -> Kernel:
 
 
 def split_graph(graph: TaskGraph, split: ReplicaSplit) -> TaskGraph:
-    """The graph in which the tasks of `split` run as copies. Fusions of a split task are gone."""
+    """Return the graph in which the tasks of `split` run as copies, without fusions of split
+    tasks."""
     if not split.tasks:
         return graph
     copies = range(len(split.shares))
@@ -180,8 +181,8 @@ def split_graph(graph: TaskGraph, split: ReplicaSplit) -> TaskGraph:
 
 
 def split_limits(limits: Limits, split: ReplicaSplit) -> Limits:
-    """Limits of the copies: what holds for a task holds for each of its copies. Of two tasks that
-    must be together and are both split, copy i is with copy i."""
+    """Return the limits of the copies: a limit of a task applies to each of its copies. Of two
+    tasks that must be together and are both split, copy i is with copy i."""
     if not split.tasks:
         return limits
     copies = range(len(split.shares))

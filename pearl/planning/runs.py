@@ -1,4 +1,4 @@
-"""`Run`: what training did, beside what the plan had said; its JSON and the files of its folder."""
+"""`Run`: the result of training next to the plan's prediction; its JSON and its folder's files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from pearl_devices.validation import quote
 Status = Literal["done", "stopped", "interrupted", "failed"]
 STATUSES = ("done", "stopped", "interrupted", "failed")
 ENERGY_SOURCE = re.compile(r"\w+(\+\w+)*")
-"""Names of counters or `modelled`, joined with + where devices differ."""
+"""Names of counters or `modelled`, joined with + if devices differ."""
 
 
 @dataclass(frozen=True)
 class TaskTiming:
-    """One task's time per firing as predicted and as measured (median), over `firings` firings.
+    """One task's time per firing, predicted and measured (median), over `firings` firings.
 
     task: name, or the members of a fused call joined with +.
     predicted_s, measured_s: seconds of a firing; measured_s is None without a timing.
     firings: number of timed firings.
-    profiled: measured in a separate stretch, as the members of a fused mode must be.
+    profiled: measured in a separate stretch, as necessary for members of a fused mode.
     flops, bytes: arithmetic of a firing, and bytes that it reads and writes; 0 for a fused call.
     """
 
@@ -48,12 +48,12 @@ class TaskTiming:
 
 
 TOLERANCE = 0.15
-"""A period or a task is off where it takes so much more, or less, than was predicted."""
+"""A period or a task is off if it takes this much more, or less, than predicted."""
 
 
 @dataclass(frozen=True)
 class TaskDrift:
-    """Seconds a firing of one call, as predicted and as measured; off: measured / predicted - 1.
+    """Seconds per firing of one call, predicted and measured; off: measured / predicted - 1.
 
     task: name, or the members of a fused call joined with +.
     predicted_s, measured_s: seconds of a firing.
@@ -71,16 +71,16 @@ class Drift:
 
     predicted_s: seconds of an iteration by the plan.
     measured_s: seconds of an iteration over the steady stretch, with waits, without evaluation and
-        checkpoints; None where the run ended before.
+        checkpoints; None if the run ended before it.
     off: measured / predicted - 1.
     tasks: every call that was timed.
     decisions: decisions of re-planning, with reasons.
     apart: time of two cores to exchange bytes over the time at calibration, for a plan on two cores
-        that is off; None where the times are alike (`exchange.ALIKE`).
+        that is off; None if the times are alike (`exchange.ALIKE`).
     waited: share of measured_s, 0 to 1, in which the bounding lane was ready and had no core; None
-        where the system does not say, or where the plan has more threads than cores.
+        if the system does not report it, or if the plan has more threads than cores.
     learned: a sentence on the run, or on each of several lanes: what the calibration learned from
-        it, or why nothing; none of a plan from a file or of a run on a virtual clock.
+        it, or why nothing; empty for a plan from a file or a run on a virtual clock.
     """
 
     predicted_s: float
@@ -95,17 +95,17 @@ class Drift:
 
 @dataclass(frozen=True)
 class TimeToSolution:
-    """How long a run took to what it is for, in wall seconds from the beginning of `compile` on,
-    the pauses between its sessions left out.
+    """Time of a run to its goal, in wall seconds since the beginning of `compile`, without the
+    pauses between its sessions.
 
-    threshold: return from which gymnasium counts the environment as solved; None: it says none.
-    threshold_s, threshold_env_steps: until an evaluation amid training first had a mean of at least
-        that, and the env steps of its policy; None: none had.
+    threshold: return from which gymnasium counts the environment as solved; None if it gives none.
+    threshold_s, threshold_env_steps: time until an evaluation during training first had at least
+        this mean, and the env steps of its policy; None if none had.
     best_mean, best_s, best_env_steps: of the first evaluation with the best mean; None before one.
-    end_s: until the run has ended.
-    plan_s, bind_s, evaluation_s, checkpoint_s: of end_s, seconds in which nothing was trained:
-        planning, with the calibration that it asked for; compiling and binding kernels;
-        evaluations, the final one included; checkpoints.
+    end_s: until the end of the run.
+    plan_s, bind_s, evaluation_s, checkpoint_s: parts of end_s, in seconds, without training:
+        planning with its calibration; compiling and binding kernels; evaluations, the final one
+        included; checkpoints.
     evaluation_cpu_s: CPU seconds of evaluations.
     """
 
@@ -125,10 +125,10 @@ class TimeToSolution:
 
 @dataclass(frozen=True)
 class StoppedBy:
-    """Which callback ended a run, by its class, and after how many env steps.
+    """The callback that ended a run, by its class, and the env steps done.
 
     by: class name of the callback.
-    env_steps: done at that moment.
+    env_steps: env steps done at that time.
     """
 
     by: str
@@ -139,31 +139,33 @@ class StoppedBy:
 class Run(HasPage):
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
-    wall_s, cpu_s: the whole run, child processes included. steady: {wall_s, cpu_s, env_steps,
-    updates, waited_s where it is known, stolen_s} of the stretch from the first iteration after the
-    start of learning plus a tenth of the steps to the end; env_steps_per_s, env_steps_per_cpu_s and
-    updates_per_s are taken from it, and are None where the run ended before it. returns:
-    {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (how many of these were cut)} of the
-    best policy in the final evaluation, {last_eval_mean, last_eval_returns, last_eval_cut} of the
-    one of the end in the same episodes, best_is_last (then evaluated once; None: not evaluated).
-    energy_j: of the platform's devices over wall_s; energy_source: nvml or rapl (measured),
-    modelled, several joined with + where devices differ, or None where energy_j is None.
-    message: why it failed. restarts: of environments and of lanes, named in `events` with what else
-    went wrong; lost_transitions: env steps that were done for nothing by them.
-    simulated: times come from a model's clock and not from this machine's.
-    lags: of a plan with several lanes, what was seen to lag (policy_lag: param_syncs, at inference;
-    priority_staleness: draws whose priorities were not yet written, at a draw) → by how many → how
-    often, in the iterations that were timed.
-    traffic: for the lanes of each other host what crossed: {host, tasks, carrier, messages_to,
-    payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings and
-    the bytes of their arrays, bytes at starts and pauses, and messages of control.
-    drift: how far it was from the plan; None for a simulated run, which has no other times.
-    stopped: which callback ended it, where one did (status `stopped`).
-    solution: how long it took; None for a simulated run.
-    lanes: where the time of each lane went, since the run began or was last resumed; none of a
-    simulated run.
-    calls: every call of a few steady iterations, by start; none if the run did not come there.
-    out: the run folder, where there is one; not part of the JSON.
+    wall_s, cpu_s: the whole run, child processes included.
+    steady: {wall_s, cpu_s, env_steps, updates, waited_s if known, stolen_s} of the steady stretch.
+        It begins with the first iteration after the start of learning plus a tenth of the steps,
+        and ends with the run. env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from
+        it; they are None if the run ended before it.
+    returns: {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (number of cut episodes)} of
+        the best policy in the final evaluation; {last_eval_mean, last_eval_returns, last_eval_cut}
+        of the last policy in the same episodes; best_is_last (then evaluated once; None: not
+        evaluated).
+    energy_j: of the platform's devices over wall_s. energy_source: nvml or rapl (measured),
+        modelled, several joined with + if devices differ, or None if energy_j is None.
+    message: the reason of a failure.
+    restarts: of environments and of lanes; `events` names them and other faults.
+    lost_transitions: env steps that restarts wasted.
+    simulated: times come from a model's clock, not from this machine's.
+    lags: for a plan with several lanes, observed lags in the timed iterations (policy_lag:
+        param_syncs, at inference; priority_staleness: draws whose priorities were not yet written,
+        at a draw) → lag → how often.
+    traffic: for the lanes of each other host, the traffic: {host, tasks, carrier, messages_to,
+        payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings
+        and the bytes of their arrays, bytes at starts and pauses, and control messages.
+    drift: its deviation from the plan; None for a simulated run, which has no other times.
+    stopped: the callback that ended it (status `stopped`), or None.
+    solution: its times; None for a simulated run.
+    lanes: the times of each lane, since the run began or was last resumed; empty if simulated.
+    calls: every call of a few steady iterations, by start; empty if the run ended before them.
+    out: the run folder, if there is one; not part of the JSON.
     """
 
     status: Status
@@ -221,7 +223,8 @@ class Run(HasPage):
         return hash((self.status, self.env_steps, self.wall_s, self.out))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object as `docs/contract.md` describes it; no NaN or infinity, without `out`."""
+        """Return a plain object as `docs/contract.md` describes it, without NaN, infinity and
+        `out`."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
         values["tasks"] = [vars(t) for t in self.tasks]
         values["lanes"] = [asdict(k) for k in self.lanes]
@@ -236,7 +239,7 @@ class Run(HasPage):
     PAGE: ClassVar[str] = "pearl.report.front_page:run_html"
 
     def save(self, path: str | Path) -> None:
-        """Write the run, whole or not at all: as a page for the suffix .html, else as JSON."""
+        """Write the run, completely or not at all: as a page for the suffix .html, else as JSON."""
         if self._save_html(path):
             return
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
@@ -251,16 +254,16 @@ RETURNS = {
     "last_eval_mean": "float | None",
     "best_is_last": "bool | None",
 }
-"""Key of a run's `returns` → its type, where a report relies on it."""
+"""Key of a run's `returns` that a report needs → its type."""
 
 
 def load_run(path: str | Path) -> Run:
-    """The run stored in a run folder or a `run.json`.
+    """Return the run stored in a run folder or a `run.json`.
 
     Unknown keys are ignored.
 
     Raises:
-        SpecError: a key is missing or has a value of another type; names file and key.
+        SpecError: a key is missing or has a value of another type; the text names file and key.
     """
     file = Path(path)
     if file.is_dir():
@@ -307,15 +310,15 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
     "trace.json": ('"traceEvents":',),
     "report.html": ('<meta name="generator" content="PEARL">',),
 }
-"""File of a run folder → the words by which one that a run wrote is known."""
+"""File of a run folder → words that show that a run wrote it."""
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a run in `folder` overwrites no file that no run wrote. A folder with a checkpoint
-    is a run's.
+    """Check that a run in `folder` overwrites no foreign file. A folder with a checkpoint is always
+    a run's.
 
     Raises:
-        SpecError: the folder has such a file, or a file there cannot be read.
+        SpecError: the folder has a file that no run wrote, or a file that cannot be read.
     """
     if (folder / CHECKPOINT).exists():
         return
@@ -342,10 +345,11 @@ Row = Mapping[str, float]
 
 
 def load_metrics(path: str | Path) -> tuple[Row, ...]:
-    """The rows of a run's `metrics.csv`; none if there is no such file.
+    """Return the rows of a run's `metrics.csv`; empty if there is no such file.
 
     Raises:
-        SpecError: a cell is no number, or the file cannot be read; names file, line and column.
+        SpecError: a cell is no number, or the file cannot be read; the text names file, line and
+            column.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

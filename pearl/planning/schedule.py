@@ -14,7 +14,8 @@ from pearl.trace_events import TraceEvents
 from pearl_devices.validation import is_whole, quote
 
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#e15759", "#9c755f")
-"""Of tasks; the palette of Tableau 10 without its pink and its grey, which is of transfers."""
+"""Colours of tasks; the palette of Tableau 10 without its pink, and its grey, which transfers
+have."""
 
 TRANSFER = "#bab0ac"
 
@@ -23,11 +24,11 @@ TRANSFER = "#bab0ac"
 class FiringTimes:
     """A firing of a task, a fused call `a+b`, or a transfer `src>device`.
 
-    iteration, firing: which of them, from 0.
-    device, lane: the place; of a transfer both are the link.
-    start_s: the start, seconds from the beginning of the first iteration.
-    free_s: the lane is free again.
-    end_s: the result is there, which may be later.
+    iteration, firing: its numbers, from 0.
+    device, lane: the place; for a transfer both are the link.
+    start_s: the start, in seconds from the beginning of the first iteration.
+    free_s: when the lane is free again.
+    end_s: when the result is there, which may be later.
     """
 
     iteration: int
@@ -42,11 +43,11 @@ class FiringTimes:
 
 @dataclass(frozen=True)
 class Timetable:
-    """When the firings of a plan run.
+    """Start and end times of the firings of a plan.
 
     timed: the graph of the plan's assignment. arcs: its dependences, the orders of its lanes and
-    the room of its channels. period_s: of the plan. single: one iteration from time 0 counts
-    (makespan), not the periodic schedule.
+        the room of its channels. period_s: of the plan. single: one iteration from time 0 counts
+        (makespan), instead of the periodic schedule.
     """
 
     timed: TimedGraph
@@ -55,7 +56,8 @@ class Timetable:
     single: bool
 
     def firings(self, iterations: int) -> list[FiringTimes]:
-        """Of the first iterations, iteration by iteration, node by node of the timed graph.
+        """Return the firings of the first iterations, by iteration, then by node of the timed
+        graph.
 
         Raises:
             SpecError: `iterations` is no whole number of at least 1.
@@ -87,7 +89,7 @@ class Timetable:
         ]
 
     def _where(self) -> dict[int, tuple[str, str]]:
-        """Node → device and lane; of a transfer the link, twice."""
+        """Node → device and lane; for a transfer the link, twice."""
         a, where = self.timed.assignment, dict[int, tuple[str, str]]()
         firings = len(a.expansion.nodes)
         for lane, members in self.timed.lanes.items():
@@ -98,7 +100,7 @@ class Timetable:
         return where
 
     def trace(self, iterations: int) -> dict[str, Any]:
-        """The firings as Chrome trace events."""
+        """Return the firings as Chrome trace events."""
         firings, n = self.firings(iterations), len(self.timed.names)
         events = TraceEvents()
         for f in firings:
@@ -127,7 +129,8 @@ class Timetable:
         return labels
 
     def gantt(self, iterations: int) -> str:
-        """The firings as an SVG image: a row for each lane and link, a box for each firing."""
+        """Return the firings as an SVG image: a row for each lane and link, a box for each
+        firing."""
         firings, labels = self.firings(iterations), self._labels()
         graph = self.timed.assignment.expansion.graph
         lanes, tasks = (

@@ -22,9 +22,9 @@ Orders = Mapping[str, tuple[tuple[int, int], ...]]
 class Transfer:
     """The transfer of one task over one link.
 
-    messages: messages an iteration.
+    messages: messages per iteration.
     size_bytes: bytes of each message.
-    least_bytes: the smallest payload that travels on to a further hop.
+    least_bytes: the smallest payload that continues to a further hop.
     """
 
     task: str
@@ -37,17 +37,17 @@ class Transfer:
 
     @property
     def occupancy_s(self) -> float:
-        """Seconds of one message that its payer, the link or a lane, is taken."""
+        """Seconds of one message that occupy its payer, the link or a lane."""
         return self.link.per_message_s + self.size_bytes / self.link.bytes_per_s
 
     @property
     def energy_j(self) -> float:
-        """Of an iteration."""
+        """Joules of an iteration."""
         return self.messages * self.size_bytes * self.link.energy_j_per_byte
 
 
 def delay_s(link: Link, size_bytes: float) -> float:
-    """Seconds that a message adds to a cycle."""
+    """Return the seconds that a message adds to a cycle."""
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
@@ -76,7 +76,7 @@ class Assignment:
         return self.modes[self.unit_of[task]].device
 
     def place_of(self, task: str) -> tuple[str, int]:
-        """Device and number of the lane of a task."""
+        """Return device and number of the lane of a task."""
         u = self.unit_of[task]
         return self.modes[u].device, self.lanes[u]
 
@@ -89,14 +89,14 @@ class Assignment:
         return kept
 
     def share_lane(self, unit: int, other: int) -> bool:
-        """Whether two units run on one lane."""
+        """Return whether two units run on one lane."""
         mine, theirs = self.modes[unit].device, self.modes[other].device
         return mine == theirs and self.lanes[unit] == self.lanes[other]
 
     @cached_property
     def extra_s(self) -> tuple[float, ...]:
-        """Seconds added to a firing of each unit: pair terms, which concern modes of single tasks
-        and not fused calls, and lane terms.
+        """Seconds added to a firing of each unit: pair terms, which apply to modes of single tasks
+        and not to fused calls, and lane terms.
 
         Raises:
             SpecError: the pair terms of a task add up to less than minus its time.
@@ -122,7 +122,7 @@ class Assignment:
 
     @cached_property
     def lane_extra_s(self) -> tuple[float, ...]:
-        """Seconds that lane terms add to a firing of each unit; of a fused call, to the call."""
+        """Seconds that lane terms add to a firing of each unit; for a fused call, to the call."""
         x, extra = self.expansion, [0.0] * len(self.modes)
         for a, b, seconds, shared in self.costs.lane_terms:
             u, w = self.unit_of[a], self.unit_of[b]
@@ -137,8 +137,8 @@ class Assignment:
         return max(0.0, self.modes[unit].estimate.occupancy_s + self.extra_s[unit])
 
     def payload(self, edge: Edge) -> tuple[float, int]:
-        """Bytes of one message of an edge's source, and messages an iteration. A fused call sends
-        what all its firings produced as one message."""
+        """Return bytes of one message of an edge's source, and messages per iteration. A fused call
+        sends the output of all its firings as one message."""
         q = self.expansion.graph.repetition[edge.src]
         single = len(self.expansion.units[self.unit_of[edge.src]]) == 1
         return (edge.bytes, q) if single else (edge.bytes * q, 1)
@@ -150,8 +150,8 @@ class Assignment:
 
     @cached_property
     def hops(self) -> dict[tuple[str, str], Transfer]:
-        """(task, device reached) → transfer. Consumers on one device share it, at the size of the
-        largest; a message for two devices behind the host is uploaded once."""
+        """(task, destination device) → transfer. Consumers on one device share a transfer, at the
+        size of the largest; a message for two devices behind the host is uploaded once."""
         transfers: dict[tuple[str, str], Transfer] = {}
         host = self.costs.platform.host
         for edge in self.expansion.graph.edges:
@@ -175,9 +175,10 @@ class Assignment:
     def copying_s(self) -> tuple[float, ...]:
         """Unit → seconds that transfers paid by lanes add to the occupancy of each firing.
 
-        A copy that leaves a device is its producer's, one a firing. One that enters a device is
-        that of the first consumer there, in the order of the graph's tasks, in equal shares over
-        its firings. Of a link between two devices other than the host the sender pays.
+        A copy that leaves a device belongs to its producer, one per firing. A copy that enters a
+        device belongs to the first consumer there, in the order of the graph's tasks, in equal
+        shares over its firings. For a link between two devices other than the host, the sender
+        pays.
         """
         added = [0.0] * len(self.modes)
         paid = {key: hop for key, hop in self.hops.items() if hop.link.paid_by == "lane"}
@@ -199,8 +200,8 @@ class Assignment:
 
     @cached_property
     def idle_power_w(self) -> float:
-        """Drawn all the time by every device that is on: the host, those that stay on when unused,
-        and those that run something."""
+        """Power that devices draw all the time: the host, devices that stay on when unused, and
+        devices in use."""
         return math.fsum(self.idle_w.values())
 
     @cached_property
@@ -217,7 +218,8 @@ class Assignment:
         return math.fsum([*firings, *(h.energy_j for h in self.hops.values())])
 
     def paced_s(self, period_s: float, power_w: float | None) -> float:
-        """The period at which average power stays within power_w; infinite if idling exceeds it."""
+        """Return the period at which average power stays within power_w; infinite if idling exceeds
+        it."""
         if power_w is None or self.dynamic_j + self.idle_power_w * period_s <= power_w * period_s:
             return period_s
         spare = power_w - self.idle_power_w
@@ -231,11 +233,11 @@ class Assignment:
 class TimedGraph:
     """The timed graph of an assignment, before its lanes have an order.
 
-    assignment: whose times the graph has.
+    assignment: the source of the times.
     latency_s, occupancy_s: seconds of each firing until its result, and on its lane.
-    names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first;
-    copies that a lane or nobody pays for are no nodes: their time is in arcs, and what a lane pays
-    in its occupancy_s.
+    names: (task, unit joined by +, or `src>device`; firing) of each node, firings of tasks first.
+        Copies that a lane or nobody pays for are no nodes: their time is in arcs, and a lane's
+        payment in its occupancy_s.
     arcs: dependences. lanes: lane or link → its nodes.
     """
 
@@ -248,13 +250,13 @@ class TimedGraph:
 
     @cached_property
     def loads_s(self) -> dict[str, float]:
-        """Seconds of an iteration that each lane and link is taken."""
+        """Seconds of an iteration that occupy each lane and link."""
         return {k: math.fsum(self.occupancy_s[i] for i in v) for k, v in self.lanes.items()}
 
     @cached_property
     def raised_arcs(self) -> tuple[Arc, ...]:
-        """The arcs, with at least the occupancy of the first of two nodes on one lane: where the
-        second starts after the first has started, the lane has done the first one by then."""
+        """The arcs, with at least the occupancy of the first of two nodes on one lane: if the
+        second starts after the first has started, the lane has finished the first by then."""
         lane_of = {i: lane for lane, nodes in self.lanes.items() for i in nodes}
         return tuple(
             (s, d, max(w, self.occupancy_s[s]) if w > 0 and lane_of[s] == lane_of[d] else w, m)
@@ -263,15 +265,15 @@ class TimedGraph:
 
     @cached_property
     def order_bound_s(self) -> float:
-        """No order of the lanes gives a smaller period: max(loads, maximum cycle ratio), with the
-        firings of each window one after the other on each lane."""
+        """A lower bound of the period for any order of the lanes: max(loads, maximum cycle ratio),
+        with the firings of each window one after another on each lane."""
         ratio, _ = howard(len(self.names), [*self.raised_arcs, *self._window_arcs()])
         return max(ratio, *self.loads_s.values())
 
     def _window_arcs(self) -> Iterator[Arc]:
-        """For each window and lane, what passes at least between its ends: the firings that the
-        lane runs of it, after the first unit is complete where that runs elsewhere. Copies that a
-        lane pays for are left out: one may go on after the result is there."""
+        """For each window and lane, the least time between the window's ends: the lane's firings in
+        the window, after the first unit is complete if that runs elsewhere. Copies that a lane pays
+        for are left out, because a copy may continue after the result is there."""
         a = self.assignment
         lanes = [(m.device, k) for m, k in zip(a.modes, a.lanes, strict=True)]
         for window in a.expansion.windows:
@@ -285,7 +287,8 @@ class TimedGraph:
                 yield window.begin, window.end, seconds, 0
 
     def ring(self, orders: Orders) -> list[Arc]:
-        """The arcs that lane orders add: one token around each ring, shifted by the offsets."""
+        """Return the arcs that lane orders add: one token around each ring, shifted by the
+        offsets."""
         arcs: list[Arc] = []
         for order in orders.values():
             for i, (a, ahead) in enumerate(order):
@@ -296,7 +299,7 @@ class TimedGraph:
 
 
 def build_timed_graph(assignment: Assignment) -> TimedGraph:
-    """Firings and transfers as nodes; edges, and transfers between devices, as arcs.
+    """Return firings and transfers as nodes; edges, and transfers between devices, as arcs.
 
     A token to another device is a message even if the edge carries no bytes: it costs the link's
     latency in cycles and its per-message cost in the load. A consumer waits for its own bytes of a
@@ -364,7 +367,7 @@ def _strongest(arcs: list[Arc]) -> list[Arc]:
 
 
 def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
-    """The arcs (src node, dst node, tokens) by which a channel's capacity holds its producer back;
-    none within a fused call."""
+    """Return the arcs (src node, dst node, tokens) that make a producer wait while its channel is
+    full; empty within a fused call."""
     back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
-    return [(s, d, m) for s, d, m in x.rows(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]
+    return [(s, d, m) for s, d, m in x.arcs_of(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]

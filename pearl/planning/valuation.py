@@ -1,9 +1,9 @@
-"""The value of a plan under many draws of its times, without solving anything again.
+"""The value of a plan under many samples of its times, without solving anything again.
 
-With its lane orders a plan is a timed graph whose arcs are sums of drawn times and a constant, so
-its period in each draw is a maximum cycle ratio. All draws are done at once: the ratio of the
-cycles known so far is a lower bound, longest paths at that period (one number a draw on every node)
-prove it, and a draw in which they do not end shows another cycle, by Howard's algorithm.
+With its lane orders a plan is a timed graph whose arcs are sums of sampled times and a constant, so
+its period in each sample is a maximum cycle ratio. All samples are computed at once. The ratio of
+the known cycles is a lower bound, and longest paths at that period (one number per sample on every
+node) prove it. If they do not end in a sample, Howard's algorithm finds another cycle there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 PATIENCE = 4
-"""Passes over all arcs in which longest paths mostly end; then a cycle is looked for."""
+"""Passes over all arcs in which longest paths usually end; then a cycle is searched."""
 
 
 @dataclass(frozen=True)
 class SampledValues:
-    """Period and energy of an iteration in each draw, shape (draws,), seconds and joules; periods
-    are those that a limit on power paces.
+    """Period and energy of an iteration in each sample, shape (draws,), seconds and joules. A limit
+    on power slows the periods down.
 
     period_s, energy_j: of an iteration, shape (number of samples,).
     """
@@ -49,12 +49,12 @@ def evaluate_samples(
     power_w: float | None = None,
     pace_s: float | None = None,
 ) -> SampledValues:
-    """A plan under every draw.
+    """Return the values of a plan in every sample.
 
-    held: the arcs of channels that are full, in seconds of latency of their source.
-    power_w: limit that paces the plan; a draw in which idling alone exceeds it has an infinite
+    held: the arcs of full channels, in seconds of latency of their source.
+    power_w: limit that paces the plan; a sample in which idling alone exceeds it has an infinite
         period.
-    pace_s: no iteration takes less time; None: as fast as it goes.
+    pace_s: least time of an iteration; None: as fast as possible.
     """
     a = timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
@@ -80,7 +80,7 @@ def evaluate_samples(
 
 
 def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:
-    """No order of the lanes has a smaller period in a draw: shape (draws,)."""
+    """Return a lower bound of the period for any lane order in each sample: shape (draws,)."""
     a = assignment_timed.assignment
     factors = [draws.factors(m, a.expansion.graph, a.costs) for m in a.modes]
     return _periods(assignment_timed, (), (), factors, _drawn_links(a, draws))
@@ -88,19 +88,19 @@ def least_periods(assignment_timed: TimedGraph, draws: Draws) -> Vector:
 
 @dataclass(frozen=True)
 class _DrawnLinks:
-    """Links that err alike. factor: on their seconds in each draw. twice: the graph of the plan
-    where they take twice as long; seconds of a link enter each of its numbers linearly."""
+    """Links with the same error. factor: on their seconds in each sample. twice: the plan's graph
+    if they take twice as long; seconds of a link enter each of its numbers linearly."""
 
     factor: Vector
     twice: TimedGraph
 
     def more(self, nominal: float, twice: float) -> Vector | float:
-        """What is added to a number of the graph in each draw."""
+        """Return the addition to a number of the graph in each sample."""
         return (self.factor - 1) * (twice - nominal) if twice != nominal else 0.0
 
 
 def _drawn_links(a: Assignment, draws: Draws) -> list[_DrawnLinks]:
-    """The links that the plan uses and whose seconds are drawn."""
+    """The links in use whose seconds are sampled."""
     used = {hop.link.name for hop in a.hops.values()}
     drawn = {name: f for name, f in draws.link_factors(a.costs).items() if name in used}
     alike: dict[bytes, set[str]] = {}
@@ -145,7 +145,7 @@ def _periods(
     least = np.maximum.reduce(loads) if loads else np.zeros(number)
     if not rows:
         return least
-    if not crossings and all(np.all(f == f[0]) for f in factors):  # nothing is drawn
+    if not crossings and all(np.all(f == f[0]) for f in factors):  # nothing varies
         exact = [(s, d, float(w[0]), m) for (s, d, m), w in zip(rows, weights, strict=True)]
         return np.maximum(least, howard(n, exact)[0])
     return _ratios(n, rows, np.array(weights), least)
@@ -158,11 +158,12 @@ def _times(
     crossings: Sequence[_DrawnLinks],
     number: int,
 ) -> tuple[list[Vector], list[Vector], list[Vector]]:
-    """Of every node in each draw: latency but for what links change of it, latency, occupancy."""
+    """Seconds of every node in each sample: latency without the links' changes, latency,
+    occupancy."""
     own = [np.full(number, float(x)) for x in timed.latency_s]
     occupancy = [np.full(number, float(x)) for x in timed.occupancy_s]
     for i, (u, _) in enumerate(a.expansion.nodes):
-        fixed_s = a.lane_extra_s[u]  # what crossing between lanes costs is not drawn
+        fixed_s = a.lane_extra_s[u]  # costs of crossing between lanes are not sampled
         own[i] += (a.latency_s(u) - fixed_s) * (factors[u] - 1)
         occupancy[i] += (a.occupancy_s(u) - fixed_s) * (factors[u] - 1)
     latency = own
@@ -177,7 +178,7 @@ def _times(
 def _ratios(
     n: int, rows: Sequence[tuple[int, int, int]], weights: NDArray[np.float64], least: Vector
 ) -> Vector:
-    """The maximum cycle ratio in each draw, at least `least`. weights: (arcs, draws), seconds."""
+    """The maximum cycle ratio in each sample, at least `least`. weights: (arcs, draws), seconds."""
     tokens = np.array([m for _, _, m in rows], float)
     ratios = least.copy()
 
@@ -186,7 +187,7 @@ def _ratios(
         return [(s, d, w, m) for (s, d, m), w in zip(rows, column, strict=True)]
 
     def learn(draw: int) -> bool:
-        """Take in the critical cycle of a draw; whether it was a new one for it."""
+        """Add the critical cycle of a sample; return whether it was new there."""
         arcs = arcs_of(draw)
         ratio, cycle = howard(n, arcs)
         if ratio <= ratios[draw] * (1 + SAME):
@@ -227,13 +228,13 @@ def _ratios(
         if learn(draw):
             slack = weights - tokens[:, None] * ratios
             small = SAME * (ratios + 1e-300)
-        sure[draw] = True  # its ratio is exact now
+        sure[draw] = True  # its ratio is now exact
 
 
 def build_bands(
     values: SampledValues, draws: Draws, env_steps: float, updates: float, batch: float
 ) -> Bands:
-    """The 90 % bands of a plan's rates, power and energy."""
+    """Return the 90 % bands of a plan's rates, power and energy."""
 
     def ends(row: Vector) -> tuple[float, float] | None:
         if not np.all(np.isfinite(row)):

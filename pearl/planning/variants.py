@@ -1,4 +1,4 @@
-"""The ways to run a call on a device that a plan may choose from."""
+"""The ways to run a call on a device from which a plan may choose."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pearl_estimators.host.calibrator import is_calibrated
 def allowed_variants(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
-    """What a device offers for a call of tasks within the limits: variants and widths.
+    """Return a device's offers for a call of tasks within the limits: variants and widths.
 
-    Environments in processes of their own are left out unless the user names them or they are known
-    to wait: those that compute need cores that a plan gives to others. On another host they are
-    taken to wait as long as at home, where they are timed.
+    Environments in separate processes are left out unless the user names them or they are known to
+    wait: computing environments would need cores that a plan gives to others. On another host they
+    are assumed to wait as long as at home, where they are timed.
     """
-    offered = _offered(tasks, kernel, device, limits)
+    offered = _list_offers(tasks, kernel, device, limits)
     if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):
         return offered
     if is_calibrated(device) and IN_TURN in dict(offered):
@@ -31,7 +31,7 @@ def allowed_variants(
     return [(v, width) for v, width in offered if v != PROCESSES]
 
 
-def _offered(
+def _list_offers(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
     threads = device.width_unit == "cores" and not device.simulated
@@ -46,7 +46,7 @@ def _offered(
 
 
 def is_excluded(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
-    """Whether a pin or `limits.devices` keeps a call of tasks off a device."""
+    """Return whether a pin or `limits.devices` keeps a call of tasks off a device."""
     return any(
         limits.pin.get(t, device.name) != device.name
         or device.name not in limits.devices.get(t, (device.name,))
@@ -55,8 +55,8 @@ def is_excluded(tasks: tuple[str, ...], device: Device, limits: Limits) -> bool:
 
 
 def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits) -> str:
-    """Why a plan has no way to run a call of tasks on a device: the limits, or the device's own
-    reason."""
+    """Return why a plan has no way to run a call of tasks on a device: the limits, or the device's
+    own reason."""
     if is_excluded(tasks, device, limits):
         return "kept off by the limits"
     ways = ", ".join(dict(offers(kernel, device)))
@@ -66,8 +66,8 @@ def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, lim
 
 
 def refusal_reason(kernel: Kernel, device: Device) -> str:
-    """The reason for which a device cannot run a kernel; empty where it can, and for a device of a
-    kind that only a caller's cost table knows."""
+    """Return why a device cannot run a kernel; empty if it can, and for a kind of device that only
+    a caller's cost table has."""
     if not has_backend(device):
         return ""
     offered = offers(kernel, device)
@@ -75,15 +75,16 @@ def refusal_reason(kernel: Kernel, device: Device) -> str:
 
 
 def has_backend(device: Device) -> bool:
-    """Whether the kind of a device has a backend; a caller's cost table may name any kind."""
+    """Return whether the kind of a device has a backend; a caller's cost table may have any
+    kind."""
     return device.kind in BACKENDS or "." in device.kind
 
 
 def drop_useless_widths(
     ways: Iterable[tuple[str, int, Estimate]],
 ) -> list[tuple[str, int, Estimate]]:
-    """These ways without the wide ones that gain nothing: of several threads of torch those that
-    are no faster than a way of no more cores. No plan is better by them."""
+    """Return these ways without useless wide ones: ways with several threads of torch that are no
+    faster than a way with no more cores. No plan is better with them."""
     useful: list[tuple[str, int, Estimate]] = []
     for variant, width, cost in sorted(ways, key=lambda way: way[1] if way[0] in WIDE else 0):
         gains = all(cost.latency_s < c.latency_s for _, w, c in useful if w <= width)

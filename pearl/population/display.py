@@ -17,7 +17,7 @@ ROWS = 12
 """Limit of the runs in the table: running ones first, then the last ones that ended."""
 
 Runs = Callable[[], Sequence[SweepRun]]
-"""Returns the runs so far, running ones last; of a running one the latest steps and return."""
+"""Returns the runs so far, running ones last; a running one has its latest steps and return."""
 
 
 class SweepDisplay:

@@ -133,7 +133,7 @@ def load_setting(
     try:
         return load(spec, set={**set, **values})
     except SpecError as error:
-        where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+        where = ", ".join(f"{key}={value_text(value)}" for key, value in values.items())
         raise SpecError(*(f"with {where}: {line}" for line in error.problems)) from None
 
 
@@ -151,7 +151,7 @@ def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object])
         if key in REFUSED:
             problems.append(f"over: {key} cannot be varied: {REFUSED[key]}")
         if key in set:
-            problems.append(f"over: {key} is set to {shown(set[key])} too; leave out one")
+            problems.append(f"over: {key} is set to {value_text(set[key])} too; leave out one")
         texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
         if twice := [t for t in dict.fromkeys(texts) if texts.count(t) > 1]:
             problems.append(f"over: {key} has {twice[0]} twice; the runs would be the same")
@@ -159,14 +159,14 @@ def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object])
         raise SpecError(*problems)
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Format a value for a name: `0.0003`, `64x64`."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
-        return "x".join(map(shown, value)) or "none"
+        return "x".join(map(value_text, value)) or "none"
     if isinstance(value, Mapping):
-        return "+".join(f"{key}-{shown(each)}" for key, each in value.items()) or "none"
+        return "+".join(f"{key}-{value_text(each)}" for key, each in value.items()) or "none"
     return str(value)
 
 
@@ -176,7 +176,7 @@ def setting_name(values: Mapping[str, object]) -> str:
     keys = [
         short if last.count(short) == 1 else key for key, short in zip(values, last, strict=True)
     ]
-    text = ",".join(f"{k}={shown(v)}" for k, v in zip(keys, values.values(), strict=True))
+    text = ",".join(f"{k}={value_text(v)}" for k, v in zip(keys, values.values(), strict=True))
     name = re.sub(r"[^\w.,=+-]+|^\.+", "-", text) or "as-given"
     if len(name) <= MAX_NAME:
         return name

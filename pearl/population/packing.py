@@ -213,7 +213,7 @@ def _slowdown(made: CompiledPlan, slowdowns: Shares) -> float | None:
 
 
 def calibrated_slowdowns() -> Shares:
-    """How calls on two cores slow each other, as calibrated on this host; empty if unknown."""
+    """Return the slow-down of calls on two cores by each other, as calibrated; empty if unknown."""
     try:
         calibration = calibration_file.load_calibration()
     except (CalibrationError, OutdatedError):

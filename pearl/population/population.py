@@ -180,7 +180,8 @@ class SweepRunner:
         """Load the history and the outcomes of a resumed sweep.
 
         Restarts are left out, so that they count from 0 again. Failures of a plain sweep are left
-        out, so that their runs are tried again; the other kinds have based decisions on them.
+        out, so that their runs are tried again; the other kinds of search have used them for
+        decisions.
 
         Raises:
             SpecError: the options differ.
@@ -217,7 +218,7 @@ class SweepRunner:
 
     def run(self, interruption: Interruption, restarts: int) -> Sweep:
         """Run all stages, and write the results."""
-        end_solvers()  # the runs need the cores
+        end_solvers()  # runs need the cores that solver processes still use
         for s in self.population.settings:
             self._files.write_inputs(RunStage("", s.name, s.values, 0, 0))
         self._write("running")

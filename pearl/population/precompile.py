@@ -33,7 +33,7 @@ def _mark(made: CompiledPlan) -> Path:
     """The file that records where the machine code of the kernels of a plan is stored.
 
     Its name is a digest of the kernels, the sources, the versions and the processor. So nothing is
-    looked up in numba, which takes longer to import than everything else here.
+    looked up in numba, whose import takes longer than everything else here.
     """
     content = [
         sorted(f"{j.kernel.kind} {dict(j.kernel.dims)} {j.variant}" for j in made.calls),

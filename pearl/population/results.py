@@ -14,7 +14,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.formatting import NONE, count
 from pearl.planning.plans import SCHEMA, pearl_version, plain
-from pearl.population.members import shown
+from pearl.population.members import value_text
 from pearl.population.packing import duration
 from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report.document import (
@@ -35,7 +35,7 @@ from pearl.report.terminal import page_text
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
 SUFFIXES = (".html", ".json", ".csv", ".txt")
 MOST = 16
-"""Settings of a figure at most, the best ones."""
+"""Most settings of a figure, the best ones."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Sweep:
                 b["run"],
                 count(b["score"]),
                 count(b["steps"]),
-                *(shown(b["values"][key]) for key in self.over),
+                *(value_text(b["values"][key]) for key in self.over),
             )
             for b in self.board
         )
@@ -328,5 +328,5 @@ class Sweep:
         writer.writeheader()
         for run in self.runs:
             row = {k: getattr(run, k) for k in plain_keys}
-            writer.writerow(row | {k: shown(v) for k, v in run.values.items()})
+            writer.writerow(row | {k: value_text(v) for k, v in run.values.items()})
         return out.getvalue()

@@ -134,7 +134,7 @@ def load_sweep_file(folder: Path, *, resume: bool) -> dict[str, Any] | None:
 
 
 def _is_complete(content: Mapping[str, Any]) -> bool:
-    """Whether a sweep.json has all that a resumed sweep reads, with the right types."""
+    """Whether a sweep.json has every key that a resumed sweep reads, with the right types."""
 
     def have(entries: object, keys: Sequence[str]) -> bool:
         return isinstance(entries, list) and all(

@@ -23,7 +23,7 @@ FACTORS = (0.8, 1.25)
 class LeaderboardEntry:
     """A place on the leaderboard.
 
-    round: that has ended.
+    round: the round that has ended.
     score: mean return of the policy at the end of the round.
     """
 

@@ -21,7 +21,7 @@ from pearl.report.kept_calls import (
 )
 from pearl.report.schedule import schedule_of
 from pearl.trace_events import TraceEvents
-from pearl_estimators.power import by_work, dynamic_energy_j
+from pearl_estimators.power import draws_by_work, dynamic_energy_j
 
 if TYPE_CHECKING:
     from pearl_devices import Device, Platform
@@ -94,7 +94,7 @@ def _power(
     """The modelled power of a device after each change. Of a device whose power follows its work,
     such as a GPU, the model needs more than which lanes are busy, so there is none."""
     own = {k.lane: k.width for k in lanes if k.device == device.name}
-    if not own or by_work(device):
+    if not own or draws_by_work(device):
         return []
     changes: dict[float, float] = {}
     for c in calls:

@@ -42,7 +42,7 @@ class ChildProcess:
     ) -> None:
         """
         program: `module:function` that the child runs.
-        handles: file descriptors that the child gets (see `ParentConnection.handle`).
+        first_request: the request that `serve` passes to the program.
         first_request: what `serve` passes to the program.
         on_reply: called with each reply in a listening thread that holds `reply_condition`.
         """
@@ -80,7 +80,8 @@ class ChildProcess:
             self._requests.flush()
 
     def wait_for(self, condition: Callable[[], Any], timeout_s: float) -> bool:
-        """Wait until `condition()`, checked after each reply. Whether it came true in time."""
+        """Wait until `condition()`, checked after each reply. Return whether it came true in
+        time."""
         with self.reply_condition:
             return bool(self.reply_condition.wait_for(condition, timeout=timeout_s))
 
@@ -98,7 +99,8 @@ class ChildProcess:
             self.reply_condition.notify_all()
 
     def exit_reason(self) -> str | None:
-        """Say how the child has ended, after its last reply was handled; None while it runs."""
+        """Describe how the child has ended, after its last reply was handled; None while it
+        runs."""
         code = self._child.poll()
         if code is None:
             return None

@@ -42,7 +42,8 @@ def read_waits(lanes: Mapping[str, list[Thread]]) -> Waits:
 
 
 def _waited_s(process: int, thread: int) -> float:
-    """The second number of schedstat, nanoseconds (proc(5), sched-stats in the kernel's docs)."""
+    """The second number of schedstat, in nanoseconds (proc(5), sched-stats in the kernel's
+    docs)."""
     return int(Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
 
 

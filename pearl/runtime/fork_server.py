@@ -10,9 +10,9 @@ parent, so Ctrl-C and `kill -TERM -GROUP` would end it, and with it every lane, 
 written its checkpoint. And its children get no environment, output or cores of their own.
 
 `python -m pearl.runtime.fork_server FD` is the server. A request is one packet on the socket FD,
-with the file descriptors of the child. The server answers on a pipe that each request brings: a
-line with the number of the process, and a line with its exit status and its CPU-seconds once it has
-ended. The server ends when its parent does, and the kernel then signals its children
+with the file descriptors of the child. The server answers on a pipe that comes with each request: a
+line with the number of the process, and a line with its exit status and its CPU-seconds after its
+end. The server ends when its parent does, and the kernel then signals its children
 (PR_SET_PDEATHSIG).
 """
 
@@ -49,21 +49,21 @@ HANDLES = 250
 """Maximum file descriptors of a child; the kernel takes 253 with a packet (unix(7), SCM_RIGHTS)."""
 
 START_S = 120.0
-"""The server has imported the modules and forked within this time (assumed)."""
+"""Time within which the server must have imported the modules and forked (assumed)."""
 
 AT_IMPORT = ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_", "PYTHON", "LD_")
-"""Prefixes of the environment variables that libraries read while they are imported: a server
-serves children with the same values only."""
+"""Prefixes of the environment variables that libraries read while they are imported: a server only
+serves children with the same values."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ForkedProcess:
-    """A child of the server. It has the part of the interface of `subprocess.Popen` that is needed.
+    """A child of the server, with the necessary part of the interface of `subprocess.Popen`.
 
-    pid: its number; waits for the fork. returncode: exit status, or minus the signal that ended the
-    process; None while it runs. cpu_s: CPU-seconds of the process and its ended children, once it
-    has ended.
+    pid: its number; waits for the fork.
+    returncode: exit status, or minus the signal that ended the process; None while it runs.
+    cpu_s: CPU-seconds of the process and its ended children, after its end.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class ForkedProcess:
         program: `module:function`; the function runs in the child, and returns its exit status.
         arguments: `sys.argv[1:]` of the child.
         stdin, output: file descriptors; output is for both standard output and standard error.
-        handles: further file descriptors; `OLD=NEW`, the numbers here and in the child, follow the
-            arguments for each of them.
-        environment: variables in place of those of `os.environ`, or beside them.
-        cores: that the child may run on; by default those of this process.
-        dies_by: the signal the child gets when this process ends before it.
+        handles: further file descriptors; for each of them, `OLD=NEW`, the numbers here and in the
+            child, follows the arguments.
+        environment: variables that replace those of `os.environ` or are added to them.
+        cores: cores on which the child may run; default those of this process.
+        dies_by: the signal that the child gets if this process ends before it.
 
         Raises:
             OSError: there are too many file descriptors, or no server can be started.
@@ -145,7 +145,7 @@ class ForkedProcess:
         """Wait for the end of the process.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within so many seconds.
+            subprocess.TimeoutExpired: it has not ended within `timeout` seconds.
         """
         end_s = time.monotonic() + timeout if timeout is not None else None
         while self.returncode is None:
@@ -168,19 +168,19 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _listen(self, within_s: float | None) -> None:
-        """Take in what the server says, waiting so long for the first of it."""
+        """Read the server's answers; wait `within_s` for the first of them."""
         with suppress(ValueError):  # another thread has read the last line and closed the file
             if self.returncode is None and not _readable(self._status, within_s):
                 return
         with self._reading:
             if self.returncode is not None or (read := self._status.read(4096)) is None:
-                return  # another thread has read what was there
+                return  # another thread has read the answer
             *lines, self._rest = (self._rest + read).split(b"\n")
             for line in lines:
                 said = json.loads(line)
                 self._pid, self.cpu_s = said["pid"], said["cpu_s"]
                 self.returncode = said["status"]
-            if not read and self.returncode is None:  # the server has died, and so will this one
+            if not read and self.returncode is None:  # the server has died: this child will too
                 with suppress(subprocess.TimeoutExpired):
                     self._server.process.wait(1.0)
                 self.returncode = self._server.process.returncode or -signal.SIGKILL
@@ -195,8 +195,8 @@ def _readable(file: IO[bytes], within_s: float | None) -> bool:
 
 
 class _Server:
-    """The server as its clients see it. read: the variables in AT_IMPORT, as they were when it was
-    started. children: those that may still run."""
+    """The server, for its clients. read: the variables in AT_IMPORT at its start. children: those
+    that may still run."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.read = _read_at_import(variables)
@@ -210,11 +210,11 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
                 env=dict(variables),
-                process_group=0,  # signals to the group of this process are not for the server
+                process_group=0,  # signals to the group of this process do not reach the server
             )
 
     def close(self) -> None:
-        """Let the server end; children that run get their signal."""
+        """Let the server end; running children get their signal."""
         self.requests.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10.0)
@@ -232,13 +232,13 @@ _servers: list[_Server] = []
 
 
 def cpu_s() -> float:
-    """CPU-seconds of all servers and of the processes they started that have ended."""
+    """Return CPU-seconds of all servers and of their children that have ended."""
     with _lock:
         return sum(server.cpu_s() for server in _servers)
 
 
-def running() -> list[int]:
-    """The numbers of the processes that run."""
+def running_pids() -> list[int]:
+    """Return the numbers of the running processes."""
     with _lock:
         children = [child for server in _servers for child in server.children]
     return [child.pid for child in children if child.poll() is None]
@@ -251,8 +251,8 @@ def _read_at_import(variables: Mapping[str, str]) -> dict[str, str]:
 def _request(
     order: Mapping[str, Any], handles: Sequence[int], variables: Mapping[str, str]
 ) -> _Server:
-    """The server that takes the order: the present one, or a new one if the present one has died or
-    was started with other values of the variables in AT_IMPORT."""
+    """The server that takes the request: the present one, or a new one if the present one has died
+    or has other values of the variables in AT_IMPORT."""
     packet, read = json.dumps(order).encode(), _read_at_import(variables)
     with _lock:
         for server in list(_servers):
@@ -279,7 +279,7 @@ def _close_all() -> None:
 
 
 def _forked() -> None:
-    """A fork of this process has no server: the one of its parent must see that parent's end."""
+    """In a fork of this process, forget the server, which must see the end of its own parent."""
     global _lock
     _lock = threading.Lock()
     for server in _servers:
@@ -291,10 +291,10 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def serve(requests: socket.socket) -> int:
-    """Fork a child for each request, until the parent has gone. Returns in each child, too: the
-    exit status of its program."""
+    """Fork a child for each request, until the parent has gone. In each child, return too: the exit
+    status of its program."""
     usual: dict[int, Any] = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
-    running: dict[int, tuple[int, int]] = {}  # a handle of a child → its number, and the answers
+    running: dict[int, tuple[int, int]] = {}  # handle of a child → its number, and its answers
     while True:
         ready = set(select.select([requests.fileno(), *running], [], [])[0])
         for handle in ready & running.keys():
@@ -312,7 +312,7 @@ def serve(requests: socket.socket) -> int:
         order, server = json.loads(packet), os.getpid()
         sys.path[:] = order["path"]
         module, _, function = order["program"].partition(":")
-        with suppress(ImportError):  # the child says so: it needs the module
+        with suppress(ImportError):  # a child that needs the module reports the error
             for name in (module, *order["imports"]):
                 import_module(name)
         gc.freeze()  # a collection in the child would copy each page that it visits
@@ -337,8 +337,8 @@ def _say(answers: int, **what: float | None) -> None:
 def _become(
     order: Mapping[str, Any], handles: Sequence[int], server: int, usual: Mapping[int, Any]
 ) -> None:
-    """In the child: take the place of a process that was started with these arguments."""
-    os.setsid()  # Ctrl-C in a terminal is for the parent alone
+    """In the child: become a process that was started with these arguments."""
+    os.setsid()  # only the parent gets a terminal's Ctrl-C
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, order["dies_by"])
     if os.getppid() != server:
@@ -361,7 +361,7 @@ def _become(
     numbers = (f"{old}={new}" for old, new in zip(order["handles"], further, strict=True))
     sys.argv[:] = [order["program"], *order["arguments"], *numbers]
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()  # else all children would draw the same numbers
+        numpy.random.seed()  # otherwise all children would draw the same numbers
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl_devices.cpu_count import usable_cpu_count
-from pearl_devices.user_imports import reason
+from pearl_devices.user_imports import error_text
 from pearl_devices.validation import is_whole, quote
 
 FAULTS = (
@@ -226,7 +226,7 @@ def solve_problem(
     except ListenerError as error:
         raise error.__cause__ or error from None
     except FAULTS as error:
-        fault = f"it failed with {type(error).__name__}: {reason(error)}"
+        fault = f"it failed with {type(error).__name__}: {error_text(error)}"
         raise registered.fault_error(name, fault) from error
     if fault:
         raise registered.fault_error(name, fault)

@@ -19,7 +19,7 @@ def catalogue() -> Mapping[str, Mapping[str, Any]]:
     """Return the devices of the catalogue: name → device, as a platform file writes it.
 
     Raises:
-        ValueError: a file of the catalogue is wrong, or has a name of another file.
+        ValueError: a file of the catalogue is wrong, or defines a name of another file.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for file in sorted(files(FOLDER).iterdir(), key=lambda f: f.name):

@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
-from pearl.algorithms import ALGORITHMS, FAMILIES, undotted
+from pearl.algorithms import ALGORITHMS, FAMILIES, undotted_name_error
 from pearl.algorithms import algorithm as module
-from pearl.algorithms.families.learners import added
+from pearl.algorithms.families.learners import added_tasks
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Acting, Deep, ReplayOptions
 from pearl.errors import SpecError
@@ -38,7 +38,7 @@ SECTIONS: Mapping[str, TypeAdapter[Any]] = {
 """Top-level key → the model that checks its section."""
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
-"""What an environment may be called: a gymnasium id, `module:Id-v0`, or `module:callable`."""
+"""Forms of an environment's name: a gymnasium id, `module:Id-v0`, or `module:callable`."""
 
 Lines = list[tuple[Where, str]]
 """The path of keys to a value, and the line about its problem."""
@@ -57,7 +57,7 @@ class SpecChecker:
         asked for its spaces, nor a custom algorithm for its options.
     given: a platform that replaces the spec's; limits are not checked against it.
     env: the environment that was found, or None.
-    actions: those that the algorithm can choose, if known.
+    actions: action spaces of the algorithm, if known.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class SpecChecker:
     def complain(self, found: list[Complaint]) -> None:
         self.lines += [(where, self.document.say(where, what)) for where, what in found]
 
-    def stated(self, name: str, path: str | None) -> StaticSpec | None:
-        """Return what the spec states, or None with the reasons in `lines`."""
+    def check_all(self, name: str, path: str | None) -> StaticSpec | None:
+        """Return the checked spec, or None with the reasons in `lines`."""
         data = self.document.data
         for key in data:
             if key not in SECTIONS:
@@ -101,8 +101,8 @@ class SpecChecker:
             self.complain(list(_check_learners(section, platform)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
             what = (
-                "given 'restart'; only algorithms with a replay take it: an environment that "
-                "starts anew tears the rollout that others learn from; allowed: stop"
+                "given 'restart'; only algorithms with a replay support it: a restarted "
+                "environment breaks the rollout that others learn from; allowed: stop"
             )
             self.complain([(("train", "on_env_failure"), what)])
         if algorithm is not None:
@@ -111,8 +111,8 @@ class SpecChecker:
             self.ask(algorithm)
         if isinstance(limits_given, Mapping) and self.given is None:
             own = algorithm is not None and algorithm.name not in ALGORITHMS
-            more = added(section.learners) if section is not None else ()
-            # Those of one's own algorithm its graph alone knows.
+            more = added_tasks(section.learners) if section is not None else ()
+            # Only the graph of a user-defined algorithm knows them.
             tasks = None if own else (*TASKS, *more)
             self.complain(list(find_unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
@@ -141,7 +141,7 @@ class SpecChecker:
         )
 
     def ask(self, algorithm: Acting) -> None:
-        """What there is to know of the environment, unless its name or the network's is refused."""
+        """Find the facts about the environment, unless its name or the network's is refused."""
         refused = list(find_misnamed_env(algorithm))
         self.complain(refused)
         known = algorithm.spaces is not None or ":" not in algorithm.env
@@ -173,11 +173,11 @@ class SpecChecker:
         return found
 
     def options(self, data: Mapping[str, Any]) -> Acting | None:
-        """The options of the algorithm that `data` names, checked by its module."""
+        """Return the options of the algorithm that `data` names, checked by its module."""
         name, where = data.get("name"), ("algorithm", "name")
         if not isinstance(name, str) or (name not in ALGORITHMS and "." not in name):
             missing = f"missing; allowed are {', '.join(ALGORITHMS)}, a module path"
-            self.complain([(where, undotted(name) if "name" in data else missing)])
+            self.complain([(where, undotted_name_error(name) if "name" in data else missing)])
             return None
         try:
             if name not in ALGORITHMS:
@@ -185,7 +185,7 @@ class SpecChecker:
                     raise ValueError("allowed: the path of a module, such as my_package.mine")
                 refuse_standard(name)
             if name not in ALGORITHMS and not self.imports:
-                return self.unseen(data)
+                return self.check_unimported(data)
             source = module(name)
         except ValueError as error:
             self.complain([(where, f"given {show(name)}; {error}")])
@@ -197,9 +197,9 @@ class SpecChecker:
         found: Acting | None = self.section("algorithm", data, source.Options)
         return found
 
-    def unseen(self, data: Mapping[str, Any]) -> Acting | None:
-        """Check the options of a module that is not imported: those of its family or, if it has
-        none, only the options that every algorithm has.
+    def check_unimported(self, data: Mapping[str, Any]) -> Acting | None:
+        """Check the options of a module that is not imported: against those of its family or, if it
+        has none, only the options of every algorithm.
         """
         for family in FAMILIES.values():
             with suppress(ValidationError):
@@ -250,7 +250,7 @@ class SpecChecker:
             return None
 
     def platform_file(self, given: str) -> tuple[Document, str]:
-        """The document of a shipped platform or of a path, seen from the spec's folder."""
+        """Read the document of a shipped platform or of a path relative to the spec's folder."""
         texts = read_shipped("pearl_configs.platforms")
         if given in texts:
             return parse(texts[given].encode(), f"{given}.yaml"), given
@@ -260,14 +260,15 @@ class SpecChecker:
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )
-        # A value from --set or from a mapping has no file; it is seen from the current folder.
+        # A value from --set or from a mapping has no file; its path is relative to the current
+        # folder.
         from_file = self.folder and self.document.origins.get(("platform",)) != "set"
         path = self.folder / given if self.folder and from_file else Path(given)
         return parse(read_bytes(path, str(path)), str(path)), path.stem
 
 
 def _options_by_name() -> dict[str, type[Acting]]:
-    """The options of every algorithm that is whole."""
+    """The options of every algorithm whose module is complete."""
     found = {}
     for name in ALGORITHMS:
         with suppress(SpecError):
@@ -276,7 +277,7 @@ def _options_by_name() -> dict[str, type[Acting]]:
 
 
 def find_misnamed_env(algorithm: Acting) -> Iterator[Complaint]:
-    """Return the problem of an environment name that has no known form, or names code of Python."""
+    """Return the problem of an environment name that has no known form, or names Python's code."""
     if not ENVIRONMENT.fullmatch(algorithm.env):
         allowed = "a gymnasium id, module:Id-v0 or module:callable"
         yield ("algorithm", "env"), f"given {show(algorithm.env)}; allowed: {allowed}"
@@ -290,12 +291,12 @@ def find_misnamed_env(algorithm: Acting) -> Iterator[Complaint]:
 
 
 def _stores(a: Acting | None) -> bool:
-    """Whether an algorithm learns from single transitions that it stores; None is not known."""
+    """Whether an algorithm stores single transitions and learns from them; None if unknown."""
     return a is None or hasattr(a, "replay")
 
 
 def _check_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complaint]:
-    """Environment groups that the algorithm or its number of environments does not allow."""
+    """Problems of environment groups that the algorithm or its environments do not allow."""
     groups, envs = limits.env_groups, algorithm.num_envs
     if groups > 1 and not isinstance(algorithm, ReplayOptions):
         what = f"given {groups}; {algorithm.name} acts in all environments at once: 1 is allowed"
@@ -306,7 +307,7 @@ def _check_groups(algorithm: Acting, limits: LimitsSection) -> Iterator[Complain
 
 
 def _check_learners(limits: LimitsSection, platform: Platform) -> Iterator[Complaint]:
-    """More learners than there are lanes for one each, or a reduction of one."""
+    """Problems of learners without a lane each, or of a reduction for one learner."""
     if limits.reduction is not None and limits.learners == 1:
         what = f"given {limits.reduction}; one learner has no gradients to average"
         yield ("limits", "reduction"), f"{what}: leave it out, or set limits.learners"
@@ -326,7 +327,7 @@ def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
         if limits.get(key) is not None:
             what = (
                 f"given {show(limits[key])}; objective makespan is about the first iteration alone "
-                "and knows no such limit: leave it out, or choose throughput or power_efficiency"
+                "and has no such limit: leave it out, or choose throughput or power_efficiency"
             )
             yield ("limits", key), what
 
@@ -367,7 +368,7 @@ def _written(key: str, value: Any) -> Any:
 
 
 def _algorithm_written(algorithm: Acting, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as plain data. Those of a module that was not imported are as they were given."""
+    """The options as plain data. Options of a module that was not imported stay as given."""
     options = TypeAdapter(type(algorithm))
     written: dict[str, Any] = options.dump_python(algorithm, mode="json", exclude_none=True)
     return {**given, **written} if type(algorithm) is Acting else written

@@ -22,7 +22,7 @@ from pearl_devices import Device, Platform
 from pearl_devices.kernels import kind_of
 
 Place = Literal["home", "elsewhere", "each", "processors", "accelerators", "anywhere"]
-"""Each: learner i of several on host i, home first, and around again."""
+"""Place `each`: learner i of several on host i, home first, and around again."""
 
 PLACES: Mapping[Place, str] = {
     "home": "at home",
@@ -83,8 +83,8 @@ PARTS = {
     "network": "acting",
     "environment": "environments",
 }
-"""Structure of a task's kernel → the field of `Distribution` that places it, the deciding one
-first."""
+"""Structures of kernels → the field of `Distribution` that places their tasks, in the order of
+precedence."""
 
 
 def apply_policy(name: str, graph: TaskGraph, platform: Platform, given: Limits) -> Limits:
@@ -149,8 +149,8 @@ _NEEDED: Mapping[Place, str] = {
 
 
 def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
-    """Task → its place. Tasks that a state or a group holds together are where the first of PARTS
-    among them is."""
+    """Task → its place. Tasks that must share a device have the place of the one that comes first
+    in PARTS."""
     ties = nx.Graph()
     ties.add_nodes_from(t.name for t in graph.tasks)
     for t in graph.tasks:
@@ -187,8 +187,8 @@ def _turns(
 
 
 def _copies(task: Task, lanes: int, policy: Distribution, given: Limits) -> int:
-    """Copies of a task at most: one a lane, or fewer where that is the limit given; in any order
-    all of one size."""
+    """Most copies of a task: one per lane, or fewer if a limit says so; in any order, all of one
+    size."""
     most = min(lanes, task.environments, MOST_COPIES, given.replicas.get(task.name, lanes))
     if not policy.any_order:
         return most

@@ -1,4 +1,4 @@
-"""What an environment takes and gives: from the spec, or by asking gymnasium (imported on use)."""
+"""Spaces of an environment: from the spec, or from gymnasium (imported on use)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pearl.algorithms.spaces import Spaces
 from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices.user_imports import environment, reason
+from pearl_devices.user_imports import error_text, make_environment
 
 
 def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, list[Complaint]]:
@@ -41,7 +41,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
 
 
 def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
-    """Actions that an algorithm cannot take."""
+    """Why an algorithm cannot take the environment's actions."""
     if isinstance(algorithm, RolloutOptions):
         return
     others = "ppo and a2c take them"
@@ -82,12 +82,12 @@ def _reset_info(env: Any) -> Any:
     """
     try:
         return env.reset()[1]
-    except Exception:  # a program of others: whatever it raises
+    except Exception:  # the environment's code may raise anything
         return {}
 
 
 def find_misstatements(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
-    """Build the environment, and return the differences between it and the spec."""
+    """Build the environment, and yield the differences between it and the spec."""
     env, problems = _asked(algorithm)
     for key in ("obs", "actions", "act", "choices", "start"):
         given, has = getattr(stated, key), getattr(env, key, None)
@@ -153,14 +153,14 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if unknown:
         return None, unknown
     try:
-        env = environment(algorithm.env, algorithm.env_args)
+        env = make_environment(algorithm.env, algorithm.env_args)
         observation, action = env.observation_space, env.action_space
         cut = env.spec.max_episode_steps if env.spec is not None else None
         threshold = env.spec.reward_threshold if env.spec is not None else None
         masked = refusal(algorithm.env, _reset_info(env), env)
         env.close()
-    except (Exception, SystemExit) as error:  # whatever its own code raises
-        return None, [(where, f"{show(algorithm.env)} cannot be built: {reason(error)}")]
+    except (Exception, SystemExit) as error:  # the environment's code may raise anything
+        return None, [(where, f"{show(algorithm.env)} cannot be built: {error_text(error)}")]
     if masked:
         return None, [(where, masked)]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete

@@ -54,11 +54,11 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "timesteps": ("train.steps",),
     "eval_freq": ("evaluate_every", "train.evaluate_every"),
 }
-"""A key as other libraries call it → the keys here; with a dot, in another section."""
+"""A key's name in other libraries → the keys here; with a dot, in another section."""
 
 
 LEAST, FEW = 2, 3
-"""Minimum letters of a beginning that selects names, and maximum number of names."""
+"""Least letters of a beginning that selects names, and most names."""
 
 
 def suggest_nearest(given: object, names: Iterable[str]) -> str:
@@ -76,7 +76,7 @@ def suggest_nearest(given: object, names: Iterable[str]) -> str:
 
 
 def _suggest_key(key: object, allowed: Iterable[str]) -> str:
-    """` (did you mean x?)`: the key that other libraries call so, or the most similar name."""
+    """` (did you mean x?)`: the key with that name in other libraries, or the most similar key."""
     called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
     return f" (did you mean {' or '.join(called)}?)" if called else suggest_nearest(key, allowed)
 

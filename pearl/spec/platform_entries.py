@@ -114,7 +114,7 @@ YOURS = "yours"
 """The source of a number for which a platform file names none."""
 
 HERE = "here"
-"""In a device's place: the CPU of this machine, as `pearl_devices.discover` finds it."""
+"""Written instead of a device: the CPU of this machine, from `pearl_devices.discover`."""
 
 
 def _resolve_entry(given: Any) -> Any:
@@ -135,7 +135,7 @@ def _resolve_entry(given: Any) -> Any:
 
 @cache
 def this_cpu() -> DeviceEntry:
-    """Stands for HERE, with the figures of a device of the catalogue, which are not read."""
+    """Return a stand-in for HERE with the figures of a catalogue device, which are not used."""
     return TypeAdapter(DeviceEntry).validate_python(next(iter(catalogue().values())))
 
 
@@ -172,7 +172,7 @@ class LinkEntry:
 
 
 def _numbers(entry: DeviceEntry | LinkEntry) -> dict[str, Sourced]:
-    """The numbers of an entry, each with the source that counts; one without is YOURS."""
+    """The numbers of an entry, each with its effective source; YOURS if it has none."""
     found = {f.name: getattr(entry, f.name) for f in fields(entry)}
     numbers = {key: value for key, value in found.items() if isinstance(value, Sourced)}
     return _with_sources(numbers, entry.source)
@@ -183,7 +183,7 @@ def _with_sources(numbers: Mapping[str, Sourced], source: str | None) -> dict[st
 
 
 def count_unsourced(platform: Platform) -> str:
-    """Say how many of a platform's numbers come only from its file; empty if there are none."""
+    """Return how many of a platform's numbers come only from its file; empty if none does."""
     sources = [s for d in platform.devices for s in d.sources.values()]
     sources += [s for link in platform.links for s in link.sources.values()]
     mine = sources.count(YOURS)

@@ -22,7 +22,7 @@ from pearl.spec.platform_entries import (
 )
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices import BACKENDS, Device, Link, Platform, discover
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -76,10 +76,10 @@ HOSTS: TypeAdapter[HostsFile] = TypeAdapter(HostsFile)
 def read_platform(
     data: Any, where: Where = (), default_name: str = "inline", *, imports: bool = True
 ) -> tuple[Platform | None, PlatformFile | HostsFile | None, list[Complaint]]:
-    """The platform in plain data, or the problems with it; `where` is the way to it.
+    """Return the platform in plain data, or its problems; `where` is the path of keys to it.
 
-    imports: whether device kinds by module path are imported; else their devices count as simulated
-    ones whose width has no unit.
+    imports: whether device kinds by module path are imported; else their devices count as
+        simulated, with a width without a unit.
     """
     several = isinstance(data, Mapping) and "hosts" in data
     entry: PlatformFile | HostsFile
@@ -111,7 +111,7 @@ def read_platform(
     if problems or not several:
         return None if problems else machines[""], entry, problems
     try:
-        return of_hosts(name, machines, network), entry, []
+        return join_hosts(name, machines, network), entry, []
     except ValueError as error:
         return None, entry, [((*where, "links"), str(error))]
 
@@ -140,7 +140,7 @@ def _devices(
 def _links(
     entries: tuple[LinkEntry, ...], ends: Iterable[str], where: Where, problems: list[Complaint]
 ) -> tuple[Link, ...]:
-    """The links between these ends: devices, or hosts."""
+    """Read the links between these ends: devices, or hosts."""
     links, known = [], list(ends)
     for i, link in enumerate(entries):
         at = (*where, "links", i)
@@ -157,7 +157,7 @@ def _links(
 
 
 def unfold(entry: PlatformFile | HostsFile, name: str) -> dict[str, Any]:
-    """The file as plain data that `read_platform` reads back, named."""
+    """Return the file as plain data, with a name, that `read_platform` can read."""
     written: dict[str, Any]
     if isinstance(entry, HostsFile):
         written = HOSTS.dump_python(entry, mode="json", exclude_none=True)

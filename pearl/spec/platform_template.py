@@ -1,4 +1,4 @@
-"""`platform_text`: a platform written out from the catalogue, to be edited."""
+"""`platform_text`: a platform file written from the catalogue, for editing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pearl.spec.yaml_reader import parse, show
 from pearl_devices import BACKENDS
 
 LINKED = "cpu_gpu_fpga.yaml"
-"""The platform that ships whose links are the usual ones between the kinds of its devices."""
+"""The shipped platform whose links are the usual ones between the kinds of its devices."""
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 COUNT = re.compile(r"(.+)x([1-9]\d?)")
@@ -33,7 +33,7 @@ def platform_text(given: str) -> str:
     """
     devices = dict(_devices(given))
     host = next(iter(devices))
-    of_hosts = next(iter(BACKENDS))  # the kind that every host has
+    of_hosts = next(iter(BACKENDS))  # the kind of every host device
     kinds = {
         name: of_hosts if of == HERE else catalogue()[of]["kind"] for name, of in devices.items()
     }
@@ -54,7 +54,7 @@ def platform_text(given: str) -> str:
 
 
 def _devices(given: str) -> Iterator[tuple[str, str]]:
-    """Name and device of the catalogue; several of one kind are numbered from 0."""
+    """Names and devices of the catalogue; several of one name are numbered from 0."""
     seen: set[str] = set()
     for part in given.split(","):
         name, equals, of = (each.strip() for each in part.partition("="))
@@ -80,7 +80,7 @@ def _devices(given: str) -> Iterator[tuple[str, str]]:
 
 
 def _link(name: str, kind: str) -> str:
-    """The usual link of a device of this kind with the host, as a flow mapping without braces."""
+    """The usual link of a device of this kind to the host, as a flow mapping without braces."""
     text = (files("pearl_configs.platforms") / LINKED).read_bytes()
     shipped: Mapping[str, Any] = parse(text, LINKED).data
     for link in shipped["links"]:

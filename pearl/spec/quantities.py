@@ -1,4 +1,4 @@
-"""Quantities as pydantic types: read by `pearl.spec.units`, written back, described to editors."""
+"""Quantities as pydantic types: `pearl.spec.units` reads and writes them; editors get a schema."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Sourced:
-    """A number in SI units and where it comes from; None if only the entry names a source.
+    """A number in SI units and its source; None if only the entry names a source.
 
     value: in SI units.
     source: in words.
@@ -72,9 +72,9 @@ class Sourced:
 
 
 class Number:
-    """`{value: 16 GB/s, source: …}`, or the value alone where the entry has a `source`.
+    """`{value: 16 GB/s, source: …}`, or the value alone if the entry has a `source`.
 
-    dimension: None for a count, which carries no unit.
+    dimension: None for a count, which has no unit.
     """
 
     def __init__(self, dimension: str | None, *, zero: bool = False, whole: bool = False) -> None:
@@ -137,7 +137,7 @@ class Number:
 
 
 class Figure(Number):
-    """A number of any dimension; `read_platform` knows which from the figure's name."""
+    """A number of any dimension; the figure's name tells `read_platform` which."""
 
     def __init__(self) -> None:
         super().__init__(None)

@@ -1,6 +1,6 @@
 """`load`: a YAML system spec → `System`. The only place that parses text and units.
 
-`python -m pearl.spec.reading` prints the JSON Schema of specs, kept for editors in `configs/`.
+`python -m pearl.spec.reading` prints the JSON Schema of specs, stored for editors in `configs/`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def load(
 ) -> System:
     """Read a spec: a path, the name of a shipped one (`dqn_cartpole`), or a mapping.
 
-    set: dotted key → value laid over the spec, checked like the rest (`{"train.steps": 1000}`).
-    Asks gymnasium for the sizes of the environment's spaces unless the spec states them.
+    set: dotted key → value that overrides the spec, checked like the rest (`{"train.steps":
+    1000}`). gymnasium gives the sizes of the environment's spaces unless the spec states them.
     Raises SpecError with one line for every problem.
     """
     stated, env = _read(spec, set, imports=True)
@@ -73,7 +73,7 @@ def load(
 
 
 def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
-    """Load a spec, in the form of `System.raw`, on a platform that is given.
+    """Load a spec, in the form of `System.raw`, on a given platform.
 
     The platform is that of a run in another process, or this machine if only the policy counts.
     """
@@ -83,7 +83,8 @@ def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
 
 
 def load_static_on(platform: Platform, spec: Path) -> StaticSpec:
-    """What a spec states, on a platform that is not looked for: a cluster may be gone by now."""
+    """Load a spec statically on a platform that is not searched for: a cluster may be gone by
+    now."""
     return _read(spec, None, imports=False, given=platform)[0]
 
 
@@ -117,7 +118,7 @@ def _read(
     unread = [where for where, _ in lines]
     folder = None if path is None else Path(path).parent
     check = SpecChecker(document, folder, imports=imports, given=given)
-    stated = check.stated(name, path)
+    stated = check.check_all(name, path)
     lines += check.lines
     if lines or stated is None:
         raise SpecError(*_sort_lines(lines, unread))
@@ -125,7 +126,7 @@ def _read(
 
 
 def find_bad_keys(name: str, given: object, values: str) -> list[str]:
-    """Return why an argument is no mapping from dotted keys of a spec; none for a mapping or
+    """Return why an argument is no mapping from dotted keys of a spec; empty for a mapping or
     None.
     """
     if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
@@ -185,7 +186,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _open(spec: str | Path | Mapping[str, Any]) -> tuple[Document, str, str | None]:
-    """The document behind `spec`, the name it gives a system, and its path if it is a file."""
+    """The document behind `spec`, the name of its system, and its path if it is a file."""
     if isinstance(spec, Mapping):
         return plain(spec, "<spec>"), "spec", None
     name = str(spec)
@@ -211,7 +212,7 @@ def _exists(path: Path) -> bool:
 
 
 def _lay_over(document: Document, key: str, value: object) -> Lines:
-    """Put `value` at the dotted `key`. A value on the way that has no keys is a problem."""
+    """Set `value` at the dotted `key`. If a value on the way has no keys, that is a problem."""
     parts = tuple(key.split("."))
     if not all(parts):
         return [(parts, f"set {show(key)}: not a dotted key such as train.steps")]
@@ -232,7 +233,7 @@ def _lay_over(document: Document, key: str, value: object) -> Lines:
 
 
 def _sort_lines(lines: Lines, unread: list[Where]) -> list[str]:
-    """Each line once, by line number within its file; nothing further about unreadable values."""
+    """Each line once, by line number within its file, without follow-up problems of bad values."""
 
     def position(line: str) -> tuple[str, int]:
         file, _, rest = line.partition(":")

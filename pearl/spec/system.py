@@ -1,5 +1,5 @@
-"""`System`: a resolved spec; `EnvSpec`: its environment; `StaticSpec`: a spec whose environment was
-not asked.
+"""`System`: a resolved spec; `EnvSpec`: its environment; `StaticSpec`: a spec that was checked
+without its environment.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class StaticSpec:
-    """A spec, read and checked as far as that goes without importing anything that it names.
+    """A spec that was read and checked without importing any code that it names.
 
-    path: its file, None for a mapping. sha256: of the canonical JSON of `raw`. algorithm: the
-    options of its algorithm, the `Options` of its module (`pearl.algorithms`).
-    raw: the spec as plain data with every default and the platform written out; `load(raw)` gives
-    this system again.
+    path: its file, None for a mapping.
+    sha256: of the canonical JSON of `raw`.
+    algorithm: the options of its algorithm, the `Options` of its module (`pearl.algorithms`).
+    raw: the spec as plain data with every default and the platform; `load(raw)` gives this system
+        again.
     """
 
     name: str
@@ -85,13 +86,13 @@ class StaticSpec:
 
 @dataclass(frozen=True)
 class System(StaticSpec):
-    """A spec, read and checked. env: its environment, as the spec or gymnasium has it."""
+    """A spec, read and checked. env: its environment, from the spec or gymnasium."""
 
     env: EnvSpec
 
     def with_steps(self, steps: int) -> System:
-        """Return the same system with this many `train.steps`, which schedules follow; `raw`
-        stays.
+        """Return the same system with this many `train.steps`, which schedules follow; `raw` is
+        unchanged.
         """
         train = copy(self.train)  # `replace` would read its quantities again, with their units
         object.__setattr__(train, "steps", steps)

@@ -1,4 +1,4 @@
-"""`init_text`: a spec to start from, written from the models, so that it never lags behind them."""
+"""`init_text`: a first spec, written from the models, so that it is never outdated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from pearl.algorithms import ALGORITHMS, undotted
+from pearl.algorithms import ALGORITHMS, undotted_name_error
 from pearl.algorithms import algorithm as module
 from pearl.errors import SpecError
 from pearl.spec.messages import fields_of
@@ -34,7 +34,7 @@ def init_text(algorithm: str | None = None, env: str | None = None, *, full: boo
     """
     algorithm = algorithm or ALGORITHMS[0]
     if algorithm not in ALGORITHMS:
-        raise SpecError(f"init: {show(algorithm)} {undotted(algorithm)}")
+        raise SpecError(f"init: {show(algorithm)} {undotted_name_error(algorithm)}")
     source = module(algorithm)
     if env is None:
         small = "Pendulum-v1" if source.ACTIONS == "continuous" else "CartPole-v1"

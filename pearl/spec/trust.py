@@ -1,8 +1,8 @@
-"""What a spec names that would be imported, and whose word it is: `docs/trust.md`.
+"""Code that a spec would import, and whether the user trusts it: `docs/trust.md`.
 
-A spec that the user names (`pearl train SPEC`, `pearl.load`) is the user's word. That of a run
-folder, a checkpoint or a policy file is so where `train` or `save` noted its digest: an empty file
-per digest in a folder that this user alone may write.
+A spec that the user names (`pearl train SPEC`, `pearl.load`) is trusted. The spec of a run folder,
+a checkpoint or a policy file is trusted if `train` or `save` recorded its digest: an empty file per
+digest in a folder to which only this user can write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
 
 KEPT = 10_000
-"""Number of digests that are stored: the latest ones."""
+"""Number of digests that are stored, the latest ones."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NamedCode:
 
     key: dotted key in the spec.
     given: the name.
-    unknown: what only an import can tell.
+    unknown: facts that only an import can tell.
     """
 
     key: str
@@ -90,9 +90,9 @@ def digest(spec: Mapping[str, Any]) -> str:
 
 
 def record_trusted(spec: Mapping[str, Any]) -> None:
-    """Record that this user trains by `spec`, if the spec names code.
+    """Record that this user trains with `spec`, if the spec names code.
 
-    If the record cannot be written, a warning says so and names the consequence.
+    If the record cannot be written, a warning states the consequence.
     """
     if not find_named_code(spec):
         return
@@ -115,7 +115,7 @@ def record_trusted(spec: Mapping[str, Any]) -> None:
 
 
 def is_trusted(spec: Mapping[str, Any]) -> bool:
-    """Whether this user has trained by `spec`."""
+    """Return whether this user has trained with `spec`."""
     folder = cache_folder() / "specs"
     with suppress(OSError, ValueError):
         found = os.stat(folder / digest(spec), follow_symlinks=False)
@@ -124,7 +124,7 @@ def is_trusted(spec: Mapping[str, Any]) -> bool:
 
 
 def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
-    """Refuse a spec that names code, unless this user has trained by it or trusts it.
+    """Refuse a spec that names code, unless this user has trained with it or trusts it.
 
     path: of the run, checkpoint or policy that holds the spec, for the error.
     trust: the user allows the import.
@@ -140,7 +140,7 @@ def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     why = _doubt_reason(cache_folder() / "specs")
     raise SpecError(
         f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
-        f"{f' ({why})' if why else ''}: {what}; nothing was imported; if you would run that code, "
+        f"{f' ({why})' if why else ''}: {what}; nothing was imported; to run that code, "
         "add --trust (trust=True in Python)"
     )
 

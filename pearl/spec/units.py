@@ -1,8 +1,8 @@
 """Quantities with units: `16 GB/s`, `250 MHz`, `24 GiB` → a number in SI units, and back.
 
-A dimension is named by the suffix that names carry inside the program (`bytes_per_s`, `w`, …).
-Prefixes are those of the SI brochure (k = 1000) and, for bytes and bits, the binary ones of
-IEC 80000-13 (Ki = 1024).
+The suffix of a name inside the program gives its dimension (`bytes_per_s`, `w`, …). Prefixes are
+those of the SI brochure (k = 1000) and, for bytes and bits, the binary ones of IEC 80000-13 (Ki =
+1024).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ BINARY: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Dimension:
-    """What a quantity measures.
+    """The physical quantity of a number.
 
     binary: whether prefixes of 1024 are allowed.
-    name: in a sentence. symbols: its units without prefix → SI value; the first is the one written.
-    prefixes: the prefixes its units take. example: one right way of writing it.
+    name: in a sentence. symbols: its units without prefix → SI value; the first is used for
+        writing.
+    prefixes: allowed prefixes of its units. example: a valid text.
     """
 
     name: str
@@ -73,7 +74,7 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
         "j_per_byte": Dimension("an energy per byte", {"J/B": 1.0}, SMALL, "60 pJ/B"),
     }
 )
-"""Suffix of names inside the program → its dimension."""
+"""Suffix of names inside the program → dimension."""
 
 # Only plain seconds take prefixes: "mmin" and "mh" are no units.
 _FACTORS: Mapping[str, Mapping[str, float]] = {
@@ -121,7 +122,7 @@ def format_quantity(value: float, dimension: str) -> str:
 
 
 def dimension_of(name: str) -> str | None:
-    """Return the dimension that a name's suffix states: `clock_hz` → `hz`; None for a plain
+    """Return the dimension of a name's suffix: `clock_hz` → `hz`; None for a plain
     count.
     """
     fits = [key for key in DIMENSIONS if name == key or name.endswith("_" + key)]

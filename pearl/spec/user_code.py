@@ -20,7 +20,7 @@ from pearl.spec.trust import find_named_code
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels.interface import OBSERVED, changes
-from pearl_devices.user_imports import reason
+from pearl_devices.user_imports import error_text
 
 
 class UserCodeError(SpecError):
@@ -31,14 +31,14 @@ class UserCodeError(SpecError):
 def reporting_user_errors(system: System, doing: str) -> Iterator[None]:
     """Within this context, turn errors of code that the spec of `system` names into UserCodeError.
 
-    doing: what fails then, as in "the task graph".
-    Errors of PEARL's own kinds, and all errors of a spec that names no code, pass unchanged.
+    doing: the subject of the error, as in "the task graph". Errors of PEARL's own kinds, and all
+    errors of a spec that names no code, pass unchanged.
     """
     try:
         yield
     except (SpecError, InfeasibleError, UnsupportedError, EnvironmentFailed):
         raise
-    except Exception as error:  # such code may raise anything
+    except Exception as error:  # user code may raise anything
         user_error = locate_error(error, system, doing)
         if user_error is None:
             raise
@@ -58,7 +58,7 @@ def locate_error(error: Exception, system: System, doing: str) -> UserCodeError 
     files = {getattr(module, "__file__", None) for module in modules}
     frames = extract_tb(error.__traceback__)
     at = next((f for f in reversed(frames) if f.filename in files), frames[-1])
-    said = f"{type(error).__name__}: {reason(error)} ({at.filename}, line {at.lineno})"
+    said = f"{type(error).__name__}: {error_text(error)} ({at.filename}, line {at.lineno})"
     return UserCodeError(f"{doing} fails: {said}")
 
 
@@ -89,7 +89,7 @@ def build_graph(system: System) -> TaskGraph:
     if passed and system.train.on_env_failure == "restart":
         raise SpecError(
             f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes what the network "
-            "reads, and the first observation of an environment that is made anew would not pass "
+            "reads, and the first observation of a restarted environment would not pass "
             "it; allowed: stop"
         )
     return graph

@@ -1,8 +1,8 @@
 """Strict YAML: bytes → plain Python data, with the line of every key.
 
-YAML 1.2 scalars (`1e-3` is a number, `on` is text), text keys, no key twice, no tags, one document,
-and bounds on size, depth and the number of nodes that aliases unfold to. Every problem is one line
-`file:line: key: what was given; what is allowed`.
+YAML 1.2 scalars (`1e-3` is a number, `on` is text), text keys, no duplicate keys, no tags, one
+document, and bounds on size, depth and the number of nodes after expanding aliases. Every problem
+is one line `file:line: key: what was given; what is allowed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pearl.errors import SpecError
 from pearl_devices.validation import quote
 
 Where = tuple[str | int, ...]
-"""The way to a value: keys and list positions from the top."""
+"""The path to a value: keys and list positions from the top."""
 
 MAX_BYTES, MAX_DEPTH, MAX_NODES = 1 << 20, 24, 20_000
 _CORE = "tag:yaml.org,2002:"
@@ -36,7 +36,7 @@ _PLAIN = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without YAML 1.1's guesses: `parse_scalar` resolves."""
+    """SafeLoader without YAML 1.1's guesses: `parse_scalar` gives the values."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -48,7 +48,7 @@ class Document:
 
     data: the top mapping; None for values that could not be read.
     origins: path of keys to a value → `file:line`, `--set` or `<spec>`.
-    problems: what could not be read, with the path of keys.
+    problems: path of keys → the reason why a value could not be read.
     """
 
     data: Any
@@ -79,7 +79,7 @@ def join_keys(where: Where) -> str:
 
 
 def show(value: object) -> str:
-    """Return `value` on one short line, as an error quotes it."""
+    """Return `value` on one short line, for quoting in an error."""
     if isinstance(value, Mapping):
         return "a mapping" if value else "an empty mapping"
     if value is None:
@@ -132,7 +132,7 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def parse(content: bytes, name: str) -> Document:
-    """Parse a document. Single bad keys and values are left out and listed in `problems`.
+    """Parse a document. Bad keys and values are omitted and listed in `problems`.
 
     name: of the file, for errors.
 
@@ -162,7 +162,7 @@ def parse(content: bytes, name: str) -> Document:
         raise SpecError(f"{name}:1: {given}; a mapping of keys is needed")
     builder = _Builder(name)
     data = builder.build(node, ())
-    if data is None:  # the top level carries a tag
+    if data is None:  # the top level has a tag
         raise SpecError(*(line for _, line in builder.problems))
     return Document(data, builder.origins, tuple(builder.problems))
 
@@ -183,7 +183,7 @@ def _check_shape(source: str, name: str) -> None:
     while True:
         try:
             event = loader.get_event() if loader.check_event() else None
-        except (ValueError, OverflowError):  # PyYAML on an escape such as "\UFFFFFFFF"
+        except (ValueError, OverflowError):  # for an escape such as "\UFFFFFFFF"
             raise SpecError(
                 f"{name}:{loader.line + 1}: not YAML: an escape in the text is no character"
             ) from None
@@ -210,7 +210,7 @@ def _yaml_problem(error: yaml.YAMLError, name: str) -> str:
 
 
 class _Builder:
-    """Turns nodes or Python objects into plain data, and remembers where each value came from."""
+    """Turns nodes or Python objects into plain data, and records the origin of each value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -221,7 +221,7 @@ class _Builder:
     def problem(
         self, where: Where, what: str, said: Where | None = None, line: int | None = None
     ) -> None:
-        """Note a problem at `where`; the line calls it `said` and may be another than its own."""
+        """Record a problem at `where`; the line calls the place `said`, which may differ."""
         origins = self.origins
         if line is not None:
             origins = {(): f"{self.name}:{line + 1}"}
@@ -239,7 +239,8 @@ class _Builder:
 
     def build(self, node: yaml.Node, where: Where, line: int | None = None) -> Any:
         self.enter(where, f"{self.name}:{(node.start_mark.line if line is None else line) + 1}")
-        # The resolver tags plain and quoted scalars alike; a tag the file wrote is another one.
+        # The resolver gives plain and quoted scalars the same tags; a tag in the file is another
+        # one.
         if node.tag not in (_CORE + "str", _CORE + "map", _CORE + "seq"):
             self.problem(where, f"tag {show(node.tag)}; tags are not allowed")
             return None

@@ -34,8 +34,8 @@ class AlgorithmContract:
     options: further keys of its section; they make the runs of this contract small.
     env: the environment of the short runs; by default a classic one of its actions.
     steps: env steps of the short runs.
-    near: how far the torch loss may move a parameter from where the native variant moves it, where
-        there is one.
+    near: largest difference between a parameter's moves by the torch loss and by the native
+        variant, if there is one.
     """
 
     name: ClassVar[str]
@@ -63,7 +63,7 @@ class AlgorithmContract:
         }
 
     def systems(self) -> list[pearl.System]:
-        """One system for each kind of actions that the algorithm says it can choose."""
+        """Return one system for each kind of actions that the algorithm supports."""
         found = self.module()
         if found.FAMILY == "tabular":
             return [pearl.load(self.spec(env="E", spaces=TABLE))]
@@ -72,7 +72,7 @@ class AlgorithmContract:
         return [pearl.load(self.spec(env="E", spaces=each)) for each in spaces]
 
     def started(self, system: pearl.System, seed: int = 3) -> Buffers:
-        """The arrays of a fresh run."""
+        """Return the arrays of a fresh run."""
         graph = self.module().graph(system)
         arrays = allocate(task.kernel for task in graph.tasks)
         for name, array in arrays.items():
@@ -81,7 +81,7 @@ class AlgorithmContract:
         self.module().initialise(arrays, system, seed)
         return arrays
 
-    # What it says of itself
+    # Its own declarations
 
     def test_it_says_what_it_is(self) -> None:
         assert self.module().summary.strip()
@@ -106,7 +106,7 @@ class AlgorithmContract:
         for system in self.systems():
             graph = self.module().graph(system)
             assert graph == self.module().graph(system)
-            order = program_order(graph)  # raises where the tasks wait for each other
+            order = program_order(graph)  # raises if the tasks wait for each other
             assert {name: order.count(name) for name in order} == dict(graph.repetition)
             assert graph.env_steps > 0
             host = Device("cpu", "cpu")
@@ -127,8 +127,8 @@ class AlgorithmContract:
     # The loss
 
     def learned(self, system: pearl.System, variant: str) -> tuple[Buffers, Buffers]:
-        """Arrays before and after firings of update in this variant, on random batches, or on one
-        rollout of random observations."""
+        """Return arrays before and after firings of update in this variant, on random batches, or
+        on one rollout of random observations."""
         graph = self.module().graph(system)
         before = _filled(self.started(system), system)
         rollout = self.module().FAMILY == "rollout"
@@ -178,7 +178,8 @@ class AlgorithmContract:
             self.check_actions(variant)
 
     def check_actions(self, stepped: str) -> None:
-        """The actions of a short run with this variant of env_step are the environment's."""
+        """Check that the actions of a short run with this variant of env_step are the
+        environment's."""
         spec = self.spec()
         spec["limits"]["variants"] = {"env_step": [stepped]}
         trainer = pearl.compile(spec, emulate=True, seed=5)
@@ -203,7 +204,7 @@ class AlgorithmContract:
 
 
 def _filled(arrays: Buffers, system: pearl.System) -> Buffers:
-    """Random contents for what an update reads of a batch or of a rollout."""
+    """Random contents of the arrays that an update reads of a batch or of a rollout."""
     random = np.random.default_rng(0)
     for name, array in sorted(arrays.items()):
         if not name.startswith(("batch.", "rollout.")):
@@ -222,7 +223,7 @@ def _filled(arrays: Buffers, system: pearl.System) -> Buffers:
 
 
 def _acted(arrays: Buffers, inference: Kernel) -> None:
-    """Actions of a rollout as the policy draws them, with their densities."""
+    """Sample actions of a rollout from the policy, with their densities."""
     call = cpu.bind(inference, "torch", arrays)
     sample = arrays.get("act.sample", arrays["act.action"])
     for t, obs in enumerate(arrays["rollout.obs"]):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Call, Device, Kernel, Refused, UnsupportedError, backend, offers
 from pearl_devices.buffers import specs
 
@@ -19,7 +19,7 @@ class BackendContract:
     device: a device of the kind.
     kernels: at least one that the device can run.
     binds: whether kernels can be bound; else `bind` always raises UnsupportedError.
-    unknown: a kernel that is not offered; None where every kernel is.
+    unknown: a kernel that is not offered; None if every kernel is.
     """
 
     device: ClassVar[Device]
@@ -66,12 +66,12 @@ class BackendContract:
                 variants += dict(offers(kernel, self.device))
             for variant in variants:
                 with pytest.raises(UnsupportedError, match=kernel.kind) as refusal:
-                    self._bound(kernel, variant, filled([kernel]))
+                    self._bound(kernel, variant, fill_arrays([kernel]))
                 assert variant in str(refusal.value)
 
     def test_a_bound_kernel_runs_without_arguments_and_keeps_shapes_and_types(self) -> None:
         for kernel, variant in self._each():
-            buffers = filled([kernel])
+            buffers = fill_arrays([kernel])
             call = self._bound(kernel, variant, buffers)
             assert call() is None
             call()
@@ -81,7 +81,7 @@ class BackendContract:
 
     def test_a_bound_kernel_leaves_arrays_of_others_alone(self) -> None:
         for kernel, variant in self._each():
-            buffers = filled(self.kernels)
+            buffers = fill_arrays(self.kernels)
             before = copied(buffers)
             call = self._bound(kernel, variant, buffers)
             call()
@@ -91,7 +91,7 @@ class BackendContract:
 
     def test_equal_arrays_give_bit_equal_results(self) -> None:
         for kernel, variant in self._each():
-            first, second = filled([kernel], seed=3), filled([kernel], seed=3)
+            first, second = fill_arrays([kernel], seed=3), fill_arrays([kernel], seed=3)
             for buffers in (first, second):
                 call = self._bound(kernel, variant, buffers)
                 for _ in range(3):

@@ -19,8 +19,8 @@ class EstimatorContract:
 
     device: a device of the kind.
     kernels: at least one that the device can run.
-    rung: `Estimate.rung` of its estimates; "" where any will do.
-    grows: sizes of a kernel that mean more work when they are doubled.
+    rung: `Estimate.rung` of its estimates; "" if any is allowed.
+    grows: sizes of a kernel whose doubling means more work.
     """
 
     device: ClassVar[Device]
@@ -29,12 +29,12 @@ class EstimatorContract:
     grows: ClassVar[tuple[str, ...]] = ("envs", "batch", "steps", "params")
 
     def each(self) -> list[tuple[Kernel, str, int, Estimate]]:
-        """Every kernel in every way that it is offered, with its estimate."""
+        """Return every kernel in every offered way, with its estimate."""
         found = [
             (k, v, w, estimate(k, self.device, variant=v, width=w))
             for k in self.kernels
             for v, w in offers(k, self.device)
-            if v != "envpool"  # timed when it is asked for
+            if v != "envpool"  # timed only if requested
         ]
         assert found
         return found
@@ -56,7 +56,7 @@ class EstimatorContract:
 
     def test_rung_bound_and_source_are_named(self) -> None:
         for k, v, w, e in self.each():
-            rounded = v in OPT_IN_VARIANTS and not self.device.simulated  # by the datasheet only
+            rounded = v in OPT_IN_VARIANTS and not self.device.simulated  # datasheet only
             needed = "datasheet" if rounded else self.rung or e.rung
             assert e.rung == needed != "", (k.kind, v, w)
             assert e.bound_by in ("compute", "memory", "overhead", "given")
@@ -69,7 +69,7 @@ class EstimatorContract:
                 if name not in k.dims:
                     continue
                 if name == "envs" and k.dim("envs") == 1:
-                    continue  # products of one row have a routine of their own
+                    continue  # products of one row have a separate routine
                 dims = {**k.dims, name: 2 * k.dim(name)}
                 more = kernel(k.kind, dims, program=k.program, args=k.args)
                 slower = estimate(more, self.device, variant=v, width=w)
@@ -89,7 +89,7 @@ class EstimatorContract:
             found = estimate(k, hungry, variant=v, width=w)
             if power.BY_WORK in found.source:
                 assert found.energy_j <= 100.0 * e.occupancy_s * (1 + 1e-12)
-            elif power.SOURCE in found.source:  # else the kind's own
+            elif power.SOURCE in found.source:  # else the kind gives its own energy
                 share = w / self.device.width
                 assert found.energy_j == pytest.approx(100.0 * share * e.occupancy_s)
 

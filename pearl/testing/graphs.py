@@ -1,4 +1,4 @@
-"""Small graphs and costs for contracts and tests: by hand, and drawn at random from a seed."""
+"""Small graphs and costs for contracts and tests: fixed ones, and random ones from a seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
 KEYS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
-"""The limits on slack that random graphs use."""
+"""The limits on slack in random graphs."""
 
 
 def mode(
@@ -46,7 +46,7 @@ def devices(*names: str, lanes: int = 2, width: int = 4, **more: object) -> tupl
 
 
 def star(found: tuple[Device, ...], latency_s: float = 0.0, bytes_per_s: float = 1e12) -> Platform:
-    """Every device linked to the first, which is the host."""
+    """Return a platform with every device linked to the first, which is the host."""
     host = found[0].name
     links = tuple(Link(host, d.name, latency_s, bytes_per_s) for d in found[1:])
     return Platform("star", found, links)
@@ -57,7 +57,7 @@ def tasks(*names: str) -> tuple[Task, ...]:
 
 
 def loop(*names: str, tokens: int = 1, size: float = 0.0) -> TaskGraph:
-    """A ring of tasks with `tokens` on its last edge."""
+    """Return a ring of tasks with `tokens` on its last edge."""
     pairs = zip(names, [*names[1:], names[0]], strict=True)
     edges = tuple(
         Edge(a, b, tokens_seq=tokens if b == names[0] else 0, bytes=size) for a, b in pairs
@@ -68,9 +68,9 @@ def loop(*names: str, tokens: int = 1, size: float = 0.0) -> TaskGraph:
 def random_limited(
     seed: int, *, most_tasks: int = 8, most_devices: int = 4, rates: bool = True
 ) -> tuple[TaskGraph, CostTable, Limits]:
-    """A strongly connected graph of at least two tasks, its costs and limits, at most three modes a
-    task: cycles, rates, slack, replicas, states, memory, transfers, pair terms, fused modes, lanes
-    and widths. rates: some tasks fire twice an iteration."""
+    """Return a strongly connected graph of at least two tasks, with costs and limits: cycles,
+    rates, slack, replicas, states, memory, transfers, pair terms, fused modes, lanes and widths,
+    and at most three modes per task. rates: some tasks fire twice per iteration."""
     r = random.Random(seed)
     names = [f"t{i}" for i in range(r.randint(2, most_tasks))]
     q = {n: r.choice([1, 1, 1, 2]) if rates else 1 for n in names}
@@ -188,7 +188,7 @@ def _costs(r: random.Random, graph: TaskGraph, platform: Platform, limits: Limit
 def random_problem(
     seed: int, *, most_tasks: int = 5, most_devices: int = 3, rates: bool = True
 ) -> tuple[TaskGraph, CostTable]:
-    """Graph and costs of `random_limited`."""
+    """Return graph and costs of `random_limited`."""
     graph, costs, _ = random_limited(
         seed, most_tasks=most_tasks, most_devices=most_devices, rates=rates
     )

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Device, Kernel, backend, kernel, offers
 from pearl_devices.kernels import LEFT_OUT, KernelKind, kind_of
-from pearl_devices.kernels.interface import changes, kept, misfit
-from pearl_devices.kernels.record import chosen
+from pearl_devices.kernels.interface import changes, misfit, trained_arrays
+from pearl_devices.kernels.record import select_arrays
 from pearl_devices.primitives.envs.interface import Passing
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 
 HOST = Device("host", "cpu", width=2)
 
@@ -64,19 +64,19 @@ class KernelKindContract:
         assert set(kind.sent(self.kernel)) <= set(kind.written(arrays))
         assert bool(kind.sends) <= bool(kind.sent(self.kernel))
         for patterns in (kind.per_copy, kind.per_group):
-            assert bool(patterns) <= bool(chosen(arrays, patterns)), patterns
+            assert bool(patterns) <= bool(select_arrays(arrays, patterns)), patterns
 
     def test_its_variants_can_be_imported(self) -> None:
         assert self.kind.variants
         for variant in self.kind.variants.values():
-            assert callable(function(variant.program(self.kernel)))
+            assert callable(import_function(variant.program(self.kernel)))
             assert variant.cores >= 1
 
     def test_a_firing_changes_only_what_it_is_said_to_write(self) -> None:
         offered = offers(self.kernel, HOST)
         if not offered:
             pytest.skip("its variants need a program or a package")
-        arrays = filled([self.kernel])
+        arrays = fill_arrays([self.kernel])
         if self.kind.structure == "own":
             random = np.random.default_rng(0)
             for array in (a for a in arrays.values() if a.dtype.kind == "f"):
@@ -89,8 +89,8 @@ class KernelKindContract:
         assert changed <= set(self.kind.written(arrays))
 
     def test_in_evaluation_it_changes_each_row_by_itself_and_nothing_else(self) -> None:
-        """Of a kind between environments and network: row by row it does what it does to all rows
-        together, again and again the same, and it can write no other array."""
+        """A kind between environments and network must treat each row by itself, with the same
+        result each time, and cannot write any other array."""
         k, kind = self.kernel, self.kind
         written = changes(k)
         if not written:
@@ -103,10 +103,12 @@ class KernelKindContract:
         assert misfit(k) == ""
         random = np.random.default_rng(0)
         specs = kind.arrays(k)
-        states = {n: np.abs(random.normal(1, 0.3, s)).astype(d) for n, (s, d) in kept(k).items()}
+        states = {
+            n: np.abs(random.normal(1, 0.3, s)).astype(d) for n, (s, d) in trained_arrays(k).items()
+        }
         shape, dtype = specs[written[0]]
         rows = random.normal(0, 1, (6, *shape[1:])).astype(dtype)
-        passing = Passing(k, states)  # its arrays of `states` cannot be written
+        passing = Passing(k, states)  # its arrays of `states` are read-only
         whole = passing(written[0], rows)
         assert (whole.shape, whole.dtype) == (rows.shape, rows.dtype)
         assert np.array_equal(whole, passing(written[0], rows), equal_nan=True)

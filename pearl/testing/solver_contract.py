@@ -7,8 +7,8 @@ The contract of a method that METHODS of pearl/solvers/__init__.py names `mine`:
     class TestMine(SolverContract):
         method = "mine"
 
-Tests of an objective that the method is not registered for are skipped. A method may override a
-test with the reason why it is excused.
+Tests of an objective for which the method is not registered are skipped. A method may override a
+test and give the reason for its exemption.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOLERANCE = 1e-6
 
 
 def two_devices(lanes: int = 2, **more: Any) -> Platform:
-    """Devices `a`, the host, and `b`."""
+    """Return devices `a`, the host, and `b`."""
     return star(devices("a", "b", lanes=lanes, **more))
 
 
@@ -54,12 +54,12 @@ class SolverContract:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """The objectives that the method is registered for."""
+        """The objectives for which the method is registered."""
         return METHODS[self.method].objectives
 
     def solve(self, graph: TaskGraph, costs: CostTable, **options: object) -> Plan:
-        """A plan by the method, by default for its first objective. Skips the test where the method
-        is not registered for `objective`."""
+        """Return a plan by the method, by default for its first objective. Skip the test if the
+        method is not registered for `objective`."""
         objective = options.setdefault("objective", self.objectives[0])
         if objective in OBJECTIVES and objective not in self.objectives:
             pytest.skip(f"method {self.method} is not registered for {objective}")
@@ -254,8 +254,8 @@ class SolverContract:
     def test_no_plan_is_worse_than_a_known_one_under_the_draws(
         self, objective: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By seconds over the least of each draw that the plan knows. Nothing is enumerated, which
-        would close the gap of so small a problem by any method."""
+        """Compare seconds over the least known seconds of each sample. Nothing is enumerated,
+        because that would close the gap of so small a problem by any method."""
         if "throughput" not in self.objectives:
             pytest.skip(f"method {self.method} is not registered for throughput")
         monkeypatch.setattr(robust, "FEW", 0)

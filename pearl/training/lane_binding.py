@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pearl.algorithms import algorithm
-from pearl.algorithms.families.learners import learning as learning_tasks
+from pearl.algorithms.families.learners import learning_tasks as learning_tasks
 from pearl.algorithms.interface import pass_first
 from pearl.errors import SpecError
 from pearl.planning.plans import plain

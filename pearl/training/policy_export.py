@@ -15,7 +15,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.interface import changes, kept, states
+from pearl_devices.kernels.interface import changes, states, trained_arrays
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -77,7 +77,7 @@ def description(policy: Policy) -> dict[str, Any]:
         {
             "changes": name,
             "function": kind_of(each).in_evaluation,
-            "arrays": list(kept(each)),
+            "arrays": list(trained_arrays(each)),
             "sizes": {n: s for n, s in each.dims.items() if n != "envs"},
             "args": dict(each.args),
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed, si
-from pearl.graph.parallel_edges import numbered
+from pearl.graph.parallel_edges import key_edges
 from pearl.graph.period import howard
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import planner
@@ -372,8 +372,8 @@ def describe_moves(before: Plan, after: Plan) -> str:
 
     old, new = where(before), where(after)
     parts = [f"{t}: {old[t]} → {new[t]}" for t in old if t in new and old[t] != new[t]]
-    slack = {key: e.slack for key, e in numbered(before.edges).items()}
-    for key, e in numbered(after.edges).items():
+    slack = {key: e.slack for key, e in key_edges(before.edges).items()}
+    for key, e in key_edges(after.edges).items():
         was = slack.get(key, e.slack)
         if was != e.slack:
             parts.append(f"slack of {e.src} → {e.dst}: {was} → {e.slack}")

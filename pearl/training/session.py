@@ -27,7 +27,7 @@ from pearl.training.policy import FILES, Policy
 from pearl.training.steering import Which
 from pearl_devices import Buffers, buffers
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.data_parallel import spread
+from pearl_devices.kernels.data_parallel import copy_to_learners
 
 BEST = "best."
 """Beginning of the names of the arrays of the best policy."""
@@ -117,7 +117,7 @@ class Session:
         with reporting_user_errors(system, f"algorithm.name: {name}: its initialise"):
             algorithm(name).initialise(arrays, lasting, seed)
         start_normalisation(arrays, system)
-        spread(arrays)
+        copy_to_learners(arrays)
         for name, array in arrays.items():
             if "@" in name and not name.startswith("rng."):
                 array[...] = arrays[name.partition("@")[0]]

@@ -21,7 +21,7 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, limits_cost, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text, share
+from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text, share_text
 from pearl.advice.hardware import device_findings
 from pearl.advice.measuring import INNER, OUTER, condition_on
 from pearl.advice.measuring import how_sure as how_sure_of
@@ -147,10 +147,10 @@ def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
 
 
 def test_a_share_is_all_of_the_draws_only_where_it_is() -> None:
-    assert share(1.0, 200) == "100 % of 200 draws"
-    assert share(0.995, 200) == "199 of 200 draws"
-    assert share(0.71, 200) == "71 % of 200 draws"
-    assert share(1 / 300, 300) == "1 of 300 draws"
+    assert share_text(1.0, 200) == "100 % of 200 draws"
+    assert share_text(0.995, 200) == "199 of 200 draws"
+    assert share_text(0.71, 200) == "71 % of 200 draws"
+    assert share_text(1 / 300, 300) == "1 of 300 draws"
 
 
 def test_words_for_how_sure_it_is() -> None:

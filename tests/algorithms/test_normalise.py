@@ -12,7 +12,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers.utils import RunningMeanStd
 
 import pearl
-from pearl.testing.kernel_buffers import filled
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import cpu, kernel
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
@@ -30,15 +30,15 @@ def env_step(program: str, envs: int, **more: int) -> Any:
 def test_one_environment_is_normalised_as_by_gymnasiums_wrappers(program: str) -> None:
     """Both see the same episodes; the wrapped environment is reset where ours restarts itself."""
     k = env_step(program, 1, **BOTH)
-    buffers, random = filled([k]), np.random.default_rng(0)
+    buffers, random = fill_arrays([k]), np.random.default_rng(0)
     normalise.initialise(buffers, clip=0.0, epsilon=1e-8, discount=0.99)
     call = cpu.bind(k, "gymnasium", buffers)
     inner = gymnasium.make(program)
     wrapped = NormalizeReward(NormalizeObservation(inner), gamma=0.99)
-    from pearl_devices.primitives.envs.gym_make import seeds
+    from pearl_devices.primitives.envs.gym_make import draw_seeds
 
     buffers["rng.env_step"][1] = 0
-    obs, _ = wrapped.reset(seed=seeds(buffers, 1)[0])
+    obs, _ = wrapped.reset(seed=draw_seeds(buffers, 1)[0])
     ends = 0
     for _ in range(1500):
         np.testing.assert_allclose(buffers["env.obs"][0], obs, rtol=1e-4, atol=1e-5)
@@ -62,7 +62,7 @@ def test_one_environment_is_normalised_as_by_gymnasiums_wrappers(program: str) -
 def test_a_batch_joins_the_statistics_as_one(variant: str) -> None:
     """Against gymnasium's RunningMeanStd, fed with the raw observations of an equal run."""
     plain, scaled = env_step("CartPole-v1", 3), env_step("CartPole-v1", 3, **BOTH)
-    raw, mine, random = filled([plain]), filled([scaled]), np.random.default_rng(0)
+    raw, mine, random = fill_arrays([plain]), fill_arrays([scaled]), np.random.default_rng(0)
     normalise.initialise(mine, clip=2.0, epsilon=1e-8, discount=0.9)
     step, call = cpu.bind(plain, variant, raw), cpu.bind(scaled, variant, mine)
     statistics: Any = RunningMeanStd
@@ -149,7 +149,7 @@ ACTORS = {"ddpg": (3, 8, 2), "sac": (3, 8, 4)}
 @pytest.mark.parametrize("name", ACTORS)
 def test_actions_fill_asymmetric_bounds_and_stay_inside(name: str, variant: str) -> None:
     k = kernel(f"inference.{name}", envs=512, obs=3, act=2, actor=ACTORS[name])
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     low, high = np.array([-1.0, 3.0], np.float32), np.array([0.5, 11.0], np.float32)
     buffers["act.low"][:], buffers["act.high"][:] = low, high
     buffers["env.obs"][:] = np.random.default_rng(0).normal(0, 4, (512, 3))

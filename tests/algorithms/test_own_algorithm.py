@@ -11,7 +11,7 @@ import pytest
 import pearl
 from examples import own_algorithm
 from pearl.errors import SpecError
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Device, UnsupportedError, cpu, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernels.counting import (
@@ -138,7 +138,7 @@ def test_its_arrays_follow_from_its_networks() -> None:
 
 def test_a_network_that_moves_now_and_then_counts_its_own_steps_of_adam() -> None:
     k = own_update(steps=7)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     for name in ("learner.level.m", "learner.level.v", "learner.level"):
         buffers[name][:] = 0.0
     cpu.bind(k, "torch", buffers)()
@@ -150,7 +150,7 @@ def test_a_network_that_moves_now_and_then_counts_its_own_steps_of_adam() -> Non
 
 def test_its_noise_depends_on_the_gradient_step_and_not_on_the_grouping() -> None:
     k = own_update(6)
-    block = filled([k])
+    block = fill_arrays([k])
     single = copied(block)
     cpu.bind(k, "torch", block)()
     for s in range(6):
@@ -167,7 +167,7 @@ def acting(program: str) -> Any:
 
 def test_a_program_may_choose_the_actions() -> None:
     k = acting("tests.own_losses:softmax")
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["env.obs"][:] = np.random.default_rng(0).normal(size=buffers["env.obs"].shape)
     greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
     for temperature, least, most in ((1e-3, 0.95, 1.0), (1e3, 0.1, 0.5)):
@@ -183,7 +183,7 @@ def test_a_program_may_choose_the_actions() -> None:
 
 def test_the_start_is_random_whatever_the_program() -> None:
     k = acting("tests.own_losses:softmax")
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["explore"][:] = 1e-3, 1e-3, 1.0, 16 * 200
     call = cpu.bind(k, "torch", buffers)
     counts = np.zeros(4)
@@ -195,7 +195,7 @@ def test_the_start_is_random_whatever_the_program() -> None:
 
 def test_after_the_start_actions_of_the_wrong_shape_are_an_error_naming_the_program() -> None:
     k = acting("tests.own_losses:wrong_shape")
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["explore"][:] = 0.0, 0.0, 1.0, 16 * 5
     call = cpu.bind(k, "torch", buffers)
     for _ in range(5):
@@ -206,7 +206,7 @@ def test_after_the_start_actions_of_the_wrong_shape_are_an_error_naming_the_prog
 
 def test_continuous_actions_without_a_program_are_squashed_with_noise() -> None:
     k = kernel("inference.mine", envs=64, obs=3, act=2, policy=(3, 8, 2))
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["act.low"][:], buffers["act.high"][:] = (-1.0, 0.0), (1.0, 4.0)
     buffers["env.obs"][:] = np.random.default_rng(0).normal(size=buffers["env.obs"].shape)
     buffers["explore"][:] = 0.0

@@ -225,8 +225,8 @@ def write(folder: Path, changes: str) -> None:
 
 FAULTS = {
     "{'arrays': 3}": r"faulty:KIND: arrays fails: TypeError",
-    "{'arrays': lambda k: {}}": r"faulty:KIND: arrays gives {}; needed is a dict",
-    "{'arrays': lambda k: {'a': 4}}": r"arrays gives 4 for a; needed is a tuple of whole numbers",
+    "{'arrays': lambda k: {}}": r"faulty:KIND: arrays gives {}; it must be a dict",
+    "{'arrays': lambda k: {'a': 4}}": r"arrays gives 4 for a; it must be a tuple of whole numbers",
     "{'arrays': lambda k: {'a': ((2,), 'text')}}": r"arrays gives \(\(2,\), 'text'\) for a",
     "{'arrays': lambda k: {'a': ((k.dim('rows'),), 'int64')}}": r"has no size 'rows'",
     "{'writes': ()}": r"writes is empty; it must name the arrays",
@@ -239,7 +239,7 @@ FAULTS = {
     "{'variants': {'python': 'os:abort'}}": r"os is a module of Python's standard library",
     "{'structure': 'insert'}": r"structure is 'insert'; leave it out",
     "{'count': lambda k: 3}": r"count fails: TypeError",
-    "{'count': lambda k: (1, 2, 3, -1)}": r"count gives \(1, 2, 3, -1\); needed are flops",
+    "{'count': lambda k: (1, 2, 3, -1)}": r"count gives \(1, 2, 3, -1\); it must give flops",
     "{'lanes': 3}": r"its module cannot be imported: .*unexpected keyword argument 'lanes'",
 }
 
@@ -278,7 +278,7 @@ def test_a_function_that_cannot_be_bound_or_fails_names_itself(
         (
             "{'variants': {'native': 'faulty:fine'}}",
             KernelKindError,
-            "returns None; needed is a fu",
+            "returns None; it must be a fu",
         ),
         (
             "{'variants': {'python': 'faulty:raises'}}",

@@ -176,4 +176,6 @@ def test_a_module_of_no_package_is_refused_with_the_way_out(
     monkeypatch.syspath_prepend(str(tmp_path))  # type: ignore[no-untyped-call]
     (tmp_path / "lone.py").write_text("raise RuntimeError")
     line = said(**{"algorithm.name": "lone"})
-    assert "lone is a module of no package: move it into a folder, and name it with a dot" in line
+    assert (
+        "lone is a module outside a package: move it into a folder, and name it with a dot" in line
+    )

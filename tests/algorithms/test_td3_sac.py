@@ -13,7 +13,7 @@ import torch
 import pearl
 from pearl.runtime.protocol import single_lane
 from pearl.testing import BackendContract
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
@@ -69,7 +69,7 @@ class TestCpuWithSac(BackendContract):
 
 def started(k: Kernel, seed: int = 3) -> Buffers:
     """Arrays whose networks are as a run draws them and whose optimiser has not moved yet."""
-    buffers = filled([k], seed)
+    buffers = fill_arrays([k], seed)
     for place, (name, layers) in enumerate(k.networks.items()):
         if layers[0]:
             buffers[f"learner.{name}"][:] = nets.init_params(layers, seed + place)
@@ -156,7 +156,7 @@ def test_the_temperature_rises_where_entropy_is_below_its_target() -> None:
 
 
 def test_sac_has_no_target_of_actor_and_temperature() -> None:
-    names = set(filled([update("sac")]))
+    names = set(fill_arrays([update("sac")]))
     assert {"learner.critic1.target", "learner.critic2.target"} <= names
     assert not {"learner.actor.target", "learner.alpha.target"} & names
 
@@ -166,7 +166,7 @@ def test_sac_has_no_target_of_actor_and_temperature() -> None:
 
 def test_sac_draws_from_its_policy_in_both_variants_alike_and_is_random_at_the_start() -> None:
     k = acting(envs=64)
-    native = filled([k])
+    native = fill_arrays([k])
     native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
     native["explore"][:] = 0.0, 0.0, 0.0, 128.0  # two firings of random action
     native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
@@ -195,7 +195,7 @@ def test_sac_draws_from_its_policy_in_both_variants_alike_and_is_random_at_the_s
 
 
 def test_pairs_of_normal_numbers_are_normal_and_depend_on_their_index_alone() -> None:
-    base = np.uint64(rng.stream(np.uint64(7), np.uint64(3)))
+    base = np.uint64(rng.stream_base(np.uint64(7), np.uint64(3)))
     whole, tail = np.zeros(100_001, np.float32), np.zeros(5, np.float32)
     rng.normals(base, 0, whole)
     rng.normals(base, 100, tail)

@@ -14,7 +14,7 @@ from benchmarks.peers_workloads import WORKLOADS, Clock
 from benchmarks.returns import RETURNS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
 from benchmarks.returns_table import interval, iqm, tables
-from pearl_devices.user_imports import environment
+from pearl_devices.user_imports import make_environment
 
 CASE = CASES[0]
 
@@ -80,7 +80,7 @@ def test_known_optima_are_those_of_backward_induction():
     for case in CASES:
         if case.optimum is None:
             continue
-        env = environment(case.algorithm["env"], case.algorithm.get("env_args", {}))
+        env = make_environment(case.algorithm["env"], case.algorithm.get("env_args", {}))
         table = env.unwrapped.P  # type: ignore[attr-defined]
         values = np.zeros(len(table))
         for _ in range(env.spec.max_episode_steps):  # type: ignore[union-attr, arg-type]

@@ -154,7 +154,7 @@ def test_a_video_plays_actions_of_the_space(monkeypatch, tmp_path):
             taken.append(self.action_space.contains(action))
             return super().step(action)
 
-    monkeypatch.setattr(user_imports, "environment", lambda *_: Noted())
+    monkeypatch.setattr(user_imports, "make_environment", lambda *_: Noted())
     monkeypatch.setattr(gymnasium.wrappers, "RecordVideo", lambda env, *_, **__: env)
     spec = {"algorithm": {"name": "dqn", "env": "tests.training.own_spaces:Spaced"}}
     system = pearl.load({**spec, "platform": "cpu_gpu"})

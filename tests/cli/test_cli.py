@@ -229,7 +229,7 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     known = load_calibration()
     timings = tuple(links.TimedMessage(n, 4e-4 + n / 1e8, 5e-4 + n / 1e8, 1.5) for n in (1, 4096))
     node = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
-    link = links.modelled(node, replace(node, name="b", address="10.0.0.2"), "tcp", timings)
+    link = links.measure_link(node, replace(node, name="b", address="10.0.0.2"), "tcp", timings)
     asked: list[tuple[float, float | None]] = []
 
     def calibrate(seconds: float, limit_s: float | None) -> dict[str, Any]:

@@ -56,9 +56,9 @@ def calibrated(with_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_is_timed_after_the_host_and_kept_with_its_driver(
     calibrated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = timing.timed
+    whole = timing.time_gpu
     monkeypatch.setattr(nvidia, "driver", lambda number: HostDriver())
-    monkeypatch.setattr(timing, "timed", lambda d, device, s: whole(d, device, 0.2, 128))
+    monkeypatch.setattr(timing, "time_gpu", lambda d, device, s: whole(d, device, 0.2, 128))
     monkeypatch.setattr(timing, "driver_version", lambda: "580.1")
     ran = CliRunner().invoke(app, ["calibrate", "--json", "-"])
     assert ran.exit_code == 0, ran.output

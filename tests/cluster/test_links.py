@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pearl.cluster import links, timing
 from pearl.cluster.connection import Node
-from pearl.cluster.links import MeasuredLink, TimedMessage, fitted
+from pearl.cluster.links import MeasuredLink, TimedMessage, fit_link
 from pearl.errors import SpecError
 
 HOME = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
@@ -40,7 +40,7 @@ def measured(**changed: object) -> MeasuredLink:
 def test_a_link_of_the_model_is_found(
     latency_s: float, per_message_s: float, bytes_per_s: float
 ) -> None:
-    found = fitted(timings(latency_s, per_message_s, bytes_per_s))
+    found = fit_link(timings(latency_s, per_message_s, bytes_per_s))
     for each in timings(*found):
         expected = timings(latency_s, per_message_s, bytes_per_s)[
             links.SIZES.index(each.size_bytes)
@@ -55,7 +55,7 @@ def test_one_size_that_takes_another_way_moves_the_others_by_nothing(i: int, fac
     odd = TimedMessage(
         given[i].size_bytes, factor * given[i].one_way_s, factor * given[i].pipelined_s, 1.0
     )
-    found = fitted([*given[:i], odd, *given[i + 1 :]])
+    found = fit_link([*given[:i], odd, *given[i + 1 :]])
     assert found == pytest.approx((4e-4, 5e-4, 1e8), rel=1e-3)
 
 
@@ -68,7 +68,7 @@ def test_a_measured_link_is_kept_and_is_that_of_the_same_nodes(
     assert all(text.startswith("assumed") for text in assumed.sources.values())
     links._keep([measured(), measured(other="c")])
     links._keep([measured(latency_s=1e-3)])
-    assert sorted(k.other for k in links.stored()) == ["b", "c"]
+    assert sorted(k.other for k in links.load_links()) == ["b", "c"]
     found = links.link(HOME, OTHER, "tcp")
     known = links.HANDLED_S + 1e-3
     assert (found.latency_s, found.per_message_s, found.bytes_per_s) == (known, 5e-4, 1e8)
@@ -101,7 +101,7 @@ def test_a_damaged_file_of_links_is_refused_with_the_remedy_and_measured_anew(
     with pytest.raises(SpecError, match=r"links\.json: .*pearl calibrate --on ray"):
         links.link(HOME, OTHER, "tcp")
     links._keep([measured()])
-    assert len(links.stored()) == 1
+    assert len(links.load_links()) == 1
 
 
 def test_the_band_of_a_measured_link_is_that_of_its_messages_beside_their_lower_quartile() -> None:

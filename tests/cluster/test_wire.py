@@ -104,7 +104,7 @@ def test_a_batch_that_comes_too_slowly_is_left(wires, monkeypatch):
 
     far._socket.sendall(b"\0")
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    with pytest.raises(RuntimeError, match="is not there in time"):
+    with pytest.raises(RuntimeError, match="did not arrive completely in time"):
         near.receive(HANG_S)
 
 
@@ -117,7 +117,7 @@ def test_an_end_that_makes_no_room_is_noticed(monkeypatch):
 def test_a_batch_that_is_too_large_is_not_sent(wires, monkeypatch):
     near, far = wires
     monkeypatch.setattr(module, "MOST_BYTES", 100)
-    with pytest.raises(RuntimeError, match="a batch of 101 bytes; a wire takes 100 at most"):
+    with pytest.raises(RuntimeError, match="a batch of 101 bytes; at most 100 are allowed"):
         near.send([message(93)])
     near.send([message(92)])
     assert far.receive(5.0)[0].size == 92

@@ -25,7 +25,7 @@ from pearl_devices import Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import cuda_emulator
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.gpu.nvrtc import ARCHITECTURES, compiled
+from pearl_devices.gpu.nvrtc import ARCHITECTURES, compile_program
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels import kind_of
 
@@ -56,7 +56,7 @@ class NotingTwin(HostDriver):
     launches: bool = True
     prepared: list[Prepared] = field(default_factory=list)
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -70,7 +70,7 @@ class NotingTwin(HostDriver):
         )
         if not self.launches:
             return lambda: None
-        return super().bound(program, kernel, grid, block, arguments, shared_bytes)
+        return super().prepare_launch(program, kernel, grid, block, arguments, shared_bytes)
 
 
 def arrays(kernel: Kernel, given: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -177,7 +177,7 @@ def assert_compiles(
     stack_bytes: that a thread may take, where there is a reason for it. registers: at most.
     """
     for architecture in architectures:
-        resources = compiled(program, architecture).resources
+        resources = compile_program(program, architecture).resources
         assert set(resources) == set(program.kernels) != set()
         for kernel, used in resources.items():
             who = f"{kernel}, {architecture}: {used}"
@@ -241,7 +241,7 @@ def sanitized(
 
     told_launches = [
         {
-            "library": str(cuda_emulator.built(launch.program, sanitize=True)),
+            "library": str(cuda_emulator.build_library(launch.program, sanitize=True)),
             "kernel": launch.kernel,
             "grid": (*launch.grid, 1, 1)[:3],
             "block": (*launch.block, 1, 1)[:3],

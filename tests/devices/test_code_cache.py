@@ -363,12 +363,12 @@ def test_folders_used_longest_ago_are_removed_but_none_in_use(tmp_path: Path) ->
         os.utime(old / IN_USE, (1e9 - age, 1e9 - age))
     with open(tmp_path / f"{KEPT + 1} back" / IN_USE) as held:
         fcntl.flock(held, fcntl.LOCK_SH)
-        code_cache._held(tmp_path, "new")
+        code_cache._hold_folder(tmp_path, "new")
     stay = {f"{age} back" for age in (*range(KEPT - 1), KEPT + 1)}
     assert {f.name for f in tmp_path.iterdir()} == {"new", *stay}
 
 
 def test_a_folder_in_use_is_locked_as_long_as_the_process_lives(tmp_path: Path) -> None:
-    file = code_cache._held(tmp_path, "new") / IN_USE
+    file = code_cache._hold_folder(tmp_path, "new") / IN_USE
     with open(file) as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

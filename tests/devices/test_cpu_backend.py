@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pearl.testing import BackendContract
-from pearl.testing.kernel_buffers import equal, filled
+from pearl.testing.kernel_buffers import equal, fill_arrays
 from pearl_devices import (
     Device,
     Kernel,
@@ -118,7 +118,7 @@ def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(
 
 def test_a_missing_or_misshapen_array_is_named() -> None:
     k = dqn_kernels()[7]
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     del buffers["policy.q"]
     with pytest.raises(KeyError, match=r"policy\.q"):
         cpu.bind(k, "native", buffers)
@@ -131,20 +131,20 @@ def test_a_loss_that_cannot_be_found_is_unsupported() -> None:
     for program in ("tests.no_such_module:dqn", "tests.kernel_losses:no_such_loss", "nonsense"):
         k = dqn_kernels(program=program)[4]
         with pytest.raises(UnsupportedError, match="module:callable"):
-            cpu.bind(k, "torch", filled([k]))
+            cpu.bind(k, "torch", fill_arrays([k]))
 
 
 @pytest.mark.parametrize("name", ["wrong_network", "wrong_shape"])
 def test_a_loss_that_breaks_the_protocol_is_an_error_naming_it(name: str) -> None:
     k = dqn_kernels(program=f"tests.kernel_losses:{name}")[4]
-    call = cpu.bind(k, "torch", filled([k]))
+    call = cpu.bind(k, "torch", fill_arrays([k]))
     with pytest.raises(ValueError, match=f"kernel_losses:{name}"):
         call()
 
 
 def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
     k = dqn_kernels()[1]
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["explore"][:] = 0.0
     buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
     cpu.bind(k, "native", buffers)()
@@ -153,7 +153,7 @@ def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
     assert np.array_equal(greedy, buffers["act.action"])
 
     k = kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["explore"][:] = 0.0
     buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
     greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
@@ -163,7 +163,7 @@ def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
         assert np.array_equal(greedy, buffers["act.action"])
 
     k = ddpg_kernels()[1]
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["explore"][:] = 0.0
     buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 3))
     cpu.bind(k, "native", buffers)()
@@ -181,7 +181,7 @@ def test_the_whole_loop_gives_the_same_bits_twice(algorithm: str) -> None:
     skip = {"replay_sample", "replay_update", f"update.{algorithm}"}
     runs = []
     for _ in range(2):
-        buffers = filled(kernels, seed=5)
+        buffers = fill_arrays(kernels, seed=5)
         calls = [cpu.bind(k, "native", buffers) for k in kernels if k.kind not in skip]
         order = [calls[1], calls[0], *calls[2:]]
         for _ in range(200):
@@ -246,7 +246,7 @@ def test_torch_has_one_thread_while_its_kernels_are_bound_and_then_those_it_had(
         update = dqn_kernels()[4]
         with torch_threads.restoring_threads():
             for _ in range(2):
-                cpu.bind(update, "torch", filled([update]))
+                cpu.bind(update, "torch", fill_arrays([update]))
                 assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
@@ -286,5 +286,5 @@ def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> 
         1,
     ]
     inference = next(k for k in kernels if k.kind == "inference.dqn")
-    with pytest.raises(UnsupportedError, match="gradient steps alone have threads of torch"):
-        cpu.bind(inference, "torch-2", filled([inference]))
+    with pytest.raises(UnsupportedError, match="only gradient steps use threads of torch"):
+        cpu.bind(inference, "torch-2", fill_arrays([inference]))

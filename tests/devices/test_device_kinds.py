@@ -128,16 +128,16 @@ FAULTS = {
     "no Python": ("def offers(:", "it cannot be imported: SyntaxError: "),
     "raises": ("1 / 0", "it cannot be imported: ZeroDivisionError: "),
     "exits": ("raise SystemExit(3)", "it cannot be imported: SystemExit: "),
-    "no offers": (GOOD.replace("def offers", "def offer"), "it has no offers; needed is def off"),
-    "no bind": (GOOD.replace("def bind", "def bound"), "it has no bind; needed is def bind("),
-    "no unit": (GOOD.replace("WIDTH_UNIT", "UNIT"), "it has no WIDTH_UNIT; needed is one word"),
-    "no word": (GOOD.replace('"banks"', "3"), "WIDTH_UNIT is 3; needed is one word"),
-    "unsaid": (GOOD.replace("SIMULATED", "MADE_UP"), "it has no SIMULATED; needed is True where"),
+    "no offers": (GOOD.replace("def offers", "def offer"), "it has no offers; it needs def off"),
+    "no bind": (GOOD.replace("def bind", "def bound"), "it has no bind; it needs def bind("),
+    "no unit": (GOOD.replace("WIDTH_UNIT", "UNIT"), "it has no WIDTH_UNIT; it needs one word"),
+    "no word": (GOOD.replace('"banks"', "3"), "WIDTH_UNIT is 3; it must be one word"),
+    "unsaid": (GOOD.replace("SIMULATED", "MADE_UP"), "it has no SIMULATED; it needs True if no"),
     "no estimate": (
         GOOD.replace("ESTIMATE", "estimate"),
-        "it has no ESTIMATE; needed is a function (kernel, device, variant, width)",
+        "it has no ESTIMATE; it needs a function (kernel, device, variant, width)",
     ),
-    "no function": (f"{GOOD}\nESTIMATE = 3", "ESTIMATE is 3; needed is a function"),
+    "no function": (f"{GOOD}\nESTIMATE = 3", "ESTIMATE is 3; it must be a function"),
     "no module": (f"{GOOD}\nESTIMATE = 'no_such:f'", "ESTIMATE is 'no_such:f': No module named"),
     "not in it": (
         f"{GOOD}\nESTIMATE = 'pearl_estimators.roofline:no_such'",
@@ -167,9 +167,9 @@ def test_a_half_registered_kind_is_a_sentence_that_names_file_and_lack(
 
 
 NONSENSE = {
-    "return None": "kernel replay_insert on 'near' (simulated): it returns None; needed is",
-    "return 1.0": "it returns 1.0; needed is a mapping with latency_s, in seconds",
-    "return {}": "it returns {}; needed is a mapping with latency_s, in seconds",
+    "return None": "kernel replay_insert on 'near' (simulated): it returns None; it must",
+    "return 1.0": "it returns 1.0; it must be a mapping with latency_s, in seconds",
+    "return {}": "it returns {}; it must be a mapping with latency_s, in seconds",
     "return {'latency_s': float('nan')}": "ValueError: estimate: latency_s is nan; it must be",
     "return {'latency_s': -1.0}": "latency_s is -1.0; it must be",
     "return {'latency_s': 0.0}": "latency_s is 0; it must be above 0",

@@ -12,7 +12,7 @@ import pytest
 from pearl.runtime.environments import external_envs
 from pearl_devices import Buffers, UnsupportedError, backend, kernel
 from pearl_devices.buffers import allocate
-from pearl_devices.primitives.envs.gym_envs import stepping
+from pearl_devices.primitives.envs.gym_envs import env_step_of
 from pearl_devices.primitives.envs.gym_steps import EnvStep
 from tests.processes import until
 
@@ -25,7 +25,7 @@ def bound(name: str, variant: str, envs: int = 4, **args: Any) -> tuple[EnvStep,
     )
     buffers = allocate([k])
     buffers["rng.env_step"][0] = 7
-    found = stepping(backend("cpu").bind(k, variant, buffers))
+    found = env_step_of(backend("cpu").bind(k, variant, buffers))
     assert found is not None
     return found, buffers
 

@@ -11,7 +11,7 @@ from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import ROWS, acting, evaluation, vector_steps
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.episodes import FIRST_STATES
-from pearl_devices.primitives.envs.evaluations import seeds
+from pearl_devices.primitives.envs.evaluations import episode_seeds
 from pearl_estimators import estimate
 
 EPISODES = ROWS + 5
@@ -69,7 +69,7 @@ def test_lock_step_plays_the_episodes_one_after_the_other():
         kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 16, 2), tanh=1), arrays["policy.q"]
     )
     env = gymnasium.make("CartPole-v1")
-    for seed, found in zip(seeds(3, EPISODES), arrays["evaluation.returns"], strict=True):
+    for seed, found in zip(episode_seeds(3, EPISODES), arrays["evaluation.returns"], strict=True):
         obs, _ = env.reset(seed=seed)
         total, over = 0.0, False
         while not over and total < 60:

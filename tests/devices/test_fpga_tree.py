@@ -16,7 +16,7 @@ from pearl_devices.fpga.simulation import built, missing
 from pearl_devices.fpga.tree_bench import Tree, tree_parameters
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.fpga import tree as twin
-from pearl_devices.primitives.math.rng import stream, uniform
+from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_estimators.fpga import draw_cycles, set_cycles
 
 rtl = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -127,7 +127,7 @@ def leaves_of(arrays: dict[str, Any]) -> Any:
 
 def prefixes_of(arrays: dict[str, Any], firing: int, total: int) -> list[int]:
     """The prefixes that a firing draws by, in whole numbers of any length."""
-    base = np.uint64(stream(arrays["rng.replay_sample"][0], np.uint64(firing)))
+    base = np.uint64(stream_base(arrays["rng.replay_sample"][0], np.uint64(firing)))
     shares = ((b + uniform(base, b)) / BATCH for b in range(BATCH))
     return [int(share * 2**32) * total >> 32 for share in shares]
 

@@ -55,7 +55,9 @@ def choice_of(name: str, envs: int, hidden: tuple[int, ...]) -> Limits:
 
 
 def judging(envs: int, horizon: int, hidden: tuple[int, ...]) -> Limits:
-    return Limits(rollouts.judging(store.judging(envs, horizon, hidden))[0], registers=64)
+    return Limits(
+        rollouts.advantages_program(store.judging(envs, horizon, hidden))[0], registers=64
+    )
 
 
 def environment(name: str, **more: int) -> Limits:
@@ -77,7 +79,7 @@ def small() -> Iterator[tuple[str, Callable[[], Limits]]]:
     for size in (0, 2):
         yield (
             f"copies of {size}",
-            lambda size=size: Limits(rollouts.copies(store.inserting(size))),  # type: ignore[misc]
+            lambda size=size: Limits(rollouts.copy_program(store.inserting(size))),  # type: ignore[misc]
         )
     yield "few rows judged", lambda: judging(8, 128, (64, 64))
     yield "many rows judged", lambda: judging(1024, 16, (256, 256))

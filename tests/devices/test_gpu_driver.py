@@ -76,7 +76,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
             torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=55)
         )
         made = lambda program, where: MachineCode(where.encode(), {}, "")  # noqa: E731
-        monkeypatch.setattr(nvidia, "compiled", made)
+        monkeypatch.setattr(nvidia, "compile_program", made)
         return twin
 
     return here
@@ -85,7 +85,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_launch_goes_to_torchs_stream_with_pointers_and_numbers_of_eight_bytes(gpu: Any) -> None:
     cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 1))
     array = torch.zeros(3)
-    launch = driver.bound(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
+    launch = driver.prepare_launch(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
     assert cupy.calls == [
         ("enter", 1),
         ("load", b"sm_90a"),
@@ -104,7 +104,9 @@ def test_a_launch_keeps_its_arrays(gpu: Any) -> None:
     gpu(12080)
     scratch = torch.zeros(3)
     seen = ref(scratch)
-    launch = nvidia.Gpu(torch.device("cuda", 0)).bound(TOY, "axpy", (1,), (32,), (scratch,))
+    launch = nvidia.Gpu(torch.device("cuda", 0)).prepare_launch(
+        TOY, "axpy", (1,), (32,), (scratch,)
+    )
     del scratch
     assert seen() is not None
     del launch
@@ -129,7 +131,7 @@ def test_memory_of_the_host_is_mapped_once_and_until_it_is_freed(
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self.data_ptr() in pages)
     driver, owner = nvidia.Gpu(torch.device("cuda", 0)), np.zeros(20)
     for _ in range(2):
-        tensor = driver.mapped(owner[:10])
+        tensor = driver.map_array(owner[:10])
         assert tensor.data_ptr() == owner.ctypes.data
         assert pages == [owner.ctypes.data]
     tensor[3] = 7
@@ -140,16 +142,16 @@ def test_memory_of_the_host_is_mapped_once_and_until_it_is_freed(
     assert pages == []
     status[0] = 2
     with pytest.raises(DeviceFailed, match=r"80 bytes .* cannot be mapped \(CUDA error 2\)"):
-        driver.mapped(np.zeros(10))
+        driver.map_array(np.zeros(10))
 
 
 def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu: Any) -> None:
     cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 0))
     for name in ("axpy", "total"):
-        driver.bound(TOY, name, (1,), (32,), (), 1024)
+        driver.prepare_launch(TOY, name, (1,), (32,), (), 1024)
     assert [c[0] for c in cupy.calls].count("load") == 1
     assert "attribute" not in [c[0] for c in cupy.calls]
-    driver.bound(TOY, "total", (1,), (32,), (), 47 * 1024)  # with a source's own more than 48
+    driver.prepare_launch(TOY, "total", (1,), (32,), (), 47 * 1024)  # with the source's own > 48
     assert ("attribute", 77, 8, 47 * 1024) in cupy.calls
 
 
@@ -165,13 +167,13 @@ def test_a_cupy_that_is_missing_or_of_another_cuda_is_a_sentence(
 ) -> None:
     gpu(cuda)
     with pytest.raises(UnsupportedError, match=why):
-        nvidia.Gpu(torch.device("cuda", 0)).bound(TOY, "axpy", (1,), (32,), ())
+        nvidia.Gpu(torch.device("cuda", 0)).prepare_launch(TOY, "axpy", (1,), (32,), ())
 
 
 def test_variants_in_cuda_are_nvidias_alone(gpu: Any) -> None:
     gpu(12080)
     with pytest.raises(UnsupportedError, match=r"xpu:0: .*NVIDIA's GPUs alone; use eager"):
-        nvidia.Gpu(torch.device("xpu", 0)).bound(TOY, "axpy", (1,), (32,), ())
+        nvidia.Gpu(torch.device("xpu", 0)).prepare_launch(TOY, "axpy", (1,), (32,), ())
 
 
 def test_no_gpu_is_a_sentence_that_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pearl_devices import Kernel, UnsupportedError, backend, kernel
 from pearl_devices.gpu import environments
 from pearl_devices.gpu.driver import HostDriver
-from pearl_devices.gpu.nvrtc import compiled
+from pearl_devices.gpu.nvrtc import compile_program
 from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
@@ -151,7 +151,7 @@ def test_no_product_and_sum_are_fused() -> None:
     """A fused one is rounded otherwise than the CPU's."""
     exact = environments.program(env_kernel("Pendulum-v1", 8))
     fused = replace(exact, exact=False)
-    assert compiled(exact, "sm_80").code != compiled(fused, "sm_80").code
+    assert compile_program(exact, "sm_80").code != compile_program(fused, "sm_80").code
 
 
 def test_nothing_lies_beyond_the_arrays(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pearl.testing.kernel_buffers import filled
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Kernel, backend, kernel
 from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostDriver
@@ -55,7 +55,7 @@ class Beside:
         driver: HostDriver | None = None,
         variant: str = "cuda",
     ) -> None:
-        given = filled(kernels)
+        given = fill_arrays(kernels)
         self.native, self.device = copied(given), dict[str, Any](tensors(given))
         named = {k: variant if variant in kind_of(k).cuda else "cuda" for k in kernels}
         self.host = {n for k, v in named.items() for n in kind_of(k).on_host(k, v)}
@@ -286,7 +286,7 @@ def test_a_capacity_that_would_split_a_step_is_an_error_on_a_gpu_too(kind: str) 
     with pytest.raises(
         ValueError, match=f"kernel {kind}: capacity 10 must be a multiple of envs 4"
     ):
-        bind_cuda(k, tensors(filled([k])), HostDriver())
+        bind_cuda(k, tensors(fill_arrays([k])), HostDriver())
 
 
 # Frames
@@ -326,13 +326,13 @@ def test_many_environments_of_frames_find_their_slots_in_order() -> None:
 
 def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None:
     insert = frame_kernels(60, ends=4)[0]
-    native, device = filled([insert]), tensors(filled([insert]))
+    native, device = fill_arrays([insert]), tensors(fill_arrays([insert]))
     calls = (backend("cpu").bind(insert, "native", native), bind_cuda(insert, device, HostDriver()))
     native["step.truncated"][:], device["step.truncated"][:] = 1, 1
     for call in calls:
         for _ in range(3):  # the first rows of both groups, and one more step whose rows were cut
             call()
-        with pytest.raises(ValueError, match="more episodes were cut than it keeps last frames of"):
+        with pytest.raises(ValueError, match="more episodes were cut than it has last frames for"):
             call()
 
 

@@ -92,7 +92,7 @@ def test_advantages_are_those_of_the_cpu(k: Kernel, order: int) -> None:
 def test_many_rows_are_judged_in_large_tiles() -> None:
     k = judging(70, 32)
     given = filled(k)
-    assert rollouts.judging(k)[1].tile == 32
+    assert rollouts.advantages_program(k)[1].tile == 32
     found, wanted = fire_cuda(k, given, driver=HostDriver(7)), fire_native(k, given)
     for name in JUDGED:
         assert_near(found[name], wanted[name], name=name)

@@ -18,7 +18,7 @@ TOY = Program(str(Path(__file__).with_name("toy.cu")))
 
 def test_a_launch_computes_and_an_access_beyond_an_array_is_reported(tmp_path: Path) -> None:
     x, out, driver = torch.arange(1000, dtype=torch.float32), torch.zeros(1), NotingTwin()
-    driver.bound(TOY, "total", (1,), (64,), (x, out, 1000))()
+    driver.prepare_launch(TOY, "total", (1,), (64,), (x, out, 1000))()
     assert float(out) == 499500.0
     assert sanitized(driver.prepared, tmp_path) == ""
     for order in (0, 7):
@@ -49,9 +49,9 @@ def test_a_library_that_another_user_may_have_written_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    kept = cuda_emulator.built(TOY)
-    assert cuda_emulator.built(TOY) == kept
+    kept = cuda_emulator.build_library(TOY)
+    assert cuda_emulator.build_library(TOY) == kept
     for mode in (0o770, 0o707):
         kept.parent.chmod(mode)
         with pytest.raises(UnsupportedError, match=r"others may write it.*set PEARL_CACHE_DIR"):
-            cuda_emulator.built(TOY)
+            cuda_emulator.build_library(TOY)

@@ -47,13 +47,13 @@ def test_the_first_use_looks_once_at_what_a_plan_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "cache_folder", lambda: tmp_path)
-    launches, bound = [0], HostDriver.bound
+    launches, bound = [0], HostDriver.prepare_launch
 
     def counted(self: Any, *given: Any) -> Any:
         launches[0] += 1
         return bound(self, *given)
 
-    monkeypatch.setattr(HostDriver, "bound", counted)
+    monkeypatch.setattr(HostDriver, "prepare_launch", counted)
     k = kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), double=0, batch=4, steps=1)
     assert first_use(STAND_IN, 0, [(k, "fused")]) == []
     once = launches[0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pearl.testing.graphs import devices
 from pearl_devices import Link, Platform
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 
 
 def machine(*names: str, latency_s: float = 0.5, bytes_per_s: float = 4.0) -> Platform:
@@ -32,7 +32,7 @@ def seconds(platform: Platform, a: str, b: str, size: float = 8.0) -> float:
 
 def test_a_device_is_called_by_its_host_which_holds_it() -> None:
     network = [Link("one", "two", 1.0, 2.0)]
-    platform = of_hosts("p", {"one": machine("cpu", "gpu"), "two": machine("cpu")}, network)
+    platform = join_hosts("p", {"one": machine("cpu", "gpu"), "two": machine("cpu")}, network)
     assert [d.name for d in platform.devices] == ["one/cpu", "one/gpu", "two/cpu"]
     assert [d.host for d in platform.devices] == ["one", "one", "two"]
     assert platform.host == "one/cpu"
@@ -43,7 +43,7 @@ def test_a_device_is_called_by_its_host_which_holds_it() -> None:
 def test_a_message_to_another_host_takes_the_network_and_then_the_link_of_its_machine() -> None:
     two = replace(machine("gpu", "cpu"), host="cpu")  # its host device is not its first
     network = [Link("two", "one", 1.0, 4.0, 0.0625, 0.25, {"latency_s": "seen"})]
-    platform = of_hosts("p", {"one": machine("cpu", "gpu"), "two": two}, network)
+    platform = join_hosts("p", {"one": machine("cpu", "gpu"), "two": two}, network)
     (near,) = platform.route("one/cpu", "two/cpu")
     assert figures(near) == (1.0, 4.0, 0.0625, 0.25)
     assert near.sources == {"latency_s": "seen"}
@@ -58,7 +58,7 @@ def test_a_message_to_another_host_takes_the_network_and_then_the_link_of_its_ma
 def test_what_a_lane_pays_for_on_the_machine_a_link_pays_for_over_the_network() -> None:
     two = machine("cpu", "gpu", "npu")
     two = replace(two, links=tuple(replace(k, paid_by="lane") for k in two.links))
-    platform = of_hosts("p", {"one": machine("cpu"), "two": two}, [Link("one", "two", 1.0, 4.0)])
+    platform = join_hosts("p", {"one": machine("cpu"), "two": two}, [Link("one", "two", 1.0, 4.0)])
     assert [k.paid_by for k in platform.route("one/cpu", "two/gpu")] == ["link"]
     assert [k.paid_by for k in platform.route("two/cpu", "two/gpu")] == ["lane"]
     assert [k.paid_by for k in platform.route("two/gpu", "two/npu")] == ["lane"]
@@ -77,7 +77,7 @@ def test_a_way_costs_its_links_one_after_the_other(
         for i, n in enumerate(sizes)
     }
     network = {f"h{i}": Link("h0", f"h{i}", *costs[-i]) for i in range(1, len(sizes))}
-    platform = of_hosts("p", hosts, network.values())
+    platform = join_hosts("p", hosts, network.values())
 
     def inside(host: str, a: str, b: str) -> float:
         return seconds(hosts[host], a, b)
@@ -119,4 +119,4 @@ def test_a_way_costs_its_links_one_after_the_other(
 def test_every_other_host_has_one_link_to_the_first(network: list[Link], problem: str) -> None:
     hosts = {name: machine("cpu") for name in "abc"}
     with pytest.raises(ValueError, match=problem):
-        of_hosts("p", hosts, network)
+        join_hosts("p", hosts, network)

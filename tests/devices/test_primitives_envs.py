@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives import NATIVE_ENVS
@@ -67,7 +67,7 @@ def lively(program: str, obs: Any, random: np.random.Generator, share: float) ->
 def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
     """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
     k, size = native_kernel(program, envs=1), STATE.get(program, 2)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "native", buffers)
     env, random = gymnasium.make(program, disable_env_checker=True), np.random.default_rng(0)
     raw: Any = env.unwrapped
@@ -112,7 +112,7 @@ def test_native_first_states_are_within_gymnasiums_bounds_and_spread_over_them()
     }
     assert set(bounds) == set(NATIVE_ENVS)
     for program, limits in bounds.items():
-        buffers = filled([native_kernel(program, envs=500)])
+        buffers = fill_arrays([native_kernel(program, envs=500)])
         cpu.bind(native_kernel(program, envs=500), "native", buffers)
         for column, (low, high) in enumerate(limits):
             values = buffers["env.state"][:, column]
@@ -124,7 +124,7 @@ def test_native_first_states_are_within_gymnasiums_bounds_and_spread_over_them()
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str) -> None:
     k = native_kernel(program, envs=3)
-    buffers, random = filled([k]), np.random.default_rng(1)
+    buffers, random = fill_arrays([k]), np.random.default_rng(1)
     call = cpu.bind(k, "native", buffers)
     returns, lengths = np.zeros(3), np.zeros(3, int)
     expected = []
@@ -151,7 +151,7 @@ def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str
 
 def test_pendulum_is_truncated_at_200_steps_and_never_terminated() -> None:
     k = native_kernel("Pendulum-v1", envs=2)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "native", buffers)
     flags = []
     for _ in range(401):
@@ -163,7 +163,7 @@ def test_pendulum_is_truncated_at_200_steps_and_never_terminated() -> None:
 
 def test_the_ring_of_episodes_wraps() -> None:
     k = native_kernel("CartPole-v1", envs=2)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "native", buffers)
     buffers["episode.count"][0] = 4095
     while buffers["episode.count"][0] < 4097:
@@ -176,7 +176,7 @@ def test_the_ring_of_episodes_wraps() -> None:
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_native_runs_resume_bit_for_bit_from_their_arrays(program: str) -> None:
     k, random = native_kernel(program, envs=2), np.random.default_rng(0)
-    whole = filled([k])
+    whole = fill_arrays([k])
     call = cpu.bind(k, "native", whole)
     for _ in range(130):
         random_actions(whole, random)
@@ -193,7 +193,7 @@ def test_native_runs_resume_bit_for_bit_from_their_arrays(program: str) -> None:
 
 def test_starts_depend_on_seed_and_environment() -> None:
     k = native_kernel("CartPole-v1", envs=64)
-    first, second = filled([k], seed=0), filled([k], seed=1)
+    first, second = fill_arrays([k], seed=0), fill_arrays([k], seed=1)
     for buffers in (first, second):
         cpu.bind(k, "native", buffers)
     states = np.concatenate([first["env.state"][:, :4], second["env.state"][:, :4]]).ravel()
@@ -239,7 +239,7 @@ COUNTER = "tests.devices.test_primitives_envs:Counter"
 @pytest.mark.parametrize("truncate", [False, True])
 def test_a_callable_environment_gives_true_successors_at_episode_ends(truncate: bool) -> None:
     k = env_kernel(COUNTER, 2, 2, 0, length=3, truncate=truncate)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     buffers["act.action"][:] = (0, 2)
     call = cpu.bind(k, "gymnasium", buffers)
     for firing in range(10):
@@ -264,7 +264,7 @@ def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
     fault: str, text: str
 ) -> None:
     k = env_kernel(COUNTER, 2, 2, 0, fault=fault)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "gymnasium", buffers)
     call()
     with pytest.raises(ValueError, match=text) as error:
@@ -275,10 +275,10 @@ def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
 
 def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> None:
     k = native_kernel("CartPole-v1", envs=8)
-    buffers, random = filled([k]), np.random.default_rng(0)
+    buffers, random = fill_arrays([k]), np.random.default_rng(0)
     call = cpu.bind(k, "gymnasium", buffers)
     assert type(call.env).__name__ == "CartPoleVectorEnv"  # type: ignore[attr-defined]
-    native = filled([k])
+    native = fill_arrays([k])
     check = cpu.bind(k, "native", native)
     for firing in range(700):
         random_actions(buffers, random)
@@ -305,7 +305,7 @@ def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> N
 def test_a_pole_that_does_not_fall_is_truncated_at_500_steps_with_a_true_successor() -> None:
     k = native_kernel("CartPole-v1", envs=2)
     for variant in ("native", "gymnasium"):
-        buffers = filled([k])
+        buffers = fill_arrays([k])
         call = cpu.bind(k, variant, buffers)
         for _ in range(2000):
             obs = buffers["env.obs"]  # a controller that balances
@@ -326,7 +326,7 @@ def test_a_pole_that_does_not_fall_is_truncated_at_500_steps_with_a_true_success
 def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: str) -> None:
     k, runs = native_kernel(program, envs=2), []
     for seed in (0, 0, 1):
-        buffers, random = filled([k], seed=seed), np.random.default_rng(5)
+        buffers, random = fill_arrays([k], seed=seed), np.random.default_rng(5)
         call = cpu.bind(k, "gymnasium", buffers)
         for _ in range(220):
             random_actions(buffers, random)
@@ -339,8 +339,8 @@ def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: 
 
 def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
     k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
-    buffers = filled([k])
-    numbers = gym_make.seeds(buffers, 2)
+    buffers = fill_arrays([k])
+    numbers = gym_make.draw_seeds(buffers, 2)
     call = cpu.bind(k, "gymnasium", buffers)
     envs: list[Any] = [gymnasium.make("Acrobot-v1") for _ in numbers]
     seen = [env.reset(seed=seed)[0] for env, seed in zip(envs, numbers, strict=True)]
@@ -360,7 +360,7 @@ def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_se
 
 def test_an_image_like_or_discrete_observation_is_flattened() -> None:
     k = env_kernel("FrozenLake-v1", 2, 16, 0)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "gymnasium", buffers)
     for _ in range(30):
         call()
@@ -376,7 +376,7 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
     gymnasium.register("Masked-v0", entry_point=COUNTER, vector_entry_point=make)
     try:
         k = env_kernel("Masked-v0", 6, 2, 0)
-        buffers = filled([k])
+        buffers = fill_arrays([k])
         call = cpu.bind(k, "gymnasium", buffers)
         assert call.env is env  # type: ignore[attr-defined]
         for firing in range(7):
@@ -390,7 +390,7 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
 
 def test_environments_bound_amid_a_run_mark_their_first_transitions_as_a_new_start() -> None:
     k = env_kernel(COUNTER, 2, 2, 0)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     call = cpu.bind(k, "gymnasium", buffers)
     call()
     assert not buffers["step.truncated"].any()
@@ -416,14 +416,14 @@ def test_an_environment_that_cannot_be_made_or_does_not_fit_is_unsupported(
 ) -> None:
     k = env_kernel(program, 2, *sizes)
     with pytest.raises(UnsupportedError, match=text):
-        cpu.bind(k, "gymnasium", filled([k]))
+        cpu.bind(k, "gymnasium", fill_arrays([k]))
 
 
 def test_arguments_reach_the_environment_and_a_wrong_one_is_unsupported() -> None:
     k = env_kernel("CartPole-v1", 2, 4, 0, sutton_barto_reward=True)
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     cpu.bind(k, "gymnasium", buffers)()
     assert buffers["step.reward"].tolist() == [0.0, 0.0]
     k = env_kernel("CartPole-v1", 2, 4, 0, no_such_argument=1)
     with pytest.raises(UnsupportedError, match="no_such_argument"):
-        cpu.bind(k, "gymnasium", filled([k]))
+        cpu.bind(k, "gymnasium", fill_arrays([k]))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
@@ -110,7 +110,7 @@ class Noise:
     """The numbers of rng.update, in float64."""
 
     def __init__(self, key: np.uint64, firing: int) -> None:
-        self.base, self.drawn = np.uint64(rng.stream(key, np.uint64(firing))), 0
+        self.base, self.drawn = np.uint64(rng.stream_base(key, np.uint64(firing))), 0
 
     def normal(self, *shape: int) -> Tensor:
         out = np.zeros(shape, np.float32)
@@ -135,7 +135,7 @@ def hyper(k: Kernel, buffers: Buffers, step: int) -> Any:
 
 
 def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffers:
-    buffers = filled([k], seed)
+    buffers = fill_arrays([k], seed)
     for name, layers in widths.items():
         other = 10 * (name == "critic2")
         if layers[0]:
@@ -332,7 +332,7 @@ def test_inference_explores_as_asked_and_both_variants_choose_alike(algorithm: s
     k = kernel("inference.dqn", envs=8, obs=4, act=0, q=Q)
     if algorithm == "ddpg":
         k = kernel("inference.ddpg", envs=8, obs=3, act=2, actor=ACTOR)
-    native = filled([k])
+    native = fill_arrays([k])
     native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
     if algorithm == "ddpg":
         native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
@@ -376,7 +376,7 @@ def test_exploration_anneals_linearly_in_env_steps() -> None:
 @pytest.mark.parametrize("algorithm", ["q", "actor"])
 def test_param_sync_copies_the_learners_network(algorithm: str) -> None:
     k = kernel("param_sync", params=37, args={"network": algorithm})
-    buffers = filled([k])
+    buffers = fill_arrays([k])
     before = buffers[f"learner.{algorithm}"].copy()
     assert not np.array_equal(before, buffers[f"policy.{algorithm}"])
     cpu.bind(k, "native", buffers)()

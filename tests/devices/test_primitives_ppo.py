@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pearl.testing import BackendContract
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Device, Kernel, cpu, kernel
 from pearl_devices.kernels import parts
 from pearl_devices.kernels.counting import parameters
@@ -150,7 +150,7 @@ def test_discrete_actions_have_the_probabilities_of_the_softmax() -> None:
 
 def test_continuous_actions_have_the_density_of_the_gaussian_and_are_clipped_for_the_env() -> None:
     k = kernel("inference.ppo", envs=20_000, obs=2, act=2, tanh=1, actor=(2, 8, 2))
-    b = filled([k])
+    b = fill_arrays([k])
     b["env.obs"][:] = 0.5
     b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
     b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
@@ -172,7 +172,7 @@ def test_a_component_without_both_bounds_is_not_scaled_and_clipped_by_the_one_it
     variant: str,
 ) -> None:
     k = acting({**CONTINUOUS, "envs": 200})
-    b = filled([k])
+    b = fill_arrays([k])
     b["policy.actor"][-2:] = 1.0
     b["act.low"][:], b["act.high"][:] = (-np.inf, 0.25), (np.inf, np.inf)
     cpu.bind(k, variant, b)()
@@ -188,7 +188,7 @@ def test_a_component_without_both_bounds_is_not_scaled_and_clipped_by_the_one_it
 
 def test_factored_actions_have_the_probabilities_of_each_components_softmax() -> None:
     k = acting({**FACTORED, "envs": 40_000})
-    b = filled([k])
+    b = fill_arrays([k])
     b["act.choices"][:] = CHOICES
     b["env.obs"][:] = 0.5
     cpu.bind(k, "native", b)()
@@ -211,7 +211,7 @@ def test_factored_actions_have_the_probabilities_of_each_components_softmax() ->
 @pytest.mark.parametrize("tanh", [0, 1])
 def test_the_torch_variant_acts_alike(spaces: dict[str, Any], tanh: int) -> None:
     k = acting({**spaces, "envs": 64}, tanh=tanh)
-    native = filled([k])
+    native = fill_arrays([k])
     if "choices" in spaces:
         native["act.choices"][:] = CHOICES
     native["env.obs"][:] = np.random.default_rng(1).normal(size=native["env.obs"].shape)
@@ -226,12 +226,12 @@ def test_the_torch_variant_acts_alike(spaces: dict[str, Any], tanh: int) -> None
 
 def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> None:
     k = acting(DISCRETE)
-    params, obs = filled([k])["policy.actor"], np.random.default_rng(0).normal(size=(20, 4))
+    params, obs = fill_arrays([k])["policy.actor"], np.random.default_rng(0).normal(size=(20, 4))
     logits = _network(params, k.layers(), torch.tensor(obs), True)
     chosen = cpu.act(k, params, obs.astype(np.float32))
     assert np.array_equal(chosen, logits.argmax(1))
     k = acting(CONTINUOUS)
-    params, obs = 3 * filled([k])["policy.actor"], obs[:, :3]
+    params, obs = 3 * fill_arrays([k])["policy.actor"], obs[:, :3]
     low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
     mean = _network(params, k.layers(), torch.tensor(obs), True).numpy()
     half = 0.5 * (high - low)
@@ -256,7 +256,7 @@ def test_orthogonal_layers_are_orthogonal_and_the_last_has_its_own_gain() -> Non
 
 def test_a_rollout_keeps_the_steps_in_order_and_begins_anew() -> None:
     k = kernel("rollout_insert", CONTINUOUS, horizon=3)
-    b = filled([k])
+    b = fill_arrays([k])
     call = cpu.bind(k, "native", b)
     for t in range(4):
         for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
@@ -273,7 +273,7 @@ def test_a_rollout_keeps_the_steps_in_order_and_begins_anew() -> None:
 def judged(spaces: dict[str, Any], **more: Any) -> tuple[Kernel, Buffers]:
     """A rollout in which episodes end in every way, at its end too."""
     k = judging(spaces, **more)
-    b, random = filled([k]), np.random.default_rng(2)
+    b, random = fill_arrays([k]), np.random.default_rng(2)
     for name in ("obs", "next_obs", "reward"):
         b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
     b["rollout.terminated"][:] = random.random(b["rollout.terminated"].shape) < 0.15
@@ -331,7 +331,7 @@ def test_with_lambda_1_the_return_of_a_whole_episode_is_the_sum_of_its_rewards()
 def test_many_environments_are_judged_as_few_are() -> None:
     """More rows than one pass takes."""
     k = judging({"envs": 300, "obs": 4, "act": 0})
-    b, random = filled([k]), np.random.default_rng(0)
+    b, random = fill_arrays([k]), np.random.default_rng(0)
     for name in ("obs", "next_obs", "reward"):
         b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
     b["rollout.truncated"][:] = random.random((HORIZON, 300)) < 0.1
@@ -411,7 +411,7 @@ def _loss(k: Kernel, b: Buffers, actor: Tensor, critic: Tensor, chosen: Any) -> 
 
 def _orders(k: Kernel, b: Buffers) -> Iterator[np.ndarray[Any, Any]]:
     """The minibatches of one firing."""
-    base = np.uint64(rng.stream(b["rng.update"][0], b["rng.update"][1]))
+    base = np.uint64(rng.stream_base(b["rng.update"][0], b["rng.update"][1]))
     order = np.arange(k.dim("batch") * k.dim("steps") // k.dim("epochs"))
     for epoch in range(k.dim("epochs")):
         if k.dim("batch") < order.size:
@@ -466,7 +466,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
 
 def learning(k: Kernel, seed: int = 4) -> Buffers:
     """Arrays of a rollout whose ratios and values lie on both sides of every clip."""
-    b, random = filled([k], seed), np.random.default_rng(seed)
+    b, random = fill_arrays([k], seed), np.random.default_rng(seed)
     for name in ("obs", "advantage", "returns"):
         b[f"rollout.{name}"][:] = random.normal(size=b[f"rollout.{name}"].shape)
     for name in ("actor", "critic"):
@@ -573,7 +573,7 @@ def _draw_again(k: Kernel, b: Buffers) -> None:
     """Fills the rollout with actions drawn by the native variant from learner.actor."""
     wanted = ("envs", "obs", "act", "choices", "tanh", "actor")
     act = kernel("inference.ppo", {n: k.dims[n] for n in wanted if n in k.dims})
-    a = filled([act])
+    a = fill_arrays([act])
     if "choices" in k.dims:
         a["act.choices"][:] = CHOICES
     a["policy.actor"][:] = b["learner.actor"]
@@ -661,8 +661,8 @@ def test_every_epoch_sees_every_row_once_in_another_order() -> None:
 
 
 def test_the_step_size_falls_in_a_line_and_stays_at_0() -> None:
-    assert [ppo.annealed(float(n), 8.0) for n in (0, 2, 8, 9)] == [1.0, 0.75, 0.0, 0.0]
-    assert ppo.annealed(100.0, 0.0) == 1.0
+    assert [ppo.anneal(float(n), 8.0) for n in (0, 2, 8, 9)] == [1.0, 0.75, 0.0, 0.0]
+    assert ppo.anneal(100.0, 0.0) == 1.0
 
 
 # Fused calls
@@ -677,7 +677,7 @@ def test_fused_calls_give_the_bits_of_their_parts(
 ) -> None:
     sizes_of = only(whole, "critic", "epochs", "batch", "steps") if "roll" in kind else whole
     fused = kernel(kind, sizes_of, program=env)
-    one = filled([fused])
+    one = fill_arrays([fused])
     for name in ("actor", "critic"):
         if f"learner.{name}" in one:
             one[f"learner.{name}"][:] = one[f"policy.{name}"]

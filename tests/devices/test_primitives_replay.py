@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
@@ -59,7 +59,7 @@ def stored(
 ) -> tuple[Buffers, Any]:
     """A replay after `steps` steps, and the bound sample."""
     sample, insert = sample_kernel(n_step, **changes), kernel("replay_insert", **ring(**changes))
-    buffers = filled([insert, sample])
+    buffers = fill_arrays([insert, sample])
     call = cpu.bind(insert, "native", buffers)
     for time in range(steps):
         write(buffers, call, time, ends or {})
@@ -144,7 +144,7 @@ def test_a_prefix_at_or_beyond_the_total_never_finds_an_unfilled_leaf(
 def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> None:
     buffers, sample = stored(steps=9)
     update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
-    more = filled([update])
+    more = fill_arrays([update])
     buffers["batch.td"] = more["batch.td"]
     call = cpu.bind(update, "native", buffers)
     insert = cpu.bind(kernel("replay_insert", **ring()), "native", buffers)
@@ -198,7 +198,7 @@ def test_new_rows_get_the_largest_priority_so_far() -> None:
 def test_a_capacity_that_would_split_a_step_is_an_error() -> None:
     k = kernel("replay_insert", **ring(capacity=10))
     with pytest.raises(ValueError, match="multiple of envs 3"):
-        cpu.bind(k, "native", filled([k]))
+        cpu.bind(k, "native", fill_arrays([k]))
 
 
 @pytest.mark.parametrize("prioritised", [0, 1])
@@ -316,7 +316,7 @@ def test_n_step_returns_equal_the_definition_at_ends_truncations_and_the_newest_
 
 def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> None:
     update = kernel("replay_update", batch=4, steps=2, capacity=CAPACITY, fanout=FANOUT)
-    buffers = filled([update])
+    buffers = fill_arrays([update])
     buffers["batch.index"][:] = [[5, 7, 5, 9], [7, 1, 1, 1]]
     buffers["batch.td"][:] = [[1, 2, 3, 4], [5, 6, 7, 0]]
     cpu.bind(update, "native", buffers)()
@@ -337,7 +337,7 @@ def test_a_ring_of_a_million_rows_that_went_round_gives_every_row_its_own_return
     ring = {"envs": envs, "obs": 1, "act": 0, "capacity": capacity, "fanout": 16}
     insert = kernel("replay_insert", ring, prioritised=1)
     sample = kernel("replay_sample", ring, prioritised=1, batch=drawn, steps=1, n_step=n_step)
-    buffers = filled([insert, sample])
+    buffers = fill_arrays([insert, sample])
     buffers["replay.priority"][2] = 1.0
     call = cpu.bind(insert, "native", buffers)
     step = [buffers[f"step.{name}"] for name in ("reward", "terminated", "truncated", "obs")]
@@ -396,12 +396,12 @@ def test_the_fused_call_equals_its_parts_one_after_the_other_bit_for_bit(
     algorithm: str, prioritised: int
 ) -> None:
     block, single = (learn_kernels(algorithm, prioritised, steps) for steps in (6, 1))
-    fused = filled([block["learn"], block["insert"]])
+    fused = fill_arrays([block["learn"], block["insert"]])
     insert = cpu.bind(block["insert"], "native", fused)
     for time in range(20):
         write(fused, insert, time, {(time, time % ENVS): "terminated"})
     apart = {n: a for n, a in copied(fused).items() if not n.startswith("batch.")}
-    apart.update({n: a for n, a in filled(single.values()).items() if n.startswith("batch.")})
+    apart.update({n: a for n, a in fill_arrays(single.values()).items() if n.startswith("batch.")})
     names = ["sample", "update"] + ["priorities"] * prioritised
     calls = [cpu.bind(single[name], "native", apart) for name in names]
     learn = cpu.bind(block["learn"], "native", fused)
@@ -424,7 +424,7 @@ def test_under_uniform_replay_a_block_draws_what_single_firings_draw() -> None:
     rows: list[list[np.ndarray]] = []
     for k, firings in ((block, 1), (single, 6)):
         mine = {n: a.copy() for n, a in buffers.items() if not n.startswith("batch.")}
-        mine.update({n: a for n, a in filled([k]).items() if n.startswith("batch.")})
+        mine.update({n: a for n, a in fill_arrays([k]).items() if n.startswith("batch.")})
         call = cpu.bind(k, "native", mine)
         drawn = []
         for _ in range(firings):
@@ -447,17 +447,17 @@ def test_a_firing_allocates_nothing(algorithm: str) -> None:
     network = next(iter(NETWORKS[algorithm].items()))
     sizes: dict[str, Any] = dict([network], envs=ENVS, obs=2, act=act)
     kernels["inference"] = kernel(f"inference.{acting}", sizes)
-    buffers = filled(kernels.values())
+    buffers = fill_arrays(kernels.values())
     calls = {name: cpu.bind(k, "native", buffers) for name, k in kernels.items()}
     program, obs = ("Pendulum-v1", 3) if act else ("CartPole-v1", 4)
     stacks = {**ring(1, act=act), "stack": 2, "ends": 4, "apart": ENVS}
     stored = kernel("replay_insert", stacks)
     drawn = kernel("replay_sample", stacks, batch=DRAWN, steps=3, n_step=3)
-    frames = filled([stored, drawn])
+    frames = fill_arrays([stored, drawn])
     calls["frames"] = cpu.bind(stored, "native", frames)
     calls["stacks"] = cpu.bind(drawn, "native", frames)
     env = kernel("env_step", program=program, envs=ENVS, obs=obs, act=act)
-    calls["env"] = cpu.bind(env, "native", filled([env]))
+    calls["env"] = cpu.bind(env, "native", fill_arrays([env]))
     calls["makes an array"] = makes = numba.njit(lambda: np.zeros(3).sum())
     for call in calls.values():
         call()

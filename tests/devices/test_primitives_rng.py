@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from pearl_devices.primitives.math.rng import bits, key, normal, stream, uniform
+from pearl_devices.primitives.math.rng import bits, key, normal, stream_base, uniform
 
 MASK = (1 << 64) - 1
 
@@ -25,7 +25,7 @@ def reference_bits(key: int, firing: int, index: int) -> int:
 
 @njit(fastmath=True)
 def draw(key, firing, out_bits, out_uniform, out_normal):  # type: ignore[no-untyped-def]
-    base = stream(key, firing)
+    base = stream_base(key, firing)
     for i in range(out_bits.size):
         out_bits[i] = bits(base, i)
         out_uniform[i] = uniform(base, i)

@@ -19,7 +19,7 @@ import pearl
 from pearl.planner import planner
 from pearl.planning.estimated_costs import add_lane_overhead
 from pearl.runtime.lanes import overhead
-from pearl.testing.kernel_buffers import copied, equal, filled
+from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.primitives import HELPER
@@ -99,7 +99,7 @@ def test_two_cores_give_the_same_bits_however_threads_are_scheduled(algorithm: s
 @pytest.mark.parametrize("algorithm", PAIRED)
 def test_the_fused_call_on_two_cores_draws_and_ranks_as_that_on_one(algorithm: str) -> None:
     k = kernel(f"learn.{algorithm}", {**sizes(algorithm, 16), **STORE})
-    one = filled([k])
+    one = fill_arrays([k])
     one["replay.cursor"][:] = 0, 64
     one["replay.tree"][:] = 1.0
     two = copied(one)

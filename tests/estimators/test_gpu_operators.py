@@ -26,7 +26,7 @@ from pearl_estimators.gpu.calibration import (
 from pearl_estimators.gpu.operators import (
     Operation,
     OperatorFit,
-    chosen,
+    choose_sizes,
     fit_operator,
     predict_operations,
 )
@@ -142,7 +142,7 @@ def uneven(o: Operation) -> float:
 
 def test_neighbours_correct_what_no_roofline_says():
     of, unseen = shapes(200, 4), shapes(300, 5)
-    taken = [of[i] for i in chosen(of)]
+    taken = [of[i] for i in choose_sizes(of)]
     times = [uneven(o) for o in unseen]
     fit = fit_operator(taken, [uneven(o) for o in taken], SMS)
     alone = replace(fit, places=(), weights=())
@@ -188,7 +188,7 @@ def test_a_rate_that_nothing_was_bound_by_stays_near_what_was_seen():
 
 def test_the_choice_of_sizes_looks_at_sizes_alone_and_spreads_them():
     of = shapes(300, 12)
-    taken = chosen(of, 30, first=5)
+    taken = choose_sizes(of, 30, first=5)
     assert taken[0] == 5
     assert len(set(taken)) == 30
     spread = np.ptp(np.array([of[i].place for i in taken]), axis=0)

@@ -15,14 +15,14 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import GpuCalibration, store_gpu
-from pearl_estimators.gpu.timing import call_on, captured, small, timed
+from pearl_estimators.gpu.timing import call_on, capture, small, time_gpu
 from tests.estimators.test_estimators import DQN, GPU
 
 
 @pytest.fixture(scope="module")
 def found() -> GpuCalibration:
     device = Device("gpu", "gpu", width=8, width_unit="sm", model="A stand-in")
-    return timed(HostDriver(), device, seconds=0.3, largest=128)
+    return time_gpu(HostDriver(), device, seconds=0.3, largest=128)
 
 
 def test_everything_that_plans_use_is_timed_and_survives_its_file(found: GpuCalibration) -> None:
@@ -76,4 +76,4 @@ def test_a_device_without_a_variant_in_cuda_has_the_starts_of_operators(
 def test_a_graph_of_a_device_without_graphs_is_the_call() -> None:
     def call() -> None: ...
 
-    assert captured(HostDriver(), call) is call
+    assert capture(HostDriver(), call) is call

@@ -158,8 +158,8 @@ class CountingTwin(HostDriver):
 
     count = 0
 
-    def bound(self, *arguments: Any, **more: Any) -> Launch:
-        launch = super().bound(*arguments, **more)
+    def prepare_launch(self, *arguments: Any, **more: Any) -> Launch:
+        launch = super().prepare_launch(*arguments, **more)
 
         def counted() -> None:
             self.count += 1

@@ -17,7 +17,7 @@ from pearl_estimators.gpu.calibration import calibrated_or_roofline
 from pearl_estimators.gpu.variants import ASSUMED, starts_of
 from pearl_estimators.host import probe
 from pearl_estimators.host.calibration import CalibrationError
-from pearl_estimators.host.probe import REFERENCE, CpuProbe, stored_probe
+from pearl_estimators.host.probe import REFERENCE, CpuProbe, load_probe
 from pearl_estimators.roofline import launches
 from tests.cli.test_cli import Ran
 from tests.schemas.test_schemas import problems
@@ -52,11 +52,11 @@ def kept(monkeypatch: pytest.MonkeyPatch, found: CpuProbe) -> None:
 
 
 def test_a_host_is_probed_in_a_process_of_its_own_and_the_result_kept() -> None:
-    assert stored_probe() is None
+    assert load_probe() is None
     ran = Ran("calibrate", "--probe", "--json", "-")
     assert ran.status == 0
     assert problems(ran.object(), "probe") == []
-    found = stored_probe()
+    found = load_probe()
     assert found is not None
     assert found.to_json().items() <= ran.object().items()
     assert found.products["16"] < found.products["256"]
@@ -69,14 +69,14 @@ def test_a_probe_of_another_torch_does_not_count_and_a_damaged_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept(monkeypatch, TWICE)
-    assert stored_probe() == TWICE
+    assert load_probe() == TWICE
     monkeypatch.setattr(probe, "_torch", lambda: "9.9")
     monkeypatch.setattr(probe, "_known", {})
-    assert stored_probe() is None
+    assert load_probe() is None
     file = probe.probe_path()
     file.write_text(file.read_text().replace("operator_s", "operator"))
     with pytest.raises(CalibrationError, match="`pearl calibrate --probe` makes it anew"):
-        stored_probe()
+        load_probe()
     with pytest.raises(ValueError, match="operator_s is -1"):
         replace(TWICE, operator_s=-1)
     with pytest.raises(ValueError, match="no rate of products"):

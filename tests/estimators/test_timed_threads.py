@@ -11,7 +11,7 @@ import pytest
 from pearl.planning.draws import _uncertainty
 from pearl_devices import Device, Kernel, base, cpu, kernel
 from pearl_estimators import Estimate, estimate
-from pearl_estimators.cpu_datasheet import more_threads
+from pearl_estimators.cpu_datasheet import scale_threads
 from pearl_estimators.host import benchmark_kernels, calibrate_host, calibrator, timer
 from pearl_estimators.host.benchmark_kernels import THREADS, threaded_families, threaded_kernels
 from pearl_estimators.host.timer import Timing, time_call
@@ -85,7 +85,7 @@ def test_a_call_whose_threads_sleep_is_timed_by_the_wall_where_none_waited_for_a
 
 def test_wider_ones_are_as_much_faster_as_a_data_sheet_says_with_more_doubt() -> None:
     two = Estimate(8e-3, low_s=7e-3, high_s=9e-3, rung="calibrated", source="timed")
-    eight = more_threads(two, WIDE, CPU, "torch-2", "torch-8")
+    eight = scale_threads(two, WIDE, CPU, "torch-2", "torch-8")
     assert 2e-3 < eight.latency_s < 4e-3  # two doublings, of 1.7 at most each
     assert eight.rung == "probed"
     assert eight.high_s / eight.latency_s > 1.4 * two.high_s / two.latency_s

@@ -241,7 +241,7 @@ def test_of_several_tokens_between_two_firings_the_last_counts() -> None:
     """p = 2, c = 4, m = 1: b waits for both firings of a of its own iteration, and firing 1 of a
     also brings the token of the iteration before."""
     x = expand(TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 4, 1),)))
-    assert sorted(x.rows(x.graph.edges[0])) == [(0, 2, 0), (1, 2, 0)]
+    assert sorted(x.arcs_of(x.graph.edges[0])) == [(0, 2, 0), (1, 2, 0)]
 
 
 @settings(max_examples=150, deadline=None)

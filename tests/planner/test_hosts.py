@@ -14,7 +14,7 @@ from pearl.planner.planner import plan
 from pearl.planning.plans import Plan
 from pearl.spec.reading import System, load
 from pearl_devices import Link, Platform, discover
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 from pearl_estimators.host import calibrator, measuring
 
 CALL = {"latency_s": 4e-4, "bytes_per_s": 1e8, "per_message_s": 5.5e-4}
@@ -28,7 +28,7 @@ def two_computers() -> Iterator[Platform]:
     machines = {host: Platform(host, (core,)) for host in "ab"}
     calibrator.set_remote_hosts({"b": measuring.measured_calibration})
     sources = dict.fromkeys(CALL, "assumed: a test")
-    yield of_hosts("ray", machines, [Link("a", "b", sources=sources, **CALL)])
+    yield join_hosts("ray", machines, [Link("a", "b", sources=sources, **CALL)])
     calibrator.set_remote_hosts({})
 
 

@@ -17,7 +17,7 @@ from pearl.solvers.methods import enumeration, milp
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem
 from pearl_devices import Kernel, Link, Platform
-from pearl_devices.hosts import of_hosts
+from pearl_devices.hosts import join_hosts
 
 
 def on_two_hosts(seed: int) -> tuple[TaskGraph, CostTable]:
@@ -33,7 +33,7 @@ def on_two_hosts(seed: int) -> tuple[TaskGraph, CostTable]:
     if others:
         machines["b"] = Platform("b", tuple(others), cables)
         network = [Link("a", "b", 1e-6, r.choice([1e9, 1e10]), 5e-7, 1e-10)]
-    platform = of_hosts("two", machines, network)
+    platform = join_hosts("two", machines, network)
     name = {d.name.partition("/")[2]: d.name for d in platform.devices}
     pairs = {
         ((a, (name[x], *k)), (b, (name[y], *m))): seconds
@@ -65,7 +65,7 @@ def test_the_program_agrees_with_enumeration_on_two_hosts(objective: str) -> Non
 
 def test_tasks_spread_over_hosts_only_where_their_messages_cost_less_than_they_gain() -> None:
     machines = {host: Platform(host, devices("cpu", lanes=1)) for host in "ab"}
-    platform = of_hosts("two", machines, [Link("a", "b", 1e-3, 1e8, 5e-4)])
+    platform = join_hosts("two", machines, [Link("a", "b", 1e-3, 1e8, 5e-4)])
     for task_s, hosts in ((1e-5, 1), (1e-2, 2)):
         modes = tuple(mode(t, d.name, task_s) for t in "xy" for d in platform.devices)
         plan = solve(loop("x", "y", size=1e3, tokens=2), CostTable(platform, modes))
@@ -75,7 +75,7 @@ def test_tasks_spread_over_hosts_only_where_their_messages_cost_less_than_they_g
 def test_a_slower_host_takes_the_smaller_share_of_the_environments() -> None:
     """Copies on unequal hosts: 8 environments of 1 ms at home and of 3 ms elsewhere."""
     machines = {host: Platform(host, devices("cpu", lanes=1)) for host in "ab"}
-    platform = of_hosts("two", machines, [Link("a", "b", 1e-5, 1e9, 1e-5)])
+    platform = join_hosts("two", machines, [Link("a", "b", 1e-5, 1e9, 1e-5)])
     graph = TaskGraph(
         "acting",
         (Task("env_step", Kernel("env_step"), environments=8), Task("learn", Kernel("learn"))),

@@ -178,7 +178,7 @@ def test_a_plan_of_more_replicas_than_it_has_is_wrong_however_many(plan: Plan) -
     tasks = [replace(t, environments=4) if t.name == "inference" else t for t in GRAPH.tasks]
     graph = replace(GRAPH, tasks=tuple(tasks))
     placed = [replace(t, replicas=10**30) if t.task == "inference" else t for t in plan.tasks]
-    with pytest.raises(SpecError, match=r"inference has replicas \[0\]; needed are 0 to 9{30}$"):
+    with pytest.raises(SpecError, match=r"inference has replicas \[0\]; they must be 0 to 9{30}$"):
         unfold_replicas(replace(plan, tasks=tuple(placed)), graph)
 
 

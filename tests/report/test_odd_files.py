@@ -121,7 +121,7 @@ def test_deep_json_is_one_sentence_wherever_it_is_read(tmp_path, text, monkeypat
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     with pytest.raises(CalibrationError, match="delete it, or calibrate the GPU anew"):
-        calibration.stored_gpu("deep")
+        calibration.load_gpu("deep")
 
 
 def test_json_is_read_to_its_bounds(tmp_path, monkeypatch) -> None:

@@ -157,7 +157,7 @@ def test_an_environment_that_fails_whenever_it_is_made_anew_ends_the_run(lanes):
     system, plan = gym_plan(args={"fault": "always"}, on_env_failure="restart")
     run = trained(system, plan, lanes, steps=800).run
     assert run.status == "failed"
-    assert "made anew 3 times, and failed each time" in run.message
+    assert "made again 3 times and failed each time" in run.message
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_an_interrupted_run_goes_on_to_what_it_would_have_been(case, lanes, tmp_
 def test_an_environment_that_does_not_come_back_the_same_is_named(lanes, tmp_path):
     system, plan = gym_plan(args={"private": True})
     cut(Trainer(told(system, lanes=lanes), plan, seed=3), 1, steps=1600, out=tmp_path)
-    with pytest.raises(UnsupportedError, match=r"Walk', number 0 did not come back as it was"):
+    with pytest.raises(UnsupportedError, match=r"Walk', number 0 was not restored"):
         trained(system, plan, lanes, steps=1600, out=tmp_path, resume=True)
     assert not workers()
 

@@ -12,7 +12,7 @@ from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
 from pearl_devices import kernel
 from pearl_devices.gpu.streams import HostGraph
-from pearl_devices.kernels.examples import filled
+from pearl_devices.kernels.examples import fill_arrays
 from tests.gpu_lanes import gpu_plan
 from tests.lanes import trained
 
@@ -37,7 +37,7 @@ UPDATES = {
 
 def fired(of: Any, variant: str, firings: int, **changes: Any) -> tuple[Any, list[str]]:
     """The arrays after so many firings on the stand-in, and the notes."""
-    arrays = filled([of])
+    arrays = fill_arrays([of])
     for name, value in changes.items():
         arrays[f"hyper.{name}"][:] = value
     job = Job(("update",), of, STAND_IN, variant)
@@ -64,7 +64,7 @@ def test_a_graph_computes_what_eager_computes(name: str, changes: Any) -> None:
         fired(UPDATES[name], variant, 4, **changes) for variant in ("eager", "graph")
     )
     assert notes == []
-    before = filled([UPDATES[name]])
+    before = fill_arrays([UPDATES[name]])
     for array, values in graph.items():
         change = np.abs(np.float64(eager[array]) - before[array]).max()
         off = np.abs(np.float64(eager[array]) - values).max()

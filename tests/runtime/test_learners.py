@@ -13,8 +13,8 @@ from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels import kernel
-from pearl_devices.kernels.data_parallel import spread
-from pearl_devices.kernels.examples import filled
+from pearl_devices.kernels.data_parallel import copy_to_learners
+from pearl_devices.kernels.examples import fill_arrays
 from tests.lanes import cut, differing, told, trained
 from tests.learners import CASES, apart, but_for_gradients, planned_with
 
@@ -66,7 +66,7 @@ def _kernels(name: str, learners: int, *, cut: bool = False) -> tuple[list[Kerne
 
 def _arrays(name: str, kernels: list[Kernel]) -> Buffers:
     """Arrays that every number of learners has alike, with all parameters the same."""
-    first = filled(_kernels(name, 1)[0], seed=3)
+    first = fill_arrays(_kernels(name, 1)[0], seed=3)
     if name == "ppo":
         random = np.random.default_rng(4)
         for n, a in first.items():
@@ -76,7 +76,7 @@ def _arrays(name: str, kernels: list[Kernel]) -> Buffers:
             first[f"hyper.{n}"][:] = value
     given = {n: a for n, a in first.items() if not n.startswith("gradient.")}
     arrays = allocate(kernels, given)
-    spread(arrays)
+    copy_to_learners(arrays)
     return arrays
 
 

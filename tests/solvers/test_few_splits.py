@@ -16,7 +16,7 @@ from pearl.solvers.methods import milp
 from pearl.spec.reading import load
 from pearl.time_limit import OutOfTimeError
 from pearl_devices import Link, Platform
-from pearl_devices.hosts import alike, of_hosts
+from pearl_devices.hosts import find_equivalents, join_hosts
 from pearl_estimators import Estimate
 
 
@@ -37,7 +37,7 @@ def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
     )
     names = [f"n{i}" for i in range(hosts)]
     links = [Link(names[0], n, 50e-6, 1.25e9, 20e-6) for n in names[1:]]
-    platform = of_hosts("several", dict.fromkeys(names, machine), links)
+    platform = join_hosts("several", dict.fromkeys(names, machine), links)
     whole = build_problem(replace(system, platform=platform))
     graph, costs = whole.graph, whole.costs
     envs, modes = graph.task("env_step").environments, []
@@ -92,16 +92,16 @@ def test_copies_take_turns_where_there_are_more_than_lanes():
 
 def test_devices_that_differ_in_name_and_host_alone_are_alike():
     machine = load("dqn_cartpole", set={"platform": "cpu_gpu"}).platform
-    platform = of_hosts("two", {"a": machine, "b": machine}, [Link("a", "b", 1e-5, 1e9)])
-    assert alike(platform.devices) == {
+    platform = join_hosts("two", {"a": machine, "b": machine}, [Link("a", "b", 1e-5, 1e9)])
+    assert find_equivalents(platform.devices) == {
         "a/cpu": "a/cpu",
         "a/gpu": "a/gpu",
         "b/cpu": "a/cpu",
         "b/gpu": "a/gpu",
     }
-    assert alike(platform.devices, ["b/cpu"])["b/cpu"] == "b/cpu"
+    assert find_equivalents(platform.devices, ["b/cpu"])["b/cpu"] == "b/cpu"
     real = [replace(d, real=True) for d in platform.devices]
-    assert set(alike(real).values()) == {d.name for d in platform.devices}
+    assert set(find_equivalents(real).values()) == {d.name for d in platform.devices}
     other = [*platform.devices[:2], replace(platform.devices[2], overhead_s=1.0)]
-    assert alike(other)["b/cpu"] == "b/cpu"
+    assert find_equivalents(other)["b/cpu"] == "b/cpu"
     assert isinstance(platform, Platform)

@@ -288,7 +288,7 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             "algorithm: {name: dqn, env: 'os:getcwd'}\n",
             ["s.yaml:1: algorithm.env: given 'os:getcwd'; os is a module of Python's standard "
-             "library, and nothing of that is called; name code of your own or of a package"],
+             "library, and PEARL calls none of its code; name your own code or a package's"],
         ),
         (
             "algorithm: {name: dqn, env: 'tests.graphs:X'}\n",
@@ -318,10 +318,10 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         (
             BASE + "objective: makespan\nlimits:\n  power: 3 W\n  min_throughput: 5 /s\n",
             ["s.yaml:7: limits.power: given '3 W'; objective makespan is about the first iteration "
-             "alone and knows no such limit: leave it out, or choose throughput or "
+             "alone and has no such limit: leave it out, or choose throughput or "
              "power_efficiency",
              "s.yaml:8: limits.min_throughput: given '5 /s'; objective makespan is about the first "
-             "iteration alone and knows no such limit: leave it out, or choose throughput or "
+             "iteration alone and has no such limit: leave it out, or choose throughput or "
              "power_efficiency"],
         ),
         (

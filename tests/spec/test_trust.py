@@ -177,9 +177,9 @@ def test_modules_of_the_standard_library_are_not_even_imported(name: str) -> Non
     with pytest.raises(SpecError, match=r"algorithm.name: given 'idlelib.idle'; idlelib.idle is a"):
         pearl.load({"algorithm": {"name": "idlelib.idle", "env": "CartPole-v1"}})
     for each in (
-        user_imports.registered,
-        user_imports.function,
-        user_imports.imported,
+        user_imports.register_env,
+        user_imports.import_function,
+        user_imports.import_user_module,
     ):  # of kernels' programs, too
         with pytest.raises(ValueError, match="is a module of Python's standard library"):
             each(name)

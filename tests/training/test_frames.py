@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pearl
-from pearl.testing.kernel_buffers import filled
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import row_bytes
@@ -84,7 +84,7 @@ def test_batches_are_those_of_a_replay_of_whole_observations(
     ends: dict[tuple[int, int], str],
 ) -> None:
     sizes = rings(stack, CAPACITY, groups, n_step=n_step, prioritised=prioritised)
-    replays = [filled(kernels) for kernels in sizes]
+    replays = [fill_arrays(kernels) for kernels in sizes]
     calls = [[cpu.bind(k, "native", b) for k in ks] for ks, b in zip(sizes, replays, strict=True)]
     world, size = World(stack, ends), ENVS // groups
     for time in range(steps):
@@ -106,7 +106,7 @@ def test_batches_are_those_of_a_replay_of_whole_observations(
 
 def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:
     (insert, sample), _ = rings(2, ends=4, groups=1, n_step=1, prioritised=0)
-    buffers = filled([insert, sample])
+    buffers = fill_arrays([insert, sample])
     call, world = cpu.bind(insert, "native", buffers), World(2, {})
     world.ends = {(time, 0): "truncated" for time in range(0, 99, 4)}  # 3 in the ring at a time
     for time in range(99):
@@ -117,7 +117,7 @@ def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:
         world.write(time, range(ENVS), [buffers])
         call()
     world.write(102, range(ENVS), [buffers])
-    with pytest.raises(ValueError, match="more episodes were cut than it keeps last frames of"):
+    with pytest.raises(ValueError, match="more episodes were cut than it has last frames for"):
         call()
 
 

@@ -217,7 +217,7 @@ def test_a_device_that_fails_ends_the_run_in_a_sentence(
     case: str, hosting: str, monkeypatch: Any, tmp_path: Path
 ) -> None:
     error, told_so = ERRORS[case]
-    bound, launches = HostDriver.bound, [0]
+    bound, launches = HostDriver.prepare_launch, [0]
 
     def failing(self: Any, *given: Any) -> Any:
         launch = bound(self, *given)
@@ -230,7 +230,7 @@ def test_a_device_that_fails_ends_the_run_in_a_sentence(
 
         return fail
 
-    monkeypatch.setattr(HostDriver, "bound", failing)
+    monkeypatch.setattr(HostDriver, "prepare_launch", failing)
     trainer = trained(*gpu_plan("dqn", FUSED), hosting, steps=STEPS, out=tmp_path)
     assert trainer.run.status == "failed"
     assert re.search(told_so, trainer.run.message), trainer.run.message

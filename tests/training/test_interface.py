@@ -22,8 +22,8 @@ from pearl.training.evaluations.evaluation import evaluate
 from pearl.training.policy_export import export
 from pearl_devices import cpu, kernel
 from pearl_devices.base import KernelFailed
-from pearl_devices.kernels.interface import resized
-from pearl_devices.primitives.envs.evaluations import seeds
+from pearl_devices.kernels.interface import resize
+from pearl_devices.primitives.envs.evaluations import episode_seeds
 from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 from tests.schemas.test_schemas import problems
 
@@ -50,7 +50,7 @@ def played(policy: pearl.Policy, seed: int, *, scaled: bool) -> list[float]:
     k, found = policy.kernel, []
     choose = cpu.greedy(k, policy.parameters)
     env = gymnasium.make("CartPole-v1")
-    for each in seeds(seed, EPISODES):
+    for each in episode_seeds(seed, EPISODES):
         obs, _ = env.reset(seed=each)
         total, over = 0.0, False
         while not over:
@@ -295,8 +295,8 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
     with pytest.raises(SpecError, match=r"env_groups is 2, each group has observations of its own"):
         pearl.compile(given)
     loop = normalised_dqn.graph(pearl.load(spec()))
-    again = Task("again", resized(loop.task("normalise").kernel, 8))
-    with pytest.raises(SpecError, match=r"normalise stands there, and one of the two writes"):
+    again = Task("again", resize(loop.task("normalise").kernel, 8))
+    with pytest.raises(SpecError, match=r"normalise is there, and one of the two writes"):
         inserted(loop, again, after="env_step", before="inference")
     chain = inserted(loop, again, after="normalise", before="inference")
     order = [t.name for t in chain.tasks]

@@ -10,7 +10,7 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
-from pearl.testing.kernel_buffers import filled
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Buffers, UnsupportedError, cpu, kernel
 from tests.training import own_spaces
 
@@ -71,7 +71,7 @@ def stepped(env: str, steps: int, envs: int = 2, **dims: Any) -> tuple[Buffers, 
     """The arrays of an env_step, and copies of them after each firing."""
     sizes = {"obs": 3, "act": 2, "choices": 5, **dims}
     k = kernel("env_step", {**sizes, "envs": envs}, program=f"{HERE}:{env}")
-    b, seen = filled([k]), []
+    b, seen = fill_arrays([k]), []
     call = cpu.bind(k, "gymnasium", b)
     for _ in range(steps):
         b["act.action"][:] = 0
@@ -134,7 +134,7 @@ def test_an_image_without_a_network_is_scaled_and_one_with_a_network_is_not() ->
         k = kernel("env_step", {**sizes, "envs": 2, "scaled": scaled},
                    program=f"{HERE}:Spaced",
                    args={"actions": "factored", "observations": "image"})  # fmt: skip
-        b = filled([k])
+        b = fill_arrays([k])
         b["act.action"][:] = 0
         cpu.bind(k, "gymnasium", b)()
         for name in ("step.obs", "step.next_obs", "env.obs"):

@@ -11,7 +11,7 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
-from pearl.testing.kernel_buffers import filled
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Buffers, cpu, kernel
 
 Array = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ SIZES: dict[str, Any] = {"envs": 3, "obs": 1, "act": 0, "states": 4, "actions": 
 def step(name: str) -> Buffers:
     """Three transitions from states 0, 1, 2 to 3: one goes on, one terminated, one was truncated.
     Q(3, ·) is (10, 20)."""
-    buffers = filled([kernel(f"tabular.{name}", SIZES), kernel("tabular.choose", SIZES)])
+    buffers = fill_arrays([kernel(f"tabular.{name}", SIZES), kernel("tabular.choose", SIZES)])
     buffers["policy.q"][:] = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [10.0, 20.0]]
     buffers["step.obs"][:, 0], buffers["step.next_obs"][:] = (0, 1, 2), 3
     buffers["step.action"][:], buffers["step.reward"][:] = 0, 1.0
@@ -157,7 +157,7 @@ def test_step_sizes_fall_with_the_updates_of_an_entry() -> None:
 
 def test_equal_values_are_chosen_evenly_and_random_actions_by_their_share() -> None:
     sizes = {**SIZES, "envs": 4000}
-    buffers = filled([kernel("tabular.choose", sizes)])
+    buffers = fill_arrays([kernel("tabular.choose", sizes)])
     call = cpu.bind(kernel("tabular.choose", sizes), "native", buffers)
     buffers["policy.q"][:] = 0.0
     for share, values, expected in ((0.0, 0.0, 0.5), (0.0, 1.0, 1.0), (0.5, 1.0, 0.75)):

@@ -28,7 +28,7 @@ from pearl_devices.fpga.resources import (
 from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.replay import prioritised
+from pearl_devices.kernels.replay import is_prioritised
 
 WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True
@@ -140,7 +140,7 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
                 f"the released design needs more than {RELEASED_TREE_DSP} pe, has {device.width}"
             )
         found = (("layered", device.width - RELEASED_TREE_DSP),)
-    elif structure in ("insert", "sample", "prioritise") and prioritised(kernel):
+    elif structure in ("insert", "sample", "prioritise") and is_prioritised(kernel):
         if kernel.dims.get("stack"):
             return Refused(FRAMES)
         found = (("tree", released_tree_width(kernel)),)
@@ -181,7 +181,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     if kernel.dims.get("stack"):
         return Refused(FRAMES)
     if kind.structure in ("insert", "sample", "prioritise"):
-        if not prioritised(kernel):
+        if not is_prioritised(kernel):
             return (("ring", 1),)
         if why := tree_misfit(kernel, on_chip(device)):
             return Refused(why)

@@ -14,7 +14,7 @@ from pearl_devices.fpga.learner import LearnerProgram
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
-from pearl_devices.kernels.replay import prioritised, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, tree_depth
 
 LEAF_BITS = 20
 """Bits of a priority in the integer tree."""
@@ -167,7 +167,7 @@ def network_bits(kernel: Kernel) -> float:
 
 def released_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
     """What of the released design finds no room on chip; empty where all does."""
-    if "capacity" in kernel.dims and prioritised(kernel):
+    if "capacity" in kernel.dims and is_prioritised(kernel):
         fanout, nodes, sizes = kernel.dim("fanout"), kernel.dim("capacity"), Sizes()
         while nodes > 1:
             nodes = -(-nodes // fanout)

@@ -1,22 +1,22 @@
-"""Inference on a GPU: the forward pass of a dense policy and the choice of actions, in one launch;
-see `sources/acting.cu`. The numbers drawn are those of the native variants."""
+"""Inference on a GPU: the forward pass of a dense policy and the choice of actions in one launch;
+see `sources/acting.cu`. Random numbers are those of the native variants."""
 
 from __future__ import annotations
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.nets import THREADS, Pass, cut
+from pearl_devices.gpu.nets import THREADS, Pass, split_pass
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 
 EPSILON_GREEDY, NOISE_AROUND, SQUASHED_GAUSSIAN, SOFTMAX, GAUSSIAN = range(5)
-"""The source's numbers for what chooses."""
+"""Numbers in the source for the ways to choose."""
 
 
 def program(kernel: Kernel, choice: int) -> tuple[Program, Pass]:
-    """The program of an inference, and how its forward pass is cut."""
+    """Return the program of an inference, and how its forward pass is split."""
     layers, duelling = kernel.layers(), kernel.dims.get("duelling", 0)
-    found = cut(layers, kernel.dim("envs"))
+    found = split_pass(layers, kernel.dim("envs"))
     constants = {
         **found.constants(curved=bool(kernel.dims.get("tanh"))),
         "CHOICE": choice,
@@ -46,26 +46,26 @@ def _bind(kernel: Kernel, choice: int, arrays: Arrays, driver: Driver) -> Call:
         kernel.dim("envs"),
         *sizes,
     )
-    return driver.bound(
+    return driver.prepare_launch(
         source, "act", (found.blocks,), (THREADS,), arguments, shared_bytes=found.shared_bytes
     )
 
 
 def bind_dqn(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """Epsilon-greedy on policy.q, duelling or not."""
+    """Bind inference.dqn: epsilon-greedy on policy.q, duelling or not."""
     return _bind(kernel, EPSILON_GREEDY, arrays, driver)
 
 
 def bind_ddpg(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """policy.actor's actions with Gaussian noise; TD3 acts so too."""
+    """Bind inference.ddpg, also for TD3: policy.actor's actions with Gaussian noise."""
     return _bind(kernel, NOISE_AROUND, arrays, driver)
 
 
 def bind_sac(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """Drawn from policy.actor's squashed Gaussian."""
+    """Bind inference.sac: samples from policy.actor's squashed Gaussian."""
     return _bind(kernel, SQUASHED_GAUSSIAN, arrays, driver)
 
 
 def bind_ppo(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """Drawn from policy.actor, with log densities; A2C acts so too."""
+    """Bind inference.ppo, also for A2C: samples from policy.actor, with log densities."""
     return _bind(kernel, GAUSSIAN if kernel.dim("act") else SOFTMAX, arrays, driver)

@@ -1,4 +1,4 @@
-"""The variants of kernels on a GPU, and how they are bound to a device's arrays."""
+"""The variants of kernels on a GPU, and how they are bound to device arrays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pearl_devices.gpu.driver import Arrays, Driver
 
 EAGER = {"torch": "eager", "torch-bf16": "eager-bf16"}
-"""Variant of torch on a CPU → the same program over tensors on a device."""
+"""Variant of torch on a CPU → variant with the same program over device tensors."""
 
 ONE_SM = ("fused",)
-"""Variants that run on one streaming multiprocessor; the others take all of them."""
+"""Variants that run on one streaming multiprocessor; others take all of them."""
 
 TURNS = "loop."
-"""Arrays that the runtime writes, before a call or amid it, and that are read there."""
+"""Host arrays that the runtime writes before or during a call."""
 
 
-def programs(kernel: Kernel) -> dict[str, Variant]:
-    """The torch programs that can run `kernel`, by the name of the variant."""
+def torch_variants(kernel: Kernel) -> dict[str, Variant]:
+    """Return the torch programs that can run `kernel`, by variant name."""
     found = kind_of(kernel).variants
     return {EAGER[n]: v for n, v in found.items() if n in EAGER and _can(kernel, n, v)}
 
@@ -35,15 +35,15 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
     return variant.fits(kernel) and (not kernel.modules or name == "torch")
 
 
-def written(kernel: Kernel) -> dict[str, Variant]:
-    """The variants that are written for a GPU and can run `kernel`, by name."""
+def handwritten_variants(kernel: Kernel) -> dict[str, Variant]:
+    """Return the hand-written GPU variants that can run `kernel`, by name."""
     found = kind_of(kernel).cuda
     return {n: v for n, v in found.items() if v.fits(kernel) and not kernel.modules}
 
 
-def offered(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """(variant, streaming multiprocessors) of every way to run `kernel`."""
-    able = (*programs(kernel), *written(kernel))
+def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
+    """Return the ways to run `kernel` as (variant, streaming multiprocessors)."""
+    able = (*torch_variants(kernel), *handwritten_variants(kernel))
     return (
         _refused(kernel)
         if not able
@@ -58,20 +58,20 @@ def _refused(kernel: Kernel) -> Refused:
     if not known:
         return Refused(f"kernel {kernel.kind} has neither a torch program nor CUDA code")
     what = "torch modules" if kernel.modules else "these sizes and options"
-    return Refused(f"of its variants {', '.join(known)} none computes {what}")
+    return Refused(f"none of its variants {', '.join(known)} computes {what}")
 
 
 def on_host(kernel: Kernel, variant: str, name: str) -> bool:
     """Whether a variant has this array in the host's memory."""
-    found = {**programs(kernel), **written(kernel)}.get(variant)
+    found = {**torch_variants(kernel), **handwritten_variants(kernel)}.get(variant)
     return name.startswith(TURNS) or (found is not None and found.on_host(name))
 
 
 def device_of(kernel: Kernel, variant: str, buffers: Buffers) -> Any:
-    """The torch device on which the arrays lie.
+    """Return the torch device on which the arrays lie.
 
     Raises:
-        UnsupportedError: they lie in the host's memory alone.
+        UnsupportedError: all arrays lie in the host's memory.
     """
     import torch
 
@@ -84,17 +84,19 @@ def device_of(kernel: Kernel, variant: str, buffers: Buffers) -> Any:
     return found[0]
 
 
-def bound(kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], Driver]) -> Call:
-    """Prepares `kernel` over `buffers`: tensors on the device, and numpy arrays where `on_host`.
+def bind_kernel(
+    kernel: Kernel, variant: str, buffers: Buffers, driver: Callable[[], Driver]
+) -> Call:
+    """Prepare `kernel` over `buffers`: device tensors, and numpy arrays where `on_host` says so.
 
     Raises:
-        UnsupportedError: a kind or variant that it cannot run, or arrays of the host.
+        UnsupportedError: it cannot run the kind or variant, or all arrays lie in the host's memory.
         KeyError: a buffer is missing.
-        ValueError: a buffer has another shape.
+        ValueError: a buffer has a wrong shape or place.
     """
     from pearl_devices import torch_threads
 
-    torch_programs, by_hand = programs(kernel), written(kernel)
+    torch_programs, by_hand = torch_variants(kernel), handwritten_variants(kernel)
     if variant not in torch_programs and variant not in by_hand:
         raise UnsupportedError(
             f"kernel {kernel.kind} (program {kernel.program!r}) has no variant {variant!r} on a "
@@ -127,7 +129,7 @@ def _function(variant: Variant, kernel: Kernel) -> Callable[..., Any]:
 
 
 def bind_sync(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """param_sync: policy.X ← learner.X, by torch."""
+    """Bind param_sync: policy.X ← learner.X, by torch."""
     names = str(kernel.args["network"]).split("+")
     pairs = [(arrays[f"policy.{name}"], arrays[f"learner.{name}"]) for name in names]
 

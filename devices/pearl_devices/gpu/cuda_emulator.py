@@ -1,6 +1,6 @@
-"""CUDA programs executed on the CPU, as `sources/host_threads.h` models a GPU's threads.
+"""CUDA programs executed on the CPU, with a GPU's threads modelled by `sources/host_threads.h`.
 
-It is what tests run in a GPU's place: the same source, compiled by g++. It is no way to be fast.
+Tests use it instead of a GPU: the same source, compiled by g++. It is slow.
 """
 
 from __future__ import annotations
@@ -21,36 +21,35 @@ from pearl_devices.gpu.program import SOURCES, Program
 
 OPTIONS = (
     "-std=c++17",
-    "-Og",  # for few launches of many programs: -O2 compiles three times as long
+    "-Og",  # most programs have few launches, and -O2 compiles three times as long
     "-w",
     "-fPIC",
     "-shared",
-    "-Wl,-Bsymbolic",  # a kernel may be called as a function of the C library is
+    "-Wl,-Bsymbolic",  # a kernel may have the name of a function of the C library
     "-ffp-contract=off",
     "-fno-strict-aliasing",
 )
 ADDRESS = ("-fsanitize=address",)
 MISSING = 1
-"""Status of a launch whose threads wait for threads that never come."""
+"""Status of a launch whose threads wait at a barrier for threads that never come."""
 
 
 class DivergentBarrier(RuntimeError):
-    """Some threads of a block wait where others never come."""
+    """Some threads of a block wait at a barrier that others never reach."""
 
 
 @cache
-def loaded(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
-    """The program as a library of functions `launch_KERNEL`, compiled once and kept.
+def load_library(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
+    """Load the program as a library of functions `launch_KERNEL`, compiled once and cached.
 
-    sanitize: with AddressSanitizer, whose library must be loaded before Python.
-    Raises:
+    sanitize: with AddressSanitizer, whose library must be loaded before Python. Raises:
         UnsupportedError: g++ is missing or refuses the program, or another user may have written
-            what would be loaded.
+            the library.
     """
-    return ctypes.CDLL(str(built(program, sanitize=sanitize)))
+    return ctypes.CDLL(str(build_library(program, sanitize=sanitize)))
 
 
-def built(program: Program, *, sanitize: bool = False) -> Path:
+def build_library(program: Program, *, sanitize: bool = False) -> Path:
     """Compile the program if the cache has no library of it. Return the file of the library.
 
     Raises:
@@ -93,7 +92,7 @@ def built(program: Program, *, sanitize: bool = False) -> Path:
 
 
 def _folder() -> Path:
-    """Where compiled libraries are kept; loading one runs what it says."""
+    """Return the folder of compiled libraries. Loading a library runs its code."""
     folder = (cache_folder() / "gpu-stand-in").resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if why := doubts(folder):
@@ -113,20 +112,20 @@ def launch(
     shared_bytes: int = 0,
     order: int = 0,
 ) -> None:
-    """One launch, complete when it returns.
+    """Do one launch; it is complete on return.
 
     arguments: addresses of arrays (objects with `data_ptr()` or numpy arrays), int as int64, float
         as double.
-    order: of the threads: 0 forwards, 1 backwards, else shuffled by that seed.
+    order: of the threads: 0 forwards, 1 backwards, else shuffled with this seed.
     Raises:
-        DivergentBarrier: some threads wait where others never come.
+        DivergentBarrier: some threads wait at a barrier that others never reach.
     """
     values = [_value(a) for a in arguments]
     addresses = (ctypes.c_void_p * len(values))(
         *(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values)
     )
     sizes = [(ctypes.c_uint * 3)(*(*given, 1, 1)[:3]) for given in (grid, block)]
-    function = getattr(loaded(program), f"launch_{kernel}")
+    function = getattr(load_library(program), f"launch_{kernel}")
     status = function(*sizes, ctypes.c_size_t(shared_bytes), addresses, ctypes.c_uint(order))
     if status == MISSING:
         raise DivergentBarrier(f"{program.file}: threads of {kernel} wait for others for ever")

@@ -1,4 +1,4 @@
-"""What a GPU lane asks of its device. `HostDriver` answers on the CPU, as a stand-in for tests."""
+"""The interface of a GPU lane to its device. Tests use `HostDriver`, which runs on the CPU."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     import torch
 
 Arrays = Mapping[str, Any]
-"""Named torch tensors on the device, by names of `kernels.arrays`: contiguous, shapes and dtypes as
-there (uint64 arrays as torch.uint64)."""
+"""Named contiguous torch tensors on the device; names, shapes and dtypes are those of
+`kernels.arrays` (uint64 arrays as torch.uint64)."""
 
 Launch = Callable[[], None]
-"""A prepared launch: starts it on the lane's stream, without waiting for its end."""
+"""A prepared launch: a call starts it on the lane's stream and does not wait for its end."""
 
 
 class Driver(Protocol):
-    """One device. device: as torch names it."""
+    """One device. device: its torch device."""
 
     @property
     def device(self) -> torch.device: ...
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -34,21 +34,22 @@ class Driver(Protocol):
         arguments: Sequence[Any],
         shared_bytes: int = 0,
     ) -> Launch:
-        """Prepares a launch of a CUDA kernel.
+        """Prepare a launch of a CUDA kernel.
 
-        arguments: tensors (pointers in the source), int (int64 there) and float (double there).
+        arguments: tensors (pointers in the source), int (there int64) and float (there double).
         shared_bytes: dynamic shared memory of a block.
         """
 
-    def mapped(self, array: Any) -> torch.Tensor:
-        """A numpy array's memory, which stays in the host's, as a tensor that kernels on the device
-        read and write in place."""
+    def map_array(self, array: Any) -> torch.Tensor:
+        """Return a numpy array's host memory as a tensor that device kernels read and write in
+        place."""
 
 
 class HostDriver:
-    """The CPU in a GPU's place: torch's device API with its device cpu, CUDA source through fibres.
+    """The CPU instead of a GPU: torch's device API with its device cpu, CUDA sources through
+    fibres.
 
-    order: of a block's threads, see `cuda_emulator.launch`.
+    order: of a block's threads; see `cuda_emulator.launch`.
     """
 
     def __init__(self, order: int = 0) -> None:
@@ -60,7 +61,7 @@ class HostDriver:
 
         return torch.device("cpu")
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -69,14 +70,14 @@ class HostDriver:
         arguments: Sequence[Any],
         shared_bytes: int = 0,
     ) -> Launch:
-        cuda_emulator.loaded(program)
+        cuda_emulator.load_library(program)
 
         def launch() -> None:
             cuda_emulator.launch(program, kernel, grid, block, arguments, shared_bytes, self.order)
 
         return launch
 
-    def mapped(self, array: Any) -> torch.Tensor:
+    def map_array(self, array: Any) -> torch.Tensor:
         import torch
 
         return torch.from_numpy(array)

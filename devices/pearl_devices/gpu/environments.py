@@ -1,9 +1,9 @@
 """env_step on a GPU: the native environments, one thread each; see `sources/environments.cu`.
 
-A firing computes what the native one of the CPU computes, with normalisation and the ring of
-finished episodes. Sines and cosines alone may differ in their last bits, as between two C
-libraries. An acrobot at speed is chaotic: a last bit of its state grows to 1e-5 within some 300
-steps of an episode, and from then on the two go ways of their own.
+A firing computes the same as the native one of the CPU, with normalisation and the ring of finished
+episodes. Only sines and cosines may differ in their last bits, as between two C libraries. A fast
+acrobot is chaotic: a last bit of its state grows to 1e-5 within about 300 steps of an episode, and
+then the episodes diverge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pearl_devices.gpu.driver import Arrays, Driver
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE
-from pearl_devices.kernels.environments import BLOCK, native
+from pearl_devices.kernels.environments import BLOCK, has_native
 from pearl_devices.primitives import NATIVE_ENVS
 
 IN_SOURCE = (
@@ -23,11 +23,11 @@ IN_SOURCE = (
     "MountainCar-v0",
     "MountainCarContinuous-v0",
 )
-"""The environments by the source's numbers for them."""
+"""Environments by their numbers in the source."""
 
 
 def program(kernel: Kernel) -> Program:
-    """The program of an env_step."""
+    """Return the program of an env_step."""
     name = str(kernel.program)
     constants = {
         "ENVIRONMENT": IN_SOURCE.index(name),
@@ -42,12 +42,12 @@ def program(kernel: Kernel) -> Program:
 
 
 def bind_step(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """env_step. Starts all environments unless rng.env_step says that they have run before.
+    """Bind env_step. Start all environments unless rng.env_step says that they have run before.
 
     Raises:
-        UnsupportedError: the environment is none of these, or has other sizes or arguments.
+        UnsupportedError: the environment is none of IN_SOURCE, or has other sizes or arguments.
     """
-    if not native(kernel):
+    if not has_native(kernel):
         raise UnsupportedError(
             f"kernel {kernel.kind}: {kernel.program!r} with sizes {dict(kernel.dims)} and "
             f"arguments {dict(kernel.args)} has no variant 'cuda'; there are {list(IN_SOURCE)}, "
@@ -77,7 +77,7 @@ def bind_step(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     )
 
     def launch(name: str) -> Call:
-        return driver.bound(source, name, (blocks,), (threads,), arguments)
+        return driver.prepare_launch(source, name, (blocks,), (threads,), arguments)
 
     launch("start")()
     if "normalise.obs" in arrays:

@@ -12,12 +12,12 @@ from pearl_devices.gpu.replay import (
     THREADS,
     action_words,
     as_tensors,
+    call_in_order,
     columns,
     completing_stores,
-    draws,
-    in_order,
+    draw_launches,
+    make_word,
     sum_tree,
-    word,
     zeros,
 )
 from pearl_devices.kernel import Kernel
@@ -28,26 +28,26 @@ STORED = "action reward terminated truncated"
 
 
 def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
-    """(places in the ring of frames, bytes of a frame, slots of last frames, frames before the
-    newest in a stack)."""
+    """(places in the ring of frames, bytes of a frame, slots of last frames, earlier frames in a
+    stack)."""
     stack = kernel.dim("stack")
     places = kernel.dim("capacity") + (stack - 1) * kernel.dim("apart")
     return places, kernel.dim("obs") // stack, kernel.dim("ends"), stack - 1
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_insert: writes the newest frames of step.*, at the cursor; two launches.
+    """Bind replay_insert: write the newest frames of step.* at the cursor; two launches.
 
-    A firing that would need more last frames than are kept says so in the host's memory; the call
-    that finds it there is a ValueError.
+    A firing that needs more last frames than are kept sets a word in the host's memory. The next
+    call that reads the word raises ValueError.
     """
     n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
     places, size, ends, most = _sizes(kernel)
     given, arrays = arrays, as_tensors(arrays, driver)
     kept = {name: arrays[f"replay.{name}"] for name in STORED.split()}
-    told = word(driver)
+    told = make_word(driver)
     slot, tree = zeros(n, "int64", driver), sum_tree(kernel, arrays, driver)
-    mark = driver.bound(
+    mark = driver.prepare_launch(
         FRAMES,
         "frames_mark",
         (1,),
@@ -67,7 +67,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             most,
         ),
     )
-    insert = driver.bound(
+    insert = driver.prepare_launch(
         FRAMES,
         "frames_insert",
         (n,),
@@ -96,7 +96,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         insert()
         if int(told):
             raise ValueError(
-                "replay: more episodes were cut than it keeps last frames of; cut them later, or "
+                "replay: more episodes were cut than it has last frames for; cut them later, or "
                 "store whole observations (frame_stack: 0)"
             )
 
@@ -104,11 +104,11 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     arrays = as_tensors(arrays, driver)
-    before, least = draws(kernel, arrays, driver)
+    before, least = draw_launches(kernel, arrays, driver)
     places, size, ends, most = _sizes(kernel)
-    gather = driver.bound(
+    gather = driver.prepare_launch(
         FRAMES,
         "frames_gather",
         (kernel.dim("steps") * kernel.dim("batch"),),
@@ -135,4 +135,4 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
-    return in_order((*before, gather))
+    return call_in_order((*before, gather))

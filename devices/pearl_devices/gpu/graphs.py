@@ -1,10 +1,10 @@
 """The variant `graph`: all gradient steps of a firing, recorded once and replayed as one launch.
 
-What changes from firing to firing lies in tensors that are written before a replay: the batches,
-the random numbers, and a row a step of what Adam and the target take (`Learner.pace`). All other
-numbers of the loss are those of the recording. A loss that reads `hyper.step` may ask for it modulo
-`policy_delay` alone; there is a graph for every such remainder. Where a loss cannot be recorded the
-firings go on operator by operator, as `eager`, and the call's `note` says why.
+Numbers that change between firings lie in tensors that are written before a replay: the batches,
+the random numbers, and a row per step for Adam and the target (`Learner.pace`). All other numbers
+of the loss are those of the recording. A loss may read `hyper.step` only modulo `policy_delay`;
+each remainder has its own graph. If a loss cannot be recorded, firings run operator by operator, as
+`eager`, and the call's `note` gives the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.torch.off_policy import GradientSteps
@@ -26,7 +26,7 @@ from pearl_devices.primitives.torch.off_policy import bind_update as bind_eager
 
 
 class Remainder:
-    """`hyper.step` while a graph is recorded: known modulo `period` alone."""
+    """`hyper.step` while a graph is recorded; only its value modulo `period` is known."""
 
     def __init__(self, value: int, period: int) -> None:
         self._value, self._period = value, period
@@ -41,8 +41,8 @@ class Remainder:
 
 
 class RecordedNoise:
-    """`hyper.noise` of a graph: tensors that are filled before each replay. They are made while the
-    steps are tried; a recording then finds them in the same order."""
+    """`hyper.noise` of a graph: tensors that are filled before each replay. A trial of the steps
+    makes them; the recording then finds them in the same order."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -50,11 +50,11 @@ class RecordedNoise:
         self._step = self._drawn = self._at = 0
 
     def rewind(self) -> None:
-        """The steps are gone through again."""
+        """Begin the steps again from the first draw."""
         self._at = 0
 
     def begin(self, step: int) -> None:
-        """The draws of gradient step `step` of a firing follow."""
+        """Begin the draws of gradient step `step` of a firing."""
         self._step, self._drawn = step, 0
 
     def _draw(self, numbers: Callable[..., None], shape: tuple[int, ...]) -> Tensor:
@@ -75,8 +75,10 @@ class RecordedNoise:
         return self._draw(rng.uniforms, shape)
 
     def fill(self, counter: Any, steps: int) -> None:
-        """The numbers of the next firing."""
-        bases = [np.uint64(rng.stream(counter[0], counter[1] + np.uint64(s))) for s in range(steps)]
+        """Write the numbers of the next firing."""
+        bases = [
+            np.uint64(rng.stream_base(counter[0], counter[1] + np.uint64(s))) for s in range(steps)
+        ]
         counter[1] += np.uint64(steps)
         for step, drawn, numbers, made in self._draws:
             out = np.empty(tuple(made.shape), np.float32)
@@ -96,7 +98,7 @@ class Recording:
         self._noise = RecordedNoise(device) if "rng.update" in arrays else None
         self._paces = torch.ones(self._count, len(learners), 3, device=device)
         self._taken: list[list[int]] = []
-        self._graph = streams(device).graph()
+        self._graph = streams_of(device).make_graph()
 
         def work() -> None:
             self._taken.clear()
@@ -115,14 +117,14 @@ class Recording:
         self._steps.begin()
         kept = {n: a.clone() for n, a in arrays.items() if isinstance(a, Tensor)}
         try:
-            work()  # to find the draws, and what is made at a first use alone
+            work()  # a trial, which finds the draws and makes everything that a first use makes
             self._graph.capture(work)
-        finally:  # recording, and trying before it, has changed them
+        finally:  # the trial and the recording have changed the arrays
             for name, array in kept.items():
                 arrays[name].copy_(array)
 
     def fire(self) -> None:
-        """All gradient steps, begun."""
+        """Begin all gradient steps."""
         arrays, learners = self._arrays, self._steps.learners.values()
         count, every = arrays["learner.step"], int(arrays["hyper.target_every"][0])
         paces = np.ones(tuple(self._paces.shape), np.float32)
@@ -131,7 +133,7 @@ class Recording:
             follows = every > 0 and int(count[0]) % every == 0
             for at, learner in enumerate(learners):
                 for _ in range(taken[at]):
-                    paces[number, at, :2] = learner.paced(arrays["hyper.adam"])
+                    paces[number, at, :2] = learner.count_step(arrays["hyper.adam"])
                 paces[number, at, 2] = follows
         self._paces.copy_(torch.from_numpy(paces))
         if self._noise is not None:
@@ -140,7 +142,7 @@ class Recording:
 
 
 class GraphedUpdate:
-    """The call of update.* by graphs. note: why it has none, once that is known; else empty."""
+    """The call of update.* by graphs. note: the reason if it has no graph; else empty."""
 
     def __init__(self, kernel: Kernel, arrays: Arrays, device: torch.device) -> None:
         self.note = ""
@@ -173,5 +175,5 @@ class GraphedUpdate:
 
 
 def bind_update(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.* of an algorithm with a replay."""
+    """Bind update.* of an algorithm with a replay."""
     return GraphedUpdate(kernel, arrays, driver.device)

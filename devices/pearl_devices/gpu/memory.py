@@ -1,4 +1,4 @@
-"""A GPU's memory: twins of the host's arrays as torch tensors, and the copies between the two."""
+"""A GPU's memory: torch tensors as twins of host arrays, and copies between the two."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pearl_devices.base import Call, DeviceFailed
 from pearl_devices.device_kind import Pair
 from pearl_devices.gpu.binding import on_host
 from pearl_devices.gpu.driver import Driver
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_devices.kernel import Kernel
 
 LOST = ("AcceleratorError", "CUDADriverError", "CUDARuntimeError")
-"""Errors of torch and CuPy after which a device does nothing more."""
+"""Errors of torch and CuPy after which a device is unusable."""
 
 
 class TorchMemory:
@@ -27,7 +27,7 @@ class TorchMemory:
 
     def __init__(self, driver: Driver) -> None:
         self.device = driver.device
-        self._streams = streams(self.device)
+        self._streams = streams_of(self.device)
         self._lanes: dict[str, tuple[Any, Any]] = {}
         self._nbytes = 0
 
@@ -36,7 +36,7 @@ class TorchMemory:
 
     def twin(self, array: Any) -> Tensor:
         host = torch.from_numpy(array)
-        short = host.dtype == torch.float64 and self.device.type == "mps"  # which has none
+        short = host.dtype == torch.float64 and self.device.type == "mps"  # MPS has no float64
         with self._wrapping_errors(f"an array of {array.nbytes} bytes"):
             made = torch.empty(
                 host.shape, dtype=torch.float32 if short else host.dtype, device=self.device
@@ -56,16 +56,16 @@ class TorchMemory:
         stores: tuple[Pair, ...],
         lane: str,
     ) -> Call:
-        """Copies go by a stream of their own, so that those of one lane overlap the computing of
-        another."""
+        """Make a firing. Copies use a stream of their own, so that the copies of one lane overlap
+        the computing of another."""
         queue = self._streams
         if lane not in self._lanes:
-            self._lanes[lane] = queue.stream(), queue.stream()
+            self._lanes[lane] = queue.make_stream(), queue.make_stream()
         computing, copying = self._lanes[lane]
         lanes, told = self._lanes, f"kernel {kernel.kind}"
         inwards = [(queue.staging(twin), torch.from_numpy(a), twin) for a, twin in loads]
         outwards = [(queue.staging(twin), torch.from_numpy(a), twin) for a, twin in stores]
-        loaded, computed, stored = queue.event(), queue.event(), queue.event()
+        loaded, computed, stored = queue.make_event(), queue.make_event(), queue.make_event()
 
         copied_ns = [0]
 
@@ -120,7 +120,8 @@ class TorchMemory:
 
     @contextmanager
     def _wrapping_errors(self, about: str) -> Iterator[None]:
-        """Errors of the device as DeviceFailed. about: what it was doing."""
+        """Within this context, errors of the device become DeviceFailed. about: its current
+        work."""
         try:
             yield
         except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""How a forward pass of a dense network is cut for a GPU; see `sources/nets.cuh`."""
+"""How a forward pass of a dense network is split for a GPU; see `sources/nets.cuh`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 SHARED_BYTES = 96 * 1024
-"""Shared memory that a block may take: two blocks fit on one multiprocessor of an H100."""
+"""Shared memory of a block in bytes: two blocks fit on one multiprocessor of an H100."""
 BLOCKS = 1024
-"""Most blocks of a launch; each takes several tiles of rows where there are more."""
+"""Most blocks of a launch; with more tiles of rows, a block takes several."""
 FEW = 2048
-"""Rows up to which tiles are small, so that they share out over the multiprocessors."""
+"""Most rows with small tiles, which spread over the multiprocessors."""
 THREADS = 256
 
 
@@ -25,8 +25,8 @@ THREADS = 256
 class Pass:
     """A forward pass of `layers` (widths, input first) for `rows` rows.
 
-    tile: rows that a block takes at once. held: the weights lie in shared memory. wide: the
-    activations do not.
+    tile: rows that a block takes at once. held: weights lie in shared memory. wide: activations do
+    not lie in shared memory.
     """
 
     layers: tuple[int, ...]
@@ -52,7 +52,8 @@ class Pass:
         return min(-(-self.rows // self.tile), BLOCKS)
 
     def constants(self, *, curved: bool) -> Mapping[str, int]:
-        """Of a program that includes nets.cuh. curved: hidden layers of tanh."""
+        """Return the constants of a program that includes nets.cuh. curved: hidden layers use
+        tanh."""
         return {
             "ROWS": self.tile,
             "PER": 8 if self.tile == 32 else 4,
@@ -62,7 +63,7 @@ class Pass:
         }
 
     def arguments(self, driver: Driver) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]:
-        """widths, scratch, and (layers, size, widest), as kernels take them."""
+        """Return widths, scratch, and (layers, size, widest), as kernels take them."""
         import torch
 
         numbers = self._activations_bytes // 4 * self.blocks if self.wide else 0
@@ -73,8 +74,8 @@ class Pass:
         )
 
 
-def cut(layers: tuple[int, ...], rows: int) -> Pass:
-    """The pass with the largest tiles, weights held if they fit."""
+def split_pass(layers: tuple[int, ...], rows: int) -> Pass:
+    """Return the pass with the largest tiles; its weights lie in shared memory if they fit."""
     tiles = (8,) if rows <= FEW else (32, 8)
     found = (
         Pass(layers, rows, tile, held, wide)

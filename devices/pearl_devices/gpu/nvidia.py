@@ -1,7 +1,7 @@
 """NVIDIA's GPUs driven by torch and CuPy, and those of others by torch alone.
 
 Torch owns memory, streams and graphs. CuPy loads the cubins of `nvrtc` and launches them on torch's
-current stream; it is imported where a kernel is bound that needs it.
+current stream. Binding a kernel that needs CuPy imports it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from weakref import finalize
 
 from pearl_devices.base import DeviceFailed, UnsupportedError
 from pearl_devices.gpu.driver import Driver, Launch
-from pearl_devices.gpu.nvrtc import compiled
+from pearl_devices.gpu.nvrtc import compile_program
 from pearl_devices.gpu.program import Program
 
 if TYPE_CHECKING:
     import torch
 
 KINDS = ("cuda", "xpu", "mps")
-"""Kinds of devices in torch, in the order in which they are looked for; AMD's are cuda."""
+"""Kinds of torch devices, in the order in which PEARL looks for them; AMD's are cuda."""
 
 MAPPED = 2
 """cudaHostRegisterMapped."""
 
 UNASKED_BYTES = 32 * 1024
-"""Dynamic shared memory of a block beyond which a kernel asks for it. It must where this and what
-its source declares are more than 48 KiB together (CUDA programming guide)."""
+"""Dynamic shared memory of a block above which a kernel must request it. The request is necessary
+if this and the source's static memory exceed 48 KiB together (CUDA programming guide)."""
 
 MOST_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the CUDA driver API."""
 
 
 def torch_kind() -> str | None:
-    """The kind of GPU that torch drives here; None where it drives none."""
+    """Return the kind of GPU that torch drives here; None if it drives none."""
     import torch
 
     found = [k for k in KINDS if (m := getattr(torch, k, None)) is not None and m.is_available()]
@@ -43,11 +43,11 @@ def torch_kind() -> str | None:
 
 
 def driver(number: int) -> Driver:
-    """The driver of a GPU of this machine, by its number among those that torch sees, in the order
-    of the PCI bus, which is NVML's; torch's own begins with the fastest.
+    """Return the driver of a GPU of this machine. number: its position among torch's GPUs in the
+    order of the PCI bus, as in NVML; torch's own order begins with the fastest.
 
     Raises:
-        UnsupportedError: torch drives no such GPU here; the text says why.
+        UnsupportedError: torch drives no such GPU here; the text gives the reason.
     """
     import torch
 
@@ -69,7 +69,7 @@ def driver(number: int) -> Driver:
     if number >= count:
         raise UnsupportedError(
             f"torch sees {count} GPUs here, and the plan uses number {number} (from 0); look at "
-            "CUDA_VISIBLE_DEVICES, or plan anew"
+            "CUDA_VISIBLE_DEVICES, or plan again"
         )
 
     def slot(index: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def driver(number: int) -> Driver:
 
 @cache
 def driver_of(device: torch.device) -> Driver:
-    """The driver of a torch device."""
+    """Return the driver of a torch device."""
     return Gpu(device)
 
 
@@ -96,7 +96,7 @@ class Gpu:
     def device(self) -> torch.device:
         return self._device
 
-    def bound(
+    def prepare_launch(
         self,
         program: Program,
         kernel: str,
@@ -111,12 +111,12 @@ class Gpu:
         with cupy.cuda.Device(self._device.index):
             if program.digest not in self._modules:
                 module = cupy.cuda.function.Module()
-                module.load(compiled(program, self._architecture()).code)
+                module.load(compile_program(program, self._architecture()).code)
                 self._modules[program.digest] = module
             function = self._modules[program.digest].get_function(kernel)
             if shared_bytes > UNASKED_BYTES:
                 cupy.cuda.driver.funcSetAttribute(function.ptr, MOST_SHARED, shared_bytes)
-        kept = tuple(arguments)  # whose addresses are all that the device is given
+        kept = tuple(arguments)  # the device gets addresses only, so the arguments must stay alive
         values = tuple(_value(a) for a in kept)
         sizes = tuple(grid), tuple(block)
 
@@ -126,7 +126,7 @@ class Gpu:
 
         return launch
 
-    def mapped(self, array: Any) -> torch.Tensor:
+    def map_array(self, array: Any) -> torch.Tensor:
         """Lock the array's pages, so that kernels read them at their address in the host's memory
         (CUDA programming guide, "Mapped Memory"; unified addressing).
 
@@ -153,7 +153,7 @@ class Gpu:
         return host
 
     def _architecture(self) -> str:
-        """As NVRTC names it; that of H100 with the features that it alone has."""
+        """The architecture as NVRTC names it; H100's with its specific features."""
         import torch
 
         major, minor = torch.cuda.get_device_capability(self._device)
@@ -161,7 +161,7 @@ class Gpu:
 
 
 def _value(argument: Any) -> Any:
-    """A kernel's parameter as CuPy passes it: pointers and int64 as ints of 8 bytes, doubles."""
+    """A kernel's parameter as CuPy passes it: pointers and int64 as 8-byte ints, doubles."""
     import numpy as np
 
     if hasattr(argument, "data_ptr"):
@@ -170,10 +170,10 @@ def _value(argument: Any) -> Any:
 
 
 def _cupy(device: torch.device) -> Any:
-    """CuPy.
+    """Import CuPy.
 
     Raises:
-        UnsupportedError: it is missing, of another CUDA than torch, or the device is not NVIDIA's.
+        UnsupportedError: it is missing or has another CUDA than torch, or the GPU is not NVIDIA's.
     """
     import torch
 

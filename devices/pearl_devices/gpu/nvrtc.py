@@ -1,7 +1,7 @@
 """CUDA programs compiled to machine code by NVRTC. Needs no driver and no GPU.
 
 Options and functions: NVIDIA, "NVRTC", CUDA 12.9. The library is that of the PyPI package
-nvidia-cuda-nvrtc-cu12 (or -cu13), which CUDA builds of torch bring, or one that the system finds.
+nvidia-cuda-nvrtc-cu12 (or -cu13), which CUDA builds of torch install, or one that the system finds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.gpu.program import Program
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
-"""Of which NVIDIA GPUs the programs are compiled in tests: A100, H100, B200."""
+"""NVIDIA GPUs for which tests compile the programs: A100, H100, B200."""
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -28,8 +28,8 @@ USED = re.compile(r"Used (\d+) registers(.*)")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes, as ptxas says. All but barriers are of one thread, shared_bytes (the
-    static part) of one block."""
+    """Resources of one kernel, as ptxas reports them. All but barriers are per thread, shared_bytes
+    (the static part) per block."""
 
     registers: int
     barriers: int
@@ -48,7 +48,7 @@ class MachineCode:
 
 
 class CompileError(UnsupportedError):
-    """A program that the compiler refuses; the text is its log."""
+    """The compiler refuses a program; the text is its log."""
 
 
 @cache
@@ -70,16 +70,16 @@ def library() -> ctypes.CDLL:
         if name:
             return ctypes.CDLL(name)
     raise UnsupportedError(
-        "no NVRTC is here, which compiles CUDA programs: pip install nvidia-cuda-nvrtc-cu12"
+        "NVRTC, which compiles CUDA programs, is missing: pip install nvidia-cuda-nvrtc-cu12"
     )
 
 
-def compiled(program: Program, architecture: str) -> MachineCode:
-    """The program for one architecture, such as sm_90a.
+def compile_program(program: Program, architecture: str) -> MachineCode:
+    """Compile the program for one architecture, such as sm_90a.
 
     Raises:
         CompileError: the compiler refuses it; the text is its log.
-        UnsupportedError: no compiler is here.
+        UnsupportedError: no compiler is installed.
     """
     nvrtc, handle = library(), ctypes.c_void_p()
     options = [
@@ -117,7 +117,7 @@ def _text(size: object, get: object, handle: ctypes.c_void_p, cut: int = 1) -> b
 
 
 def _resources(log: str) -> dict[str, Resources]:
-    """By kernel, from what ptxas -v prints: a line that names it, its stack and spills, its use."""
+    """Kernel → resources, from the lines that ptxas -v prints: name, stack and spills, use."""
     found: dict[str, Resources] = {}
     entry, spills = "", (0, 0, 0)
     for line in log.splitlines():

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel one streaming multiprocessor holds at a time.
+"""The number of blocks of a kernel that one streaming multiprocessor holds at a time.
 
 Limits and granularities: NVIDIA, "CUDA C++ Programming Guide", technical specifications by compute
 capability, and the calculation of "CUDA Occupancy Calculator".
@@ -12,15 +12,15 @@ from pearl_devices.gpu.nvrtc import Resources
 
 WARP = 32
 REGISTERS, REGISTERS_AT_A_TIME = 65_536, 256
-"""Of one multiprocessor, and how many a warp is given at a time."""
+"""Registers of one multiprocessor, and the granularity in which warps get them."""
 RESERVED_BYTES, BYTES_AT_A_TIME = 1024, 128
-"""Shared memory that the system takes of every block, and the granularity of it."""
+"""Shared memory that the system reserves per block, and its granularity."""
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
     """Limits of one multiprocessor: warps, blocks, and bytes of shared memory for all its blocks
-    and for one."""
+    and for one block."""
 
     warps: int
     blocks: int
@@ -38,9 +38,9 @@ MULTIPROCESSORS = {
 def resident_blocks(
     architecture: str, used: Resources, threads: int, dynamic_bytes: int = 0
 ) -> int:
-    """Blocks of a kernel that one multiprocessor holds; 0 where a block is too large for it.
+    """Return the blocks of a kernel that one multiprocessor holds; 0 if a block is too large.
 
-    threads, dynamic_bytes: of a block; the latter its dynamic shared memory.
+    threads: of a block. dynamic_bytes: dynamic shared memory of a block.
     """
     limit = MULTIPROCESSORS[architecture]
     warps = -(-threads // WARP)

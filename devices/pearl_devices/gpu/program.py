@@ -1,4 +1,4 @@
-"""CUDA programs: a source of `sources/` with its sizes as constants."""
+"""CUDA programs: a source of `sources/` with sizes as constants."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KERNEL = re.compile(
 class Program:
     """A source with its constants.
 
-    file: its name in `sources/`, such as replay.cu, or the path of another.
-    constants: name → whole number, `#define`d before the first line: sizes that the compiler knows.
-    exact: a product and a sum are rounded one after the other, never fused into one rounding.
+    file: its name in `sources/`, such as replay.cu, or a path.
+    constants: name → whole number, `#define`d before the first line: sizes known at compile time.
+    exact: products and sums are rounded separately, never fused into one rounding.
     """
 
     file: str
@@ -34,7 +34,7 @@ class Program:
 
     @cached_property
     def text(self) -> str:
-        """The whole source, included files in their places, each once."""
+        """The whole source with each included file once, in place."""
         defined = "".join(f"#define {name} {value}\n" for name, value in self.constants.items())
         return defined + "".join(_pieces(self.file, set()))
 

@@ -1,5 +1,5 @@
-"""The replay in CUDA: ring, sum tree, frames. The sources say how; the CPU's are
-`pearl_devices.primitives.replay`, to which they are equal bit for bit but for powers.
+"""The replay in CUDA: ring, sum tree, frames. It equals the CPU's `pearl_devices.primitives.replay`
+bit for bit, except for powers.
 
 Sizes are arguments of the kernels, so one compiled program serves all of them.
 """
@@ -20,7 +20,7 @@ RING = Program("replay.cu")
 
 THREADS = 256
 BLOCKS = 1024
-"""Blocks that copy rows at most."""
+"""Most blocks that copy rows."""
 
 ROW = "obs action reward next_obs terminated truncated"
 BATCH = "obs action reward next_obs discount"
@@ -31,8 +31,8 @@ def columns(arrays: Arrays, prefix: str, names: str) -> list[Any]:
     return [arrays[f"{prefix}.{name}"] for name in names.split()]
 
 
-def in_order(launches: Sequence[Launch]) -> Call:
-    """One firing: launches one after the other."""
+def call_in_order(launches: Sequence[Launch]) -> Call:
+    """Return one firing: these launches in order."""
 
     def call() -> None:
         for launch in launches:
@@ -42,22 +42,22 @@ def in_order(launches: Sequence[Launch]) -> Call:
 
 
 def numbers(values: Sequence[int], driver: Driver) -> Any:
-    """Whole numbers on the device."""
+    """Return whole numbers on the device."""
     import torch
 
     return torch.tensor(values, dtype=torch.int64, device=driver.device)
 
 
 def as_tensors(arrays: Arrays, driver: Driver) -> Arrays:
-    """The arrays as tensors; those that stay in the host's memory as kernels reach them there."""
-    return {n: a if hasattr(a, "data_ptr") else driver.mapped(a) for n, a in arrays.items()}
+    """Return the arrays as tensors; those in the host's memory as kernels reach them there."""
+    return {n: a if hasattr(a, "data_ptr") else driver.map_array(a) for n, a in arrays.items()}
 
 
 def completing_stores(call: Call, arrays: Arrays, driver: Driver) -> Call:
-    """A call that writes rows. Where they lie in the host's memory it is complete when it returns,
-    since whatever reads them there does not wait for the device.
+    """Return a call that writes rows. If the rows lie in the host's memory, the call is complete
+    when it returns, because readers there do not wait for the device.
 
-    arrays: as they were given.
+    arrays: before `as_tensors`.
     """
     here = all(hasattr(a, "data_ptr") for a in arrays.values())
     if here or driver.device.type not in STREAMED:
@@ -74,23 +74,24 @@ def completing_stores(call: Call, arrays: Arrays, driver: Driver) -> Call:
 
 
 def zeros(count: int, dtype: str, driver: Driver) -> Any:
-    """Scratch of a kernel."""
+    """Make scratch memory of a kernel, filled with zeros."""
     import torch
 
     return torch.zeros(count, dtype=getattr(torch, dtype), device=driver.device)
 
 
-def word(driver: Driver) -> Any:
-    """A number in the host's memory that kernels write, and that the host reads without waiting."""
+def make_word(driver: Driver) -> Any:
+    """Make a number in the host's memory: kernels write it and the host reads it without
+    waiting."""
     import torch
 
-    from pearl_devices.gpu.streams import streams
+    from pearl_devices.gpu.streams import streams_of
 
-    return streams(driver.device).staging(torch.zeros(1, dtype=torch.int64)).zero_()
+    return streams_of(driver.device).staging(torch.zeros(1, dtype=torch.int64)).zero_()
 
 
 def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
-    """(nodes, widths of the levels, how many, fanout); a depth of 0 where the replay is uniform."""
+    """Return (nodes, level widths, number of levels, fanout); depth 0 if the replay is uniform."""
     if not kernel.dims.get("prioritised", 1):
         none = numbers((), driver)
         return none, none, 0, 0
@@ -99,7 +100,7 @@ def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
 
 
 def action_words(kernel: Kernel) -> int:
-    """Words of 32 bits of an action: a discrete one is an int64."""
+    """Return the 32-bit words of an action; a discrete action is an int64."""
     return kernel.dim("act") or 2
 
 
@@ -113,17 +114,18 @@ def check_ring(kernel: Kernel) -> None:
     if capacity % envs or capacity < 2 * envs:
         raise ValueError(
             f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
-            "least twice that; rows of one step would be split otherwise"
+            "least twice that; otherwise rows of one step would be split"
         )
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_insert: writes step.* at the cursor, with the largest priority so far; one launch."""
+    """Bind replay_insert: write step.* at the cursor, with the largest priority so far; one
+    launch."""
     check_ring(kernel)
     given, arrays = arrays, as_tensors(arrays, driver)
     n, tree = kernel.dim("envs"), sum_tree(kernel, arrays, driver)
     words = n * max(kernel.dim("obs"), action_words(kernel))
-    insert = driver.bound(
+    insert = driver.prepare_launch(
         RING,
         "replay_insert",
         (min(-(-words // THREADS), BLOCKS),),
@@ -144,9 +146,9 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     return completing_stores(insert, given, driver)
 
 
-def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
-    """Launches that draw rows from the tree, none where the replay is uniform; and what they leave
-    for weights: the bits of the least priority of each batch, infinity before."""
+def draw_launches(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch], Any]:
+    """Return launches that draw rows from the tree (none if the replay is uniform), and the bits of
+    the least priority of each batch, which the launches write for the weights (infinity before)."""
     import torch
 
     least = torch.full((kernel.dim("steps"),), torch.inf, device=driver.device)
@@ -154,7 +156,7 @@ def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch],
     if not tree[2]:
         return [], least
     count = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
-    launch = driver.bound(
+    launch = driver.prepare_launch(
         RING,
         "replay_draw",
         (-(-count // THREADS),),
@@ -172,11 +174,11 @@ def draws(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[Launch],
 
 
 def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_sample: fills batch.* with `steps` batches; two launches, one where it is uniform."""
+    """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     check_ring(kernel)
     arrays = as_tensors(arrays, driver)
-    before, least = draws(kernel, arrays, driver)
-    gather = driver.bound(
+    before, least = draw_launches(kernel, arrays, driver)
+    gather = driver.prepare_launch(
         RING,
         "replay_gather",
         (-(-kernel.dim("steps") * kernel.dim("batch") * 32 // THREADS),),
@@ -200,13 +202,13 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             action_words(kernel),
         ),
     )
-    return in_order((*before, gather))
+    return call_in_order((*before, gather))
 
 
 def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """replay_update: priorities of batch.index from batch.td; of a row drawn twice the last counts.
+    """Bind replay_update: set priorities of batch.index from batch.td; the last duplicate counts.
 
-    One launch for small batches, else a launch a level below the levels that are recomputed whole.
+    One launch for small batches, else one launch per level below the completely recomputed levels.
     """
     tree = sum_tree(kernel, arrays, driver)
     whole, count, at_once = phases(kernel)
@@ -216,9 +218,9 @@ def bind_priorities(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
     def launch(first: int, last: int, blocks: int, threads: int) -> Launch:
         given = (*tree, arrays["replay.priority"], *batch, n, whole, first, last)
-        return driver.bound(RING, "replay_update", (blocks,), (threads,), given)
+        return driver.prepare_launch(RING, "replay_update", (blocks,), (threads,), given)
 
     if at_once:
         return launch(0, count, 1, min(-(-width // 32) * 32, 1024))
     below = [launch(p, p + 1, -(-width // THREADS), THREADS) for p in range(count - 1)]
-    return in_order((*below, launch(count - 1, count, 1, 1024)))
+    return call_in_order((*below, launch(count - 1, count, 1, 1024)))

@@ -1,22 +1,22 @@
-"""Rollouts on a GPU: storing vector steps, generalised advantages, and the copy of parameters to
-the side that acts; see `sources/copies.cu` and `sources/advantages.cu`."""
+"""Rollouts on a GPU: storing vector steps, generalised advantages, and copying parameters to the
+acting side; see `sources/copies.cu` and `sources/advantages.cu`."""
 
 from __future__ import annotations
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.nets import THREADS, Pass, cut
+from pearl_devices.gpu.nets import THREADS, Pass, split_pass
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 
 MOST_BLOCKS = 256
-"""Blocks of a copy; each takes several parts of a long one."""
+"""Blocks of a copy; with more pieces, a block copies several."""
 SPAN = 32
-"""Environments whose advantages a block traces."""
+"""Environments per block of the advantages."""
 
 
-def copies(kernel: Kernel) -> Program:
-    """The program that copies."""
+def copy_program(kernel: Kernel) -> Program:
+    """Return the program that copies."""
     return Program("copies.cu", {"CONTINUOUS": int(bool(kernel.dims.get("act", 1)))})
 
 
@@ -25,7 +25,7 @@ def _blocks(numbers: int) -> int:
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """rollout.* at rollout.at ← step.*, act.log_prob and, of continuous actions, act.sample."""
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     import torch
 
     names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "log_prob")
@@ -45,27 +45,27 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         max(1, kernel.dim("act")),
     )
     blocks = _blocks(kernel.dim("envs") * obs)
-    return driver.bound(copies(kernel), "insert", (blocks,), (THREADS,), arguments)
+    return driver.prepare_launch(copy_program(kernel), "insert", (blocks,), (THREADS,), arguments)
 
 
-def judging(kernel: Kernel) -> tuple[Program, Pass]:
-    """The program of advantages, and how its forward pass is cut."""
-    found = cut(kernel.layers("critic"), kernel.dim("envs") * kernel.dim("horizon"))
+def advantages_program(kernel: Kernel) -> tuple[Program, Pass]:
+    """Return the program of advantages, and how its forward pass is split."""
+    found = split_pass(kernel.layers("critic"), kernel.dim("envs") * kernel.dim("horizon"))
     constants = found.constants(curved=bool(kernel.dim("tanh")))
     return Program("advantages.cu", constants), found
 
 
 def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """rollout.value, advantage and returns ← a whole rollout and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout and policy.critic."""
     import torch
 
-    source, found = judging(kernel)
+    source, found = advantages_program(kernel)
     steps, envs = kernel.dim("horizon"), kernel.dim("envs")
     widths, scratch, sizes = found.arguments(driver)
     ahead = torch.zeros(steps * envs, dtype=torch.float32, device=driver.device)
     ends, value = [arrays[f"rollout.{n}"] for n in ("terminated", "truncated")], "rollout.value"
     seen = (arrays["rollout.obs"], arrays["rollout.next_obs"], *ends, arrays["policy.critic"])
-    judge = driver.bound(
+    judge = driver.prepare_launch(
         source,
         "judge",
         (found.blocks,),
@@ -75,7 +75,7 @@ def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     )
     results = [arrays[f"rollout.{name}"] for name in ("advantage", "returns")]
     constants = [arrays[f"hyper.{name}"] for name in ("discount", "gae_lambda")]
-    trace = driver.bound(
+    trace = driver.prepare_launch(
         source,
         "trace",
         (-(-envs // SPAN),),
@@ -91,11 +91,13 @@ def bind_advantages(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_sync(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """policy.X ← learner.X, of one network or two."""
+    """Bind param_sync: policy.X ← learner.X, of one network or two."""
     names = str(kernel.args["network"]).split("+")
     pairs = [(arrays[f"learner.{name}"], arrays[f"policy.{name}"]) for name in names]
     sizes = [policy.numel() for _, policy in pairs]
     if len(pairs) == 1:
         pairs, sizes = [*pairs, *pairs], [*sizes, 0]
     arguments = [x for pair, size in zip(pairs, sizes, strict=True) for x in (*pair, size)]
-    return driver.bound(copies(kernel), "copy", (_blocks(max(sizes)),), (THREADS,), arguments)
+    return driver.prepare_launch(
+        copy_program(kernel), "copy", (_blocks(max(sizes)),), (THREADS,), arguments
+    )

@@ -1,8 +1,8 @@
-"""Slices of an NVIDIA GPU: streams of which each has SMs of its own, by green contexts.
+"""Slices of an NVIDIA GPU: streams with SMs of their own, by green contexts.
 
-NVIDIA, "CUDA Driver API", green contexts (CUDA 12.4; their streams 12.5). Memory is shared: what is
-allocated in the device's primary context, torch's, is read and written by every slice. A share of
-SMs for a whole process is what MPS gives, by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in its environment.
+NVIDIA, "CUDA Driver API", green contexts (CUDA 12.4; their streams 12.5). Memory is shared: every
+slice reads and writes allocations of the device's primary context, which is torch's. To give a
+whole process a part of the SMs, use MPS with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in its environment.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REMEDY = (
 
 
 class DevResource(ctypes.Structure):
-    """CUdevResource of cuda.h: 144 bytes, in CUDA 12 and 13, of which the first number of the union
-    is what is needed here."""
+    """CUdevResource of cuda.h: 144 bytes in CUDA 12 and 13. Only the first number of the union is
+    used here."""
 
     _fields_ = (
         ("type", ctypes.c_uint),
@@ -42,30 +42,31 @@ class DevResource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Slice:
-    """sms: that it has, at least as many as were asked for. stream: as torch has one; on the
-    stand-in a number."""
+    """sms: its SMs, at least as many as requested. stream: a torch stream; on the stand-in a
+    number."""
 
     sms: int
     stream: Any
 
 
 class Slicer(Protocol):
-    """Cuts one device."""
+    """Splits one device."""
 
     def cut(self, counts: Sequence[int]) -> list[Slice]:
-        """A slice for each of `counts` SMs; no two share one. Each is rounded up to what the
-        device can part with (8 SMs at a time on an H100).
+        """Return a slice for each of `counts` SMs; no two share an SM. Counts are rounded up to the
+        device's granularity (8 SMs on an H100).
 
         Raises:
-            UnsupportedError: there are too few SMs, or the driver cannot; the text says which.
+            UnsupportedError: there are too few SMs, or the driver cannot slice; the text says
+                which.
         """
 
     def close(self) -> None:
-        """Gives all slices back."""
+        """Release all slices."""
 
 
 class HostSlices:
-    """A twin for tests: width SMs that come in groups of `grain`; its streams are numbers."""
+    """A fake for tests: `width` SMs in groups of `grain`; its streams are numbers."""
 
     def __init__(self, width: int, grain: int = 8) -> None:
         self.width, self.grain = width, grain
@@ -87,7 +88,7 @@ class HostSlices:
 
 
 class GreenContexts:
-    """The slices of a GPU that torch drives. library: the CUDA driver, for tests another."""
+    """Slices of a GPU that torch drives. library: the CUDA driver; tests give another."""
 
     def __init__(self, device: torch.device, library: str = LIBRARY) -> None:
         self._device = device
@@ -137,7 +138,7 @@ class GreenContexts:
         return self.as_torch(int(stream.value or 0))
 
     def as_torch(self, stream: int) -> Any:
-        """A stream of the driver as torch has one."""
+        """Return a stream of the driver as a torch stream."""
         import torch
 
         return torch.cuda.ExternalStream(stream, self._device)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Streams and events of a device as torch has them, and twins of them for the stand-in.
+"""Streams and events of a device as in torch, and fakes of them for the stand-in.
 
-On the stand-in a copy that is begun happens once something waits for it, so that a wait that is
-left out changes what is computed.
+On the stand-in, a copy only happens when something waits for it. So a missing wait changes the
+results.
 """
 
 from __future__ import annotations
@@ -15,69 +15,70 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STREAMED = ("cuda", "xpu")
-"""Kinds of torch devices with streams, events and pinned memory of the host."""
+"""Kinds of torch devices with streams, events and pinned host memory."""
 
 
 class Event(Protocol):
     """A point in the work of a stream."""
 
     def record(self, stream: Any) -> None:
-        """The point is all that was begun on the stream so far."""
+        """Set the point after all work begun on the stream so far."""
 
     def query(self) -> bool:
-        """Whether the work up to it is complete."""
+        """Return whether the work up to this point is complete."""
 
     def synchronize(self) -> None:
-        """Wait until it is."""
+        """Wait until the work up to this point is complete."""
 
 
 class Streams(Protocol):
-    """How work is queued on a device."""
+    """Queues of work on a device."""
 
-    def stream(self) -> Any:
-        """A new stream; work on it is done in the order in which it was begun."""
+    def make_stream(self) -> Any:
+        """Make a new stream; it does its work in the order in which the work was begun."""
 
-    def event(self) -> Event: ...
+    def make_event(self) -> Event: ...
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """A context in which torch begins its work on that stream."""
+        """Within this context, torch begins its work on that stream."""
 
     def staging(self, like: Tensor) -> Tensor:
-        """Memory of the host from which and to which copies need not wait for the host."""
+        """Make host memory with which copies do not block the host."""
 
     def copy(self, target: Tensor, source: Tensor, stream: Any) -> None:
         """Begin a copy on a stream. One of the two is staging memory."""
 
-    def graph(self) -> Graph:
-        """A new graph. RuntimeError where the device has none."""
+    def make_graph(self) -> Graph:
+        """Make a new graph. Raise RuntimeError if the device has none."""
 
     def finish(self) -> None:
         """Wait for all work of the device."""
 
 
 class Graph(Protocol):
-    """Work that is recorded once."""
+    """Work that is recorded once and repeated."""
 
     def capture(self, work: Callable[[], None]) -> None:
-        """Record `work`, which has been done before and must not wait for the device. Raises what
-        `work` raises, and RuntimeError where it cannot be recorded."""
+        """Record `work`, which has run before and must not wait for the device. Raise the errors of
+        `work`, and RuntimeError if it cannot be recorded."""
 
     def replay(self) -> None:
-        """Begin the work again on torch's current stream, with what its tensors hold by then."""
+        """Begin the work again on torch's current stream, with the current values of its
+        tensors."""
 
 
 class DeviceStreams:
-    """Those of a GPU. device: of a kind in STREAMED."""
+    """The streams of a GPU. device: of a kind in STREAMED."""
 
     def __init__(self, device: torch.device) -> None:
         import torch
 
         self._device, self._module = device, torch.get_device_module(device)
 
-    def stream(self) -> Any:
+    def make_stream(self) -> Any:
         return self._module.Stream(self._device)
 
-    def event(self) -> Event:
+    def make_event(self) -> Event:
         found: Event = self._module.Event()
         return found
 
@@ -94,7 +95,7 @@ class DeviceStreams:
         with self._module.stream(stream):
             target.copy_(source, non_blocking=True)
 
-    def graph(self) -> Graph:
+    def make_graph(self) -> Graph:
         if self._device.type != "cuda":
             raise RuntimeError(f"torch has no graphs for {self._device}")
         return DeviceGraph()
@@ -104,7 +105,7 @@ class DeviceStreams:
 
 
 class DeviceGraph:
-    """A CUDA graph, or AMD's."""
+    """A CUDA graph, or AMD's equivalent."""
 
     def capture(self, work: Callable[[], None]) -> None:
         import torch
@@ -118,14 +119,14 @@ class DeviceGraph:
 
 
 class HostStream:
-    """A queue of copies that nobody has waited for yet."""
+    """A queue of copies for which nothing has waited yet."""
 
     def __init__(self) -> None:
         self.begun: list[Callable[[], object]] = []
         self.done = 0
 
     def run(self, until: int) -> None:
-        """Do the first `until` of all copies that were ever begun here."""
+        """Do the first `until` of all copies ever begun here."""
         while self.done < until:
             self.begun.pop(0)()
             self.done += 1
@@ -135,7 +136,7 @@ class HostStream:
 
 
 class HostEvent:
-    """Its work is done when it is waited for, or after one look at it."""
+    """An event whose work is done when something waits for it, or after one query."""
 
     def __init__(self) -> None:
         self._at: tuple[HostStream, int] | None = None
@@ -157,16 +158,16 @@ class HostEvent:
 
 
 class HostStreams:
-    """Twins on the CPU. What is computed is complete at once, copies once they are waited for."""
+    """Fakes on the CPU. Computing is complete at once, copies when something waits for them."""
 
     def __init__(self) -> None:
         self._streams: list[HostStream] = []
 
-    def stream(self) -> HostStream:
+    def make_stream(self) -> HostStream:
         self._streams.append(HostStream())
         return self._streams[-1]
 
-    def event(self) -> Event:
+    def make_event(self) -> Event:
         return HostEvent()
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -180,7 +181,7 @@ class HostStreams:
     def copy(self, target: Tensor, source: Tensor, stream: HostStream) -> None:
         stream.begun.append(lambda: target.copy_(source))
 
-    def graph(self) -> Graph:
+    def make_graph(self) -> Graph:
         return HostGraph()
 
     def finish(self) -> None:
@@ -189,7 +190,7 @@ class HostStreams:
 
 
 class HostGraph:
-    """A list of torch's operators with their tensors; none may wait for a number."""
+    """A list of torch's operators with their tensors; no operator may wait for a number."""
 
     def capture(self, work: Callable[[], None]) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -217,7 +218,7 @@ class HostGraph:
             for func, args, kwargs, out in self._operators:
                 aliases = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
                 if any(not a.is_write for a in aliases):
-                    continue  # a view sees what its base holds
+                    continue  # a view shares the memory of its base
                 again = func(*args, **kwargs)
                 if not aliases:
                     for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
@@ -225,7 +226,7 @@ class HostGraph:
                             old.copy_(new)
 
 
-def streams(device: torch.device) -> Streams:
-    """Those of a torch device; of one without any, whose copies are complete when they return, the
-    host's."""
+def streams_of(device: torch.device) -> Streams:
+    """Return the streams of a torch device. A device without streams gets the host's; its copies
+    are complete when they return."""
     return DeviceStreams(device) if device.type in STREAMED else HostStreams()

@@ -1,4 +1,4 @@
-"""Which GPUs torch drives, and those that it alone knows."""
+"""GPUs that torch drives, and GPUs that only torch knows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pearl_devices.base import (
 )
 from pearl_devices.gpu.nvidia import driver, torch_kind
 
-UNIT_FLOPS_PER_S, GPU_BYTES_PER_S, GPU_ACTIVE_W = 1e11, 2e11, 200.0  # assumed, of a GPU that
-# torch alone knows: a tenth of a TFLOP/s a compute unit, one of consumer class
+UNIT_FLOPS_PER_S, GPU_BYTES_PER_S, GPU_ACTIVE_W = 1e11, 2e11, 200.0  # assumed, for a GPU that
+# only torch knows: a tenth of a TFLOP/s per compute unit, consumer class
 PCIE_BYTES_PER_S = 16e9  # assumed: PCIe 4.0 of 8 lanes
 LINK_SOURCES = dict.fromkeys(("latency_s", "bytes_per_s", "per_message_s"), "assumed")
 
 
-def driven(number: int) -> bool:
-    """Whether torch drives the GPU of this number."""
+def is_driven(number: int) -> bool:
+    """Return whether torch drives the GPU of this number."""
     try:
         driver(number)
     except (UnsupportedError, ImportError):
@@ -35,11 +35,10 @@ def driven(number: int) -> bool:
 
 
 def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
-    """GPUs that torch alone knows: AMD's, Intel's and Apple's. None is no error.
+    """Yield GPUs that only torch knows: AMD's, Intel's and Apple's. None is no error.
 
-    host: the device to which they are linked. kind_name: their kind, and name.
-    torch is imported only where it is built for one. It says names, memory and units; all other
-    figures are assumed.
+    host: the device to which they are linked. kind_name: their kind, and name. torch is imported
+    only if it is built for one. It gives names, memory and units; all other figures are assumed.
     """
     try:
         build = version("torch").partition("+")[2]

@@ -1,7 +1,7 @@
 """The variant `fused`: all gradient steps of a firing in one launch of one block.
 
-The block keeps what it works on in shared memory as far as that goes, in the order of `_placed`;
-the rest lies in scratch memory of the device. Sizes are constants of the programs.
+The block keeps its data in shared memory as far as they fit, in the order of `_place`; the others
+lie in scratch memory of the device. Sizes are constants of the programs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pearl_devices.kernels.fused import DEEPEST, misfit
 from pearl_devices.primitives import LOG_STD
 
 STATIC_BYTES = 4096
-"""Shared memory that the sources declare by themselves, at most."""
+"""Most shared memory that the sources declare themselves."""
 STAND_IN_BYTES = 227 * 1024
-"""Shared memory of a block where no GPU says how much it has: that of the H100 (NVIDIA, "CUDA C++
-Programming Guide", compute capability 9.0)."""
+"""Shared memory of a block if no GPU says its own: that of the H100 (NVIDIA, "CUDA C++ Programming
+Guide", compute capability 9.0)."""
 ROWS = (64, 32, 16)
-"""How many rows a pass takes at most, the first that leaves room for the parameters."""
+"""Row counts of a pass, in order of preference; the first that leaves room for the parameters is
+used."""
 
 Pieces = Mapping[str, int]
-"""Name in the source → floats."""
+"""Name in the source → number of floats."""
 
 
 def _up4(count: int) -> int:
@@ -63,7 +64,7 @@ def _net(name: str, layers: Sequence[int], rows: int) -> dict[str, int]:
 
 
 def _learns(name: str, layers: Sequence[int], *, target: bool = True, copies: int = 1) -> Pieces:
-    """What a network that learns keeps beyond its parameters."""
+    """The arrays of a learning network beyond its parameters."""
     flat, size = copies * _flat(layers), copies * _size(layers)
     return {
         f"{name}_GRAD": size,
@@ -73,10 +74,10 @@ def _learns(name: str, layers: Sequence[int], *, target: bool = True, copies: in
     }
 
 
-def _placed(pieces: Pieces, limit: int) -> tuple[dict[str, int], int, int]:
-    """Constants that say where each piece lies, floats of shared memory, floats of scratch memory.
+def _place(pieces: Pieces, limit: int) -> tuple[dict[str, int], int, int]:
+    """Constants with the place of each piece, floats of shared memory, floats of scratch memory.
 
-    Each goes to shared memory if it still fits there, in the order given.
+    In the given order, each piece goes to shared memory if it still fits there.
     """
     constants: dict[str, int] = {}
     used = {1: 0, 0: 0}
@@ -89,7 +90,7 @@ def _placed(pieces: Pieces, limit: int) -> tuple[dict[str, int], int, int]:
 
 
 def _limit(driver: Driver) -> int:
-    """Bytes of dynamic shared memory that a block may have."""
+    """Bytes of dynamic shared memory that a block may use."""
     if driver.device.type == "cuda":
         import torch
 
@@ -98,7 +99,7 @@ def _limit(driver: Driver) -> int:
     return STAND_IN_BYTES - STATIC_BYTES
 
 
-def _bound(
+def _bind_launch(
     kernel: Kernel,
     driver: Driver,
     pieces: Any,
@@ -108,13 +109,13 @@ def _bound(
     last: Sequence[float],
     source: str = "",
 ) -> Call:
-    """The launch of `update_X` in X.cu, X the algorithm unless `source` says another.
+    """The launch of `update_X` in X.cu; X is the algorithm unless `source` gives another.
 
-    pieces: rows of a pass → (what a pass needs, then parameters; what else goes to shared memory).
+    pieces: rows of a pass → (pieces of a pass, then parameters; further pieces for shared memory).
     nets: name in the source → widths. last: arguments after the scratch memory.
 
     Raises:
-        UnsupportedError: networks that one block does not take.
+        UnsupportedError: one block cannot take these networks.
     """
     import torch
 
@@ -128,7 +129,7 @@ def _bound(
     needed = {rows: 4 * sum(map(_up4, pieces(rows)[0].values())) for rows in choices}
     rows = next((rows for rows in choices if needed[rows] <= limit), choices[-1])
     first, rest = pieces(rows)
-    places, shared, scratch = _placed({**first, **rest}, limit)
+    places, shared, scratch = _place({**first, **rest}, limit)
     widest = max(width for layers in nets.values() for width in layers[1:])
     described = {n: c for name, layers in nets.items() for n, c in _net(name, layers, rows).items()}
     name = source or kernel.kind.partition(".")[2]
@@ -147,13 +148,13 @@ def _bound(
         },
     )
     room = torch.zeros(max(scratch, 1), dtype=torch.float32, device=driver.device)
-    return driver.bound(
+    return driver.prepare_launch(
         program, f"update_{name}", (1,), (threads,), (*arguments, room, *last), 4 * shared
     )
 
 
 def _stored(name: str, arrays: Arrays, *, target: bool = True) -> list[Any]:
-    """What STORED of block_nets.cuh names."""
+    """The arguments of STORED in block_nets.cuh."""
     parts = ("", ".target", ".m", ".v", ".steps") if target else ("", ".m", ".v", ".steps")
     learner = [arrays[f"learner.{name}{part}"] for part in parts]
     return [*learner, arrays[f"hyper.lr.{name}"], arrays[f"loss.{name}"]]
@@ -165,7 +166,7 @@ def _batch(arrays: Arrays) -> list[Any]:
 
 
 def _given(arrays: Arrays) -> list[Any]:
-    """What GIVEN of critics.cuh names."""
+    """The arguments of GIVEN in critics.cuh."""
     return [*_batch(arrays), arrays["act.low"], arrays["act.high"]]
 
 
@@ -175,7 +176,7 @@ def _rules(arrays: Arrays) -> list[Any]:
 
 
 def bind_dqn(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    """Bind update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     layers = kernel.layers()
 
     def pieces(rows: int) -> tuple[Pieces, Pieces]:
@@ -188,7 +189,7 @@ def bind_dqn(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         "DUELLING": int("duelling" in kernel.dims and kernel.dim("duelling")),
     }
     arguments = [*_batch(arrays), *_stored("q", arrays), *_rules(arrays)]
-    return _bound(
+    return _bind_launch(
         kernel, driver, pieces, constants, {"Q": layers}, arguments, [kernel.dim("steps")]
     )
 
@@ -204,8 +205,8 @@ def _actor_and_critics(
     actor_target: bool = True,
     passes: int = 1,
 ) -> Call:
-    """As `_bound`. critics: their names; twins lie one after the other. passes: of critics whose
-    outputs are kept at the same time."""
+    """As `_bind_launch`. critics: their names; twin critics lie in a row. passes: passes of critics
+    whose outputs are kept at the same time."""
     actor, critic, copies = kernel.layers("actor"), kernel.layers(critics[0]), len(critics)
 
     def pieces(rows: int) -> tuple[Pieces, Pieces]:
@@ -225,11 +226,11 @@ def _actor_and_critics(
         return first, rest
 
     nets = {"ACTOR": actor, "CRITIC": critic}
-    return _bound(kernel, driver, pieces, constants, nets, arguments, last)
+    return _bind_launch(kernel, driver, pieces, constants, nets, arguments, last)
 
 
 def bind_ddpg(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    """Bind update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
     nets = [*_stored("actor", arrays), *_stored("critic", arrays)]
     arguments = [*_given(arrays), *nets, *_rules(arrays)]
     return _actor_and_critics(kernel, driver, {}, arguments, [kernel.dim("steps")], ["critic"])
@@ -247,8 +248,8 @@ TWINS = ("critic1", "critic2")
 
 
 def bind_td3(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.td3: `steps` gradient steps on batch.*, mean absolute TD errors of both critics to
-    batch.td."""
+    """Bind update.td3: `steps` gradient steps on batch.*, mean absolute TD errors of both critics
+    to batch.td."""
     nets = [x for name in ("actor", *TWINS) for x in _stored(name, arrays)]
     own = [arrays["hyper.smoothing"], arrays["rng.update"], _noise(kernel, driver, 1)]
     arguments = [*_given(arrays), *nets, *_rules(arrays), *own]
@@ -257,7 +258,7 @@ def bind_td3(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_sac(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.sac: as bind_td3."""
+    """Bind update.sac, as `bind_td3`."""
     nets = [x for name in TWINS for x in _stored(name, arrays)]
     alpha = _stored("alpha", arrays, target=False)
     own = [arrays["hyper.target_entropy"], arrays["rng.update"], _noise(kernel, driver, 2)]
@@ -276,7 +277,7 @@ def bind_sac(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
 
 
 def bind_ppo(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*."""
     import torch
 
     actor, critic, act = kernel.layers("actor"), kernel.layers("critic"), kernel.dim("act")
@@ -315,4 +316,4 @@ def bind_ppo(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
         "ACT": act,
     }
     nets = {"ACTOR": actor, "CRITIC": critic}
-    return _bound(kernel, driver, pieces, constants, nets, arguments, [], "ppo")
+    return _bind_launch(kernel, driver, pieces, constants, nets, arguments, [], "ppo")

@@ -1,11 +1,12 @@
-"""Whether a GPU computes what the CPU does: every kernel that it offers, on small examples.
+"""Comparison of a GPU with the CPU: every kernel that it offers, on small examples.
 
-Each is fired once on the device and once on the CPU, from the same arrays: what is written by hand
-as the native kernel, a torch program as that program, for two programs of one algorithm may differ
-where no run brings them (A2C learning from the rollouts of another policy). Whole numbers must be
-equal. Of an array of other numbers, differences count as shares of the largest
-change: the median at most 1e-5 and the largest at most 1e-4, as float32 in another order of sums
-has them.
+Each kernel fires once on the device and once on the CPU, from the same arrays. Hand-written kernels
+are compared with the native kernel. A torch program is compared with the same program, because two
+programs of one algorithm may differ on inputs that no run has (A2C learning from another policy's
+rollouts). Whole numbers must be equal. Differences of other arrays are shares of the array's
+largest
+change: the median at most 1e-5 and the largest at most 1e-4, as float32 gives with another order of
+sums.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from pearl_devices.base import (
 )
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
-from pearl_devices.gpu.binding import written
+from pearl_devices.gpu.binding import handwritten_variants
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.examples import HORIZON, filled, loops
+from pearl_devices.kernels.examples import HORIZON, fill_arrays, loops
 
 MEDIAN, WORST = 1e-5, 1e-4
-"""Shares of the largest change of an array."""
+"""Allowed shares of the largest change of an array."""
 NATIVE = "native"
 TORCH = "torch"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one kernel.
+    """The result for one kernel.
 
     kernel: its kind. variant: as the device offers it.
-    array: the one that differs most; empty where all are equal, or nothing could be compared.
-    median, worst: its differences, as shares of the largest change; of whole numbers 0 or 1.
-    why: why it could not be fired; empty where it was.
+    array: the one that differs most; empty if all are equal or nothing could be compared.
+    median, worst: its differences, as shares of the largest change; for whole numbers 0 or 1.
+    why: the reason if it could not be fired, else empty.
     """
 
     kernel: str
@@ -81,17 +82,17 @@ class Verdict:
 def verify(
     device: Device, number: int = 0, *, only: Callable[[Kernel, str], bool] | None = None
 ) -> list[Verdict]:
-    """A verdict for every kernel and variant that a GPU offers without being asked.
+    """Return a verdict for every kernel and variant that a GPU offers by default.
 
-    number: of the device among those of its kind. only: which to look at.
+    number: of the device among those of its kind. only: (kernel, variant) → whether to check it.
     """
     return list(_each(device, number, only))
 
 
 def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -> list[str]:
-    """The short form, of the kinds and variants that a plan uses: a line for each that fails.
+    """Verify the kinds and variants that a plan uses; return a line for each that fails.
 
-    What has passed is not looked at again on this model with these versions and sources.
+    A passed check is not repeated on this model with the same versions and sources.
     """
     name = f"{_digest(device, number)}.json"
     file = cache_folder() / "verified" / name
@@ -120,7 +121,7 @@ def first_use(device: Device, number: int, uses: Iterable[tuple[Kernel, str]]) -
 
 
 def _digest(device: Device, number: int) -> str:
-    """Of all on which a verdict depends."""
+    """Digest of everything on which a verdict depends."""
     import torch
 
     kind: Any = backend(device.kind)
@@ -139,15 +140,15 @@ def _each(
     device: Device, number: int, only: Callable[[Kernel, str], bool] | None
 ) -> Iterator[Verdict]:
     for kernels in loops():
-        offered = [[v for v, _ in offers(k, device) if _wanted(k, v, only)] for k in kernels]
+        offered = [[v for v, _ in offers(k, device) if _is_wanted(k, v, only)] for k in kernels]
         last = max((at for at, found in enumerate(offered) if found), default=-1)
-        arrays, acting = filled(kernels), list[Call]()
-        for name in arrays:  # what acts is what learns from it
+        arrays, acting = fill_arrays(kernels), list[Call]()
+        for name in arrays:  # the acting network is the learning one
             if name.startswith("policy.") and (learner := f"learner.{name[7:]}") in arrays:
                 arrays[name][:] = arrays[learner]
         for at, kernel in enumerate(kernels[: last + 1]):
             for variant in offered[at]:
-                yield _judged(device, number, kernel, variant, arrays)
+                yield _check_firing(device, number, kernel, variant, arrays)
             if at == last:
                 break
             fire = cpu.bind(kernel, NATIVE, arrays)
@@ -155,36 +156,38 @@ def _each(
             if kind_of(kernel).side == "acts":
                 acting.append(fire)
             elif kind_of(kernel).structure in ("insert", "store"):
-                for _ in range(HORIZON):  # with the steps that each stores
+                for _ in range(HORIZON):  # fill the replay or the rollout
                     for one in (*acting, fire):
                         one()
 
 
-def _wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
-    """Whether to look at a variant. Of those that must be asked for, the ones in use that compute
-    what the native one does: they have arrays in another place."""
+def _is_wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool] | None) -> bool:
+    """Whether to check a variant. An opt-in variant is checked if it is in use and computes the
+    same as the native one, with arrays in another place."""
     if only is None:
         return variant not in OPT_IN_VARIANTS
     same = variant not in OPT_IN_VARIANTS or kind_of(kernel).on_host(kernel, variant)
     return bool(same) and only(kernel, variant)
 
 
-def _judged(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> Verdict:
-    """The verdict on one firing from `arrays`, which stay as they are."""
+def _check_firing(
+    device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers
+) -> Verdict:
+    """The verdict on one firing from `arrays`, which stay unchanged."""
     names = specs(kernel)
     mine, its = ({n: arrays[n].copy() for n in names} for _ in range(2))
     try:
         _fire(device, number, kernel, variant, its)
     except (UnsupportedError, DeviceFailed) as error:
         return Verdict(kernel.kind, variant, why=str(error))
-    cpu.bind(kernel, NATIVE if variant in written(kernel) else TORCH, mine)()
-    found = [(n, *_apart(arrays[n], mine[n], its[n])) for n in kind_of(kernel).written(names)]
+    cpu.bind(kernel, NATIVE if variant in handwritten_variants(kernel) else TORCH, mine)()
+    found = [(n, *_differences(arrays[n], mine[n], its[n])) for n in kind_of(kernel).written(names)]
     name, median, worst = max(found, key=lambda each: (each[2], each[1]))
     return Verdict(kernel.kind, variant, name if worst else "", median, worst)
 
 
 def _fire(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buffers) -> None:
-    """One firing on the device, from and to arrays of the host."""
+    """Do one firing on the device, from and to host arrays."""
     kind: Any = backend(device.kind)
     memory = kind.memory(number)
     held = [n for n in specs(kernel) if memory.holds(kernel, variant, n)]
@@ -194,10 +197,10 @@ def _fire(device: Device, number: int, kernel: Kernel, variant: str, arrays: Buf
     memory.firing(call, kernel, (), pairs, "verify")()
 
 
-def _apart(
+def _differences(
     before: npt.NDArray[Any], mine: npt.NDArray[Any], its: npt.NDArray[Any]
 ) -> tuple[float, float]:
-    """Median and largest difference of two arrays, as shares of the largest change of the first."""
+    """Median and largest difference of two arrays, as shares of the first one's largest change."""
     if mine.dtype.kind != "f":
         wrong = float((mine != its).any())
         return wrong, wrong

@@ -1,7 +1,7 @@
-"""The kinds of kernels: one record each (`record.KernelKind`), in one file a family.
+"""Kinds of kernels: one record each (`record.KernelKind`), one file per family.
 
-A kind that `KINDS` does not have is one of an algorithm of the user's own, `inference.NAME` or
-`update.NAME`, or a record in a module of the user's own, `module:NAME`.
+A kind that `KINDS` lacks is `inference.NAME` or `update.NAME` of a user-defined algorithm, or
+`module:NAME`, a record in a user-defined module.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ FAMILIES = (
 )
 """Files of this package with records. A new kind is one file and its name here."""
 
-KINDS, FAULTS = user_kinds.gathered(__name__, FAMILIES)
-"""Name → record; and, a sentence each, the files that have no sound records."""
+KINDS, FAULTS = user_kinds.gather_records(__name__, FAMILIES)
+"""Name → record; and a sentence for each file without valid records."""
 
 UNKNOWN = KernelKind(arrays=lambda k: {}, name="unknown", structure="unknown")
-"""The record of a kind that nobody knows: nothing runs it, and it has no arrays."""
+"""The record of an unknown kind: it has no arrays and no variants."""
 
 
 def kind_of(kernel: Kernel) -> KernelKind:
-    """The record of a kernel's kind; UNKNOWN where there is none.
+    """Return the record of a kernel's kind; UNKNOWN if there is none.
 
     Raises:
-        KernelKindError: its kind names a record of the user's own that is missing or incomplete.
+        KernelKindError: the kind names a user-defined record that is missing or incomplete.
     """
     return KINDS.get(kernel.kind) or _own(kernel.kind, "horizon" in kernel.dims) or UNKNOWN
 
 
 @cache
 def _own(kind: str, rollout: bool) -> KernelKind | None:
-    """The record of a kind of the user's own, or of a kind of the user's own algorithm, which
-    learns from a replay or a rollout."""
+    """The record of a user-defined kind, or of a kind of a user-defined algorithm, which learns
+    from a replay or, with `rollout`, from a rollout."""
     if ":" in kind:
         return user_kinds.load(kind)
     family, _, name = kind.partition(".")
@@ -79,13 +79,13 @@ def kernel(
     interface: tuple[Kernel, ...] = (),
     **dims: Dim,
 ) -> Kernel:
-    """A `Kernel` of `kind` with its work counted. Its sizes are `sizes` and `dims` together, those
-    that the module of its record names.
+    """Return a `Kernel` of `kind` with its work counted. Its sizes are `sizes` and `dims` together,
+    as the module of its record names them.
 
     Raises:
         KeyError: no such kind; the text names all.
-        KernelKindError: `kind` names a record of the user's own that is missing or incomplete, or
-            a file of `FAMILIES` is.
+        KernelKindError: `kind` names a user-defined record that is missing or incomplete, or a file
+            of `FAMILIES` does.
     """
     if FAULTS:
         raise KernelKindError("; ".join(FAULTS))
@@ -102,12 +102,13 @@ def kernel(
 
 
 def parts(kernel: Kernel) -> Parts:
-    """The kernels that a fused one runs as one call, each with its firings; empty for others."""
+    """Return the kernels that a fused kernel runs in one call, each with its firings; else
+    nothing."""
     return kind_of(kernel).parts(kernel)
 
 
 def acts(kernel: Kernel) -> bool:
-    """Whether a kernel steps environments, alone or with others in one call."""
+    """Whether a kernel steps environments, alone or in a fused call."""
     kind = kind_of(kernel)
     return kind.structure == "environment" or any(acts(part) for part, _ in kind.parts(kernel))
 

@@ -1,9 +1,9 @@
 """Work of networks, gradient steps and fused kernels, counted from first principles.
 
 A multiply-add is two flops. A dense layer of widths i → o on a batch of B costs 2·B·i·o forward,
-the same again for the gradient of its input and for the gradient of its weights. Adam costs 12
-flops and moves four reads and three writes of four bytes a parameter, a target three flops, a read
-and a write. Checked in the tests against hand sums and `torch.utils.flop_counter`.
+and as much for each of the gradients of its input and of its weights. Adam costs 12 flops, four
+reads and three writes of four bytes per parameter; a target three flops, a read and a write. Tests
+compare with hand sums and `torch.utils.flop_counter`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ def parameters(layers: tuple[int, ...]) -> int:
 
 
 def size(kernel: Kernel, name: str | None = None) -> int:
-    """Number of parameters of a network of `kernel`; without a name of the only one."""
+    """Number of parameters of a network of `kernel`; without a name, of its only network."""
     name = name or next(iter(kernel.networks), None)
     own = kernel.modules.get(name or "")
     return own.params if own else parameters(kernel.layers(name))
 
 
 def forward_flops(layers: tuple[int, ...], batch: int) -> float:
-    """Products and biases of one forward pass, plus one flop a hidden unit for its activation."""
+    """Flops of products and biases in one forward pass, and one per hidden unit for activations."""
     products = sum(2 * i * o + o for i, o in pairwise(layers))
     return float(batch * (products + sum(layers[1:-1])))
 
 
 def backward_flops(layers: tuple[int, ...], batch: int) -> float:
-    """Gradients of all weights and biases, and of the input of every layer but the first."""
+    """Flops of the gradients of all weights and biases, and of all layer inputs but the first."""
     weights = sum(2 * i * o + o for i, o in pairwise(layers))
     return batch * weights + through_flops(layers[1:], batch)
 
 
 def through_flops(layers: tuple[int, ...], batch: int) -> float:
-    """Gradient of the network's input, its weights left alone."""
+    """Flops of the gradient of the network's input, without gradients of weights."""
     return float(batch * sum(2 * i * o + i for i, o in pairwise(layers)))
 
 
@@ -76,7 +76,7 @@ def gradient_work(k: Kernel, passes: Mapping[str, Passes]) -> Work:
     flops = read = written = resident = 0.0
     for name, runs in passes.items():
         layers, own, params = k.layers(name), k.modules.get(name), size(k, name)
-        if own:  # assumed: each of the two gradients costs what a forward pass costs
+        if own:  # assumed: each of the two gradients costs as much as a forward pass
             once = batch * own.flops
             flops += (runs.forward + 2 * runs.backward + runs.through) * once
             stored = float(F32 * batch * own.numbers)
@@ -101,11 +101,11 @@ def gradient_work(k: Kernel, passes: Mapping[str, Passes]) -> Work:
 def gradient_products(
     k: Kernel, passes: Mapping[str, Passes], period: int = 1
 ) -> tuple[Product, ...]:
-    """The matrix products of `period` gradient steps, after which the passes repeat."""
+    """The matrix products of `period` gradient steps, the number after which the passes repeat."""
     batch, found = k.dim("batch"), list[Product]()
     for name, runs in passes.items():
         if name in k.modules:
-            continue  # its products are not known, only its flops
+            continue  # the layers of a module are unknown, only its flops are counted
         layers = k.layers(name)
         found += forward_products(layers, batch) * round(period * runs.forward)
         back = weight_products(layers, batch) + through_products(layers[1:], batch)
@@ -115,7 +115,7 @@ def gradient_products(
 
 
 def sum_of(parts: Parts) -> Work:
-    """The sum over the parts of a fused kernel; scratch stays allocated for all of them."""
+    """The summed work of the parts of a fused kernel; all scratch memory stays allocated."""
     flops = read = written = resident = 0.0
     for part, firings in parts:
         flops += firings * part.flops

@@ -1,14 +1,14 @@
-"""The kinds of gradient steps that several learners take together (data parallel).
+"""The kinds of gradient steps that several learners share (data parallel).
 
-A gradient step of update.X is three kinds of firings: every learner computes the gradient of its
-rows of the batch (learner_gradient.X), these are averaged (all_reduce.X), and every learner takes
-the same step of the optimiser with the mean (learner_step.X). Sizes: those of update.X, whose batch
-is the whole one; learners, their number; of the first and the last kind learner, which one, from 0;
-td (1) where the TD errors are sent on. Gradient step n of a firing of update.X is step n of `steps`
-firings here; which one it is, learner.step says.
+A gradient step of update.X is three kinds of firings. Every learner computes the gradient of its
+rows of the batch (learner_gradient.X), all_reduce.X averages the gradients, and every learner takes
+the same optimiser step with the mean (learner_step.X). Sizes: those of update.X, with the whole
+batch; learners, their number; learner, the index from 0 (first and last kind); td (1) if TD errors
+are sent. Gradient step n of a firing of update.X is step n of `steps` firings here; learner.step
+counts them.
 
-Where shards is 1, every network is cut into as many parts as there are learners, and all_reduce.X
-averages one of them: that of its size learner. The first also has the losses and the TD errors.
+If shards is 1, every network is cut into one part per learner. An all_reduce.X averages the part
+of its size `learner`. Part 0 also has the losses and the TD errors.
 """
 
 from __future__ import annotations
@@ -26,88 +26,90 @@ from pearl_devices.kernels.counting import (
     F32,
     FOLLOW_FLOPS,
 )
-from pearl_devices.kernels.off_policy import with_loss
+from pearl_devices.kernels.off_policy import has_loss
 from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 
 OWN = ("learner", "learners", "td", "shards")
-"""Sizes that update.X has not."""
+"""Sizes that these kinds have and update.X has not."""
 SUMMED, STEPPED = 2, 10
-"""Torch operations of a network: of the mean, a sum or a quotient each; of a step of Adam."""
+"""Torch operations per network: a sum or quotient of the mean; an Adam step."""
 
 
 def full_kernel(k: Kernel, of: str) -> Kernel:
-    """The kernel of kind `of` whose gradient steps the learners share."""
+    """Return the kernel of kind `of` whose gradient steps the learners share."""
     dims = {name: size for name, size in k.dims.items() if name not in OWN}
     return replace(k, kind=of, dims=dims)
 
 
 def rows(k: Kernel) -> tuple[int, int]:
-    """First and end row of a learner's share of a batch."""
+    """First and end row of a learner's part of the batch."""
     each = k.dim("batch") // k.dim("learners")
     return k.dim("learner") * each, (k.dim("learner") + 1) * each
 
 
 def shards(k: Kernel) -> range:
-    """The parts that the reduction of a kernel's learners is cut into; one is the whole."""
+    """Indices of the shards of a reduction: one shard, or one for each learner."""
     return range(k.dim("learners") if k.dims.get("shards") else 1)
 
 
 def shard_of(k: Kernel) -> int:
-    """The shard that a reduction averages."""
+    """The index of the shard that a reduction averages."""
     return k.dim("learner") if k.dims.get("shards") else 0
 
 
 def shard_range(size: int, shard: int, of: int) -> slice:
-    """The numbers of a network of `size` that are in a shard, of so many nearly equal ones."""
+    """The slice of shard `shard` in a network of `size` numbers cut into `of` nearly equal
+    shards."""
     return slice(size * shard // of, size * (shard + 1) // of)
 
 
-def sharded(k: Kernel, array: str, shard: int) -> str:
-    """The name of a shard of gradient.I.X or mean.X: the whole array is its only one."""
+def shard_name(k: Kernel, array: str, shard: int) -> str:
+    """The name of a shard of gradient.I.X or mean.X; an array with one shard keeps its name."""
     return f"{array}.{shard}" if k.dims.get("shards") else array
 
 
-def named(array: str, learner: int) -> str:
-    """The name of a learner's own learner.*: of the first it is the array itself."""
+def learner_array(array: str, learner: int) -> str:
+    """The name of a learner's copy of learner.*; learner 0 has the array itself."""
     return f"learners.{learner}.{array.removeprefix('learner.')}" if learner else array
 
 
-def spread(arrays: Buffers) -> None:
-    """Copy what the first learner has to the arrays of all others."""
+def copy_to_learners(arrays: Buffers) -> None:
+    """Copy the arrays of the first learner to all other learners."""
     for name, array in arrays.items():
         if name.startswith("learners."):
             array[...] = arrays[f"learner.{name.split('.', 2)[2]}"]
 
 
 def networks(arrays: dict[str, Spec]) -> dict[str, int]:
-    """Networks among the arrays of update.X → numbers that each learns."""
+    """Network among the arrays of update.X → number of its parameters."""
     ends = [n[len("learner.") : -len(".m")] for n in arrays if n.endswith(".m")]
     return {name: arrays[f"learner.{name}"][0][0] for name in ends}
 
 
-def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
-    """The kinds by which learners share the gradient steps of `of`."""
+def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
+    """Return the three kinds by which learners share the gradient steps of `of`."""
 
     def base(k: Kernel) -> dict[str, Spec]:
-        """The arrays of update.X, without what it writes beside the learner."""
+        """The arrays of update.X, without those that it writes outside the learner."""
         found = of.arrays(full_kernel(k, of.name))
         return {n: s for n, s in found.items() if n not in STOP and not n.startswith("loss.")}
 
     def cut(k: Kernel, array: str, only: int | None = None) -> dict[str, Spec]:
-        """The shards of an array as large as each network, whose name follows; only: one."""
+        """The shards of an array for each network, whose name is appended; only: this shard
+        alone."""
         found, of = dict[str, Spec](), shards(k)
         for name, size in networks(base(k)).items():
             for shard in of if only is None else (only,):
                 numbers = shard_range(size, shard, len(of))
                 spec: Spec = ((numbers.stop - numbers.start,), "float32")
-                found[sharded(k, f"{array}.{name}", shard)] = spec
+                found[shard_name(k, f"{array}.{name}", shard)] = spec
         return found
 
     def sent(k: Kernel, learner: int, only: int | None = None) -> dict[str, Spec]:
-        """What a learner sends to be averaged; only: to the reduction of one shard."""
+        """The arrays that a learner sends for averaging; only: for the reduction of this shard."""
         prefix = f"gradient.{learner}"
         found = cut(k, prefix, only)
-        if not only:  # losses and TD errors go to the first
+        if not only:  # losses and TD errors go to shard 0
             for name in networks(base(k)):
                 found[f"{prefix}.loss.{name}"] = ((1,), "float64")
             if k.dims.get("td"):
@@ -117,7 +119,9 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     def held(k: Kernel) -> dict[str, Spec]:
         """The learner's own arrays."""
         learner = k.dim("learner")
-        return {named(n, learner): s for n, s in base(k).items() if n.startswith("learner.")}
+        return {
+            learner_array(n, learner): s for n, s in base(k).items() if n.startswith("learner.")
+        }
 
     def gradient_arrays(k: Kernel) -> dict[str, Spec]:
         read = {n: s for n, s in base(k).items() if not n.startswith(("learner.", "batch.td"))}
@@ -138,7 +142,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         return {**constants, **cut(k, "mean"), **held(k)}
 
     def like(k: Kernel) -> Kernel:
-        """One gradient step on a learner's rows: what its estimate is that of."""
+        """One gradient step on a learner's rows; its estimate is used."""
         once: dict[str, Dim] = {"batch": k.dim("batch") // k.dim("learners"), "steps": 1}
         once |= {"epochs": 1} if "epochs" in k.dims else {}
         dims = {**full_kernel(k, of.name).dims, **once}
@@ -183,7 +187,7 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
         rows=share_of,
         code=of.code,
         example=of.example,
-        variants={"torch": primitive("torch.shares:bind_gradient", fits=with_loss)},
+        variants={"torch": primitive("torch.shares:bind_gradient", fits=has_loss)},
     )
     reduction = KernelKind(
         name=f"all_reduce.{of.algorithm}",
@@ -220,6 +224,6 @@ def shares(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     return gradient, reduction, step
 
 
-DQN_GRADIENT, DQN_REDUCTION, DQN_STEP = shares(dqn.UPDATE)
-PPO_GRADIENT, PPO_REDUCTION, PPO_STEP = shares(on_policy.PPO)
-A2C_GRADIENT, A2C_REDUCTION, A2C_STEP = shares(on_policy.A2C)
+DQN_GRADIENT, DQN_REDUCTION, DQN_STEP = shared_kinds(dqn.UPDATE)
+PPO_GRADIENT, PPO_REDUCTION, PPO_STEP = shared_kinds(on_policy.PPO)
+A2C_GRADIENT, A2C_REDUCTION, A2C_STEP = shared_kinds(on_policy.A2C)

@@ -1,4 +1,4 @@
-"""The kinds of DDPG: networks actor and critic."""
+"""The kinds of DDPG, with networks actor and critic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pearl_devices.kernels.record import Passes, primitive
 
 
 def _passes(k: Kernel) -> Mapping[str, Passes]:
-    # The actor: target action, own action. The critic: target value, value, value of the own one.
+    # Actor: target action, current action. Critic: target value, value, value of the current
+    # action.
     return {"actor": Passes(2, 1), "critic": Passes(3, 1, 1)}
 
 

@@ -1,7 +1,7 @@
 """The kinds of DQN, optionally double and duelling.
 
-Further sizes of update.dqn: double (0 or 1); of both kinds duelling (1: q has an output more than
-there are actions, see `primitives.updates.dqn`).
+Further sizes of update.dqn: double (0 or 1). Further size of both kinds: duelling (1: q has one
+output more than there are actions, see `primitives.updates.dqn`).
 """
 
 from __future__ import annotations

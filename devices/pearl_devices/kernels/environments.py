@@ -11,11 +11,11 @@ from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primit
 from pearl_devices.primitives import NATIVE_ENVS
 
 BLOCK = 256
-"""Environments of one block of GPU threads. Several blocks end a step in a launch of its own."""
+"""Environments per block of GPU threads. With several blocks, a second launch ends the step."""
 
 
-def native(k: Kernel) -> bool:
-    """Whether its environment has a native implementation, with these sizes and no arguments."""
+def has_native(k: Kernel) -> bool:
+    """Whether the environment has a native implementation with these sizes and no arguments."""
     sizes = NATIVE_ENVS.get(str(k.program))
     given = tuple(k.dims.get(name, 0) for name in ("obs", "act", "stack"))
     return sizes is not None and not k.args and given == (sizes.obs, sizes.act, 0)
@@ -32,21 +32,21 @@ def _named(k: Kernel) -> bool:
 
 
 def _alone(k: Kernel) -> bool:
-    """Whether it has a program that no native implementation is known of: that one may wait."""
+    """Whether it has a program without a native implementation; such a program may wait."""
     return _named(k) and str(k.program) not in NATIVE_ENVS
 
 
 def _work(k: Kernel) -> Work:
     n, obs, act = k.dim("envs"), k.dim("obs"), action_bytes(k)
-    # To normalise: about 12 flops and 12 bytes read and written for each number (float32 and the
-    # mean and variance of its column).
+    # Normalisation: about 12 flops per number, and 12 bytes read and written (float32 and the mean
+    # and variance of its column).
     numbers = n * (2 * obs * bool(k.dims.get("normalise_obs")))
     numbers += n * bool(k.dims.get("normalise_reward"))
-    # About 60 flops a state variable: classic control with a sine, a cosine and two quotients.
+    # About 60 flops per state variable: classic control with a sine, a cosine and two quotients.
     return (
         60.0 * n * obs + 12.0 * numbers,
         float(n * ((8 + F32) * obs + act) + 12 * numbers),  # state in float64, observation, action
-        # Both observations, the next one, reward, flags.
+        # Both observations, the next observation, reward, flags.
         float(n * ((8 + 3 * F32) * obs + act + 6) + F32 * numbers),
         0.0,
     )
@@ -96,7 +96,7 @@ ENV_STEP = KernelKind(
     repeatable=True,
     side="acts",
     variants={
-        "native": primitive("envs.native_envs:bind_step", fits=native),
+        "native": primitive("envs.native_envs:bind_step", fits=has_native),
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
         "processes": primitive("envs.gym_processes:bind_step", fits=_alone),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
@@ -104,11 +104,11 @@ ENV_STEP = KernelKind(
     cuda={
         "cuda": Variant(
             "pearl_devices.gpu.environments:bind_step",
-            fits=native,
+            fits=has_native,
             launches=lambda k: 1 + (k.dim("envs") > BLOCK),
         )
     },
 )
-"""Sizes: envs, obs, act; normalise_obs and normalise_reward (1) where it normalises
-(`primitives.envs.normalise`); states where observations are the numbers of so many states; choices
-where actions are factored; scaled (1) where images in observations are scaled to 0 … 1."""
+"""Sizes: envs, obs, act; normalise_obs and normalise_reward (1 if it normalises,
+`primitives.envs.normalise`); states, the number of states if observations are state numbers;
+choices if actions are factored; scaled (1 if observed images are scaled to 0 … 1)."""

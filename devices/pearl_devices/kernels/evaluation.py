@@ -1,12 +1,12 @@
 """evaluation: greedy episodes of a copy of the policy, several in lock-step.
 
-A firing is one evaluation: of the parameters as they are when it begins, with episodes from seeds
-of their own, so that it depends on nothing else. A vector step is one forward pass for all episodes
-that are under way, and a step of the environment of each. An episode that has ended gives its row
-to the next one, and rows without an episode cost nothing.
+A firing is one evaluation of the parameters at its start. Its episodes have seeds of their own, so
+it depends on nothing else. A vector step is one forward pass for all running episodes, and a step
+of each environment. When an episode ends, its row takes the next episode; rows without an episode
+cost nothing.
 
-No firing of another task waits for it, and it fires once in many iterations. So it is a task of the
-graph beside the loop (`TaskGraph.evaluation`), estimated by its parts.
+No other task waits for this firing, and it fires once in many iterations. So it is a task beside
+the loop (`TaskGraph.evaluation`), and its parts give its estimate.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pearl_devices.kernel import Arg, Dim, Kernel
 from pearl_devices.kernels.arrays import STATE, bounds
 from pearl_devices.kernels.counting import sum_of
 from pearl_devices.kernels.environments import ENV_STEP
-from pearl_devices.kernels.environments import native as native_environment
-from pearl_devices.kernels.interface import resized, states
+from pearl_devices.kernels.environments import has_native as native_environment
+from pearl_devices.kernels.interface import resize, states
 from pearl_devices.kernels.record import KernelKind, Parts, Spec, Variant, primitive
 
 ROWS = 16
-"""Episodes in lock-step at most (assumed): a forward pass of so many rows costs little more than
-one of a single row, and environments outside the arrays take memory each."""
+"""Most episodes in lock-step (assumed): a forward pass of so many rows costs little more than one
+of a single row, and each environment outside the arrays takes memory."""
 
 ACTING, CHOOSING = "policy.kind", "policy.program"
-"""Names among a kernel's `args` that no keyword argument of an environment can have: the kind of
-the kernel that acts, and the program that chooses its actions."""
+"""Keys in a kernel's `args` that are no valid keyword arguments: the kind of the acting kernel, and
+the program that chooses its actions."""
 
 
 PLAYED = "evaluation.interface."
-"""Beginning of the names of the copies of the arrays that kernels of the user's own read."""
+"""Prefix of the names of copied arrays that user-defined kernels read."""
 
 
 def evaluation(
     acting: Kernel, program: str, args: Mapping[str, Arg], episodes: int, **sizes: Dim
 ) -> Kernel:
-    """The kernel that plays `episodes` of the policy of `acting`.
+    """Return the kernel that plays `episodes` with the policy of `acting`.
 
     program, args: of the environment.
     sizes: max_steps, and those of `EVALUATION` that the environment has.
@@ -50,12 +50,12 @@ def evaluation(
         program=program,
         args={**args, **how},
         modules=acting.modules,
-        interface=tuple(resized(each, rows) for each in acting.interface),
+        interface=tuple(resize(each, rows) for each in acting.interface),
     )
 
 
 def acting(k: Kernel) -> Kernel:
-    """The kernel whose policy is played."""
+    """Return the kernel that acts in an evaluation."""
     choosing = k.args.get(CHOOSING)
     return Kernel(
         str(k.args[ACTING]),
@@ -71,7 +71,7 @@ def env_args(k: Kernel) -> dict[str, Arg]:
 
 
 def policy_of(k: Kernel) -> tuple[str, Spec]:
-    """The array of the parameters that are played, with its shape and type."""
+    """The name of the evaluated parameters' array, with its shape and type."""
     from pearl_devices.kernels import kind_of
 
     arrays = kind_of(acting(k)).arrays(acting(k))
@@ -108,30 +108,30 @@ def _arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def vector_steps(k: Kernel) -> int:
-    """Vector steps of one evaluation at most: every episode lasts as long as is allowed."""
+    """Most vector steps of one evaluation: every episode reaches its step limit."""
     return -(-k.dim("episodes") // k.dim("envs")) * k.dim("max_steps")
 
 
 def _environment(k: Kernel) -> Kernel:
-    """The kernel that steps the environments of an evaluation, none of which normalises."""
+    """The kernel that steps the environments of an evaluation; it does not normalise."""
     sizes = ("envs", "obs", "act", "stack", "states", "choices", "scaled")
     dims = {name: k.dims[name] for name in sizes if name in k.dims}
     return ENV_STEP.kernel(dims, program=k.program, args=env_args(k))
 
 
-def played(k: Kernel) -> Parts:
-    """The kernels that an evaluation is counted and estimated by: all vector steps, a choice of
+def evaluation_parts(k: Kernel) -> Parts:
+    """The kernels by which an evaluation is counted and estimated: for each vector step a choice of
     actions, a step of the environments and a firing of each kernel between them."""
     from pearl_devices.kernels import kind_of
 
     bare, steps = acting(k), vector_steps(k)
     chosen = kind_of(bare).kernel(bare.dims, program=bare.program, modules=bare.modules)
-    # A kernel of the user's own counts as in training, whose function was timed.
+    # A user-defined kernel counts as in training, where its function was timed.
     between = tuple((kind_of(e).kernel(e.dims, args=e.args), steps) for e in k.interface)
     return (chosen, steps), (_environment(k), steps), *between
 
 
-def native(k: Kernel) -> bool:
+def has_native(k: Kernel) -> bool:
     """Whether environment and network have a native implementation."""
     plain = not (k.modules or k.interface or k.dims.get("states") or CHOOSING in k.args)
     bare = Kernel(k.kind, k.dims, program=k.program, args=env_args(k))
@@ -143,13 +143,13 @@ EVALUATION = KernelKind(
     structure="evaluation",
     word="evaluate",
     does="plays test episodes with the greedy policy",
-    count=lambda k: sum_of(played(k)),
+    count=lambda k: sum_of(evaluation_parts(k)),
     arrays=_arrays,
     writes=("evaluation.",),
     variants={
-        "native": primitive("envs.episodes:bind", fits=native),
+        "native": primitive("envs.episodes:bind", fits=has_native),
         "gymnasium": Variant("pearl_devices.primitives.envs.gym_episodes:bind"),
     },
 )
-"""Sizes: episodes; envs, rows of them in lock-step; max_steps, after which an episode is cut; those
-of the kernel that acts; stack, states, scaled and normalise_obs as of env_step."""
+"""Sizes: episodes; envs, its rows in lock-step; max_steps, the step limit of an episode; those of
+the acting kernel; stack, states, scaled and normalise_obs as of env_step."""

@@ -1,5 +1,4 @@
-"""Small kernels of every kind that loops are made of, and contents of their arrays: what a device
-is checked with."""
+"""Small kernels of every kind that loops contain, with filled arrays, for checking a device."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from pearl_devices.kernels import kernel as counted
 from pearl_devices.kernels.counting import parameters
 
 ENVS, BATCH, STEPS, HORIZON, CAPACITY = 8, 32, 4, 8, 256
-"""Environments, rows of a batch, gradient steps of a firing, vector steps of a rollout, rows."""
+"""Environments, batch rows, gradient steps per firing, vector steps of a rollout, replay rows."""
 
 LEARNT = ("learner.", "learners.", "policy.", "gradient.", "mean.")
-"""Beginnings of the names of arrays as large as networks."""
+"""Prefixes of the names of arrays as large as networks."""
 
 DRAWS: dict[str, Any] = {"batch": BATCH, "steps": STEPS}
 DISCRETE: dict[str, Any] = {"envs": ENVS, "obs": 4, "act": 0}
@@ -101,8 +100,8 @@ def _rollout(kind: str, epochs: int) -> tuple[Kernel, ...]:
     )
 
 
-def filled(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
-    """The arrays of `kernels`, with contents drawn from `seed` that every kernel can run on."""
+def fill_arrays(kernels: Iterable[Kernel], seed: int = 0) -> Buffers:
+    """The arrays of `kernels`, filled from `seed` with contents that every kernel can use."""
     from pearl_devices.primitives.math.rng import key
 
     buffers = allocate(kernels)

@@ -1,7 +1,7 @@
-"""Which gradient steps one block of GPU threads takes by itself: the variant `fused`.
+"""The variant `fused`: gradient steps that one block of GPU threads takes alone.
 
-The block does all gradient steps of a firing in one launch. It is one of the GPU's streaming
-multiprocessors, so wide networks are left to variants that spread over all of them.
+The block takes all gradient steps of a firing in one launch, on one of the GPU's streaming
+multiprocessors. Wide networks are left to variants that use all multiprocessors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.record import Variant
 
 WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
-"""Units of a layer, layers, components of an input, rows of a batch."""
+"""Most units of a layer, layers, input components, batch rows."""
 
 UNKNOWN = {
     "choices": "factored actions",
@@ -18,16 +18,16 @@ UNKNOWN = {
     "scheduled": "schedules of learning rates",
     "stops": "target divergence",
 }
-"""Sizes of kernels that one block does not take → in words."""
+"""Sizes of kernels that one block does not support → in words."""
 
 
 def misfit(kernel: Kernel) -> str:
-    """Why one block does not take these gradient steps; empty where it does."""
+    """Why one block cannot take these gradient steps; empty if it can."""
     if kernel.modules:
         return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
     for size, what in UNKNOWN.items():
         if kernel.dims.get(size):
-            return f"it knows no {what}"
+            return f"it does not support {what}"
     if kernel.dim("batch") > MOST_ROWS:
         return f"a batch of {kernel.dim('batch')} rows is more than {MOST_ROWS}"
     rows = kernel.dim("envs") * kernel.dim("horizon") if "horizon" in kernel.dims else 0
@@ -51,5 +51,5 @@ def fits(kernel: Kernel) -> bool:
 
 
 def fused(algorithm: str) -> dict[str, Variant]:
-    """The variant whose binder is of this algorithm."""
+    """Return the variant `fused` with the binder of this algorithm."""
     return {"fused": Variant(f"pearl_devices.gpu.updates:bind_{algorithm}", fits=fits)}

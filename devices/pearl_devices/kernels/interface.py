@@ -1,7 +1,7 @@
-"""Kernels of the user's own between environments and the network that acts: what they change, and
+"""User-defined kernels between environments and the acting network: which rows they change, and
 which of their arrays belong to the policy (`pearl_devices.primitives.envs.interface` runs them).
 
-`Kernel.interface` of a kernel that acts has them in the order in which they fire.
+`Kernel.interface` of an acting kernel lists them in firing order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.record import KernelKind, Spec, chosen, matches
+from pearl_devices.kernels.record import KernelKind, Spec, matches, select_arrays
 
 Changed = Literal["env.obs", "act.action"]
 
@@ -18,11 +18,12 @@ OBSERVED: Changed = "env.obs"
 TAKEN: Changed = "act.action"
 
 STATISTICS = "normalise.obs"
-"""The mean and variance of observations where the environments' own kernel normalises them."""
+"""Mean and variance of observations that env_step normalises."""
 
 
 def changes(kernel: Kernel) -> tuple[Changed, ...]:
-    """Which of observations and actions a kernel of the user's own writes; none for any other."""
+    """Whether a user-defined kernel writes observations, actions or both; empty for other
+    kernels."""
     kind = _kind(kernel)
     if kind.structure != "own":
         return ()
@@ -30,31 +31,31 @@ def changes(kernel: Kernel) -> tuple[Changed, ...]:
     return tuple(name for name in (OBSERVED, TAKEN) if name in written)
 
 
-def resized(kernel: Kernel, rows: int) -> Kernel:
-    """The same kernel for so many rows."""
+def resize(kernel: Kernel, rows: int) -> Kernel:
+    """Return the same kernel for `rows` rows."""
     return replace(kernel, dims={**kernel.dims, "envs": rows})
 
 
 def misfit(kernel: Kernel) -> str:
-    """Why the rows that a kernel changes are not its size `envs`; empty where they are."""
+    """Why the rows that a kernel changes differ from its size `envs`; empty if they agree."""
     envs = kernel.dims.get("envs")
     if not isinstance(envs, int):
         return f"it has no size 'envs', only {sorted(kernel.dims)}"
     for rows in (envs, envs + 1):
-        found = _kind(kernel).arrays(resized(kernel, rows))
+        found = _kind(kernel).arrays(resize(kernel, rows))
         for name in changes(kernel):
             if found[name][0][:1] != (rows,):
                 return f"of {rows} envs {name} is {list(found[name][0])}; {rows} rows are needed"
     return ""
 
 
-def kept(kernel: Kernel) -> dict[str, Spec]:
-    """The arrays that a kernel reads in evaluation as training left them: those of its record whose
-    shape does not depend on the number of environments, but what it changes and what every copy of
-    its task has of its own."""
+def trained_arrays(kernel: Kernel) -> dict[str, Spec]:
+    """The arrays that a kernel reads in evaluation as training left them. Their shape does not
+    depend on the number of environments. Arrays that the kernel changes, and arrays that each copy
+    of its task has separately, are left out."""
     kind, envs = _kind(kernel), kernel.dim("envs")
-    other = kind.arrays(resized(kernel, envs + 1))
-    apart = (*changes(kernel), *chosen(other, kind.per_copy))
+    other = kind.arrays(resize(kernel, envs + 1))
+    apart = (*changes(kernel), *select_arrays(other, kind.per_copy))
     return {
         name: spec
         for name, spec in kind.arrays(kernel).items()
@@ -63,8 +64,8 @@ def kept(kernel: Kernel) -> dict[str, Spec]:
 
 
 def states(acting: Kernel) -> dict[str, Spec]:
-    """The arrays of all kernels in `acting.interface` that belong to the policy."""
-    return {name: spec for each in acting.interface for name, spec in kept(each).items()}
+    """The policy's arrays of all kernels in `acting.interface`."""
+    return {name: spec for each in acting.interface for name, spec in trained_arrays(each).items()}
 
 
 def _kind(kernel: Kernel) -> KernelKind:

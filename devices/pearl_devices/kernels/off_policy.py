@@ -1,10 +1,10 @@
 """The kinds of an algorithm with a replay: acting, gradient steps, and both in one call.
 
-Sizes of inference.*: envs, obs, act, actions, one network (widths) under its own name. Of update.*:
-batch, steps, obs, act, its networks (widths) under their own names. Of learn.*: those of its parts
-together. Of iteration.*: likewise, with vector_steps, the firings of acting; its program is the
-environment. `act` is 0 for discrete actions; `actions` is how many there are, by default one an
-output of the network.
+Sizes of inference.*: envs, obs, act, actions, and one network (widths) under its own name. Of
+update.*: batch, steps, obs, act, and its networks under their own names. Of learn.*: those of its
+parts. Of iteration.*: those of its parts, and vector_steps, the firings of acting; its program is
+the environment. `act` is 0 for discrete actions; `actions` is their number, by default the outputs
+of the network. output of the network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pearl_devices.kernels.counting import (
     size,
     sum_of,
 )
-from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.environments import ENV_STEP, has_native
 from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import (
@@ -50,11 +50,11 @@ from pearl_devices.kernels.replay import (
 )
 
 Counted = Callable[[Kernel], Mapping[str, Passes]]
-"""Kernel → network → how often one gradient step runs it."""
+"""Kernel → network → number of its passes in one gradient step."""
 
 
 def acting_work(k: Kernel) -> Work:
-    """One forward pass of a batch of environments."""
+    """The work of one forward pass for a batch of environments."""
     layers, n = k.layers(), k.dim("envs")
     own = next(iter(k.modules.values()), None)
     return (
@@ -66,12 +66,12 @@ def acting_work(k: Kernel) -> Work:
 
 
 def acting_products(k: Kernel) -> tuple[Product, ...]:
-    """Those of the forward pass; none where a network is a module, whose layers are not known."""
+    """Matrix products of the forward pass; none if a network is a module with unknown layers."""
     return () if k.modules else tuple(forward_products(k.layers(), k.dim("envs")))
 
 
 def discrete_actions(k: Kernel) -> int:
-    """How many discrete actions an inference chooses among; 0 where actions are continuous."""
+    """The number of discrete actions of an inference; 0 for continuous actions."""
     if k.dim("act"):
         return 0
     if "actions" in k.dims:
@@ -91,13 +91,13 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
     }
 
 
-def counters(name: str) -> bool:
-    """Whether an array has numbers that a torch program reads: constants, counters, streams."""
+def holds_numbers(name: str) -> bool:
+    """Whether a torch program reads the array as numbers: constants, counters, streams."""
     return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps", ".at"))
 
 
-def beside_the_network(name: str) -> bool:
-    """Whether an array is none that the forward pass of an acting network reads."""
+def is_outside_network(name: str) -> bool:
+    """Whether the forward pass of an acting network does not read the array."""
     return not name.startswith(("env.obs", "policy."))
 
 
@@ -110,8 +110,8 @@ def inference(
     networks: Networks | None = None,
     fpga: bool = False,
 ) -> KernelKind:
-    """The kind that acts. native: it has implementations in `primitives.updates.<name>`, and in
-    CUDA `gpu.acting:bind_<name>`. fpga: it has a twin `primitives.fpga.acting:bind_<name>`."""
+    """Return the kind that acts. native: `primitives.updates.<name>` and, in CUDA,
+    `gpu.acting:bind_<name>` implement it. fpga: `primitives.fpga.acting:bind_<name>` does."""
     variants = {"native": primitive(f"updates.{name}:bind_inference")} if native else {}
     cuda = {"cuda": Variant(f"pearl_devices.gpu.acting:bind_{name}")}
     return KernelKind(
@@ -134,23 +134,25 @@ def inference(
         networks=networks,
         variants={
             **variants,
-            "torch": primitive("torch.off_policy:bind_inference", on_host=beside_the_network),
+            "torch": primitive("torch.off_policy:bind_inference", on_host=is_outside_network),
         },
         cuda=cuda if native else {},
         fpga=engine("acting", f"acting:bind_{name}") if fpga else None,
     )
 
 
-def with_loss(k: Kernel) -> bool:
+def has_loss(k: Kernel) -> bool:
     """Whether a kernel names a torch loss."""
     return k.program is not None
 
 
-GRAPH = {"graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=with_loss, on_host=counters)}
-TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=with_loss, on_host=counters)}
+GRAPH = {
+    "graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=has_loss, on_host=holds_numbers)
+}
+TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=has_loss, on_host=holds_numbers)}
 BFLOAT16 = {
     "torch-bf16": primitive(
-        "torch.off_policy:bind_update_bfloat16", fits=with_loss, on_host=counters
+        "torch.off_policy:bind_update_bfloat16", fits=has_loss, on_host=holds_numbers
     )
 }
 
@@ -160,7 +162,7 @@ def _assumed(k: Kernel) -> Mapping[str, Passes]:
 
 
 def engine(program: str, twin: str) -> tuple[str, str]:
-    """The functions of an engine of the simulated FPGA (`KernelKind.fpga`)."""
+    """Names of the functions of an engine of the simulated FPGA (`KernelKind.fpga`)."""
     return f"pearl_devices.fpga.learner:of_{program}", f"pearl_devices.primitives.fpga.{twin}"
 
 
@@ -181,15 +183,15 @@ def update(
     averaged: bool = False,
     fpga: bool = False,
 ) -> KernelKind:
-    """The kind that takes gradient steps.
+    """Return the kind that takes gradient steps.
 
-    passes: None where nobody has counted them; each network then runs forward twice (its loss, its
+    passes: None if nobody counted them. Each network is then assumed to run forward twice (loss and
         target) and backward once.
-    in_one_launch: one block of GPU threads can do all gradient steps (`kernels.fused`).
-    hyper: constants of its own, hyper.<name> → how many numbers.
+    in_one_launch: one block of GPU threads can take all gradient steps (`kernels.fused`).
+    hyper: further constants, hyper.<name> → number of values.
     stochastic: a gradient step draws random numbers.
-    period: the size that says after how many gradient steps the passes repeat.
-    fpga: the simulated FPGA's learner has a program for it, and a twin in `primitives.fpga.<name>`.
+    period: name of the size that gives the number of gradient steps after which passes repeat.
+    fpga: the simulated FPGA's learner has a program for it, and `primitives.fpga.<name>` a twin.
     """
     counted = passes or _assumed
 
@@ -246,7 +248,7 @@ def update(
 
 
 def learn(of: KernelKind, variants: Mapping[str, Variant]) -> KernelKind:
-    """The kind that samples, takes the steps of `of` and writes priorities, in one call."""
+    """Return the kind that samples, takes gradient steps and writes priorities, in one call."""
 
     def parts(k: Kernel) -> Parts:
         tail = (REPLAY_UPDATE,) if k.dim("prioritised") else ()
@@ -256,7 +258,7 @@ def learn(of: KernelKind, variants: Mapping[str, Variant]) -> KernelKind:
         name=f"learn.{of.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: joined(parts(k), (REPLAY_SAMPLE, of, REPLAY_UPDATE)),
+        arrays=lambda k: join_arrays(parts(k), (REPLAY_SAMPLE, of, REPLAY_UPDATE)),
         writes=(*REPLAY_SAMPLE.writes, *of.writes, *REPLAY_UPDATE.writes),
         side="learns",
         stochastic=of.stochastic,
@@ -276,7 +278,8 @@ def learn(of: KernelKind, variants: Mapping[str, Variant]) -> KernelKind:
 
 
 def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
-    """The kind that runs a whole iteration in one call. policy: the network that acts."""
+    """Return the kind that runs an iteration in one call. policy: the name of the acting
+    network."""
 
     def parts(k: Kernel) -> Parts:
         vector_steps = k.dim("vector_steps")
@@ -296,7 +299,7 @@ def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
         name=f"iteration.{learns.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: {"loop.more": ((1,), "int64"), **joined(parts(k), kinds)},
+        arrays=lambda k: {"loop.more": ((1,), "int64"), **join_arrays(parts(k), kinds)},
         writes=tuple(name for kind in kinds for name in kind.writes),
         stochastic=learns.stochastic,
         parts=parts,
@@ -306,11 +309,13 @@ def iteration(policy: str, acts: KernelKind, learns: KernelKind) -> KernelKind:
         code=learns.code,
         actions=learns.actions,
         networks=learns.networks,
-        variants={"native": primitive(f"updates.{learns.algorithm}:bind_iteration", fits=native)},
+        variants={
+            "native": primitive(f"updates.{learns.algorithm}:bind_iteration", fits=has_native)
+        },
     )
 
 
-def joined(parts: Parts, kinds: tuple[KernelKind, ...]) -> dict[str, Spec]:
-    """The arrays of all parts of a fused kernel; kinds: theirs, in the same order."""
-    pairs = zip(parts, kinds, strict=False)  # there are no priorities where nothing is prioritised
+def join_arrays(parts: Parts, kinds: tuple[KernelKind, ...]) -> dict[str, Spec]:
+    """The arrays of all parts of a fused kernel; kinds: of the parts, in the same order."""
+    pairs = zip(parts, kinds, strict=False)  # an unprioritised replay has no last part
     return {name: spec for (part, _), kind in pairs for name, spec in kind.arrays(part).items()}

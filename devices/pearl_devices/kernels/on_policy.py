@@ -2,11 +2,11 @@
 
 Sizes of inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), actor. Of update.*:
 envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps (gradient steps
-of all epochs). Of rollout.ppo and iteration.*: those of their parts together. Where actions are
-factored `act` is the number of components and `choices` that of all their choices; `scheduled` (1)
-where learning rates have schedules, `stops` (1) where a target divergence ends gradient steps.
-With `kept` a firing of update.* adds up the gradient of one vector step, of which so many are kept
-(`rollouts`); the last firing of a rollout takes the optimiser's step with the mean of all.
+of all epochs). Of rollout.ppo and iteration.*: those of their parts. If actions are factored, `act`
+is the number of components and `choices` the total number of choices. `scheduled` is 1 if learning
+rates have schedules, `stops` is 1 if a target divergence ends gradient steps. With `kept`, the
+number of vector steps that are kept (`rollouts`), a firing of update.* adds the gradient of one
+vector step; the last firing of a rollout takes the optimiser's step with the mean of all.
 """
 
 from __future__ import annotations
@@ -28,37 +28,36 @@ from pearl_devices.kernels.counting import (
     size,
     sum_of,
 )
-from pearl_devices.kernels.environments import ENV_STEP, native
+from pearl_devices.kernels.environments import ENV_STEP, has_native
 from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.off_policy import (
     acting_arrays,
     acting_products,
     acting_work,
-    beside_the_network,
-    counters,
-    joined,
-    with_loss,
+    has_loss,
+    holds_numbers,
+    is_outside_network,
+    join_arrays,
 )
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import KernelKind, Parts, Passes, Spec, Variant, Work, primitive
 from pearl_devices.kernels.rollouts import GAE, ROLLOUT_INSERT, judged_steps, results, rows
 
-# Counted from the formulas. For each discrete action or component of a continuous one, a draw and
-# its log density (exp, uniform or normal, square, logarithms); ratio, clipping, value error and
-# their gradients, a row of a minibatch; square, sum and scale of a gradient that is clipped, a
-# parameter.
+# Counted from the formulas. Per discrete action or continuous component: a sample and its log
+# density (exp, uniform or normal, square, logarithms). Per minibatch row: ratio, clipping, value
+# error and their gradients. Per parameter: square, sum and scale of a clipped gradient.
 DRAW_FLOPS, ON_POLICY_LOSS_FLOPS, CLIP_FLOPS = 20, 40, 3
 LANES = 16
-"""Numbers of a vector register, and rows of the strip of transposed weights."""
+"""Elements of a vector register, and rows of the strip of transposed weights."""
 
 
-def dense(k: Kernel) -> bool:
-    """Whether its networks are dense layers."""
+def is_dense(k: Kernel) -> bool:
+    """Whether all its networks are dense layers."""
     return not k.modules
 
 
-def unfactored(k: Kernel) -> bool:
-    """Whether an action is one choice, or continuous."""
+def is_unfactored(k: Kernel) -> bool:
+    """Whether an action is one discrete choice or continuous."""
     return not k.dims.get("choices")
 
 
@@ -67,19 +66,19 @@ def _passes(k: Kernel) -> Mapping[str, Passes]:
 
 
 def _choices(k: Kernel) -> int:
-    """Discrete actions, or components of a continuous one."""
+    """The number of discrete actions, or of components of a continuous action."""
     return k.layers("actor")[-1]
 
 
 def _draw_work(k: Kernel) -> Work:
     flops, read, written, resident = acting_work(k)
     n = k.dim("envs")
-    more = F32 + action_bytes(k)  # density, and what was drawn
+    more = F32 + action_bytes(k)  # density and sample
     return flops + DRAW_FLOPS * n * _choices(k), read, written + n * more, resident
 
 
 def _draw_arrays(k: Kernel) -> dict[str, Spec]:
-    """Densities and samples beside the actions, and no constants of exploration."""
+    """Arrays of densities and samples beside the actions, without constants of exploration."""
     n, act = k.dim("envs"), continuous(k)
     specs = {name: spec for name, spec in acting_arrays(k).items() if name != "explore"}
     specs["policy.actor"] = ((size(k) + act,), "float32")
@@ -104,15 +103,15 @@ INFERENCE = KernelKind(
     products=acting_products,
     operations=torch_operations.of_inference,
     variants={
-        "native": primitive("updates.policies:bind_inference", fits=dense),
-        "torch": primitive("torch.on_policy:bind_inference", on_host=beside_the_network),
+        "native": primitive("updates.policies:bind_inference", fits=is_dense),
+        "torch": primitive("torch.on_policy:bind_inference", on_host=is_outside_network),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=unfactored)},
+    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=is_unfactored)},
 )
 
 
 def _update_work(k: Kernel) -> Work:
-    """All gradient steps on a rollout; their number is `steps`."""
+    """The work of all gradient steps on a rollout, `steps` in number."""
     flops = gradient_work(k, _passes(k))[0]
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
     held = sum(size(k, name) for name in ("actor", "critic"))
@@ -123,8 +122,8 @@ def _update_work(k: Kernel) -> Work:
 
 
 def _scratch(k: Kernel) -> float:
-    """Bytes that the native variant keeps: a copy of a minibatch, and of each network its
-    activations, two blocks and a strip to go back in (`math.nets.scratch`), and its gradient."""
+    """Bytes of the native variant's scratch: a copy of a minibatch, and for each network its
+    activations, the workspace of the backward pass (`math.nets.scratch`), and its gradient."""
     batch = k.dim("batch")
     held = float(batch * (F32 * (k.dim("obs") + 5) + action_bytes(k)))
     held += F32 * 2 * judged_steps(k) * k.dim("envs")  # the order of the rows
@@ -139,7 +138,7 @@ _READ = ("rollout.obs", "rollout.action", "rollout.log_prob")
 
 
 def _update_arrays(k: Kernel) -> dict[str, Spec]:
-    """Of the rollout what the loss of PPO and A2C reads."""
+    """The arrays that the loss of PPO and A2C reads from the rollout."""
     names = ("clip_norm", "clip", "value_clip", "entropy", "value_weight", "normalise", "anneal")
     specs: dict[str, Spec] = {
         **{name: spec for name, spec in rows(k).items() if name in _READ},
@@ -161,7 +160,7 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def _update_like(k: Kernel) -> Kernel:
-    """A gradient step on one vector step, where a firing learns from one."""
+    """A gradient step on one vector step, if a firing learns from one."""
     dims = {n: size for n, size in k.dims.items() if n != "kept"}
     return replace(k, dims={**dims, "horizon": judged_steps(k)})
 
@@ -172,7 +171,7 @@ def _by_step(whole: str, step: str) -> Callable[[Kernel], str]:
 
 
 def _own_arrays(k: Kernel) -> dict[str, Spec]:
-    """The whole rollout, for a loss of the user's own."""
+    """The whole rollout, for a user-defined loss."""
     return rows(k) | _update_arrays(k)
 
 
@@ -186,12 +185,12 @@ def update(
     horizons: tuple[int, int] = (8, 256),
     minibatches: bool = False,
 ) -> KernelKind:
-    """The kind that takes the gradient steps on a rollout. native: the code that PPO and A2C share
-    computes its loss; else the torch loss alone does, and the work of the passes is assumed."""
+    """Return the kind that takes gradient steps on a rollout. native: its loss is that of PPO and
+    A2C; else the torch loss computes it, and the work of the passes is assumed."""
     by_step = _by_step("updates.ppo:bind_update", "updates.ppo_steps:bind_step")
-    variants = {"native": Variant(by_step, fits=dense)} if native else {}
+    variants = {"native": Variant(by_step, fits=is_dense)} if native else {}
     by_step = _by_step("torch.on_policy:bind_update", "torch.on_policy:bind_step")
-    torch = Variant(by_step, fits=with_loss, on_host=counters)
+    torch = Variant(by_step, fits=has_loss, on_host=holds_numbers)
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
@@ -220,7 +219,7 @@ def update(
 
 
 _ACTING = ("envs", "obs", "act", "choices", "tanh")
-"""Sizes of a part that acts, but for its network."""
+"""Sizes of an acting part, without its network."""
 
 
 def _rollout_parts(k: Kernel) -> Parts:
@@ -239,19 +238,19 @@ ROLLOUT = KernelKind(
     name="rollout.ppo",
     structure="fused",
     count=lambda k: sum_of(_rollout_parts(k)),
-    arrays=lambda k: joined(_rollout_parts(k), _ROLLOUT_KINDS),
+    arrays=lambda k: join_arrays(_rollout_parts(k), _ROLLOUT_KINDS),
     writes=tuple(name for kind in _ROLLOUT_KINDS for name in kind.writes),
     stochastic=True,
     parts=_rollout_parts,
     cuts=lambda k: (_rollout_parts(k),),
     products=acting_products,
     rounds=lambda k: float(k.dim("horizon")),
-    variants={"native": primitive("updates.ppo_iteration:bind_rollout", fits=native)},
+    variants={"native": primitive("updates.ppo_iteration:bind_rollout", fits=has_native)},
 )
 
 
 def iteration(of: KernelKind) -> KernelKind:
-    """The kind that runs a rollout, judges it and learns from it by `of`, in one call."""
+    """Return the kind that runs a rollout, its advantages and the steps of `of`, in one call."""
 
     def rest(k: Kernel) -> Parts:
         sizes = {"actor": parameters(k.layers("actor")) + continuous(k)}
@@ -277,7 +276,7 @@ def iteration(of: KernelKind) -> KernelKind:
         name=f"iteration.{of.algorithm}",
         structure="fused",
         count=lambda k: sum_of(parts(k)),
-        arrays=lambda k: {"loop.more": ((1,), "int64"), **joined(parts(k), kinds)},
+        arrays=lambda k: {"loop.more": ((1,), "int64"), **join_arrays(parts(k), kinds)},
         writes=tuple(name for kind in kinds for name in kind.writes),
         stochastic=True,
         parts=parts,
@@ -287,7 +286,7 @@ def iteration(of: KernelKind) -> KernelKind:
         code=of.code,
         horizons=of.horizons,
         minibatches=of.minibatches,
-        variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=native)},
+        variants={"native": primitive("updates.ppo_iteration:bind_iteration", fits=has_native)},
     )
 
 

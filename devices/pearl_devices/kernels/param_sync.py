@@ -1,4 +1,4 @@
-"""param_sync: copies the parameters of networks from the learning side to the acting side."""
+"""param_sync: copies network parameters from the learning side to the acting side."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ PARAM_SYNC = KernelKind(
         "cuda": Variant("pearl_devices.gpu.rollouts:bind_sync"),
     },
 )
-"""Sizes: params; where `args["network"]` names two networks as X+Y also X and Y, their sizes."""
+"""Sizes: params; X and Y, the sizes of two networks, if `args["network"]` is X+Y."""

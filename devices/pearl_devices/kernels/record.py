@@ -1,7 +1,7 @@
-"""`KernelKind`: the record of all that planner, runtime, estimators and backends know of a kind.
+"""`KernelKind`: the record of a kind, which planner, runtime, estimators and backends read.
 
-A new kind is one record in one file of `pearl_devices.kernels`, whose name stands in `FAMILIES`;
-one of the user's own is named by its module path (`docs/own_kernel.md`).
+A new kind is one record in one file of `pearl_devices.kernels`, which `FAMILIES` lists. A spec
+names a user-defined record by its module path (`docs/own_kernel.md`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Product = tuple[int, int, int]
 """A matrix product: rows m, inner size k, columns n; 2·m·k·n flops."""
 
 Parts = tuple[tuple[Kernel, int], ...]
-"""Kernels that a fused one runs as one call, each with its firings."""
+"""Kernels that a fused kernel runs in one call, each with its firings."""
 
 Structure = Literal[
     "environment",  # steps environments
     "network",  # a forward pass that chooses actions
     "gradient",  # gradient steps on networks
-    "insert",  # stores transitions in a ring, with a sum tree where it is prioritised
+    "insert",  # stores transitions in a ring, with a sum tree if it is prioritised
     "sample",  # draws batches from that ring
     "prioritise",  # writes priorities into the sum tree
     "store",  # stores a vector step in a rollout
-    "advantages",  # judges a rollout: a forward pass, then a trace backwards in time
+    "advantages",  # values a rollout: a forward pass, then a trace backwards in time
     "table",  # reads or writes entries of a table
     "copy",  # copies parameters
     "evaluation",  # plays greedy episodes
@@ -45,26 +45,27 @@ Structure = Literal[
     "own",  # anything else: its estimate is a timing
     "unknown",  # no kind
 ]
-"""What a kind computes. Devices, estimators and the runtime go by it and never by a kind's name."""
+"""What a kind computes. Devices, estimators and the runtime read this, never a kind's name."""
 
 
 LEFT_OUT = "left out"
-"""`KernelKind.in_evaluation` of one that is no part of the policy: it fires in training alone."""
+"""Value of `KernelKind.in_evaluation` if the kernel is no part of the policy and fires in training
+alone."""
 
 Networks = Callable[[Any, int, int, int, tuple[int, ...]], dict[str, Dim]]
-"""(generator, observation's components, action's, outputs of a policy, hidden widths) → the
-networks and further sizes of an algorithm in a random kernel."""
+"""(generator, observation components, action components, policy outputs, hidden widths) → networks
+and further sizes of an algorithm in a random kernel."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How often one gradient step runs one network, on average.
+    """Average number of times that one gradient step runs one network.
 
     forward: passes of a batch.
     backward: passes to its weights.
-    through: passes to its input, not to its weights, as an actor learns through a critic.
+    through: passes to its input, not its weights, as when an actor learns through a critic.
     adam: steps of the optimiser.
-    follow: moves of its target.
+    follow: updates of its target.
     target: whether it has a target.
     """
 
@@ -77,7 +78,7 @@ class Passes:
 
 
 def always(kernel: Kernel) -> bool:
-    """Fits every kernel."""
+    """Return True: the variant fits every kernel."""
     return True
 
 
@@ -91,7 +92,7 @@ def _whole(kernel: Kernel) -> Mapping[str, tuple[int, int, int]]:
 
 
 def once(kernel: Kernel) -> float:
-    """One, whatever the kernel."""
+    """Return 1 for every kernel."""
     return 1.0
 
 
@@ -99,13 +100,14 @@ def once(kernel: Kernel) -> float:
 class Variant:
     """One implementation of a kind.
 
-    function: `module:function`, imported when a kernel is bound, or what tells it by the kernel.
-        It takes the kernel and the arrays by name, and returns the call of one firing.
-    cores: how many it takes.
+    function: `module:function`, imported when a kernel is bound, or a function that returns this
+        name for a kernel. The named function takes the kernel and its arrays by name, and returns
+        the call of one firing.
+    cores: number of cores that it takes.
     fits: whether it can run a kernel of the kind.
-    on_host: of one that also runs over tensors on a device, whether an array stays in the host's
-        memory: counters and constants that it reads as numbers, or rows that kernels read there.
-    launches: of one in CUDA, how many kernels a firing launches.
+    on_host: array name → whether the array stays in the host's memory, for variants that also run
+        on device tensors. Such arrays are counters and constants, or rows that kernels read there.
+    launches: number of CUDA launches of one firing.
     """
 
     function: str | Callable[[Kernel], str]
@@ -115,7 +117,7 @@ class Variant:
     launches: Callable[[Kernel], float] = once
 
     def program(self, kernel: Kernel) -> str:
-        """The `module:function` for this kernel."""
+        """Return the `module:function` for this kernel."""
         return self.function if isinstance(self.function, str) else self.function(kernel)
 
 
@@ -125,11 +127,11 @@ def primitive(
     fits: Callable[[Kernel], bool] = always,
     on_host: Callable[[str], bool] = nowhere,
 ) -> Variant:
-    """A variant whose `module:function` lies in `pearl_devices.primitives`."""
+    """Return a variant whose `module:function` lies in `pearl_devices.primitives`."""
     return Variant(f"pearl_devices.primitives.{where}", cores, fits, on_host)
 
 
-def nbytes(spec: Spec) -> int:
+def size_bytes(spec: Spec) -> int:
     """Bytes of an array."""
     return math.prod(spec[0]) * np.dtype(spec[1]).itemsize
 
@@ -152,54 +154,54 @@ def _nothing(kernel: Kernel) -> float:
 
 @dataclass(frozen=True)
 class KernelKind:
-    """A kind of kernel. Of a kind of the user's own `arrays`, `writes` and `variants` are enough.
+    """A kind of kernel. A user-defined kind needs `arrays`, `writes` and `variants` only.
 
     arrays: kernel → name → (shape, dtype) of every array that a firing reads or writes.
     writes: the arrays that it writes, by name or by a prefix that ends in a dot.
-    variants: name → implementation on a CPU, in order of preference. A `module:function` is enough;
-        one named `python` is called in every firing, with the kernel and its arrays by name.
-    cuda: name → implementation in CUDA. Its function takes the kernel, the arrays on the device by
-        name (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
-    fpga: of one that an engine of the simulated FPGA computes, two functions as `module:function`:
-        kernel and shape to the engine's program, kernel, arrays and size of the array to the call
-        of its twin.
-    name: what `Kernel.kind` says, `family` or `family.algorithm`; of the user's own it is given.
-    structure: what it computes.
-    word: a call of it in reports, a verb or noun of the field; empty: the name of its task.
-    does: what a call does, for "step moves the environments on"; empty where `word` is.
+    variants: name → implementation on a CPU, preferred first. A `module:function` is enough. The
+        variant `python` is called in every firing, with the kernel and its arrays by name.
+    cuda: name → implementation in CUDA. Its function takes the kernel, the device arrays by name
+        (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
+    fpga: two `module:function` of a kind that the simulated FPGA computes: kernel and shape → the
+        engine's program; kernel, arrays and size of the array → the call of its twin.
+    name: the value of `Kernel.kind`, `family` or `family.algorithm`; given for user-defined kinds.
+    structure: what it computes, one of STRUCTURES.
+    word: name of a call in reports, a verb or noun of the field; empty: the name of its task.
+    does: predicate of a call in reports, as in "step moves the environments on"; empty if `word`
+        is.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
-    in_evaluation: of one that writes env.obs or act.action, and so stands between environments and
-        network: the `module:function` that changes these rows and nothing else in evaluation and in
-        a policy, called as a variant `python` is, or LEFT_OUT; None: it stands elsewhere.
-    sends: those among `writes` that other tasks read as a message, in slots; the rest is state.
-    per_copy: arrays of which every copy of a task that is split has its own.
-    per_group: arrays of which every group of environments has its own.
-    repeatable: a firing that was cut off can be done again from what it reads.
-    side: `acts` or `learns` where it belongs to one side of the loop and can be timed beside the
-        other side; else empty.
+    in_evaluation: for a kernel between environments and network, which writes env.obs or
+        act.action: the `module:function` that only changes these rows in evaluation and in a
+        policy, called as a variant `python` is, or LEFT_OUT. None for other kernels.
+    sends: arrays among `writes` that other tasks read as a message, in slots; the others are state.
+    per_copy: arrays that each copy of a split task has separately.
+    per_group: arrays that each group of environments has separately.
+    repeatable: an interrupted firing can be repeated from its inputs.
+    side: `acts` or `learns` if it belongs to one side of the loop and can be timed in parallel with
+        the other side; else empty.
     stochastic: it draws random numbers, other than to explore.
-    parts: of a fused kind, what it runs as one call.
-    cuts: further ways to cut it into kernels.
-    products: the matrix products of one forward pass or gradient step, the part of the flops that a
-        systolic array or BLAS computes.
+    parts: for a fused kind, the kernels that it runs in one call.
+    cuts: further ways to split it into kernels.
+    products: matrix products of one forward pass or gradient step, the flops that a systolic array
+        or BLAS computes.
     rounds: how often one firing computes `products`, on average.
-    passes: of gradient steps: network → how often one step runs it.
-    assumed: nobody counted its passes.
+    passes: for gradient steps: network → number of its passes in one step.
+    assumed: its passes are assumed, not counted.
     operations: operations that eager torch starts in one firing.
-    accesses: rows fetched and decisions in the sum tree that each wait for the one before.
-    like: kernel → the one whose estimate it has; None: its own.
-    rows: kernel → arrays of which it reads some rows alone → their axis, first and end.
-    averaged: a loss of gradient steps is the mean over the rows of the batch, and one step of the
-        optimiser follows it: learners can take shares (`kernels.shares`).
-    code: whose code it runs, where the calibration tells its cost from others of its structure.
-    example: a program that a kernel of the kind may have, to time it with.
+    accesses: sequential memory accesses: fetched rows and decisions in the sum tree.
+    like: kernel → the kernel whose estimate it has; None: its own.
+    rows: kernel → array that it reads in part → axis, first row and end row.
+    averaged: its loss is the mean over the batch rows, and one optimiser step follows, so learners
+        can share the rows (`kernels.data_parallel`).
+    code: origin of its code, if the calibration derives its cost from kinds of the same structure.
+    example: a program for a kernel of the kind, for timing.
     example_sizes: sizes of a small kernel of the kind that the contract of kernel kinds does not
-        give; the contract is run on that kernel.
-    actions: which actions its algorithm takes.
-    networks: draws its algorithm's networks for a random kernel; None where they are an actor and a
-        critic that learn from rollouts.
+        give; the contract runs on that kernel.
+    actions: action spaces of its algorithm.
+    networks: draws the networks of a random kernel; None: an actor and a critic that learn from
+        rollouts.
     horizons: least and most vector steps of a rollout, in random kernels.
-    minibatches: it goes over a rollout several times, in parts.
+    minibatches: it reads a rollout several times, in minibatches.
     """
 
     arrays: Callable[[Kernel], dict[str, Spec]]
@@ -267,7 +269,7 @@ class KernelKind:
         interface: tuple[Kernel, ...] = (),
         **dims: Dim,
     ) -> Kernel:
-        """A kernel with its work counted. Its sizes are `sizes` and `dims` together."""
+        """Return a kernel with its work counted. Its sizes are `sizes` and `dims` together."""
         dims = {**(sizes or {}), **dims}
         bare = Kernel(
             self.name,
@@ -281,23 +283,28 @@ class KernelKind:
         return replace(bare, flops=flops, bytes_in=read, bytes_out=written, resident_bytes=resident)
 
     def _moved(self, kernel: Kernel) -> Work:
-        """No flops; all arrays read, those that are written also written."""
+        """No flops; every array read, and the written arrays also written."""
         arrays = self.arrays(kernel)
-        read = sum(nbytes(spec) for spec in arrays.values())
-        return 0.0, float(read), float(sum(nbytes(arrays[n]) for n in self.written(arrays))), 0.0
+        read = sum(size_bytes(spec) for spec in arrays.values())
+        return (
+            0.0,
+            float(read),
+            float(sum(size_bytes(arrays[n]) for n in self.written(arrays))),
+            0.0,
+        )
 
     def written(self, arrays: Iterable[str]) -> tuple[str, ...]:
-        """Those of these arrays that a firing writes."""
-        return chosen(arrays, self.writes)
+        """Return those of these arrays that a firing writes."""
+        return select_arrays(arrays, self.writes)
 
     def on_host(self, kernel: Kernel, variant: str) -> tuple[str, ...]:
-        """The arrays that a variant in CUDA keeps in the host's memory."""
+        """Return the arrays that a CUDA variant keeps in the host's memory."""
         found = self.cuda.get(variant)
         return tuple(n for n in self.arrays(kernel) if found.on_host(n)) if found else ()
 
     def sent(self, kernel: Kernel) -> tuple[str, ...]:
-        """The arrays that a firing of `kernel` sends as a message."""
-        return chosen(self.arrays(kernel), self.sends) if self.sends else ()
+        """Return the arrays that a firing of `kernel` sends as a message."""
+        return select_arrays(self.arrays(kernel), self.sends) if self.sends else ()
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -305,5 +312,5 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(name == p or (p.endswith(".") and name.startswith(p)) for p in patterns)
 
 
-def chosen(names: Iterable[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
+def select_arrays(names: Iterable[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if matches(name, patterns))

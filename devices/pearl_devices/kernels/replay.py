@@ -1,6 +1,6 @@
-"""The replay: a ring of transitions, with a K-ary sum tree over priorities if it is prioritised.
+"""The replay: a ring of transitions, with a K-ary sum tree of priorities if it is prioritised.
 
-Sizes: envs, obs, act, capacity, prioritised (0 or 1), fanout; of frames
+Sizes: envs, obs, act, capacity, prioritised (0 or 1), fanout; for frames
 (`primitives.replay.frames`) also stack, apart (environments of all groups) and ends.
 """
 
@@ -17,15 +17,15 @@ from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primit
 
 
 def row_bytes(k: Kernel) -> int:
-    """Bytes of one stored transition: two observations, action, reward, two flags; where it is made
-    of frames one frame, and how many belong to its stack, instead of the observations."""
+    """Bytes of one stored transition: two observations, action, reward, two flags. For frames: one
+    frame and the depth of its stack instead of the observations."""
     stack = k.dims.get("stack", 0)
     seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * F32 * k.dim("obs")
     return seen + F32 + action_bytes(k) + 2
 
 
 def tree_depth(k: Kernel) -> int:
-    """Levels of the sum tree below its root: the steps of one draw."""
+    """Levels of the sum tree below its root: decisions of one draw."""
     capacity, fanout, levels = k.dim("capacity"), k.dim("fanout"), 1
     while capacity > fanout:
         capacity, levels = -(-capacity // fanout), levels + 1
@@ -33,7 +33,7 @@ def tree_depth(k: Kernel) -> int:
 
 
 def tree_levels(capacity: int, fanout: int) -> tuple[int, ...]:
-    """Widths of the sum tree's levels, root first: 1, …, the leaves (rounded up to whole nodes)."""
+    """Widths of the sum tree's levels, root first; the leaves are rounded up to whole nodes."""
     widths = [-(-capacity // fanout) * fanout]
     while widths[0] > 1:
         above = widths[0] // fanout
@@ -41,8 +41,8 @@ def tree_levels(capacity: int, fanout: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def prioritised(k: Kernel) -> bool:
-    """Whether a kernel of the replay touches the sum tree: by its size `prioritised`; one that
+def is_prioritised(k: Kernel) -> bool:
+    """Whether a kernel of the replay uses the sum tree: by its size `prioritised`; a kernel that
     writes priorities has no such size and always does."""
     return bool(k.dims.get("prioritised", 1))
 
@@ -56,9 +56,9 @@ def _insert_work(k: Kernel) -> Work:
 
 def _sample_work(k: Kernel) -> Work:
     draws = k.dim("batch") * k.dim("steps")
-    row = row_bytes(k) + 6 * (k.dim("n_step") - 1)  # of the rows after it, reward and flags
+    row = row_bytes(k) + 6 * (k.dim("n_step") - 1)  # reward and flags of the following rows
     whole = F32 * (2 * k.dim("obs") + 1) + action_bytes(k) + 2
-    if k.dims.get("stack"):  # as many frames as in its stack, and one more
+    if k.dims.get("stack"):  # the frames of its stack, and one more
         row += k.dim("obs")
     tree = draws * tree_depth(k) * k.dim("fanout") if k.dim("prioritised") else 0
     return (
@@ -78,8 +78,8 @@ def _update_work(k: Kernel) -> Work:
 
 
 def _decisions(k: Kernel) -> float:
-    """Decisions of one draw from the tree or one write to it, whatever the fanout."""
-    return math.log2(k.dim("capacity")) if prioritised(k) else 0.0
+    """Decisions of one draw from the tree or one write to it, for any fanout."""
+    return math.log2(k.dim("capacity")) if is_prioritised(k) else 0.0
 
 
 def _tree(k: Kernel) -> dict[str, Spec]:
@@ -154,7 +154,7 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def _of_ring(function: str) -> Variant:
-    """The function of the ring of transitions, or of that of frames."""
+    """The variant of the ring of transitions, or of the ring of frames."""
 
     def where(k: Kernel) -> str:
         module = "frames" if k.dims.get("stack") else "ring"
@@ -164,17 +164,17 @@ def _of_ring(function: str) -> Variant:
 
 
 DRAWN_BY = ("tree", "priority", "cursor", "beta", "clock", "last_row")
-"""replay.X of these: what draws and finds rows; the rest are the rows themselves."""
+"""Arrays replay.X that help to draw and find rows; the other arrays hold the rows."""
 
 
 def _is_row(name: str) -> bool:
-    """Whether an array holds rows, which may stay in the host's memory while a GPU draws."""
+    """Whether an array holds rows; rows may stay in the host's memory while a GPU draws."""
     owner, _, column = name.partition(".")
     return owner == "replay" and column not in DRAWN_BY
 
 
 def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Variant]:
-    """As `_of_ring`, on a GPU: all of it there, or the rows in the host's memory."""
+    """The CUDA variants of `_of_ring`: all arrays on the GPU, or the rows in the host's memory."""
 
     def where(k: Kernel) -> str:
         module = "frames" if k.dims.get("stack") else "replay"
@@ -185,11 +185,11 @@ def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Va
 
 
 ONE_BLOCK_LANES = 8192
-"""Lanes up to which one block writes a batch's priorities in one launch; beyond it a launch a level
-has many blocks."""
+"""Most lanes with which one block writes a batch's priorities in one launch; with more, each level
+is a launch of many blocks."""
 
 WHOLE_NODES = 1024
-"""Levels of the sum tree with at most as many nodes are recomputed whole, in one block."""
+"""Levels of the sum tree with at most so many nodes are recomputed completely, in one block."""
 
 
 def lanes(fanout: int) -> int:
@@ -198,8 +198,8 @@ def lanes(fanout: int) -> int:
 
 
 def phases(kernel: Kernel) -> tuple[int, int, bool]:
-    """Of writing a batch's priorities: levels of the tree that are recomputed whole, phases, and
-    whether one launch does them all."""
+    """For writing a batch's priorities: tree levels that are recomputed completely, phases, and
+    whether one launch does all of them."""
     levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
     whole = sum(width <= WHOLE_NODES for width in levels[:-1])
     width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
@@ -207,7 +207,7 @@ def phases(kernel: Kernel) -> tuple[int, int, bool]:
 
 
 def _priority_launches(kernel: Kernel) -> float:
-    """Kernels that a firing of replay_update launches."""
+    """CUDA launches of a firing of replay_update."""
     _, count, at_once = phases(kernel)
     return 1 if at_once else count
 
@@ -240,7 +240,7 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
-    cuda=_in_cuda("bind_sample", lambda k: 2.0 if prioritised(k) else 1.0),
+    cuda=_in_cuda("bind_sample", lambda k: 2.0 if is_prioritised(k) else 1.0),
 )
 """Further sizes: batch, steps, n_step."""
 

@@ -1,9 +1,9 @@
-"""Rollouts: vector steps stored one after another, then judged as a whole.
+"""Rollouts: vector steps stored one after another, then valued as a whole.
 
-Sizes of rollout_insert: envs, obs, act, horizon (vector steps that are kept). Of gae: those, tanh
-(hidden layers of tanh: 0 or 1) and the network critic; horizon is the length of the rollout. With
-`ahead` it gives returns of so many rewards in the place of generalised advantages; with `kept` too
-a firing judges one vector step, and of the rollout `kept` vector steps are there, in a circle.
+Sizes of rollout_insert: envs, obs, act, horizon (vector steps that are kept). Of gae: the same,
+tanh (1 if hidden layers use tanh, else 0) and the network critic; horizon is the length of the
+rollout. With `ahead`, gae computes returns of so many rewards instead of generalised advantages. If
+`kept` is given too, a firing values one vector step, and a ring has the last `kept` vector steps.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primit
 from pearl_devices.kernels.replay import row_bytes
 
 GAE_FLOPS = 9
-"""Delta, advantage and return of a step."""
+"""Flops of delta, advantage and return of a step."""
 _ADVANTAGES, _TRACE = 17, 4
-"""Torch operations of generalised advantages: of a rollout, and of each of its steps."""
+"""Torch operations of generalised advantages: per rollout, and per step."""
 _ROW = 7
 """Copies that store one vector step."""
 
@@ -33,20 +33,20 @@ def rows(k: Kernel) -> dict[str, Spec]:
 
 
 def results(k: Kernel) -> dict[str, Spec]:
-    """Values, advantages and returns of a rollout; advantages and returns of one vector step where
-    each is learnt from before the next one is judged."""
+    """Values, advantages and returns of a rollout; advantages and returns of one vector step if
+    each is learned from before the next is valued."""
     envs, names = k.dim("envs"), ("rollout.advantage", "rollout.returns")
     judged: dict[str, Spec] = dict.fromkeys(names, ((judged_steps(k), envs), "float32"))
     return {"rollout.value": ((kept_steps(k), envs), "float32"), **judged}
 
 
 def kept_steps(k: Kernel) -> int:
-    """Vector steps of a rollout that are kept: all, or those that are still to be read."""
+    """Number of kept vector steps of a rollout: all, or those still to be read."""
     return k.dim("kept" if k.dims.get("kept") else "horizon")
 
 
 def judged_steps(k: Kernel) -> int:
-    """Vector steps that one firing judges or learns from."""
+    """Number of vector steps that one firing values or learns from."""
     return 1 if k.dims.get("kept") else k.dim("horizon")
 
 
@@ -102,13 +102,13 @@ def _gae_operations(k: Kernel) -> float:
 
 
 def _gae_like(k: Kernel) -> Kernel:
-    """Generalised advantages of as many vector steps as a firing judges."""
+    """Generalised advantages of as many vector steps as a firing values."""
     dims = {n: size for n, size in k.dims.items() if n not in ("ahead", "kept")}
     return replace(k, dims={**dims, "horizon": judged_steps(k)})
 
 
-def counted(name: str) -> bool:
-    """Whether an array has numbers that a torch program reads."""
+def holds_numbers(name: str) -> bool:
+    """Whether a torch program reads the array as numbers."""
     return name in ("rollout.at", "rollout.judged") or name.startswith("hyper.")
 
 
@@ -123,7 +123,7 @@ ROLLOUT_INSERT = KernelKind(
     operations=lambda k: _ROW,
     variants={
         "native": primitive("replay.rollouts:bind_insert"),
-        "torch": primitive("torch.on_policy:bind_insert", on_host=counted),
+        "torch": primitive("torch.on_policy:bind_insert", on_host=holds_numbers),
     },
     cuda={
         "cuda": Variant(
@@ -144,7 +144,7 @@ GAE = KernelKind(
     like=_gae_like,
     variants={
         "native": primitive("replay.rollouts:bind_advantages"),
-        "torch": primitive("torch.on_policy:bind_advantages", on_host=counted),
+        "torch": primitive("torch.on_policy:bind_advantages", on_host=holds_numbers),
     },
     cuda={
         "cuda": Variant(

@@ -12,8 +12,8 @@ from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 
 
 def _work(k: Kernel) -> Work:
-    # A row of the table read and one entry written for each environment; about 10 flops beside the
-    # comparisons. Choosing draws and compares likewise.
+    # Per environment: one table row read and one entry written; about 10 flops besides the
+    # comparisons. Choosing also draws and compares.
     n, choices = k.dim("envs"), k.dim("actions")
     transition = F32 * (2 * k.dim("obs") + 1) + 8 + 2
     return float(n * (choices + 10)), float(n * (8 * choices + transition)), float(24 * n), 0.0

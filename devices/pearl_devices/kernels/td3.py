@@ -1,6 +1,6 @@
-"""The kinds of TD3: networks actor, critic1 and critic2; the actor acts as that of DDPG.
+"""The kinds of TD3, with networks actor, critic1 and critic2. The actor acts as that of DDPG.
 
-A further size: policy_delay, gradient steps of the critics to one of the actor and the targets.
+A further size: policy_delay, gradient steps of the critics per step of actor and targets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pearl_devices.kernels.record import Passes, primitive
 
 
 def _passes(k: Kernel) -> Mapping[str, Passes]:
-    late = 1 / k.dim("policy_delay")  # only every so many gradient steps
+    late = 1 / k.dim("policy_delay")  # actor and targets take one step in policy_delay
     return {
         "actor": Passes(1 + late, late, adam=late, follow=late),
         "critic1": Passes(2 + late, 1, late, follow=late),

@@ -1,4 +1,4 @@
-"""Operations that eager torch starts, counted from the code. The tests count what it dispatches."""
+"""Operations that eager torch starts, counted from the code. Tests count those dispatched."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pearl_devices.kernels.record import Passes
 
 COPY_OUT = 1
 SQUASH = 6
-"""tanh, scaled to the bounds."""
+"""Operations of tanh, scaled to the bounds."""
 LOSS_ASSUMED = 16
-"""Of each network of an algorithm that nobody has counted."""
+"""Operations per network of an algorithm whose passes were not counted."""
 _OPTIMISER = 10  # Adam on one flat vector, and reading the loss
 _TARGET, _JOIN = 1, 1
 _ADD_VALUE, _ADD_VALUE_BACK = 3, 7  # mean, sum and difference of a duelling network
 
 
 def forward(layers: tuple[int, ...]) -> int:
-    """A product with bias each layer, an activation between two."""
+    """Operations of a forward pass: a product with bias per layer, an activation between layers."""
     return 2 * (len(layers) - 1) - 1
 
 
 def _backward(layers: tuple[int, ...]) -> int:
-    """Gradient of weights and of biases each layer; of input and activation between two."""
+    """Operations of a backward pass: per layer, gradients of weights and biases; between layers, of
+    input and activation."""
     return 2 * (len(layers) - 1) + 2 * (len(layers) - 2)
 
 
@@ -35,11 +36,11 @@ def of_inference(k: Kernel) -> float:
 def of_gradient_steps(
     k: Kernel, passes: Mapping[str, Passes], loss: float | None, actor: float
 ) -> float:
-    """Of all gradient steps of a firing.
+    """Operations of all gradient steps of a firing.
 
-    loss: of one step: choice, gather, target, Huber, weight, mean, |td| and their gradients; None:
-        nobody counted them.
-    actor: of what turns the actor's outputs into actions, a forward pass.
+    loss: operations in one step of choice, gather, target, Huber, weight, mean, |td| and their
+        gradients; None if not counted.
+    actor: operations per forward pass that turn the actor's outputs into actions.
     """
     once = float(COPY_OUT + (LOSS_ASSUMED * len(passes) if loss is None else loss))
     for name, p in passes.items():
@@ -49,7 +50,7 @@ def of_gradient_steps(
             ahead = k.modules[name].operations
             back = 2 * ahead
         once += p.forward * ahead + p.backward * back
-        once += p.through * ahead  # gradient of input and activation, layer by layer
+        once += p.through * ahead  # gradients of input and activation, layer by layer
         once += p.adam * _OPTIMISER + p.follow * _TARGET
         if name == "q" and k.dims.get("duelling"):
             once += p.forward * _ADD_VALUE + _ADD_VALUE_BACK

@@ -1,8 +1,7 @@
-"""Records of new kinds: in a file of this package, or `module:NAME` in a module of the user's own.
+"""User-defined records of kinds: in a file of this package, or `module:NAME` in another module.
 
-The functions of kinds of structure `own` are called here and nowhere else. All that can be wrong
-with a record is found before a plan is made: an error is one sentence that names the module and
-what it lacks (docs/own_kernel.md).
+Only this module calls the functions of kinds of structure `own`. Every fault of a record is found
+before a plan is made; the error names the module and the fault (docs/own_kernel.md).
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import numpy as np
 from pearl_devices import user_imports
 from pearl_devices.base import Buffers, Call, KernelFailed, KernelKindError
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.record import LEFT_OUT, KernelKind, chosen
+from pearl_devices.kernels.record import LEFT_OUT, KernelKind, select_arrays
 from pearl_devices.validation import explain_misfit, is_whole, quote
 
 CALLED = "python"
-"""The variant whose function is called in every firing; all others return the call of a firing."""
+"""The variant whose function computes one firing. Other functions return the call of a firing."""
 
 
 def load(kind: str) -> KernelKind:
-    """The record that `module:NAME` names.
+    """Return the record that `module:NAME` names.
 
     Raises:
-        KernelKindError: there is none, or it lacks something that does not depend on sizes.
+        KernelKindError: there is none, or a field that does not depend on sizes is wrong.
     """
     module, _, name = kind.partition(":")
     try:
-        home = user_imports.imported(module)
+        home = user_imports.import_user_module(module)
     except ValueError as error:
         raise _wrong(kind, f"its module cannot be imported: {error}") from error
     found = getattr(home, name, None)
@@ -41,14 +40,16 @@ def load(kind: str) -> KernelKind:
         what = f"{name} is {quote(found)}" if hasattr(home, name) else f"it has no {name}"
         raise _wrong(kind, f"{what}; a pearl_devices.kernels.KernelKind is needed")
     if found.structure != "own":
-        raise _wrong(kind, f"structure is {found.structure!r}; leave it out of a kind of your own")
+        raise _wrong(kind, f"structure is {found.structure!r}; leave it out of your own kind")
     found = replace(found, name=kind)
-    look_at(found)
+    check_record(found)
     return found
 
 
-def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKind], list[str]]:
-    """The records in these files of a package, by name; and a sentence for each faulty file."""
+def gather_records(
+    package: str, families: Iterable[str]
+) -> tuple[dict[str, KernelKind], list[str]]:
+    """Return the records in these files of a package, by name, and a sentence for each bad file."""
     kinds: dict[str, KernelKind] = {}
     faults: list[str] = []
     for family in families:
@@ -56,7 +57,7 @@ def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKin
         file = f"{module.replace('.', '/')}.py"
         try:
             found = [v for v in vars(import_module(module)).values() if isinstance(v, KernelKind)]
-        except Exception as error:  # a file is a program, and may raise anything
+        except Exception as error:  # importing runs the file, which may raise anything
             faults.append(f"{file}: it cannot be imported: {_reason(error)}")
             continue
         if not found:
@@ -68,11 +69,11 @@ def gathered(package: str, families: Iterable[str]) -> tuple[dict[str, KernelKin
 
 
 @cache
-def look_at(kind: KernelKind) -> None:
-    """Look at all of a record that does not depend on sizes.
+def check_record(kind: KernelKind) -> None:
+    """Check the fields of a record that do not depend on sizes.
 
     Raises:
-        KernelKindError: it lacks something.
+        KernelKindError: a field is wrong.
     """
     for field in ("writes", "sends", "per_copy", "per_group"):
         given = getattr(kind, field)
@@ -90,42 +91,42 @@ def look_at(kind: KernelKind) -> None:
         program = given.function
         if not isinstance(program, str) or not user_imports.CALLABLE.fullmatch(program):
             raise _wrong(
-                kind.name, f"variant {variant} is {quote(program)}; needed is 'module:function'"
+                kind.name, f"variant {variant} is {quote(program)}; it must be 'module:function'"
             )
         _look_up(kind.name, f"variant {variant}", program)
     judged = kind.in_evaluation
     if judged is None or judged == LEFT_OUT:
         return
     if not isinstance(judged, str) or not user_imports.CALLABLE.fullmatch(judged):
-        needed = f"needed is 'module:function', LEFT_OUT ({LEFT_OUT!r}) or None"
+        needed = f"it must be 'module:function', LEFT_OUT ({LEFT_OUT!r}) or None"
         raise _wrong(kind.name, f"in_evaluation is {quote(judged)}; {needed}")
     _look_up(kind.name, "in_evaluation", judged)
 
 
 def _look_up(kind: str, what: str, program: str) -> None:
     try:
-        user_imports.function(program)
+        user_imports.import_function(program)
     except ValueError as error:
         raise _wrong(kind, f"{what}: {program}: {error}") from error
 
 
 def check(kind: KernelKind, kernel: Kernel) -> None:
-    """Look at a record, and at the arrays of a kernel and at what the record says of them.
+    """Check a record, the arrays of a kernel, and all names of arrays in the record.
 
     Raises:
-        KernelKindError: they are none, or a name in the record is no array of the kernel.
+        KernelKindError: the arrays are invalid, or a name in the record is no array of the kernel.
     """
-    look_at(kind)
+    check_record(kind)
     try:
         arrays = kind.arrays(kernel)
         wrong = _misfits(arrays)
-    except Exception as error:  # a function of the user's own may raise anything
+    except Exception as error:  # user-defined functions may raise anything
         raise _wrong(kind.name, f"arrays fails: {_reason(error)}") from error
     if wrong:
         raise _wrong(kind.name, f"arrays gives {wrong}")
     for field in ("writes", "sends", "per_copy", "per_group"):
         for pattern in getattr(kind, field):
-            if not chosen(arrays, (pattern,)):
+            if not select_arrays(arrays, (pattern,)):
                 what = f"{field} has {pattern!r}, which is none of its arrays {sorted(arrays)}"
                 raise _wrong(kind.name, what)
     unwritten = sorted(set(kind.sent(kernel)) - set(kind.written(arrays)))
@@ -140,18 +141,18 @@ def check(kind: KernelKind, kernel: Kernel) -> None:
         if not fits:
             raise _wrong(
                 kind.name,
-                f"count gives {quote(found)}; needed are flops, bytes in, bytes out and resident "
+                f"count gives {quote(found)}; it must give flops, bytes in, bytes out and resident "
                 "bytes, each at least 0",
             )
 
 
 def _misfits(arrays: object) -> str:
-    """Why arrays are none; empty where they fit."""
+    """Why these are no valid arrays; empty if they are."""
     if not isinstance(arrays, Mapping) or not arrays:
-        return f"{quote(arrays)}; needed is a dict from names to (shape, dtype)"
+        return f"{quote(arrays)}; it must be a dict from names to (shape, dtype)"
     for name, given in arrays.items():
         if not isinstance(name, str) or any(c in name for c in "@#"):
-            return f"the name {quote(name)}; needed is text without @ and #"
+            return f"the name {quote(name)}; it must be text without @ and #"
         try:
             shape, dtype = given
             fits = isinstance(shape, tuple) and all(is_whole(n) and n >= 0 for n in shape)
@@ -159,13 +160,13 @@ def _misfits(arrays: object) -> str:
         except (TypeError, ValueError):
             fits = False
         if not fits:
-            needed = "needed is a tuple of whole numbers and a dtype such as 'float32'"
+            needed = "it must be a tuple of whole numbers and a dtype such as 'float32'"
             return f"{quote(given)} for {name}; {needed}"
     return ""
 
 
 def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Call:
-    """The call of one firing over the arrays that the record names.
+    """Return the call of one firing over the arrays that the record names.
 
     Raises:
         KernelKindError: the function of the variant fails, or returns anything but a call.
@@ -173,12 +174,12 @@ def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Cal
     program = kind.variants[variant].program(kernel)
     mine = {name: arrays[name] for name in kind.arrays(kernel)}
     try:
-        function = user_imports.function(program)
+        function = user_imports.import_function(program)
         call = partial(function, kernel, mine) if variant == CALLED else function(kernel, mine)
-    except Exception as error:  # a function of the user's own may raise anything
+    except Exception as error:  # user-defined functions may raise anything
         raise _wrong(kind.name, f"{program} cannot be bound: {_reason(error)}") from error
     if not callable(call):
-        needed = "needed is a function without arguments that computes one firing"
+        needed = "it must be a function without arguments that computes one firing"
         raise _wrong(kind.name, f"{program} returns {quote(call)}; {needed}")
 
     def fire() -> None:
@@ -192,7 +193,7 @@ def bind(kind: KernelKind, kernel: Kernel, variant: str, arrays: Buffers) -> Cal
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {user_imports.reason(error)}"
+    return f"{type(error).__name__}: {user_imports.error_text(error)}"
 
 
 def _wrong(kind: str, what: str) -> KernelKindError:

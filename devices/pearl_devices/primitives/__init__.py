@@ -1,7 +1,7 @@
 """The implementations of kernels on the CPU: native (numba) and torch.
 
-This module is pure data, so that the planner can import it; the others import numba, torch or
-gymnasium and are themselves imported when a kernel is bound.
+This module is pure data, so the planner can import it. The other modules import numba, torch or
+gymnasium; binding a kernel imports them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ NATIVE_ENVS: Mapping[str, NativeEnv] = {
     "MountainCar-v0": NativeEnv(obs=2, act=0, actions=3, step_limit=200),
     "MountainCarContinuous-v0": NativeEnv(obs=2, act=1, actions=0, step_limit=999),
 }
-"""Environment id → its sizes, as gymnasium registers it. Only without arguments."""
+"""Environment id → its sizes as gymnasium registers it, without arguments."""
 
 LOG_STD = (-20.0, 2.0)
-"""Least and largest logarithm of the standard deviations of SAC's policy, those of the authors'
-code."""
+"""Bounds of the logarithm of the standard deviations of SAC's policy, from the authors' code."""
 
 KL_MARGIN = 1.5
-"""Times PPO's `target_kl` that the estimated divergence may reach before gradient steps end, as in
-OpenAI's Spinning Up and in stable-baselines3."""
+"""PPO's gradient steps end when the estimated divergence is above this factor times `target_kl`, as
+in OpenAI's Spinning Up and in stable-baselines3."""
 
 HELPER = "second core"
-"""Name of a thread that takes half of another one's gradient steps."""
+"""Name of a thread that takes half of another thread's gradient steps."""

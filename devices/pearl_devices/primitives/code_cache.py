@@ -41,7 +41,7 @@ from numba.core.compiler import compile_result
 from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_devices.primitives.parts import (
     ApartLibrary,
     PartLibrary,
@@ -69,29 +69,30 @@ USED_FILES = frozenset(
         "torch_threads.py",
     ]
 )
-"""The kernels, and what of `OWN` they import, directly or through others, since a constant from
-there becomes machine code. The tests follow the imports and name a file that is missing here."""
+"""The kernels, and the modules of `OWN` that they import directly or indirectly, because constants
+of those modules become machine code. Tests follow the imports and name a missing file."""
 
 FOLDER = "pearl-kernels"
 KEPT = 4
-"""Number of digests whose machine code stays in the cache: those used last."""
+"""Number of digests whose machine code stays in the cache, the most recently used first."""
 
 IN_USE = "in-use"
-"""The file of a digest's folder that every process using the folder holds a shared lock on."""
+"""File in a digest's folder; every process that uses the folder holds a shared lock on the file."""
 
 _COMPILER = (b"numba", b"primitives.native", b"code_cache import compiled")
 """A file outside `OWN` that compiles functions has one of these words."""
 
 _ONLY_READ = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EROFS, errno.EPERM, errno.EACCES)
-"""What a file system without locks, or one that cannot be written, answers to `_locked`."""
+"""Error numbers of `_try_lock` on a file system without locks, or one that cannot be written."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """The files that machine code may come from, as they were when first read.
 
-    digest: of them, the compiler and the processor. names: path → package-relative name. stamps:
-    path → (st_mtime_ns, st_size).
+    digest: of the files, the compiler and the processor.
+    names: path → package-relative name.
+    stamps: path → (st_mtime_ns, st_size).
     """
 
     digest: str
@@ -111,8 +112,8 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 @functools.cache
 def sources() -> Sources:
-    """The files of `OWN` that kernels use, and those of the other `PACKAGES` that compile
-    functions."""
+    """Return the files of `OWN` that kernels use, and the files of the other `PACKAGES` that
+    compile functions."""
     names, stamps = {}, {}
     whole = hashlib.sha256(repr(_compiler()).encode())
     for package in PACKAGES:
@@ -137,7 +138,7 @@ def sources() -> Sources:
 
 def _compiler() -> tuple[str, ...]:
     cpu = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return numba.__version__, llvmlite.__version__, sys.version, *cpu, held_to()
+    return numba.__version__, llvmlite.__version__, sys.version, *cpu, target_variables()
 
 
 @functools.cache
@@ -150,15 +151,15 @@ def folder() -> Path | None:
         with suppress(FileExistsError):
             root.mkdir(mode=0o700)
         if why := doubts(root):
-            _kept_nowhere(root, f"{why}, and loading them runs what they say")
+            _warn_uncached(root, f"{why}, and loading them runs what they say")
             return None
-        return _held(root, sources().digest)
+        return _hold_folder(root, sources().digest)
     except OSError as error:
-        _kept_nowhere(root, str(error))
+        _warn_uncached(root, str(error))
         return None
 
 
-def _kept_nowhere(root: Path, why: str) -> None:
+def _warn_uncached(root: Path, why: str) -> None:
     warnings.warn(
         f"{root}: compiled kernels cannot be kept here: {why}; every process compiles its own "
         "until NUMBA_CACHE_DIR or PEARL_CACHE_DIR names a folder that can hold them",
@@ -167,14 +168,15 @@ def _kept_nowhere(root: Path, why: str) -> None:
     )
 
 
-def _held(root: Path, digest: str) -> Path:
-    """The folder of this digest, which no other process removes while this one lives."""
+def _hold_folder(root: Path, digest: str) -> Path:
+    """Lock and return the folder of this digest; no other process removes it while this one
+    lives."""
     mine = root / digest
     for _ in range(100):
         new = not mine.is_dir()
         if new:
             mine.mkdir(mode=0o700, exist_ok=True)
-        if _locked(mine, fcntl.LOCK_SH) is not None:
+        if _try_lock(mine, fcntl.LOCK_SH) is not None:
             if new:
                 _prune(root, digest)
             return mine
@@ -182,7 +184,7 @@ def _held(root: Path, digest: str) -> Path:
     raise OSError("another process keeps removing it")
 
 
-def _locked(mine: Path, how: int) -> int | None:
+def _try_lock(mine: Path, how: int) -> int | None:
     """Lock the folder; return the open handle of the lock, or None if another process has it.
 
     On a file system without locks, or a read-only one, a shared lock counts as taken.
@@ -210,7 +212,7 @@ def _prune(root: Path, digest: str) -> None:
     used = {f: _used_s(f) for f in root.iterdir() if f.is_dir() and f.name != digest}
     for old in sorted(used, key=lambda f: used[f], reverse=True)[KEPT - 1 :]:
         with suppress(OSError):
-            handle = _locked(old, fcntl.LOCK_EX)
+            handle = _try_lock(old, fcntl.LOCK_EX)
             if handle is not None:
                 shutil.rmtree(old, ignore_errors=True)
                 os.close(handle)
@@ -223,11 +225,11 @@ def _used_s(old: Path) -> float:
 
 
 _changed: set[str] = set()
-"""Sources imported otherwise than `sources` has read them: what is kept is not of them."""
+"""Files that were imported in another version than `sources` read; their code is not cached."""
 
 
 class _Locator(InTreeCacheLocator):
-    """numba's, for a file of `sources`, in `folder`."""
+    """numba's cache locator, for files of `sources`, in `folder`."""
 
     def __init__(self, function: Any, file: str) -> None:
         super().__init__(function, file)
@@ -251,7 +253,7 @@ class _Files(IndexDataCacheFile):
     def load(self, key: Any) -> Any:
         try:
             of, data = super().load(key) or (None, None)
-        except Exception:  # whatever damaged bytes make pickle do
+        except Exception:  # unpickling damaged bytes may raise anything
             return None
         return data if of == key else None
 
@@ -262,7 +264,7 @@ class _Files(IndexDataCacheFile):
         try:
             _check(self._index_path)
             return super()._load_index()
-        except Exception:  # as above; a missing file is one, too
+        except Exception:  # as above, or the file is missing
             return {}
 
     def _load_data(self, name: str) -> Any:
@@ -340,16 +342,16 @@ class _Kept(FunctionCache):
         if _changed:
             return None
         rtsys.initialize(target_context)
-        with suppress(LookupError):  # a function that it calls has changed: compile
+        with suppress(LookupError):  # a called function has changed: compile again
             return self._load_overload(sig, target_context)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if sources().unchanged():  # else it may be of newer ones
+        if sources().unchanged():  # else the code may be of newer files
             try:
                 super().save_overload(sig, data)
             except OSError as error:
-                _kept_nowhere(Path(self._cache_path), str(error))
+                _warn_uncached(Path(self._cache_path), str(error))
 
 
 class _PartResults(_Results):
@@ -375,7 +377,7 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
         if interpreted(function):
             return function
         file = getfile(function)
-        # The cache tells functions of a module apart by name (`native.named`).
+        # The cache tells functions of a module apart by name (`native.rename`).
         unnamed = "<locals>" in function.__qualname__
         keeps = file in sources().names and not unnamed and folder() is not None
         if keeps and _stamp(os.stat(file)) != sources().stamps[file]:

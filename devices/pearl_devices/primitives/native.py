@@ -69,7 +69,7 @@ inner_counted = part(**INNER, **COUNTED)
 """As `inner`, for a function that makes an array."""
 
 
-def named(name: str, function: Any) -> Any:
+def rename(name: str, function: Any) -> Any:
     """Give a function that is defined inside another function the name of a module's own one.
 
     Symbols of machine code and files of the cache have this name. So it must be the only function
@@ -79,7 +79,7 @@ def named(name: str, function: Any) -> Any:
     return function
 
 
-def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
+def pick_by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
     """Return a function for compiled callers that is one of three functions.
 
     The compiler chooses by the type of the first argument, the actions: `discrete` for one whole
@@ -103,7 +103,7 @@ def by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
     return choice
 
 
-def where_asked(function: Any) -> Any:
+def unless_none(function: Any) -> Any:
     """Return a function for compiled callers: `function`, or False if its first argument is None.
 
     With None, nothing of `function` is compiled.
@@ -141,7 +141,7 @@ def _of_array(value: npt.NDArray[Any], context: Any) -> Any:
 _in_parts: ContextVar[bool] = ContextVar("in parts", default=False)
 
 
-def bound(function: Any, *arguments: Any) -> Call:
+def bind_call(function: Any, *arguments: Any) -> Call:
     """Compile `function` for these arrays and numbers; return a call of it without arguments."""
     if isinstance(function, CPUDispatcher) and not _in_parts.get():
         function.compile(tuple(numba.typeof(argument) for argument in arguments))
@@ -150,7 +150,8 @@ def bound(function: Any, *arguments: Any) -> Call:
 
 @contextlib.contextmanager
 def parts_only() -> Iterator[None]:
-    """Within this context, `bound` compiles nothing: one fused function takes all the arguments."""
+    """Within this context, `bind_call` compiles nothing: one fused function takes all the
+    arguments."""
     before = _in_parts.set(True)
     try:
         yield

@@ -1,12 +1,12 @@
-"""How compiled functions are made of others: by parts, or by calls.
+"""How a compiled function contains other functions: as inlined parts, or as calls.
 
-numba optimises a function with all that it calls, generates its machine code, and does both again
-for each function that calls it, and again for those that call these. Here a *part* is only typed
-and written down as LLVM code, for the functions that it becomes a part of, where it may be inlined.
-A function that is *apart* is optimised with its parts and generated once; others call it by its
-symbol, and it is never inlined. What is called from Python is generated once too, with its parts.
+numba optimises a function together with all functions that it calls, and generates machine code. It
+repeats both for each caller, and for the callers of those. Here a *part* is only typed and stored
+as LLVM code; functions that contain the part may inline it. A *separate* function is optimised with
+its parts and generated once; others call it by its symbol, and it is never inlined. A function that
+Python calls is also generated once, with its parts.
 
-Machine code that was kept calls by symbol what has to be there first: `needs` says which functions.
+Cached machine code calls functions by symbol, so these must exist first: `needs` lists them.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from numba.core.registry import CPUDispatcher
 from numba.core.untyped_passes import ExtractByteCode
 
 TOKEN = secrets.token_hex(4)
-"""In the names of this process's parts: numba numbers functions from 1 in each process, so that two
-closures of one function, from two processes by way of kept code, could have one name."""
+"""Marks the names of this process's parts. numba numbers functions from 1 in each process, so
+closures of one function in two processes' cached code could otherwise share a name."""
 
 ADDRESS, ENVIRONMENT = "numba.dynamic.globals", "_ZN08NumbaEnv"
-"""numba's prefixes of addresses of this process in code, and of functions' environments."""
+"""numba's prefixes of process addresses in code, and of function environments."""
 
 CALLED_FROM_PYTHON = "_ZN7cpython"
-"""numba's prefix of what converts a call's arguments from Python and calls a function."""
+"""numba's prefix of the wrapper that converts arguments from Python and calls a function."""
 
 APART = "apart"
-"""In the symbols of functions that are apart."""
+"""Marks the symbols of separate functions."""
 
 Need = tuple[str, str, tuple[Any, ...]]
-"""A function that is apart: its module and name, and the types of its arguments."""
+"""A separate function: its module and name, and the types of its arguments."""
 
 _apart: dict[str, Need] = {}
-"""Symbol → function, of those in this process."""
+"""Symbol → separate function, of those compiled or loaded in this process."""
 
 
 def needs(module: Any) -> dict[str, Need]:
-    """The functions apart that the code of a module calls, by their symbols."""
+    """Return the separate functions that the code of a module calls, by symbol."""
     declared = (f.name for f in module.functions if f.is_declaration)
     return {name: _apart[name] for name in declared if name in _apart}
 
 
 def provide(needed: Mapping[str, Need]) -> None:
-    """Have the machine code of these functions in this process.
+    """Compile or load these functions, so that this process has their machine code.
 
     Raises:
         LookupError: a function has another symbol now.
@@ -67,17 +67,17 @@ def provide(needed: Mapping[str, Need]) -> None:
 
 
 def _symbol(name: str, types: Any, *, abi_tags: Any = (), uid: Any = None) -> str:
-    """numba's, of functions apart without the text of their options, whose order is another in
-    every process."""
+    """Symbols of separate functions: as numba's, without the text of options, whose order differs
+    between processes."""
     return str(default_mangler(name, types, abi_tags=() if uid == APART else abi_tags, uid=uid))
 
 
 class PartLibrary(JITCodeLibrary):
-    """The LLVM code of a part and of the parts in it, hardly optimised and no machine code."""
+    """The LLVM code of a part and of its parts, hardly optimised, without machine code."""
 
     @classmethod
     def read(cls, codegen: Any, kept: Any) -> PartLibrary:
-        """The library that `serialize_using_object_code` wrote down."""
+        """Return the library that `serialize_using_object_code` stored."""
         name, code, needed = kept
         provide(needed)
         self = cls(codegen, name)
@@ -90,8 +90,8 @@ class PartLibrary(JITCodeLibrary):
         return self.name, module.as_bitcode(), needs(module)
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Lets go of variables that numba writes and nobody reads, the addresses of called
-        functions among them."""
+        """Remove variables that numba writes and nobody reads, such as addresses of called
+        functions."""
         ll_module.data_layout = self._codegen._data_layout
         passes = binding.create_new_module_pass_manager()
         passes.add_sroa_pass()
@@ -108,25 +108,25 @@ class PartLibrary(JITCodeLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """0: there is no machine code."""
+        """Return 0: there is no machine code."""
         self._ensure_finalized()
         return 0
 
     @property
     def codegen(self) -> PartLibrary:
-        """What numba tells of the function's environment: it has no place yet."""
+        """numba asks this library for the function's environment, which has no address yet."""
         return self
 
     def set_env(self, name: str, env: Any) -> None:
-        """The function that this is a part of sets it."""
+        """Do nothing: the function that contains this part sets the environment."""
 
 
 class ApartLibrary(JITCodeLibrary):
-    """Machine code that is called by its symbol, and not linked into that of others."""
+    """Machine code that others call by its symbol; it is not linked into their code."""
 
     @classmethod
     def read(cls, codegen: Any, kept: Any) -> ApartLibrary:
-        """The library that `serialize_using_object_code` wrote down."""
+        """Return the library that `serialize_using_object_code` stored."""
         name, code, symbols, needed = kept
         provide(needed)
         self = cls(codegen, name)
@@ -142,9 +142,9 @@ class ApartLibrary(JITCodeLibrary):
         return self.name, self._get_compiled_object(), symbols, needs(module)
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """numba's, but of what converts arguments from Python only the variables become registers:
-        that code runs once, straight through, and grows with the arrays of a call, so that
-        optimising it took longer than optimising the function."""
+        """Optimise as numba does, except the wrapper that converts arguments from Python: there
+        only variables become registers. The wrapper runs once, straight through, and grows with the
+        arrays of a call; optimising it took longer than optimising the function."""
         ll_module.data_layout = self._codegen._data_layout
         for function in ll_module.functions:
             if not function.is_declaration and function.name.startswith(CALLED_FROM_PYTHON):
@@ -163,18 +163,19 @@ class ApartLibrary(JITCodeLibrary):
         names = [v.name for v in self._final_module.global_variables if not v.is_declaration]
         for name in names:
             env = lookup_environment(name) if name.startswith(ENVIRONMENT) else None
-            if env is not None:  # of a part
+            if env is not None:  # the environment of a part
                 codegen: Any = self._codegen
                 codegen.set_env(name, env)
 
 
 class _Compiler(compiler.Compiler):
-    """numba's pipeline into one of the libraries."""
+    """numba's pipeline that compiles into one of the libraries."""
 
     library: type[JITCodeLibrary]
 
     def named(self, function: Any) -> str:
-        """What tells the function's symbol from that of another one of its name and types."""
+        """A mark in the function's symbol that distinguishes it from others of its name and
+        types."""
         return f"{function.unique_id}x{TOKEN}"
 
     def compile_extra(self, func: Any) -> Any:
@@ -194,31 +195,31 @@ class PartCompiler(_Compiler):
 
 
 class WholeCompiler(_Compiler):
-    """For functions that Python calls."""
+    """The compiler of functions that Python calls."""
 
     library = ApartLibrary
 
 
 class ApartCompiler(_Compiler):
-    """For functions that Python and compiled code call. One of a module's own has the same symbol
-    in every process."""
+    """The compiler of functions that Python and compiled code call. A function of a module has the
+    same symbol in every process."""
 
     library = ApartLibrary
 
     def named(self, function: Any) -> str:
-        self.state.targetctx.mangler = _symbol  # of the copy for this function
+        self.state.targetctx.mangler = _symbol  # on the context copied for this function
         return APART
 
 
 ONLY_CALLED = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 PART: dict[str, Any] = {"pipeline_class": PartCompiler, **ONLY_CALLED}
-"""Options of `overload` with which a function is a part."""
+"""Options of `overload` that make a function a part."""
 
 
 class _Compiled(CPUDispatcher):
-    """A function that is compiled once for its types; those of numbers that are written out are
-    those of other numbers."""
+    """A function that is compiled once per argument types; literal numbers have the type of other
+    numbers."""
 
     def __init__(
         self, function: Any, options: Mapping[str, Any], pipeline: type[_Compiler]
@@ -231,9 +232,9 @@ class _Compiled(CPUDispatcher):
         return super().get_call_template(tuple(map(types.unliteral, args)), plain)
 
     def compile(self, sig: Any) -> Any:
-        """numba's. What it makes stays as long as it compiles: each search for garbage amid it
-        walks all of it in vain, a sixth of the time. What it calls of numba's has to be compiled
-        even where NUMBA_DISABLE_JIT is set."""
+        """Compile as numba does, with garbage collection off: the compiler's objects live until the
+        end, and searching them in vain took a sixth of the time. Numba's own functions are compiled
+        even if NUMBA_DISABLE_JIT is set."""
         collecting, kept = gc.isenabled(), config.DISABLE_JIT  # type: ignore[attr-defined]
         gc.disable()
         config.DISABLE_JIT = 0  # type: ignore[attr-defined]
@@ -246,14 +247,14 @@ class _Compiled(CPUDispatcher):
 
 
 def interpreted(function: Callable[..., Any]) -> bool:
-    """Whether `function` stays a Python function because NUMBA_DISABLE_JIT is set, as numba's own
-    do. Python cannot call intrinsics: functions of a module that has some are compiled even so."""
+    """Whether `function` stays a Python function because NUMBA_DISABLE_JIT is set, as in numba.
+    Functions of a module with intrinsics are compiled anyway, because Python cannot call them."""
     kept = config.DISABLE_JIT  # type: ignore[attr-defined]
     return bool(kept) and not any(isinstance(v, _Intrinsic) for v in function.__globals__.values())
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As `numba.njit(**options)`, for functions that compiled ones alone call."""
+    """As `numba.njit(**options)`, for functions that only compiled functions call."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         if interpreted(function):
@@ -264,7 +265,7 @@ def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 class Whole(_Compiled):
-    """A compiled function that is called from Python. Compiled functions have its part."""
+    """A compiled function that Python calls. Compiled functions contain its part."""
 
     def __init__(self, function: Any, part: Any, options: Mapping[str, Any]) -> None:
         super().__init__(function, options, WholeCompiler)

@@ -1,11 +1,11 @@
-"""Calibrated GPUs: operator fits of a model, kept in a file, and kernels estimated from them.
+"""Calibrated GPUs: operator fits of a GPU model, stored in a file, and kernel estimates from them.
 
-A kernel of eager torch is a queue of operators. The host starts one after another (`variants`), and
-the GPU works them off one after another. So a firing takes the overhead of one operator (start, and
-wait for the end) plus the longer of starting all and working off all. In a graph the GPU starts
-them itself, which adds to its work. The operators are the matrix products of
-`pearl_devices.kernels`; what is left of the kernel's bytes moves at the rate that element-wise
-operators reach. Kernels written by hand are no such operators: of these only the starts are known.
+A kernel of eager torch is a queue of operators. The host starts them one after another
+(`variants`), and the GPU executes them one after another. So a firing takes the overhead of one
+operator (start, and wait for the end) plus the longer of starting all and executing all. In a graph
+the GPU starts them itself, which adds to its work. The operators are the matrix products of
+`pearl_devices.kernels`; the other bytes of the kernel move at the rate of element-wise operators.
+Hand-written kernels are no such operators: only their starts are known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pearl_estimators.gpu.operators import (
     Guess,
     Operation,
     OperatorFit,
-    chosen,
+    choose_sizes,
     fit_operator,
     predict_operations,
 )
@@ -46,11 +46,11 @@ from pearl_estimators.gpu.variants import (
     starts_of,
 )
 from pearl_estimators.host.calibration import CalibrationError, seal, unseal
-from pearl_estimators.roofline import way
+from pearl_estimators.roofline import base_variant
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
-NEEDED = ("linear", "elementwise")  # what kernels are made of
+NEEDED = ("linear", "elementwise")  # the operators of all kernels
 OF_OPERATORS = ("eager", "graph")  # variants that are queues of operators
 
 
@@ -60,11 +60,11 @@ class GpuCalibration:
 
     schema: version of the file's format.
     model: as in `Device.model`.
-    source: who timed it, with which tool.
+    source: who timed it, with what tool.
     created: UTC, ISO 8601.
-    fits: one an operator.
-    starts: of the variants; copies: between host and GPU; where they were timed on this machine.
-    driver: its version then; empty where the timings are from elsewhere.
+    fits: one per operator.
+    starts: of the variants; copies: between host and GPU; only if timed on this machine.
+    driver: driver version of that machine; empty for timings from elsewhere.
     """
 
     model: str
@@ -77,17 +77,17 @@ class GpuCalibration:
     schema: int = SCHEMA
 
     def fit(self, operator: str) -> OperatorFit | None:
-        """The fit of an operator, None where none was made."""
+        """Return the fit of an operator, or None."""
         return next((each for each in self.fits if each.operator == operator), None)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object with a checksum over everything else."""
+        """Return a plain object with a checksum over everything else."""
         body: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
         return seal(body)
 
     @classmethod
     def from_json(cls, value: object) -> GpuCalibration:
-        """The inverse of `to_json`.
+        """Read what `to_json` has written.
 
         Raises:
             CalibrationError: the value is incomplete, edited or holds no numbers.
@@ -109,7 +109,7 @@ def _fit_from(each: Mapping[str, Any]) -> OperatorFit:
 
 
 def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
-    """Timed operators from a CSV file with the columns of COLUMNS; seconds of one call.
+    """Read timed operators from a CSV file with the columns of COLUMNS; seconds of one call.
 
     Raises:
         CalibrationError: a column is missing, a size is no whole number, or a time is not above 0;
@@ -122,7 +122,7 @@ def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
             absent = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
             if absent:
                 raise CalibrationError(
-                    f"{path}:1: no column {', '.join(absent)}; needed are {', '.join(COLUMNS)}"
+                    f"{path}:1: no column {', '.join(absent)}; it must have {', '.join(COLUMNS)}"
                 )
             for line in reader:
                 try:
@@ -144,7 +144,7 @@ def read_rows(path: str | Path) -> list[tuple[Operation, float]]:
 def calibrate_gpu(
     model: str, multiprocessors: int, rows: Sequence[tuple[Operation, float]], source: str
 ) -> GpuCalibration:
-    """Fits of every operator in `rows`, from POINTS of its sizes, spread over them all.
+    """Fit every operator in `rows` to POINTS of its sizes, spread over all of them.
 
     Raises:
         CalibrationError: an operator of NEEDED has no row.
@@ -158,7 +158,7 @@ def calibrate_gpu(
                     f"GPU {model}: no row of {operator}; kernels are made of {' and '.join(NEEDED)}"
                 )
             continue
-        taken = chosen([o for o, _ in mine], min(POINTS, len(mine)))
+        taken = choose_sizes([o for o, _ in mine], min(POINTS, len(mine)))
         try:
             fits.append(
                 fit_operator(
@@ -172,7 +172,7 @@ def calibrate_gpu(
 
 
 def path(model: str) -> Path:
-    """Path of the calibration of a GPU model, beside that of the host."""
+    """Return the path of the calibration of a GPU model, next to that of the host."""
     from pearl_estimators.host.calibration_file import path as of_host
 
     name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
@@ -180,7 +180,7 @@ def path(model: str) -> Path:
 
 
 def store_gpu(calibration: GpuCalibration) -> Path:
-    """Write the file, whole or not at all; returns its path."""
+    """Write the file completely or not at all; return its path."""
     file = path(calibration.model)
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")
@@ -191,7 +191,7 @@ def store_gpu(calibration: GpuCalibration) -> Path:
 
 @cache
 def driver_version() -> str:
-    """Of NVIDIA's driver of this machine; empty where there is none."""
+    """Return the version of this machine's NVIDIA driver; empty without one."""
     pynvml = nvml()
     try:
         pynvml.nvmlInit()
@@ -204,8 +204,8 @@ def driver_version() -> str:
 _known: dict[tuple[Path, int, int], GpuCalibration] = {}
 
 
-def stored_gpu(model: str) -> GpuCalibration | None:
-    """The stored calibration of a GPU model, or None.
+def load_gpu(model: str) -> GpuCalibration | None:
+    """Return the stored calibration of a GPU model, or None.
 
     Raises:
         CalibrationError: the file is damaged.
@@ -220,21 +220,22 @@ def stored_gpu(model: str) -> GpuCalibration | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(
-            f"{file}: {error}; delete it, or calibrate the GPU anew from its timings"
+            f"{file}: {error}; delete it, or calibrate the GPU again from its timings"
         ) from None
     return _known[key]
 
 
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
-    """The best rung for a kernel on a GPU: calibrated where its model was timed, else roofline."""
-    timed = stored_gpu(device.model) if device.model else None
+    """Return the best estimate of a kernel on a GPU: calibrated if its model was timed, else
+    roofline."""
+    timed = load_gpu(device.model) if device.model else None
     if timed is None:
         return gpu_roofline(kernel, device, variant, width, starts_of(device))
     if device.real and timed.driver and timed.driver != driver_version():
         found = gpu_roofline(kernel, device, variant, width, starts_of(device))
         why = f"timed under driver {timed.driver}, this one is {driver_version() or 'unknown'}"
         return replace(found, source=f"{found.source}; {why}: pearl calibrate times it again")
-    if way(variant) not in OF_OPERATORS:
+    if base_variant(variant) not in OF_OPERATORS:
         return gpu_roofline(kernel, device, variant, width, timed.starts or starts_of(device))
     return estimate_gpu(timed, kernel, device, variant, width)
 
@@ -242,9 +243,10 @@ def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: 
 def estimate_gpu(
     found: GpuCalibration, kernel: Kernel, device: Device, variant: str, width: int
 ) -> Estimate:
-    """The calibrated rung of a kernel on `width` multiprocessors of a GPU of the calibrated model.
+    """Return the calibrated estimate of a kernel on `width` multiprocessors of the calibrated
+    model.
 
-    On a share of them the flop rates shrink in proportion; memory stays whole.
+    With a part of them the flop rates shrink in proportion; memory stays whole.
 
     Raises:
         CalibrationError: the calibration lacks the fit of an operator that the kernel uses.
@@ -262,12 +264,14 @@ def estimate_gpu(
     queue_s = rest_s + rounds * sum(g.work_s for g in guesses)
     starts = found.starts or starts_of(device)
     begin_s = start_s(kernel, device, variant, starts)
-    if way(variant) == "graph":  # the GPU goes from operator to operator by itself
+    if base_variant(variant) == "graph":  # the GPU starts the next operator itself
         products = rounds * len(shapes)
         others = max(kind_of(kernel).operations(kernel) - products, 0.0)
         begin_s += starts.gap_s * others + max(starts.gap_s, RATES.product_s) * products
     once_s = elementwise.overhead_s if not guesses else linear.overhead_s
-    alone = sum if way(variant) == "graph" else max  # whether the GPU works while it starts
+    alone = (
+        sum if base_variant(variant) == "graph" else max
+    )  # in eager mode, starts and work overlap
     latency = once_s + alone((begin_s, queue_s))
     few, many = (rest_s + _worked(guesses, rounds, high) for high in (False, True))
     low = once_s + alone((begin_s / KERNEL_BAND.below, few))

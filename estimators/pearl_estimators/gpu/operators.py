@@ -1,21 +1,21 @@
 """Time of one GPU operator by its sizes, from about thirty timed sizes.
 
-Two parts, each of which a person can check:
+The model has two parts that a person can check:
+- A roofline, overhead + max(flops / rate, bytes / rate). Its three numbers are fitted to the
+  logarithms of the timed seconds. If left-out points improve, flops are those of whole waves:
+  a GPU of s multiprocessors computes s output tiles at a time, and the last, partly filled
+  wave takes as long as a full one.
+- A correction by neighbours: sizes near a timed size deviate from the roofline as that size does.
+  This is kriging (Gaussian process regression, Rasmussen and Williams 2006, chapter 2) of
+  ln(timed / roofline) over log2 of the sizes, with the Matern 3/2 kernel. Maximum likelihood
+  gives how far a deviation reaches along each size. The correction is used only if it makes
+  the error on left-out points at least a tenth smaller.
 
-- a roofline, overhead + max(flops / rate, bytes / rate), whose three numbers are fitted to the
-  logarithms of the timed seconds. Where points left out ask for it the flops are those of whole
-  waves: a GPU of s multiprocessors computes tiles of the output s at a time, and the last, partly
-  filled round takes as long as a full one;
-- a correction by neighbours: sizes that lie close to a timed size deviate from the roofline as that
-  one does. This is kriging (Gaussian process regression, Rasmussen and Williams 2006, chapter 2)
-  of ln(timed / roofline) over log2 of the sizes, with the Matern 3/2 kernel; how far a deviation
-  reaches along each size is found by maximum likelihood. It is used only where it makes the error
-  on points left out at least a tenth smaller.
-
-The same correction says how far a size is from all timed ones, which gives the 90 % band. The form
-(roofline, kriging, kernel) was chosen by held-out error on one GPU (Tesla V100, timings published
-with NeuSight, ASPLOS 2025); the condition on the correction, and the width of the band, after
-looking at all three of that set, so a fourth GPU may do worse than `benchmarks.estimators` shows.
+The correction also gives the distance of a size from all timed sizes, and so the 90 % band. The
+form (roofline, kriging, kernel) was chosen by held-out error on one GPU (Tesla V100, timings
+published with NeuSight, ASPLOS 2025). The condition on the correction, and the width of the band,
+were chosen after looking at all three GPUs of that set, so a fourth may do worse than
+`benchmarks.estimators` shows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ OPERATORS: tuple[Operator, ...] = ("linear", "bmm", "layer_norm", "softmax", "el
 TERMS = ("overhead_s", "flops_per_s", "bytes_per_s")
 F32 = 4
 
-TILES = (0, 64, 128)  # sides of an output tile that are tried; 0: no waves
-POINTS = 30  # timed sizes an operator
+TILES = (0, 64, 128)  # candidate sides of an output tile; 0: no waves
+POINTS = 30  # timed sizes per operator
 LEAST_POINTS = 8
-GAIN = 0.9  # a further term must bring the left-out error below this share of the simpler one
-BAND_FLOOR = 0.01  # of ln(seconds): what one GPU repeats, assumed
-ROBUST = 0.1  # deviations above this of ln(seconds) weigh less in the fit
-UNSEEN = 30.0  # a rate that nothing timed was bound by, over the best seen, at most: assumed
-TELLS = 0.01  # share of a time below which a term of the roofline is not told by the sizes
-EXACT = 1e-3  # left-out error below which nothing asks for a further term: assumed
+GAIN = 0.9  # a further term must bring the left-out error below this share of the simpler model
+BAND_FLOOR = 0.01  # of ln(seconds): repeatability of one GPU, assumed
+ROBUST = 0.1  # larger deviations of ln(seconds) have less weight in the fit
+UNSEEN = 30.0  # upper limit of a rate that bounded no timing, over the best seen rate: assumed
+TELLS = 0.01  # a roofline term with a smaller share of all times is not identified by them
+EXACT = 1e-3  # with a smaller left-out error no further term is tried: assumed
 FAR = 1e6  # log2 steps: more than any size has
 LEAST_NOISE = 3e-3  # of ln(seconds)
 REACH_LOG2 = (math.e, 1.5)  # prior of a reach: a factor e of log2 sizes, spread in ln; assumed
@@ -56,8 +56,8 @@ REACH_LOG2 = (math.e, 1.5)  # prior of a reach: a factor e of log2 sizes, spread
 class Operation:
     """One operator with its sizes, in float32.
 
-    linear, bmm: `batch` products of m × k by k × n; the others: m rows of n numbers (k is 1).
-    streams: arrays of the size of the output that are read or written (0 for products).
+    linear, bmm: `batch` products of m × k by k × n; others: m rows of n numbers (k is 1).
+    streams: arrays of the output's size that are read or written (0 for products).
     """
 
     operator: Operator
@@ -82,7 +82,7 @@ class Operation:
 
     @property
     def flops(self) -> float:
-        """2·m·k·n a product; one an element of the others, whose fitted rate says how many."""
+        """2·m·k·n of a product; one per element of the others, whose fitted rate scales it."""
         return (2.0 * self.k if not self.streams else 1.0) * self.batch * self.m * self.n
 
     @property
@@ -92,7 +92,7 @@ class Operation:
         return float(F32 * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n))
 
     def wave_flops(self, tile: int, multiprocessors: int) -> float:
-        """Flops of whole rounds of `multiprocessors` output tiles of side `tile`."""
+        """Flops of whole waves of `multiprocessors` output tiles of side `tile`."""
         if not tile or self.streams:
             return self.flops
         tiles = self.batch * math.ceil(self.m / tile) * math.ceil(self.n / tile)
@@ -101,7 +101,7 @@ class Operation:
 
     @property
     def place(self) -> tuple[float, ...]:
-        """log2 of the sizes: where it lies among others of its operator."""
+        """log2 of the sizes: the operation's place among others of its operator."""
         return tuple(math.log2(max(size, 1)) for size in self.sizes)
 
 
@@ -109,17 +109,17 @@ class Operation:
 class OperatorFit:
     """The model of one operator on one GPU.
 
-    overhead_s, flops_per_s, bytes_per_s: the roofline; tile: side of an output tile whose rounds it
-    counts, 0 for none. places, weights: the timed sizes (log2) and what each adds to
-    ln(seconds); empty where no correction is used. reach: log2 steps along each size over which a
+    overhead_s, flops_per_s, bytes_per_s: the roofline. tile: side of an output tile whose waves are
+    counted, 0 for none. places, weights: the timed sizes (log2) and the contribution of each to
+    ln(seconds); empty without a correction. reach: log2 steps along each size over which a
     deviation fades (FAR: it does not depend on that size). signal, noise: standard deviations of
-    ln(seconds) that neighbours explain and do not. band: half width of the 90 % band of
-    ln(seconds) where a size lies as near to timed ones as these do to each other; there the
-    standard deviation is `spread`, and farther away the band grows with it. error: mean of
-    |predicted / timed - 1| over the points, each left out once. low, high: the timed sizes (log2).
-    unidentified: names of those of the first three numbers that the timed sizes do not tell: an
-    overhead below a hundredth of all of them, and a rate that bounds none of them by a hundredth.
-    Flops and bytes that keep one ratio tell one rate: it is given to the bytes.
+    ln(seconds) that neighbours explain and do not explain. band: half width of the 90 % band of
+    ln(seconds) for sizes as near to timed ones as these are to each other; there the standard
+    deviation is `spread`, and farther away the band grows with it. error: mean of |predicted /
+    timed - 1| over the points, each left out once. low, high: the timed sizes (log2).
+    unidentified: names of roofline numbers that the timed sizes do not determine: an overhead below
+    1 % of all times, and a rate that bounds none of them by 1 %. If flops and bytes keep one ratio,
+    only one rate is determined: that of the bytes.
     """
 
     operator: Operator
@@ -158,7 +158,7 @@ class OperatorFit:
 class Guess:
     """Seconds of one operation with their 90 % band; work_s: without the overhead.
 
-    extrapolated: a size lies more than a factor of two outside those timed; the band is doubled.
+    extrapolated: a size lies more than a factor of two outside the timed ones; the band is doubled.
     """
 
     seconds: float
@@ -169,17 +169,17 @@ class Guess:
     extrapolated: bool
 
 
-def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0) -> list[int]:
-    """Which of `operations` to time: each next one is that farthest from all chosen before.
+def choose_sizes(operations: Sequence[Operation], count: int = POINTS, first: int = 0) -> list[int]:
+    """Return which of `operations` to time: each next one is farthest from all chosen before.
 
-    Looks at sizes only, so it can be asked before anything is timed. first: the one to begin with.
-    The distance is Euclidean in log2 of the sizes, each size scaled to the range it has.
+    Only sizes matter, so nothing needs to be timed yet. first: the one to begin with. The distance
+    is Euclidean in log2 of the sizes, each scaled to its range.
     """
     import numpy as np
 
     if not 0 <= first < len(operations) or count > len(operations):
         raise ValueError(
-            f"chosen: {count} of {len(operations)} operations, first {first}; there are not so many"
+            f"choose_sizes: {count} of {len(operations)} operations, first {first}; too few"
         )
     places = np.array([each.place for each in operations])
     span = np.ptp(places, axis=0)
@@ -197,7 +197,7 @@ def chosen(operations: Sequence[Operation], count: int = POINTS, first: int = 0)
 def fit_operator(
     operations: Sequence[Operation], seconds: Sequence[float], multiprocessors: int
 ) -> OperatorFit:
-    """The model of one operator from timed sizes.
+    """Return the model of one operator from timed sizes.
 
     Fewer than LEAST_POINTS, several operators, or seconds that are not above 0 are a ValueError.
     """
@@ -233,8 +233,8 @@ def _fit(
     places = np.array([each.place for each in operations])
     varies = np.ptp(places, axis=0) > 0
     near = places[:, varies]
-    # Every point predicted by the others. Of the roofline alone, three numbers, its deviation is
-    # nearly that.
+    # Each point is predicted by the others. For the roofline alone, with its three numbers, that is
+    # nearly its deviation.
     left_out, spread = deviation, np.full(len(deviation), max(float(deviation.std()), LEAST_NOISE))
     plain = float(np.mean(np.abs(np.expm1(left_out))))
     reach, signal, noise = _likeliest(near, deviation)
@@ -280,14 +280,14 @@ def _model(costs: Vector, flops: Vector, moved: Vector) -> Vector:
 
 
 def _roofline(flops: Vector, moved: Vector, seconds: Vector) -> tuple[Vector, list[bool]]:
-    """Overhead and the two rates, and which of them the sizes tell (TERMS).
+    """Overhead and the two rates, and which of them the sizes determine (TERMS).
 
-    Least squares of ln(model / timed), large deviations damped.
+    Least squares of ln(model / timed), with large deviations damped.
     """
     import numpy as np
     from scipy.optimize import least_squares
 
-    # One ratio of flops to bytes makes one term of two. Rounding would choose between them.
+    # With one ratio of flops to bytes, two terms are one; rounding would choose between them.
     seen = np.array([(flops / seconds).max(), (moved / seconds).max()])
     flops = flops * (np.ptp(np.log(flops / moved)) > TELLS)
 
@@ -314,7 +314,7 @@ def _roofline(flops: Vector, moved: Vector, seconds: Vector) -> tuple[Vector, li
 
 
 def _covariance(a: Vector, b: Vector, reach: Vector, signal: float) -> Vector:
-    """Matern 3/2 of the distances between places, each size by its reach."""
+    """Matern 3/2 covariance of the distances between places, each size scaled by its reach."""
     import numpy as np
 
     far = np.sqrt(3 * (((a[:, None] - b[None]) / reach) ** 2).sum(axis=-1))
@@ -357,7 +357,7 @@ def _likeliest(places: Vector, deviation: Vector) -> tuple[Vector, float, float]
 
 
 def predict_operations(fit: OperatorFit, operations: Sequence[Operation]) -> list[Guess]:
-    """Seconds and 90 % band of each operation; one of another operator is a ValueError."""
+    """Return seconds and 90 % band of each operation; a wrong operator is a ValueError."""
     import numpy as np
 
     for each in operations:

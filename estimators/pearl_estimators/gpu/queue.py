@@ -1,12 +1,13 @@
-"""What the operators of a kernel take a GPU that works them off one after another.
+"""The time of a kernel's operators on a GPU that executes them one after another.
 
-The one model of `eager` and `graph` on the datasheet rung. The operators are the kind's own: its
-matrix products, and what else its record says that torch starts, each of which reads its inputs
-from memory and writes its result there. A product is tiles of the output: each multiprocessor (SM)
-computes its share of them, wave after wave, and no tile is faster than its chain of sums. cuBLAS
-cuts a long inner size into chunks where the tiles leave SMs idle; a second operator sums these.
+This is the model of `eager` and `graph` on the datasheet level. The operators are those of the
+kind: its matrix products, and the others that its record says torch starts, each of which reads its
+inputs from memory and writes its result there. A product consists of tiles of the output. Each
+multiprocessor (SM) computes its part of them, wave after wave, and no tile is faster than its chain
+of sums. cuBLAS splits a long inner size into chunks if the tiles leave SMs idle; a second operator
+sums the chunks.
 
-The constants are fitted to published times of single kernels, and
+The constants are fitted to published times of single kernels.
 `python -m benchmarks.estimators published` fits them again without the source that is predicted.
 """
 
@@ -24,29 +25,29 @@ from pearl_devices.kernels.counting import size
 
 F32 = 4
 TILES = ((32, 32, 0.5), (64, 64, 0.75), (128, 64, 1.0))
-"""Rows and columns of a tile, and its rate over that of the largest: small ones read more numbers a
-product (NVIDIA, "CUTLASS: fast linear algebra in CUDA C++"; the ratios are assumed)."""
+"""Rows and columns of a tile, and its rate over that of the largest tile. Small tiles read more
+numbers per product (NVIDIA, "CUTLASS: fast linear algebra in CUDA C++"; the ratios are assumed)."""
 CHUNK = 256
-"""Inner size that a chunk has at least: assumed."""
+"""Least inner size of a chunk: assumed."""
 WIDE = 192.0
-"""flop a cycle of an SM above which it has 128 lanes (256 flop), below it 64 (128 flop)."""
+"""flops per cycle above which an SM has 128 lanes (256 flops), else 64 (128 flops)."""
 L2_BYTES = 4 * 2.0**20
-"""Of a cache that no figure names: the smallest of the catalogue."""
+"""Cache size if no figure gives it: the smallest of the catalogue."""
 ADAM_STREAMS, STREAMS = 3, 3
-"""Arrays that an operator of the optimiser, or any other of two inputs, reads and writes."""
+"""Arrays that an operator of the optimiser, or another with two inputs, reads and writes."""
 
 
 @dataclass(frozen=True)
 class Rates:
     """Constants of the model.
 
-    element_s: element-wise operator or reduction as a node of a graph, at least.
-    product_s: a product beside its sums.
-    step_cycles: one step along the inner size, at least: the sums of a tile wait for each other.
-    share, wide_share: of the peak that large tiles reach on SMs of 64 lanes, and of 128, whose
-        shared memory is no faster.
+    element_s: least time of an element-wise operator or reduction as a node of a graph.
+    product_s: time of a product besides its sums.
+    step_cycles: least cycles of one step along the inner size: sums of a tile wait for each other.
+    share, wide_share: share of the peak that large tiles reach on SMs of 64 lanes, and of 128
+        lanes, whose shared memory is no faster.
     l2_bytes_per_cycle: of one SM, from the cache that all share.
-    stream_s: more that an operator takes which is started by itself.
+    stream_s: additional time of an operator that is started by itself.
     """
 
     element_s: float = 1.0e-6
@@ -59,15 +60,15 @@ class Rates:
 
 
 RATES = Rates()
-"""As fitted to all published points (`python -m benchmarks.estimators published`)."""
+"""Fitted to all published points (`python -m benchmarks.estimators published`)."""
 
 
 @dataclass(frozen=True)
 class Queue:
     """Seconds of all operators of a firing.
 
-    operators: how many. start_s: their shortest times. compute_s, memory_s: beyond these, of the
-    operators that arithmetic bounds, and of those that memory does. bytes: that they move.
+    operators: their number. start_s: sum of their shortest times. compute_s, memory_s: time beyond
+    these of operators bound by arithmetic, and by memory. bytes: bytes that they move.
     """
 
     operators: float
@@ -82,13 +83,13 @@ class Queue:
 
 
 def clock_hz(device: Device) -> float:
-    """Of the SMs; where no figure says, that of SMs with 128 lanes at the peak."""
+    """Return the clock of the SMs; without a figure, that of SMs with 128 lanes at the peak."""
     return device.figures.get("clock_hz", device.peak_flops_per_s / (256.0 * device.width))
 
 
 def moved_s(device: Device, moved: float, width: int, rates: Rates = RATES) -> float:
-    """Seconds of so many bytes of one operator: by the cache that all SMs share where it holds
-    them, else by memory."""
+    """Return seconds of `moved` bytes of one operator: through the cache that all SMs share if it
+    holds them, else through memory."""
     rate = device.memory_bytes_per_s
     if moved <= device.figures.get("l2_bytes", L2_BYTES):
         rate = max(rate, rates.l2_bytes_per_cycle * width * clock_hz(device))
@@ -98,7 +99,7 @@ def moved_s(device: Device, moved: float, width: int, rates: Rates = RATES) -> f
 def product_s(
     device: Device, shape: tuple[int, int, int], width: int, rates: Rates = RATES
 ) -> tuple[float, float]:
-    """Seconds that a float32 product (m, k, n) takes `width` SMs beyond its shortest time, by
+    """Return the seconds of a float32 product (m, k, n) on `width` SMs beyond its shortest time, by
     arithmetic and by memory; one of the two is 0."""
     m, k, n = shape
     moved = moved_s(device, float(F32 * (m * k + k * n + m * n)), width, rates)
@@ -111,8 +112,8 @@ def product_s(
 
 @cache
 def _cycles(m: int, k: int, n: int, sms: int, flops: float, step: float, joined: float) -> float:
-    """Of the quickest way to cut a product. flops: of an SM a cycle; joined: cycles of the operator
-    that sums chunks."""
+    """Cycles of the fastest way to split a product. flops: of an SM per cycle; joined: cycles of
+    the operator that sums chunks."""
     found = math.inf
     for rows, columns, rate in TILES:
         tiles = math.ceil(m / rows) * math.ceil(n / columns)
@@ -128,7 +129,7 @@ def _cycles(m: int, k: int, n: int, sms: int, flops: float, step: float, joined:
 
 
 def elementwise(kernel: Kernel) -> Iterator[tuple[float, float]]:
-    """(operators of a firing that are no products, bytes that each reads and writes)."""
+    """Yield (operators of a firing other than products, bytes that each reads and writes)."""
     kind = kind_of(kernel)
     left = kind.operations(kernel) - kind.rounds(kernel) * len(kind.products(kernel))
     if kind.structure == "gradient":
@@ -153,7 +154,7 @@ def elementwise(kernel: Kernel) -> Iterator[tuple[float, float]]:
 
 
 def _activations(kernel: Kernel, network: str) -> Iterator[tuple[float, float]]:
-    """(operators of a forward pass that are no products, numbers of a row that each writes)."""
+    """(operators of a forward pass other than products, numbers per row that each writes)."""
     own = kernel.modules.get(network)
     if own:
         yield own.operations, own.numbers / own.operations
@@ -168,7 +169,7 @@ def _of_gradient_steps(kernel: Kernel) -> Iterator[tuple[float, float]]:
         for count, numbers in _activations(kernel, name):
             row = float(F32 * batch * numbers)
             yield steps * runs.forward * count, 2 * row
-            back = 2 if name in kernel.modules else 1  # a module: two gradients an operation
+            back = 2 if name in kernel.modules else 1  # a module: two gradients per operation
             yield steps * (runs.backward * back + runs.through) * count, STREAMS * row
         if name not in kernel.modules:
             for width in kernel.layers(name)[1:]:  # gradients of biases
@@ -181,8 +182,8 @@ def _of_gradient_steps(kernel: Kernel) -> Iterator[tuple[float, float]]:
 def queue(
     kernel: Kernel, device: Device, width: int, *, alone: bool, rates: Rates = RATES
 ) -> Queue:
-    """The operators of one firing on `width` SMs. alone: each is started by itself, and not as a
-    node of a graph."""
+    """Return the operators of one firing on `width` SMs. alone: each is started by itself instead
+    of as a node of a graph."""
     kind = kind_of(kernel)
     rounds, more_s = kind.rounds(kernel), rates.stream_s if alone else 0.0
     operators = start_s = compute_s = memory_s = moved = flops = 0.0
@@ -202,7 +203,7 @@ def queue(
         start_s += count * (rates.element_s + more_s)
         others_s += count * moved_s(device, each, width, rates)
         moved += count * each
-    # What is no product of the record: the networks of modules, and what Adam and losses compute.
+    # Operators outside the record's products: networks of modules, Adam and losses.
     rate = device.sustained_flops_per_s * width / device.width
     rest_s = max(kernel.flops - flops, 0.0) / (rates.wide_share * rate)
     if rest_s > others_s:

@@ -1,6 +1,6 @@
-"""Timing a GPU: operators of torch, what starts cost, copies. Works with any driver of one.
+"""Timing a GPU: operators of torch, costs of starts, copies. Works with any driver of a GPU.
 
-On the stand-in everything runs through and the figures mean nothing.
+It also runs on the stand-in, where the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from pearl_devices import Device, Kernel, UnsupportedError
 from pearl_devices.base import Call
 from pearl_devices.buffers import allocate
-from pearl_devices.gpu.binding import bound, programs, written
+from pearl_devices.gpu.binding import bind_kernel, handwritten_variants, torch_variants
 from pearl_devices.gpu.driver import Driver
 from pearl_devices.gpu.memory import TorchMemory
-from pearl_devices.gpu.streams import streams
+from pearl_devices.gpu.streams import streams_of
 from pearl_estimators.gpu.calibration import (
     GpuCalibration,
     calibrate_gpu,
@@ -34,17 +34,17 @@ from pearl_estimators.roofline import launches
 MANY, FEW = 64, 8
 """Operators in a row that are timed as one."""
 LARGEST = 2048
-"""Side of a product at most; four times its square are the numbers of other operators."""
+"""Largest side of a product; other operators have four times its square as elements."""
 LONGEST = 1 << 24
 """Bytes of a copy."""
 SMALL_FLOPS, SMALL_STEPS = 2e7, 2
-"""Of the kernels whose starts are timed: small, so that the host and not the GPU is timed."""
+"""Widths of kernels whose starts are timed: small, so that the host's time is measured."""
 
 
-def timed(
+def time_gpu(
     driver: Driver, device: Device, seconds: float = 10.0, largest: int = LARGEST
 ) -> GpuCalibration:
-    """The calibration of a GPU, in about `seconds` seconds. largest: side of a product.
+    """Calibrate a GPU in about `seconds` seconds. largest: side of a product.
 
     Raises:
         UnsupportedError: the driver fails; the text says where.
@@ -59,21 +59,21 @@ def timed(
     return replace(found, starts=starts, copies=copies, driver=driver_version())
 
 
-def timed_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibration, Path]:
-    """Times GPU `number` of this machine and keeps what it finds.
+def time_gpu_here(device: Device, number: int, seconds: float) -> tuple[GpuCalibration, Path]:
+    """Time GPU `number` of this machine and store the calibration.
 
     Raises:
-        UnsupportedError: nothing drives it; the text says why.
+        UnsupportedError: nothing drives the GPU; the text gives the reason.
     """
     from pearl_devices.gpu.nvidia import driver
 
-    found = timed(driver(number), device, seconds)
+    found = time_gpu(driver(number), device, seconds)
     return found, store_gpu(found)
 
 
 def synchronised_s(driver: Driver, call: Callable[[], object], seconds: float) -> float:
-    """Seconds of a call from its start to the end of its work."""
-    queue = streams(driver.device)
+    """Return the seconds of a call from its start to the end of its work."""
+    queue = streams_of(driver.device)
 
     def whole() -> None:
         call()
@@ -83,24 +83,24 @@ def synchronised_s(driver: Driver, call: Callable[[], object], seconds: float) -
 
 
 def call_on(driver: Driver, kernel: Kernel, variant: str) -> Call:
-    """A kernel bound over plausible arrays in the memory of a device."""
+    """Return a kernel bound over plausible arrays in the memory of a device."""
     arrays = allocate([kernel])
     fill(arrays, kernel)
     memory = TorchMemory(driver)
     for name in arrays:
         if memory.holds(kernel, variant, name):
             arrays[name] = memory.twin(arrays[name])
-    return bound(kernel, variant, arrays, lambda: driver)
+    return bind_kernel(kernel, variant, arrays, lambda: driver)
 
 
 def small(structure: str, variant: str) -> Iterator[Kernel]:
-    """Small kernels of this structure that have this variant on a GPU."""
+    """Yield small kernels of this structure that have this variant on a GPU."""
     for name, (_, kind, _) in DRAWS.items():
         if kind.structure == structure:
             _, kernel = next(
                 draw_kernels([name], 3, most_flops=SMALL_FLOPS, most_steps=SMALL_STEPS)
             )
-            if variant in programs(kernel) or variant in written(kernel):
+            if variant in torch_variants(kernel) or variant in handwritten_variants(kernel):
                 yield kernel
 
 
@@ -128,7 +128,7 @@ def _operator_s(driver: Driver, operation: Operation, seconds: float) -> float:
 
 
 def _starts(driver: Driver, seconds: float) -> Starts:
-    """Each from calls that the GPU works off faster than the host starts them."""
+    """Costs of starts, from calls that the GPU executes faster than the host starts them."""
     import torch
 
     number = torch.zeros(1, device=driver.device)
@@ -141,7 +141,7 @@ def _starts(driver: Driver, seconds: float) -> Starts:
         return call
 
     def per(calls: Callable[[int], Callable[[], None]]) -> tuple[float, float]:
-        """Seconds of one more, and of none."""
+        """Seconds of one more operation, and of none."""
         few, many = (synchronised_s(driver, calls(n), seconds) for n in (FEW, MANY))
         each = max((many - few) / (MANY - FEW), 0.0)
         return each, max(few - FEW * each, 0.0)
@@ -149,7 +149,7 @@ def _starts(driver: Driver, seconds: float) -> Starts:
     operator_s, _ = per(operators)
     launch_s = min(_each_s(driver, "environment", "cuda", seconds, operator_s), operator_s)
     gradient_s = _each_s(driver, "gradient", "eager", seconds, operator_s)
-    gap_s, graph_s = per(lambda count: captured(driver, operators(count)))
+    gap_s, graph_s = per(lambda count: capture(driver, operators(count)))
     return Starts(
         operator_s=operator_s - launch_s,
         gradient_s=max(gradient_s - launch_s, 0.0),
@@ -162,12 +162,12 @@ def _starts(driver: Driver, seconds: float) -> Starts:
 def _each_s(
     driver: Driver, structure: str, variant: str, seconds: float, otherwise_s: float
 ) -> float:
-    """Seconds of one operation of a small kernel, started again and again; otherwise_s where the
-    device has no such variant."""
+    """Seconds of one operation of a small kernel, started repeatedly; otherwise_s if the device has
+    no such variant."""
     for kernel in small(structure, variant):
         try:
             call = call_on(driver, kernel, variant)
-        except UnsupportedError:  # a GPU that torch alone drives has no variant in CUDA
+        except UnsupportedError:  # a GPU that only torch drives has no variant in CUDA
             return otherwise_s
 
         def again(call: Call = call) -> None:
@@ -178,8 +178,8 @@ def _each_s(
     return otherwise_s
 
 
-def captured(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
-    """The work of a call as a CUDA graph; on a device without graphs the call itself."""
+def capture(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
+    """Return the work of a call as a CUDA graph; on a device without graphs, the call itself."""
     import torch
 
     if driver.device.type != "cuda":
@@ -195,7 +195,7 @@ def captured(driver: Driver, call: Callable[[], None]) -> Callable[[], None]:
 def _copies(driver: Driver, seconds: float) -> Copies:
     import torch
 
-    queue = streams(driver.device)
+    queue = streams_of(driver.device)
 
     def both(count: int) -> tuple[float, float]:
         there = torch.zeros(count, dtype=torch.uint8, device=driver.device)

@@ -1,9 +1,10 @@
-"""The datasheet rung of a GPU: what starting a kernel and its work cost, by variant.
+"""The datasheet level of a GPU: costs of starting a kernel and of its work, by variant.
 
-eager: torch starts operator by operator, and the GPU works them off meanwhile; of small ones the
-host is the slower. graph: the same operators, started once. cuda: a launch or a few, written by
-hand. fused: one launch, and one streaming multiprocessor (SM) that works out of its shared memory.
-Of the first two the operators' work is `gpu.queue`.
+eager: torch starts operator by operator, and the GPU executes them in the meantime; with small
+operators the host is slower. graph: the same operators, started once. cuda: hand-written, a launch
+    or
+a few. fused: one launch on one streaming multiprocessor (SM), which works in its shared memory.
+`gpu.queue` gives the operators' work of the first two.
 """
 
 from __future__ import annotations
@@ -14,36 +15,34 @@ from pearl_devices import Device, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.queue import RATES, Rates, clock_hz, queue
-from pearl_estimators.roofline import ROOFLINE, Band, launches, of_terms, way
+from pearl_estimators.roofline import ROOFLINE, Band, base_variant, launches, of_terms
 
 KERNEL_BAND = Band(1.8, 2.0)
-"""Nine in ten published times are within it, their sources left out of the fit
+"""Encloses nine in ten published times whose sources were left out of the fit
 (`python -m benchmarks.estimators published`)."""
-BY_HAND_BAND = Band(3.0, 4.0)  # assumed: nobody has timed these kernels yet
-FLOAT64_SHARE = (
-    1 / 64
-)  # of float32's peak where no figure says: NVIDIA's GeForce (whitepaper GA102)
-CHAIN = 8.0  # cycles from one of a thread's operations to the next that needs it: assumed
-WAIT_S = 0.5e-6  # one access to memory that another waits for: assumed, 400 to 800 cycles
+BY_HAND_BAND = Band(3.0, 4.0)  # assumed: these kernels have not been timed yet
+FLOAT64_SHARE = 1 / 64  # of float32's peak if no figure says: NVIDIA's GeForce (whitepaper GA102)
+CHAIN = 8.0  # cycles between two dependent operations of a thread: assumed
+WAIT_S = 0.5e-6  # one dependent memory access: assumed, 400 to 800 cycles
 SHARED_BYTES_PER_CYCLE = 128.0  # of one SM (CUDA C++ Programming Guide, shared memory, 32 banks)
 SHARED_BYTES_PER_FLOP = 1.0  # of a product whose threads hold 4 x 4 results: 8 numbers, 16 sums
 PHASE_S = 0.3e-6  # one operator of a fused kernel, from barrier to barrier: assumed, 500 cycles
 LATER_S = 2.1e-6
-"""A launch while the GPU has work: published are 1.6 (A100), 2.4 (GTX 1660 Ti), 3.3 (CUDA.jl) and
-4 to 6 us (RTX 5070 Ti); fitted to them (`python -m benchmarks.estimators published`)."""
+"""A launch while the GPU is busy: published are 1.6 (A100), 2.4 (GTX 1660 Ti), 3.3 (CUDA.jl) and 4
+to 6 us (RTX 5070 Ti); fitted to them (`python -m benchmarks.estimators published`)."""
 HOST_HZ, HOST_POWER = 3.6e9, 1.5
-"""Clock of the host's core that ASSUMED holds for, and the power by which a faster one starts
-operators sooner, for it is a newer one too: training of Isaac-Cartpole takes 2.1 times as long
-beside a Xeon 8362 (3.6 GHz) as beside a Ryzen 9 7950X (5.7 GHz), 1.58 times its clock."""
+"""Clock of the host's core for which ASSUMED holds, and the power with which a faster core starts
+operators sooner, because it is also newer: training of Isaac-Cartpole takes 2.1 times as long with
+a Xeon 8362 (3.6 GHz) as with a Ryzen 9 7950X (5.7 GHz), 1.58 times its clock."""
 
 
 @dataclass(frozen=True)
 class Starts:
-    """Seconds of the host, beside those of a launch; gap_s is the GPU's.
+    """Seconds of the host in addition to a launch; gap_s is the GPU's.
 
     operator_s: one eager operator. gradient_s: one with gradients, on average. graph_s: one graph.
-    gap_s: from one element-wise operator of a graph to the next. launch_s: one launch; None: as the
-    platform has it (`Device.overhead_s`).
+    gap_s: between element-wise operators of a graph. launch_s: one launch; None: the platform's
+    value (`Device.overhead_s`).
     """
 
     operator_s: float = 3.75e-6
@@ -55,7 +54,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Copies:
-    """Between host and GPU. latency_s: of 8 bytes; the rates are of large ones.
+    """Copies between host and GPU. latency_s: of 8 bytes; the rates are of large copies.
 
     to_device_bytes_per_s, to_host_bytes_per_s: rates of copies in the two directions.
     """
@@ -66,22 +65,21 @@ class Copies:
 
 
 ASSUMED = Starts()
-"""Where a GPU was not timed, beside a host of HOST_HZ. operator_s: with a launch 5.8 us; torch's
-add and relu took 5.9 to 8 (flagos-ai/Torch-FL, pull 27; xlite-dev/LeetCUDA). gradient_s: with a
-launch 17.7 us for each operator that the records count: the middle of 15.4, as many times
-operator_s as on a CPU, and of the 20.4 that a loop of SAC by stable-baselines3 leaves with all else
-that it does (333 env steps/s with a gradient step each beside a Ryzen 5 9600X of 5.4 GHz;
-MyoHub/myosuite, issue 296; two hidden layers, that
-library's default, are assumed). graph_s: assumed; a replay costs its host 1.65 us
-(openfabric-systems/simllm, a100_graph_launch_v1)."""
+"""Starts of a GPU that was not timed, with a host of HOST_HZ. operator_s: 5.8 us with a launch;
+torch's add and relu took 5.9 to 8 (flagos-ai/Torch-FL, pull 27; xlite-dev/LeetCUDA). gradient_s:
+17.7 us with a launch for each operator that the records count. This is the middle of two values:
+15.4, the same multiple of operator_s as on a CPU; and 20.4, from a loop of SAC by stable-baselines3
+after all its other work (333 env steps/s with a gradient step each on a Ryzen 5 9600X of 5.4 GHz;
+MyoHub/myosuite, issue 296; two hidden layers, that library's default, are assumed). graph_s:
+assumed; a replay costs its host 1.65 us (openfabric-systems/simllm, a100_graph_launch_v1)."""
 
 
 def figures() -> dict[str, float]:
-    """Figures of a GPU beside this host's CPU, as `starts_of` reads them: what is assumed of
-    starts, as much longer as this host was slower than REFERENCE; none where it is not probed."""
-    from pearl_estimators.host.probe import REFERENCE, stored_probe
+    """Return figures of a GPU in this host, as `starts_of` reads them: the assumed starts, longer
+    by the factor by which this host is slower than REFERENCE; none if this host is not probed."""
+    from pearl_estimators.host.probe import REFERENCE, load_probe
 
-    found = stored_probe()
+    found = load_probe()
     if found is None:
         return {}
     return {
@@ -91,9 +89,9 @@ def figures() -> dict[str, float]:
 
 
 def starts_of(device: Device) -> Starts:
-    """Starts of a GPU that was not timed: of its figures `operator_s` and `gradient_s`, where it
-    has them, else as ASSUMED on the core of its host: scaled by the probe of this host where it is
-    here, by the figure `host_clock_hz` otherwise."""
+    """Return the starts of a GPU that was not timed: its figures `operator_s` and `gradient_s`,
+    else ASSUMED on the core of its host, scaled by the probe of this host if the GPU is here, else
+    by the figure `host_clock_hz`."""
     slower = (HOST_HZ / device.figures.get("host_clock_hz", HOST_HZ)) ** HOST_POWER
     by_clock = {n: slower * getattr(ASSUMED, n) for n in ("operator_s", "gradient_s")}
     here = figures() if device.real and not device.host else {}
@@ -102,14 +100,14 @@ def starts_of(device: Device) -> Starts:
 
 
 def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUMED) -> float:
-    """Seconds until all of a firing is started, while the GPU has nothing to do."""
+    """Return seconds until all of a firing is started, while the GPU has nothing else to do."""
     count = launches(kernel, variant)
     launch_s = device.overhead_s if starts.launch_s is None else starts.launch_s
-    if way(variant) == "graph":
+    if base_variant(variant) == "graph":
         return launch_s + starts.graph_s
     later_s = min(launch_s, LATER_S) if starts.launch_s is None else launch_s
     begin_s = launch_s + (count - 1) * later_s
-    if way(variant) == "eager":
+    if base_variant(variant) == "eager":
         gradient = kind_of(kernel).structure == "gradient"
         begin_s += count * (starts.gradient_s if gradient else starts.operator_s)
     return begin_s
@@ -123,14 +121,14 @@ def gpu_roofline(
     starts: Starts = ASSUMED,
     rates: Rates = RATES,
 ) -> Estimate:
-    """The datasheet rung of a variant on `width` SMs: starts and the queue of operators, or of
-    kernels written by hand starts + max(flops / rate, bytes / bandwidth)."""
-    if way(variant) in ("eager", "graph"):
+    """Return the datasheet estimate of a variant on `width` SMs: starts and the queue of operators;
+    for hand-written kernels starts + max(flops / rate, bytes / bandwidth)."""
+    if base_variant(variant) in ("eager", "graph"):
         return _of_operators(kernel, device, variant, width, starts, rates)
     kind, hz = kind_of(kernel), clock_hz(device)
     rate = device.sustained_flops_per_s * width / device.width
     moved, bandwidth, waits_s = kernel.bytes_in + kernel.bytes_out, device.memory_bytes_per_s, 0.0
-    if way(variant) == "fused":
+    if base_variant(variant) == "fused":
         moved += SHARED_BYTES_PER_FLOP * kernel.flops
         bandwidth = SHARED_BYTES_PER_CYCLE * hz
         waits_s = PHASE_S * kind.operations(kernel)
@@ -162,12 +160,12 @@ def gpu_roofline(
 def _of_operators(
     kernel: Kernel, device: Device, variant: str, width: int, starts: Starts, rates: Rates
 ) -> Estimate:
-    eager = way(variant) == "eager"
+    eager = base_variant(variant) == "eager"
     rates = replace(rates, element_s=starts.gap_s)
     work = queue(kernel, device, width, alone=eager, rates=rates)
     begin_s = start_s(kernel, device, variant, starts)
     exposed_s = begin_s
-    if eager:  # all but the first start while the GPU works
+    if eager:  # all but the first start overlap with the GPU's work
         first_s = begin_s / launches(kernel, variant)
         exposed_s = first_s + max(begin_s - first_s - work.seconds, 0.0)
     latency_s = exposed_s + work.seconds
@@ -193,13 +191,13 @@ def _of_operators(
     )
 
 
-def scaled(found: Estimate, share: float) -> Estimate:
-    """A share of an estimate, its band alike."""
+def scale_estimate(found: Estimate, share: float) -> Estimate:
+    """Return a share of an estimate, with the same relative band."""
     seconds = (found.latency_s, found.occupancy_s, found.low_s, found.high_s)
     latency_s, occupancy_s, low_s, high_s = (share * each for each in seconds)
     return replace(found, latency_s=latency_s, occupancy_s=occupancy_s, low_s=low_s, high_s=high_s)
 
 
 def lanes_of(kernel: Kernel) -> int:
-    """Accesses of a firing that need not wait for each other: rows of a batch, or environments."""
+    """Return a firing's independent memory accesses: rows of a batch, or environments."""
     return kernel.dim("batch" if "batch" in kernel.dims else "envs")

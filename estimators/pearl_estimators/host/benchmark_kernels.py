@@ -1,4 +1,4 @@
-"""What a calibration times: random kernels of every family, and arrays for them."""
+"""The kernels that a calibration times: random ones of every family, and arrays for them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_RANDOM = 1 << 20
 """Random numbers drawn for one array; longer ones repeat them."""
 
 RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
-"""Arrays whose contents decide nothing. All kernels share their memory (`_fill_shared`)."""
+"""Arrays whose contents do not matter. All kernels share their memory (`_fill_shared`)."""
 LEAST_SHARED, PAGE = 1 << 20, 4096
-"""Bytes from which a ring is shared; each array begins on a page."""
+"""Least bytes of a shared ring; each array begins on a page."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 MOST_FLOPS, MOST_STEPS = 4e8, 8
-"""Of one firing that is timed to calibrate."""
+"""Largest array bytes and flops of a firing that is timed to calibrate."""
 FEW, MANY = 8, 14
 """Points of a family. FEW is for kinds whose cost is the call and the environment, or the sum of
 families, if short and long firings differ little."""
@@ -60,9 +60,9 @@ GROUPS = tuple(sorted({group(name) for name in DRAWS}))
 
 
 def draw_fit_kernels(groups: Collection[str] = GROUPS) -> Iterator[Kernel]:
-    """The kernels to fit on: every family of these groups that the CPU backend may have timed. They
-    are drawn as users' kernels may be, so that a point left out is as far off as a new kernel: the
-    band holds."""
+    """Yield the kernels to fit on: every family of these groups that the CPU backend may have
+    timed. They are drawn like users' kernels, so that a left-out point is as far off as a new
+    kernel, and the band holds."""
     for name in DRAWS:
         if group(name) not in groups:
             continue
@@ -103,7 +103,8 @@ def threaded_families(groups: Collection[str] = GROUPS) -> list[str]:
 
 
 def threaded_kernels(groups: Collection[str] = GROUPS) -> Iterator[tuple[Kernel, str]]:
-    """The kernels of these groups that are timed by several threads of torch, where two cores are
+    """Yield the kernels of these groups that are timed with several threads of torch if two cores
+    are
     free: the first FEW of each family."""
     for name in threaded_families(groups):
         yield from ((of, THREADS) for of in _some(name, FEW, SEED))
@@ -139,8 +140,8 @@ def firings_per_call(of: Kernel) -> int:
 
 
 def bind_filled(of: Kernel, variant: str) -> Call:
-    """The kernel bound over arrays filled so that every firing does its full work: a call of
-    `firings_per_call` of them."""
+    """Bind the kernel over arrays filled so that every firing does its full work. Return a call of
+    `firings_per_call` firings."""
     shared = _ring(of)
     buffers = allocate([of], {**shared})
     fill({n: a for n, a in buffers.items() if n not in shared}, of)
@@ -150,7 +151,7 @@ def bind_filled(of: Kernel, variant: str) -> Call:
     more, others = buffers["loop.more"], firings_per_call(of) - 1
 
     def whole() -> None:
-        more[0] = others  # counted down by the call
+        more[0] = others  # the call counts it down
         call()
 
     return whole
@@ -169,8 +170,8 @@ def _fill_shared() -> Any:
 
 
 def _ring(of: Kernel) -> Buffers:
-    """The large float32 arrays of a replay, where they fit into the shared memory: hundreds of
-    kernels with a ring each would take gigabytes."""
+    """The large float32 arrays of a replay, if they fit into the shared memory: hundreds of kernels
+    with a ring each would take gigabytes."""
     import numpy as np
 
     wanted = [(n, s) for n, (s, dtype) in specs(of).items() if n in RING and dtype == "float32"]
@@ -187,7 +188,8 @@ def _ring(of: Kernel) -> Buffers:
 
 
 def fill(buffers: Buffers, of: Kernel) -> None:
-    """Plausible random contents: small networks' weights, a full replay, a consistent sum tree."""
+    """Fill with plausible random contents: small networks' weights, a full replay, a valid sum
+    tree."""
     import numpy as np
 
     rng, table = np.random.default_rng(0), kind_of(of).structure == "table"
@@ -230,7 +232,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
         elif name in ("batch.discount", "batch.weight", "batch.td"):
             array[:] = rng.uniform(0.5, 1.0, array.shape)
         elif name.endswith((".m", ".v", ".step", ".steps")):
-            array[:] = 0  # Adam starts from nothing
+            array[:] = 0  # Adam starts at zero
         elif name.startswith(("learner.", "policy.")):
             array[:] = 0.08 * rng.standard_normal(array.shape)
         elif name.endswith("obs") and table:
@@ -241,7 +243,7 @@ def fill(buffers: Buffers, of: Kernel) -> None:
 
 
 def sum_tree(capacity: int, fanout: int, rng: Any) -> Any:
-    """A K-ary sum tree over random priorities, root first, in the layout of `replay.tree`."""
+    """Make a K-ary sum tree over random priorities, root first, in the layout of `replay.tree`."""
     import numpy as np
 
     widths = tree_levels(capacity, fanout)

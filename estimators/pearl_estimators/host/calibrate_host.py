@@ -94,9 +94,9 @@ class _TimedKernel:
         return [t for t, near in self.uncontended() if all(alike(s, apart_s) for s in near)]
 
     def finding(self, apart_s: float = 0.0) -> dict[str, Any]:
-        """The kernel's point: the fastest of the timings that count.
+        """The kernel's point: the fastest of the valid timings.
 
-        For a call on two cores, the timings of `at_latency` count; without any, those of
+        For a call on two cores, valid timings are those of `at_latency`; without any, those of
         `uncontended`; without any, all. The point's share of the CPU shows which.
         """
         counted = [t for t, _ in self.timings]
@@ -336,7 +336,7 @@ def main(arguments: list[str]) -> None:
     """Run `measure SECONDS`, `check SECONDS`, `own SECONDS` or `probe SECONDS`.
 
     The first line of input is the task's JSON. measure: groups, known calibration, path of the
-    journal and the codes to time alone; check: a calibration; own: user-defined kernels; probe:
+    journal and the only codes to time; check: a calibration; own: user-defined kernels; probe:
     null.
     """
     task, seconds = arguments[0], float(arguments[1])

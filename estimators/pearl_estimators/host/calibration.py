@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pearl_devices import Kernel
-from pearl_devices.compile_target import held_to
+from pearl_devices.compile_target import target_variables
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
@@ -33,7 +33,7 @@ SOURCES = (
     "run_corrections",
     "timer",
 )
-"""Modules on which the figures or the form of a calibration depend."""
+"""Modules that determine the figures or the form of a calibration."""
 MAPPINGS = ("host", "versions", "skipped", "runtime", "doubts", "upheld")
 NOISY = 1.1
 """Slow-down while measuring above which the machine counts as shared (assumed)."""
@@ -52,7 +52,7 @@ class CalibrationWarning(UserWarning):
 
 
 class OutdatedError(CalibrationError):
-    """A stored calibration is undamaged but of other versions; it is measured again."""
+    """A stored calibration is undamaged but was made with other versions; it is measured again."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class Calibration:
         to another, `carry_s_per_byte` of each lane for a byte sent. Empty without a runtime, or
         without two free cores.
     points: the timed kernels.
-    groups: those of `benchmark_kernels.GROUPS` that lack no point.
+    groups: groups of `benchmark_kernels.GROUPS` with all points.
     apart_s: latency between cores, in seconds, at which calls on two cores were timed; their
         estimates hold for this latency. 0 without such calls.
-    beside: slow-down of two kernels by each other, on a core each.
+    beside: slow-down of two kernels by each other, one on each core.
     doubts: family and variant → measured / estimated of a run that contradicted the estimate. On
         the next idle start these families are timed again.
     upheld: as doubts, of families that were timed again and had not changed. A run that is as far
         off raises no new doubt.
     again: UTC of the last repeated timing; empty for never.
-    learned: what finished runs took, compared with these estimates.
+    learned: times of finished runs, compared with these estimates.
 
     Raises:
         ValueError: a number is not finite, or below 0.
@@ -252,7 +252,7 @@ def estimate_from(
 
 
 def host() -> dict[str, str]:
-    """Return CPU model and cores, as far as the operating system tells.
+    """Return CPU model and cores, as far as the operating system reports them.
 
     If kernels are compiled for another CPU, `compiled for` names it.
     """
@@ -266,12 +266,12 @@ def host() -> dict[str, str]:
         pairs = {name.strip(): value.strip() for name, _, value in parts}
         names = ("model name", "cpu family", "model", "stepping")
         model = ", ".join(pairs[name] for name in names if name in pairs) or model
-    target = {"compiled for": held_to()} if held_to() else {}
+    target = {"compiled for": target_variables()} if target_variables() else {}
     return {"cpu": model, "cores": str(os.cpu_count() or 1), **target}
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all that a kernel's time depends on, without importing any of it."""
+    """Return the versions of everything that a kernel's time depends on, without importing it."""
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 

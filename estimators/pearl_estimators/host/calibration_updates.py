@@ -1,4 +1,4 @@
-"""What new evidence makes of a calibration: timings, repeated timings, and finished runs."""
+"""Updates of a calibration by new evidence: timings, repeated timings, and finished runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def fit_journal(
     """Add the findings of a journal to a calibration, and fit all points.
 
     If both have a point, the newer timing counts, unless it was made under load and the older one
-    had more of the CPU. `groups` become those that lack no point. wall_s: duration of measuring.
+    had more of the CPU. `groups` becomes the list of groups with all points. wall_s: duration of
+    measuring.
 
     Raises:
         CalibrationError: a finding does not fit.
@@ -131,7 +132,7 @@ def merge_retimed(before: Calibration, after: Calibration) -> Calibration:
 
 
 def _is_outdated(stats: IterationStats, before: Calibration, after: Calibration) -> bool:
-    """Whether a family of this iteration takes another time now.
+    """Whether a family of this iteration now takes another time.
 
     The runs were compared with estimates that no longer hold.
     """
@@ -179,7 +180,7 @@ def mark_doubtful(factors: Mapping[str, float]) -> list[str]:
 
 
 def record_run(stats: IterationStats) -> bool:
-    """Store what a run took compared with its uncorrected estimates.
+    """Store the times of a run, compared with its uncorrected estimates.
 
     Without a calibration the run is stored in one without points. Returns whether the run was
     stored: not if it tells nothing new, or if the file cannot be written.

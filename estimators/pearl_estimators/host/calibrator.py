@@ -1,6 +1,6 @@
 """The calibration that an estimate rests on: this host's, or that of another node of a cluster.
 
-Groups of kernels are timed when an estimate first needs them, and timed again where they are in
+Groups of kernels are timed when an estimate first needs them, and timed again if they are in
 doubt.
 """
 
@@ -60,7 +60,8 @@ MEASURED_BY: dict[str, Measure] = {}
 _remote: dict[str, tuple[Calibration, frozenset[str]]] = {}
 """Host in MEASURED_BY → its calibration, and the groups that were requested."""
 _no_timing: ContextVar[str] = ContextVar("no_timing", default="")
-"""Why nothing of this host is timed now (`without_timing`); empty if timing is allowed."""
+"""The reason why nothing of this host is timed now (`without_timing`); empty if timing is
+allowed."""
 _skipped: dict[str, tuple[float, str]] = {}
 """Group → when (monotonic seconds) it was skipped, and why."""
 _checked: set[Path] = set()
@@ -213,8 +214,8 @@ def cores_are_idle(cores: int) -> bool:
 def _retime(calibration: Calibration, wanted: set[str]) -> Calibration:
     """Time again the points of `wanted` that are in doubt or were timed under load.
 
-    The missing costs of lanes and of torch's threads are timed too. All of it only on an idle host,
-    once a process, and not within RETIME_EVERY_S of the last time.
+    The missing costs of lanes and of torch's threads are timed too. This happens only on an idle
+    host, once per process, and at most every RETIME_EVERY_S.
     """
     file = path()
     if file in _checked:
@@ -255,7 +256,7 @@ def _retime(calibration: Calibration, wanted: set[str]) -> Calibration:
 
 
 def needs_retiming(kernels: Iterable[Kernel]) -> bool:
-    """Whether the cost of lanes, or a point behind estimates of these kernels, is to be timed."""
+    """Whether the cost of lanes, or a point of these kernels' estimates, must be timed again."""
     calibration, wanted = load_usable(), needed_groups(kernels)
     if calibration is None or _no_timing.get():
         return False

@@ -20,9 +20,8 @@ _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
 def run_in_child(task: str, seconds: float, *, timeout_s: float, request: object = None) -> Any:
     """Run `calibrate_host.main` in a child process, on one thread, and return its JSON.
 
-    However this call ends (Ctrl-C included), the child and all its children end with it. They end
-    with this process too: the child watches its standard input, which the death of the parent
-    closes.
+    However this call ends (Ctrl-C included), the child and all its children end too. They also end
+    with this process: the child watches its standard input, which the death of the parent closes.
 
     Raises:
         MeasuringTimeoutError: the child took more than timeout_s seconds.

@@ -1,4 +1,4 @@
-"""Features of the calibrated cost model: counts of a kernel, each of which costs some seconds.
+"""Features of the calibrated cost model: counts of a kernel, each with a cost in seconds.
 
 A term whose name ends in the name of a kernel kind or an algorithm belongs only to it, for example
 its call or its losses. All other terms cost the same in every kernel of a variant, so that all
@@ -23,19 +23,19 @@ from pearl_estimators.roofline import VECTOR_ENTRY_S, launches
 F32, LINE = 4, 64
 LANES, ROWS = 16, 8
 """Elements of a vector and rows of the largest tile (`primitives.math.vectors`) on hosts with
-AVX-512; others have fewer of both. There a tile costs more, which is fitted."""
+AVX-512. Other hosts have fewer of both; there a tile costs more, which the fit includes."""
 PACKED_DEPTH, PACKED_ROWS = 128, 32  # as in `primitives.math.products`
-LATENCY = 4  # cycles from one fused multiply-add to the next that needs it; two start in each
+LATENCY = 4  # cycles between dependent fused multiply-adds; two start in each cycle
 TREE_VECTORS = (8, 16)  # fanouts whose nodes are vectors (`primitives.tree`)
-TOGETHER = 6  # environments that gymnasium steps together where it can (`gym_make.BATCHED`)
+TOGETHER = 6  # environments that gymnasium steps together if it can (`gym_make.BATCHED`)
 VALUES_BLOCK = 128  # rows of a pass for advantages (`primitives.rollouts.BLOCK`)
 
-# Bytes of caches where the system does not tell: those of an EPYC of 2024.
+# Bytes of caches if the system does not report them: those of an EPYC of 2024.
 ASSUMED_CACHES = {"l1d_bytes": 2.0**15 * 1.5, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25}
 
 OVERHEAD = ("call", "gradient_step", "product", "operation", "backward_operation", "layer", "time")
 MEMORY = ("row", "miss", "far", "level", "child", "between")
-"""First words of the terms that are overhead, and that are memory; the others compute."""
+"""First words of terms that are overhead, and of terms that are memory; others compute."""
 
 
 @cache
@@ -52,7 +52,7 @@ def miss_rate(footprint: float, level: int) -> float:
 
 
 class Terms(dict[str, float]):
-    """Name → number; `add` counts more of one."""
+    """Name → number; `add` increases a number."""
 
     def add(self, name: str, number: float) -> None:
         if number:
@@ -65,7 +65,7 @@ def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
     what = f"{kernel.kind} {kernel.program}" if structure == "environment" else kernel.kind
     if variant == "gymnasium" and kernel.program in VECTOR_ENTRY_S:
         what += " together" if kernel.dim("envs") >= TOGETHER else " one by one"
-    if not repeats(kernel):  # a run has very many of them in one call
+    if not repeats(kernel):  # a run makes very many iterations in one call
         found.add(f"call {what}", 1.0)
     if structure in ("environment", "table"):
         found.add(f"envs {what}", kernel.dim("envs"))
@@ -83,7 +83,7 @@ def terms(kernel: Kernel, variant: str) -> Mapping[str, float]:
 
 
 def _fused(t: Terms, k: Kernel, variant: str) -> None:
-    """The sum of its parts, without their calls."""
+    """Add the terms of the parts of a fused kernel, without their calls."""
     for part, firings in parts(k):
         for name, number in terms(part, variant).items():
             if not name.startswith("call "):
@@ -142,8 +142,8 @@ def _row_tiles(rows: int) -> list[tuple[int, int]]:
 
 
 def _stays_cached(rows: int, stride: int, lines: int) -> bool:
-    """Whether a strip stays in the first cache: `rows` of some lines each, `stride` bytes apart.
-    Strides by a power of two use only a part of a cache of 8 to 12 ways of 4096 bytes."""
+    """Whether a strip of `rows` rows, `stride` bytes apart, stays in the first cache. Strides by a
+    power of two use only a part of a cache of 8 to 12 ways of 4096 bytes."""
     ways = cache_bytes()[0] / 4096
     apart = math.gcd(stride, 4096)
     usable = ways * 4096 / LINE
@@ -227,7 +227,7 @@ def _acting(t: Terms, k: Kernel) -> None:
 
 
 def _learning(t: Terms, k: Kernel, cores: int) -> None:
-    """Gradient steps; on two cores each has half of the batch and half of the parameters."""
+    """Gradient steps; on two cores each takes half of the batch and half of the parameters."""
     kind = kind_of(k)
     algorithm, steps, curved = kind.code, k.dim("steps"), bool(k.dims.get("tanh"))
     batch = -(-k.dim("batch") // cores)
@@ -306,7 +306,7 @@ def _tree(t: Terms, k: Kernel, how: str) -> None:
     draws, depth = k.dim("batch") * k.dim("steps"), tree_depth(k)
     t.add(f"leaf_{how}", draws)
     nodes = float(draws * depth)
-    if how == "written":  # each node once a batch
+    if how == "written":  # each node once per batch
         nodes = 0.0
         for width in tree_levels(k.dim("capacity"), k.dim("fanout"))[:-1]:
             nodes += k.dim("steps") * width * -math.expm1(-k.dim("batch") / width)

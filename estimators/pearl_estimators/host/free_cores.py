@@ -1,4 +1,4 @@
-"""The share of its cores that a program would have now, by the kernel's counters."""
+"""The share of its cores that a program would get now, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from statistics import median
 
 PROC = Path("/proc")
 LOOKS, PAUSE_S = 5, 0.1
-"""Looks of `share_had`, and the pause between two: half a second, so that a burst of other load,
-or an interrupt, is in one or two of them (assumed)."""
+"""Measurements of `share_had`, and the pause between two: half a second, so that a burst of other
+load, or an interrupt, affects one or two of them (assumed)."""
 LOOK_S, DIGESTED_BYTES = 0.03, 1 << 20
 """Seconds for which one measurement keeps cores busy: several turns of the scheduler (assumed).
-Each of its steps digests this many bytes, in about half a millisecond."""
+Each of its steps hashes this many bytes, in about half a millisecond."""
 STEAL = 8
 """Field of a line of /proc/stat that counts the ticks taken by the host (proc(5))."""
 
@@ -48,7 +48,7 @@ def stolen_s(proc: Path = PROC) -> float:
 
 
 def look(cores: int = 1, seconds: float = LOOK_S) -> float:
-    """Return the smallest share of a core that any of several busy threads had, in one measurement.
+    """Return the smallest share of a core that any of `cores` busy threads had, in one measurement.
 
     The share is the time in which the thread did not wait in the run queue. If the system does not
     count waits, it is CPU time over wall time.
@@ -58,7 +58,7 @@ def look(cores: int = 1, seconds: float = LOOK_S) -> float:
     def busy(place: int) -> None:
         wall_0, cpu_0, queued_0 = time.perf_counter(), time.thread_time(), queued_here_s()
         while time.perf_counter() - wall_0 < seconds:
-            hashlib.sha256(data)  # without the interpreter's lock
+            hashlib.sha256(data)  # releases the interpreter's lock
         cpu_s, queued_1 = time.thread_time() - cpu_0, queued_here_s()
         wall_s = time.perf_counter() - wall_0
         if queued_0 is None or queued_1 is None:
@@ -81,7 +81,7 @@ def share_had(
     stolen: Callable[[], float] = stolen_s,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Return the share of each of `cores` cores that a program would have now.
+    """Return the share of each of `cores` cores that a program would get now.
 
     This is the median of LOOKS measurements, less the share that the host of a virtual machine took
     in the meantime. A share well below 1 means that other programs use these cores.

@@ -1,9 +1,9 @@
 """Co-run slow-down: time of a kernel while another core runs another kernel, over its time alone.
 
 Cores that share execution units, a cache or the path to memory slow each other down. Only a
-measurement shows by how much. A kernel that acts is measured next to one that learns, both of
-middle size, as lanes hold them. The other kernel runs in a fork of this process. Both are timed,
-alone and together in turns, by the CPU time of a call.
+measurement shows how much. An acting kernel is measured next to a learning one, both of middle
+size, as lanes hold them. The other kernel runs in a fork of this process. Both are timed by the CPU
+time of a call, alternately alone and together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
-"""Comparisons of a pair whose median counts, their maximum number, and the length of each
+"""Comparisons of a pair, of which the median counts; their maximum number; seconds of each
 stretch."""
 DOUBTED = 0.05
 """A larger slow-down is measured again after PAUSE_S, and the smallest counts, because the load of
@@ -34,10 +34,11 @@ SETTLE_S = 0.001
 """Head start of the other side before this side reads the clock (assumed)."""
 ANSWER = "dd"
 LONGEST_S, ANSWER_S = 2.0, 10.0
-"""The other side ends a stretch by itself after so long, and is given up if it says nothing."""
+"""The other side ends a stretch by itself after this time, and is given up if it does not
+answer."""
 
 Shares = Mapping[str, Mapping[str, float]]
-"""Kernel → kernel beside it, by `share_name` → slow-down as a share of the first one's time."""
+"""Kernel → kernel on the other core, by `share_name` → slow-down as a share of the first's time."""
 
 Bind = Callable[[Kernel, str], Call]
 
@@ -53,10 +54,10 @@ def side(kernel: Kernel) -> int | None:
 
 
 def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind: Bind) -> Shares:
-    """`known`, with the shares of the families among these (kernel, variant) that it lacks.
+    """Return `known` with the missing shares of the families of these (kernel, variant) pairs.
 
-    Of each family the kernel of the median number of flops runs. None is added where the system
-    cannot fork, and none of two that never had a core each.
+    The kernel of the median number of flops represents its family. No share is added if the system
+    cannot fork, or if the two kernels never had a core each.
     """
     if not hasattr(os, "fork"):
         return known
@@ -76,7 +77,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
             middle = sorted(several, key=lambda k: k.flops)[len(several) // 2]
             try:
                 bound[name] = bind(middle, variants[name])
-            except (UnsupportedError, ImportError):  # the calibration says so
+            except (UnsupportedError, ImportError):  # the calibration reports it as skipped
                 continue
             bound[name]()
     found = {name: dict(row) for name, row in known.items()}
@@ -101,7 +102,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
 def _compare(call: Call, other: _Other) -> tuple[float, float] | None:
     """The slow-downs of `call` and of the other call by each other; None without a comparison.
 
-    Only comparisons count in which each call had a core to itself.
+    A comparison only counts if each call had a core to itself.
     """
     found: list[tuple[float, float]] = []
     for _ in range(TRIES):
@@ -126,8 +127,8 @@ def _compare(call: Call, other: _Other) -> tuple[float, float] | None:
 
 
 class _Stretch(NamedTuple):
-    """CPU seconds of a call, averaged over a stretch of calls, and its wall over its CPU
-    seconds."""
+    """CPU seconds of a call, averaged over a stretch of calls, and the stretch's wall seconds over
+    CPU seconds."""
 
     seconds: float
     contention: float
@@ -136,7 +137,7 @@ class _Stretch(NamedTuple):
 def _stretch(
     call: Call, on: Callable[[], bool] = lambda: True, longest_s: float = STRETCH_S
 ) -> _Stretch:
-    """Calls for `longest_s` seconds, or until `on` returns False."""
+    """Repeat the call for `longest_s` seconds, or until `on` returns False."""
     calls, cpu_s, wall_s = 0, time.process_time(), time.perf_counter()
     while True:
         call()
@@ -158,7 +159,7 @@ class _Other:
         os.write(self._ask, b"r")
 
     def stop(self) -> _Stretch:
-        """Calls since `start`."""
+        """Return the stretch of calls since `start`."""
         self._flag[0] = 0
         if not select.select([self._told], [], [], ANSWER_S)[0]:
             raise TimeoutError(f"the other process has not answered for {ANSWER_S:g} s")
@@ -170,8 +171,8 @@ class _Other:
 
 @contextmanager
 def _running_beside(call: Call) -> Iterator[_Other]:
-    """A process that runs `call` within the context; it ends with this one, whose pipe closes
-    then."""
+    """Within this context, another process runs `call`. It also ends with this process, which
+    closes the pipe."""
     flag = mmap.mmap(-1, mmap.PAGESIZE)
     asked, ask = os.pipe()
     told, tell = os.pipe()

@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     Vector = npt.NDArray[np.float64]
 
 BAND_FLOOR = 0.055
-"""No band is narrower: of a calibration's own points, timed again minutes later, nine in ten are
-within 5.3 and 5.8 % in two runs of `benchmarks.estimators host` (2 × AMD EPYC, virtual, 2026)."""
-RANGE = 2.0  # beyond this factor outside the calibrated sizes a prediction is an extrapolation
+"""Least half width of a band: nine in ten of a calibration's own points, timed again minutes later,
+are within 5.3 and 5.8 % in two runs of `benchmarks.estimators host` (2 × AMD EPYC, virtual,
+2026)."""
+RANGE = 2.0  # a prediction further outside the calibrated sizes is an extrapolation
 LEAST_POINTS = 4
 FOLDS = 10
-REWEIGHTED = 4  # rounds of reweighting; more change nothing below 1e-3
-SHARED_POINTS = 4.0  # points of its own that the variant's residuals are worth to a band, assumed
-INSIDE = 0.9  # share of new kernels that a band is to hold
+REWEIGHTED = 4  # rounds of reweighting; more rounds change nothing above 1e-3
+SHARED_POINTS = 4.0  # own points that equal the variant's residuals in the band, assumed
+INSIDE = 0.9  # share of new kernels that a band must enclose
 
 
 def family(kernel: Kernel) -> str:
-    """Name of the kernels that are reported together and share a band: the kind, with its program
-    for environments, and the kind of replay."""
+    """Return the name of the kernels that are reported together and share a band: the kind, with
+    its program for environments, and with the kind of replay."""
     structure = kind_of(kernel).structure
     if structure == "environment":
         return f"{kernel.kind} {kernel.program}"
     if structure == "gradient" or repeats(kernel):
-        return kernel.kind  # batches are drawn already, or little of the whole
+        return kernel.kind  # batches are drawn before, or are a small part of the whole
     return f"{kernel.kind} prioritised" if kernel.dims.get("prioritised") else kernel.kind
 
 
@@ -87,12 +88,12 @@ class Point:
 
     @property
     def loaded(self) -> bool:
-        """Whether something else had a part of its cores while it was timed."""
+        """Whether other programs had a part of its cores while it was timed."""
         return self.share < 1 / HELD
 
 
 def point(kernel: Kernel, variant: str, seconds: float, **timing: float) -> Point:
-    """The `Point` of a kernel that took `seconds`; timing: the fields after it."""
+    """Return the `Point` of a kernel that took `seconds`; timing: the fields after it."""
     moved = kernel.bytes_in + kernel.bytes_out
     counted = terms(kernel, variant)
     return Point(family(kernel), variant, counted, kernel.flops, moved, seconds, **timing)
@@ -102,11 +103,13 @@ def point(kernel: Kernel, variant: str, seconds: float, **timing: float) -> Poin
 class Fit:
     """Seconds = Σ cost · term, of one family and variant.
 
-    family, variant: of the kernels that it describes.
-    costs: seconds of one of each term. Those that are not the family's own are the same in all fits
-    of a variant. band: half width of the 90 % band of ln(seconds). error: median of
-    |predicted / measured - 1| over the family's points, each predicted by a fit without it.
-    points: how many. flops, bytes: the range calibrated.
+    family, variant: of its kernels.
+    costs: seconds per term. Costs that are not the family's own are equal in all fits of a variant.
+    band: half width of the 90 % band of ln(seconds).
+    error: median of |predicted / measured - 1| over the family's points, each predicted by a fit
+        without it.
+    points: their number.
+    flops, bytes: the calibrated range.
     """
 
     family: str
@@ -147,7 +150,8 @@ class Prediction:
 
 
 def predict(fit: Fit, at: Point) -> Prediction:
-    """Seconds and 90 % band at the sizes of `at`; outside the calibrated range the band doubles."""
+    """Return seconds and 90 % band at the sizes of `at`; outside the calibrated range it
+    doubles."""
     parts: dict[Bound, float] = {"overhead": 0.0, "compute": 0.0, "memory": 0.0}
     for name, number in at.terms.items():
         word = name.partition(" ")[0]
@@ -171,14 +175,14 @@ def predict(fit: Fit, at: Point) -> Prediction:
 
 def fit_variant(points: Sequence[Point]) -> list[Fit]:
     """Fit every family of one variant together: least squares of ln(predicted / measured), no cost
-    < 0.
+    below 0.
 
     Terms of the same name cost the same in all families.
 
     The band of a family comes from its residuals and, with the weight of SHARED_POINTS points, from
-    those of the variant. Each residual is of a point that a fit without a tenth of the points
-    predicts. The band is their root mean square times the quantile that holds INSIDE of all
-    residuals; it is at least BAND_FLOOR and the median spread of the timings.
+    those of the variant. The residual of a point is that of a fit without its tenth of the points.
+    The band is their root mean square times the quantile that encloses INSIDE of all residuals. It
+    is at least BAND_FLOOR and the median spread of the timings.
 
     Raises:
         ValueError: a family has fewer than LEAST_POINTS points.
@@ -200,7 +204,7 @@ def fit_variant(points: Sequence[Point]) -> list[Fit]:
     squares = residuals**2
     pool = SHARED_POINTS * float(np.mean(squares))
     total = {name: float(np.sum(squares[rows])) + pool for name, rows in groups.items()}
-    # How far off each point is, over how far off the others of its family are.
+    # The error of each point over that of the other points of its family.
     others = np.array([total[p.family] for p in points]) - squares
     count = np.array([len(groups[p.family]) for p in points]) - 1 + SHARED_POINTS
     scaled = np.abs(residuals) / np.sqrt(np.maximum(others / count, 1e-24))
@@ -227,15 +231,15 @@ def fit_variant(points: Sequence[Point]) -> list[Fit]:
 
 
 ONE_CORE = tuple(k.name for k in KINDS.values() if k.structure in ("sample", "prioritise"))
-"""Kinds whose code is a part of calls on two cores too, on one of them."""
+"""Kinds that calls on two cores also contain, on one of the cores."""
 
 
 def fit_variants(points: Sequence[Point]) -> list[Fit]:
     """Fit all variants, each on its own points.
 
-    A call on two cores has the replay of the one-core variant, whose points determine the cost of
-    that part. Families with fewer than LEAST_POINTS points have no fit. A call on two cores that
-    was timed without both cores counts as not timed.
+    A call on two cores contains the replay of the one-core variant, whose points determine the cost
+    of that part. Families with fewer than LEAST_POINTS points get no fit. A two-core call that was
+    timed without both cores counts as not timed.
     """
     counts: dict[str, int] = {}
     usable = [p for p in points if not (p.loaded and uses_several_cores(p.variant))]
@@ -257,8 +261,8 @@ def fit_variants(points: Sequence[Point]) -> list[Fit]:
 
 
 def _cross_validate(table: Vector, seconds: Vector, families: Sequence[str]) -> Vector:
-    """ln(predicted / measured) of every point by a fit to the nine tenths it is not in; a tenth has
-    points of every family, as far as they go round."""
+    """ln(predicted / measured) of every point, by a fit to the nine tenths without it. Each tenth
+    has points of every family, as far as there are enough."""
     import numpy as np
 
     order = sorted(range(len(seconds)), key=lambda i: families[i])
@@ -274,8 +278,8 @@ def _cross_validate(table: Vector, seconds: Vector, families: Sequence[str]) -> 
 
 
 def _solve(table: Vector, seconds: Vector) -> Vector:
-    """Costs at least 0 that make ln(model / seconds) small: non-negative linear least squares,
-    reweighted so that relative errors become log errors."""
+    """Costs of at least 0 that make ln(model / seconds) small: non-negative linear least squares,
+    reweighted so that relative errors approach log errors."""
     import numpy as np
     from scipy.optimize import nnls
 
@@ -285,7 +289,7 @@ def _solve(table: Vector, seconds: Vector) -> Vector:
     best, least = np.zeros(table.shape[1]), math.inf
     weight = 1 / seconds
     for _ in range(REWEIGHTED):
-        most = 100 * table.shape[1]  # its own limit, 3 a column, was too few for one fit in 1e4
+        most = 100 * table.shape[1]  # the default 3 per column was too low once in 1e4 fits
         costs = nnls(normal * weight[:, None], seconds * weight, maxiter=most)[0]
         model = np.maximum(normal @ costs, 1e-3 * seconds)
         error = float(np.sum(np.log(model / seconds) ** 2))

@@ -112,7 +112,7 @@ def _measure(
 
 
 def _resume_journal(calibration: Calibration | None, max_age_s: float | None = None) -> Calibration:
-    """Add what an unfinished measuring has left, or remove its journal if nothing there counts."""
+    """Add the findings of an unfinished measuring, or remove its journal if none is valid."""
     if findings := read_journal(max_age_s):
         return fit_journal(calibration, findings)
     journal_path().unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def time_groups(
 
 
 def store_result(result: Calibration) -> None:
-    """Store the calibration, then remove the journal, whose findings it has."""
+    """Store the calibration, then remove the journal, whose findings it contains."""
     if result.points or result.skipped:
         store(result)
     journal_path().unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def untimed_codes(codes: Iterable[str]) -> list[str]:
 def time_codes(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
     """Time the missing kernels of these codes, in this order, in a child process.
 
-    Returns how many kernels were timed, and how many are left. The child ends after limit_s.
+    Return how many kernels were timed, and how many are left. The child ends after limit_s.
     However it ends, its timings are stored.
 
     Raises:
@@ -191,13 +191,13 @@ def time_codes(codes: Sequence[str], limit_s: float) -> tuple[int, int]:
 
 
 def _groups_of_codes(codes: Iterable[str]) -> set[str]:
-    """Groups of these codes, by their names: to draw the kernels of all groups takes a second."""
+    """Groups of these codes, from their names: drawing the kernels of all groups takes a second."""
     names = ((*code.split(" "), "", "") for code in codes)
     return {group(f"{kind} {program}") for kind, _, program, *_ in names} & set(GROUPS)
 
 
 def _count_missing(calibration: Calibration, codes: Sequence[str]) -> int:
-    """Kernels of these codes that a complete calibration has beyond this one."""
+    """Number of kernels of these codes that a complete calibration has and this one lacks."""
     timed = {p.key for p in calibration.points}
     return sum(
         code in codes and named not in calibration.skipped and key not in timed

@@ -40,16 +40,16 @@ SCHEMA = 2
 SIDES = (16, 64, 256, 1024)
 """Rows, inputs and outputs of the products that are timed."""
 COPIED = 1 << 26
-"""Bytes of a copy: more than caches of one core hold."""
+"""Bytes of a copy: more than the caches of one core hold."""
 EACH_S, TIMEOUT_S = 0.03, 120.0
 NATIVE_SIDE = 256
 """Rows, inputs and outputs of the native product that is timed."""
 TOGETHER = 64
 """Operators in a row that are timed as one."""
 RUNTIME = "pearl.runtime.lanes.overhead"
-"""The module whose `partner` times a handoff, where the runtime is installed."""
+"""The module whose `partner` times a handoff, if the runtime is installed."""
 SMALL_FLOPS = 3e5
-"""Of the gradient steps that are timed: at most so many, so that they are all dispatch."""
+"""Largest flops of the timed gradient steps, so that almost all of their time is dispatch."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class CpuProbe:
     source: method, CPU and date.
 
     Raises:
-        ValueError: a number is not finite and above 0, or a side is lacking.
+        ValueError: a number is not finite and above 0, or a side is missing.
     """
 
     operator_s: float
@@ -85,7 +85,9 @@ class CpuProbe:
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"probe: {name} is {value}; it must be finite and above 0")
         if absent := [s for s in SIDES if str(s) not in self.products]:
-            raise ValueError(f"probe: no rate of products of side {absent}; needed are {SIDES}")
+            raise ValueError(
+                f"probe: no rate of products of side {absent}; the sides must be {SIDES}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object."""
@@ -101,7 +103,7 @@ REFERENCE = CpuProbe(
     handoff_s=2.36e-6,
     source="`pearl calibrate --probe` on 2 × AMD EPYC (AVX-512, a virtual machine), 2026-11-23",
 )
-"""Of the CPU whose costs `cpu_datasheet` has."""
+"""Probe of the CPU whose costs are in `cpu_datasheet`."""
 
 
 def probe_path() -> Path:
@@ -143,7 +145,7 @@ def _torch() -> str:
 _known: dict[tuple[Path, int, int], CpuProbe | None] = {}
 
 
-def stored_probe() -> CpuProbe | None:
+def load_probe() -> CpuProbe | None:
     """Return the stored probe of this host; None if there is none, or it is of another torch.
 
     Raises:
@@ -161,7 +163,7 @@ def stored_probe() -> CpuProbe | None:
         return None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CalibrationError(
-            f"{file}: {error}; `pearl calibrate --probe` makes it anew"
+            f"{file}: {error}; `pearl calibrate --probe` makes it again"
         ) from None
     return _known[key]
 
@@ -170,11 +172,11 @@ def stored_probe() -> CpuProbe | None:
 
 
 def time_probe(seconds: float) -> dict[str, Any]:
-    """Time the fields of a CpuProbe, each for about `seconds`; `run_in_child` runs this function.
+    """Time the fields of a CpuProbe, each for about `seconds`; runs in the child process.
 
-    Times are CPU seconds, which do not grow if something else has the core.
+    Times are CPU seconds, which do not grow if another program has the core.
     """
-    with _partner() as handoff_s:  # starts while torch is imported
+    with _partner() as handoff_s:  # starts during torch's import
         import numpy as np
         import torch
 
@@ -214,7 +216,7 @@ def time_probe(seconds: float) -> dict[str, Any]:
 
 
 def _small() -> Iterator[Kernel]:
-    """A small gradient step in torch of each algorithm that has one so small."""
+    """A small gradient step in torch of each algorithm that has a sufficiently small one."""
     from pearl_estimators.host.benchmark_kernels import offered_variants
     from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 

@@ -1,4 +1,4 @@
-"""Random kernels of every family, in the sizes that users have, to calibrate and to test with.
+"""Random kernels of every family in typical sizes, for calibration and tests.
 
 Half of all widths, batches and fanouts are powers of two, which people prefer. The others are drawn
 evenly by their logarithm. Kernels that need much time or memory are left out: rings above
@@ -26,12 +26,12 @@ Sizes = dict[str, Dim]
 
 
 def _draw_between(rng: Any, low: int, high: int) -> int:
-    """A whole number, evenly by its logarithm."""
+    """Draw a whole number, evenly by its logarithm."""
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
 def _draw_liked(rng: Any, low: int, high: int) -> int:
-    """Half of the time a power of two, of bounds that are powers of two."""
+    """Draw a power of two half of the time; both bounds are powers of two."""
     if rng.random() < 0.5:
         return 1 << int(rng.integers(low.bit_length() - 1, high.bit_length()))
     return _draw_between(rng, low, high)
@@ -58,7 +58,7 @@ def _draw_spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, 
 
 
 def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
-    """A ring of a whole number of vector steps."""
+    """Sizes of a ring of a whole number of vector steps."""
     most = min(10**6, MOST_BYTES // row_bytes(Kernel("", sizes)))
     steps = max(2, _draw_between(rng, 1000, most) // envs)
     fanout = 16 if rng.random() < 0.6 else int(rng.choice((4, 8, 32, 64)))
@@ -81,7 +81,7 @@ def _draw_networks(rng: Any, kind: KernelKind, sizes: Sizes, outputs: int) -> Si
 
 
 def _draws(rng: Any, networks: Sizes) -> Sizes:
-    """batch, and steps of which the policy's delay is a divisor."""
+    """batch, and steps as a multiple of the policy's delay."""
     delay = int(str(networks.get("policy_delay", 1)))
     return {"batch": _draw_liked(rng, 16, 1024), "steps": delay * _draw_liked(rng, 1, 8)}
 
@@ -165,7 +165,7 @@ def _on_policy(rng: Any, kind: KernelKind, _: str) -> Kernel:
         return kind.kernel(kept)
     if kind.structure == "advantages":
         return kind.kernel({k: v for k, v in sizes.items() if k != "actor"})
-    if kind.code == "":  # acting alone
+    if kind.code == "":  # a kind that only acts
         return kind.kernel({k: v for k, v in sizes.items() if k != "critic"}, program=program)
     rows = int(str(sizes["envs"])) * int(str(sizes["horizon"]))
     epochs, parts = (1, 1)
@@ -190,8 +190,8 @@ PRIORITISED = "prioritised"
 
 
 def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
-    """What draws kernels of a kind, and the families among them: the programs of environments, and
-    kinds of replay."""
+    """The function that draws kernels of a kind, and its families: the programs of environments, or
+    the kinds of replay."""
     match kind.structure:
         case "environment":
             return _env_step, tuple(NATIVE_ENVS)
@@ -217,18 +217,18 @@ def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
 DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     f"{kind.name} {how}".rstrip(): (_drawing(kind)[0], kind, how)
     for kind in KINDS.values()
-    if kind.structure not in ("own", "shared", "evaluation")  # timed; by what its firings cost
+    if kind.structure not in ("own", "shared", "evaluation")  # timed themselves, or by their parts
     for how in _drawing(kind)[1]
 }
-"""Family → the function that draws a kernel of it, its kind, and its difference from others of the
-kind."""
+"""Family → the function that draws a kernel of the family, its kind, and its difference from other
+families of the kind."""
 
 
 def draw_kernels(
     families: Sequence[str], seed: int, *, most_flops: float, most_steps: int
 ) -> Iterator[tuple[str, Kernel]]:
     """Yield kernels of these families in turn, without end, each with its family. No two are
-    alike.
+    equal.
     """
     generators = {name: np.random.default_rng([seed, *name.encode()]) for name in families}
     known: set[tuple[Any, ...]] = set()

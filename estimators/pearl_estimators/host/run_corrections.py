@@ -1,13 +1,13 @@
-"""Corrections from finished runs: how much longer calls take in a run than their estimates.
+"""Corrections from finished runs: how much longer calls take in a run than estimated.
 
-A calibration times calls alone, in a loop. In a run, caches, predictors and the neighbours on the
-machine differ. Therefore every run leaves ln(measured / estimated) of its iteration. Errors of
-estimates are alike if the estimates are: ln(factor) of a kernel is a Gaussian process of three
-parts of equal variance, one of the host, one of the kernel's family and variant, and one of its
-sizes, whose correlation falls with their distance. An iteration is the mean of its kernels by their
-shares of the time, including those in a fused call, so that fused and separate calls agree. A run
-moves each kernel by as much as the kernel can explain (Rasmussen and Williams 2006, chapter 2, for
-linear observations). The factors are the expectation given the runs.
+A calibration times calls alone, in a loop. In a run, caches, predictors and other load differ. So
+every run stores ln(measured / estimated) of its iteration. Similar kernels have similar errors:
+ln(factor) of a kernel is a Gaussian process of three parts of equal variance, one of the host, one
+of the kernel's family and variant, and one of its sizes, whose correlation falls with their
+distance. An iteration is the mean of its kernels, weighted by their shares of the time, also within
+fused calls, so that fused and separate calls agree. A run moves each kernel as much as the kernel
+can explain (Rasmussen and Williams 2006, chapter 2, for linear observations). The factors are the
+expectation given the runs.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SPREAD = 0.15
 """Standard deviation of ln(factor) before any run: runs of the nine shipped specs took 0.99 to 1.20
 times the CPU time of their estimates (2 × AMD EPYC, virtual, loaded, 2026-11-23)."""
 SHEET_SPREAD = 0.48
-"""The same of estimates from a data sheet: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
+"""The same for datasheet estimates: nine in ten are within a factor of 2.2 (`NATIVE_BAND` of
 `cpu_datasheet`)."""
 NOISE = 0.02
 """Standard deviation of one run's value (assumed). Runs without their cores have no value."""
 REACH = 4.0
-"""Distance in log2 of flops and bytes at which the part of the sizes is correlated by 1/e:
+"""Distance in log2 of flops and bytes at which the correlation of the sizes' part is 1/e:
 assumed."""
 NEWS = 0.02
-"""Smaller changes of factors are not stored, so that a valid plan is not made again."""
+"""Smaller changes of factors are not stored, so that valid plans stay valid."""
 MEMORY = 4.0
 """Maximum weight of earlier runs in a mean, so that the mean follows a host that changes
 (assumed)."""
@@ -52,9 +52,9 @@ Z90 = 1.6449
 
 @dataclass(frozen=True)
 class KernelShare:
-    """A kernel of an iteration or of a call. named: family and variant. share: of the estimated
-    time, 0 to 1.
+    """A kernel of an iteration or of a call.
 
+    named: family and variant. share: of the estimated time, 0 to 1.
     flops, bytes: counted work of a firing.
     """
 
@@ -71,8 +71,8 @@ class IterationStats:
     parts: the kernels of the iteration, each with its share of the time.
     off: ln(measured / estimated without corrections), the mean of the runs.
     runs: number of runs, at most MEMORY.
-    timed: whether all estimates rested on timings. Runs beside estimates of a data sheet correct no
-        others.
+    timed: whether all estimates rested on timings. Runs with datasheet estimates correct only such
+        estimates.
 
     Raises:
         ValueError: a number is not finite, or the shares do not sum to 1.
@@ -89,7 +89,7 @@ class IterationStats:
         if not all(map(math.isfinite, numbers)) or not abs(total - 1) < 1e-6 or self.runs < 1:
             raise ValueError(
                 f"learned from runs: off {self.off}, runs {self.runs}, shares that make {total}; "
-                "needed are finite numbers, at least one run and shares that make 1"
+                "they must be finite numbers, at least one run and shares that make 1"
             )
 
     @property
@@ -107,8 +107,9 @@ def merge_runs(known: IterationStats | None, new: IterationStats) -> IterationSt
 
 
 def add_run(seen: Sequence[IterationStats], new: IterationStats) -> tuple[IterationStats, ...]:
-    """`seen` with a run; the same where its iteration is known and no factor of its calls changes
-    by NEWS. A first run that was as predicted counts too: it holds the factors of its calls."""
+    """Return `seen` with a run; unchanged if its iteration is known and no factor of its calls
+    changes by NEWS. A first run that was as predicted is added too: it confirms the factors of its
+        calls."""
     before = {s.key: s for s in seen}
     known = before.pop(new.key, None)
     after = (*before.values(), merge_runs(known, new))[-KEPT:]
@@ -148,8 +149,8 @@ def apply_correction(
     *,
     timed: bool = True,
 ) -> Estimate:
-    """An estimate times its factor. Its band becomes narrower where runs leave less doubt, down to
-    BAND_FLOOR. timed: as in `predict_factor`."""
+    """Return an estimate times its factor. Its band narrows, down to BAND_FLOOR, if runs leave less
+    uncertainty. timed: as in `predict_factor`."""
     mean, spread = predict_factor(seen, parts, timed=timed)
     by, half = math.exp(mean), math.exp(max(BAND_FLOOR, Z90 * spread))
     latency_s = by * estimate.latency_s

@@ -15,8 +15,8 @@ from pearl_estimators.host.free_cores import queued_here_s
 Clock = Callable[[], float]
 
 BLOCKS, LEAST_BLOCKS = 8, 3
-HELD = 1.1  # wall seconds of all cores over CPU seconds up to which a call had them all, assumed
-MOST_REPEATS = 1 << 14  # enough for any clock to see a call of 100 ns
+HELD = 1.1  # largest wall over CPU seconds of all cores of a call that had its cores, assumed
+MOST_REPEATS = 1 << 14  # enough for any clock to measure a call of 100 ns
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Timing:
     median_s: over blocks of repeats.
     low_s, high_s: the fastest and the slowest block.
     spread: (high_s - low_s) / median_s.
-    contention: wall over CPU seconds of each core; well above 1 something else had the core, or the
-        call waited.
+    contention: wall over CPU seconds of each core; well above 1 if another program had the core or
+        the call waited.
     repeats: calls timed in all.
     """
 
@@ -55,10 +55,10 @@ def time_call(
     There are fewer blocks, but at least three, if one call takes longer than a block.
 
     computes: the call keeps one core busy from start to end. The time is then the CPU time of the
-        process, which does not grow when something else takes the core. False for a call that waits
-        (for a device, a process, the disk): the time is then wall time. False with several cores is
-        for a call whose threads sleep at times: the time is then the wall time of the blocks in
-        which no thread of this process waited for a core, if there are any.
+        process, which does not grow when another program takes the core. False for a call that
+        waits (for a device, a process, the disk): the time is then wall time. False with several
+        cores is for a call whose threads sleep at times: the time is then the wall time of the
+        blocks in which no thread of this process waited for a core, if there are any.
     cores: cores that the call keeps busy all the time, even while one waits for the other. The time
         is then CPU time over cores, of the blocks in which the call had all of them, if there are
         any (calls that shared one core exchanged nothing between caches and took a sixth less).
@@ -84,7 +84,7 @@ def time_call(
         for _ in range(repeats):
             call()
         cpu_s, wall_s = cpu() - cpu_0, wall() - wall_0
-        if asleep:  # as if it had computed on all cores, but for what its threads waited for them
+        if asleep:  # as if it had computed on all cores, without the threads' waits for a core
             cpu_s = cores * wall_s / (1 + (queued_s() - queued_0) / wall_s)
         found.append((cpu_s, wall_s))
     if cores > 1:
@@ -94,7 +94,7 @@ def time_call(
     middle = median(times)
     if not middle > 0:
         raise ValueError(
-            f"time_call: {repeats} calls took no time the clock can see; give more than {seconds} s"
+            f"time_call: {repeats} calls took no measurable time; give more than {seconds} s"
         )
     return Timing(
         middle,
@@ -107,8 +107,8 @@ def time_call(
 
 
 def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[int, float]:
-    """Number of calls that fit into `seconds`, doubled until a tenth of it is filled; and the
-    seconds of one."""
+    """The number of calls that fit into `seconds`, doubled until they fill a tenth of it; and the
+    seconds of one call."""
     repeats = 1
     while True:
         start = wall()
@@ -123,11 +123,11 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[i
 
 
 def alone_s() -> float:
-    """Return seconds of a clock that stands still while this thread is ready to run and has no
-    core.
+    """Read a clock that stands still while this thread is ready to run and has no core, in seconds.
 
-    The clock is `time.perf_counter` less Linux's run-queue delay (proc(5), schedstat); elsewhere it
-    never stands still. A call takes as long by it as on an idle machine, its own waits included.
+    The clock is `time.perf_counter` less Linux's run-queue delay (proc(5), schedstat); on other
+    systems it never stands still. By this clock a call takes as long as on an idle machine, with
+    its own waits.
     """
     return time.perf_counter() - (queued_here_s() or 0.0)
 

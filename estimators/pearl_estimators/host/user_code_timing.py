@@ -23,12 +23,12 @@ COUNTS = (1, 4)
 EACH_S, ROUNDS, TIMEOUT_S = 0.1, 3, 60.0
 """Seconds of timing a kernel in a round; rounds; limit of the process in seconds.
 
-The rounds go in turns over the kernels, and the quickest counts, so that a burst of other load
+The rounds alternate between the kernels, and the fastest counts, so that a burst of other load
 falls into one round only."""
 ACTIONS = 64
-"""Random actions that take turns in the calls of a timing."""
+"""Number of random actions that alternate in the calls of a timing."""
 WAITS = 0.5
-"""Share of a step from which on an environment counts as waiting, not computing (assumed)."""
+"""Least waiting share of a step for which an environment counts as waiting (assumed)."""
 
 Seconds = tuple[float, float, float, float]
 """Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
@@ -70,9 +70,9 @@ def waiting_share(kernel: Kernel) -> float:
 
 
 def gains_by_processes(kernel: Kernel) -> bool:
-    """Whether an environment waits, and can be timed in processes.
+    """Return whether an environment waits, and can be timed in processes.
 
-    A vector environment cannot, and would have the roofline in place of a timing.
+    A vector environment cannot; it would have the roofline instead of a timing.
     """
     if waiting_share(kernel) < WAITS:
         return False
@@ -138,16 +138,16 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
 def bind_new_actions(call: Call) -> Call:
     """Give a bound call of an environment with discrete actions new actions in every call.
 
-    One action repeated ends no episode in many environments, and resets are a part of a run's
-    steps. The actions are uniform, ACTIONS of them in turn, from a fixed seed. Other calls are
-    returned as they are.
+    In many environments, a repeated action ends no episode, and resets are a part of a run's steps.
+    The actions are uniform, ACTIONS of them in turn, from a fixed seed. Other calls are returned
+    unchanged.
     """
     import numpy as np
     from gymnasium.spaces import Discrete
 
-    from pearl_devices.primitives.envs.gym_envs import stepping
+    from pearl_devices.primitives.envs.gym_envs import env_step_of
 
-    step = stepping(call)
+    step = env_step_of(call)
     if step is None or not isinstance(step.action_space, Discrete):
         return call
     action = step.buffers["act.action"]

@@ -1,14 +1,14 @@
-"""Learners with averaged gradients (data parallel): an algorithm's graph with several of them.
+"""Learners with averaged gradients (data parallel): an algorithm's graph with several learners.
 
-The task that takes gradient steps becomes several. Every learner computes the gradient of its rows
-of each batch (`gradient_0`, `gradient_1`, …), `all_reduce` averages them, and every learner takes
-the same step with the mean on parameters, moments and targets of its own: `update`, which is the
-first learner's and stays where it was in the loop, `update_1`, `update_2`, … Nothing else of the
-graph changes, so the algorithm's source does not know of it.
+The task that takes gradient steps becomes several tasks. Every learner computes the gradient of its
+rows of each batch (`gradient_0`, `gradient_1`, …), and `all_reduce` averages the gradients. Every
+learner then takes the same step with the mean on its own parameters, moments and targets: `update`
+for the first learner, which stays in its place in the loop, `update_1`, `update_2`, … The rest of
+the graph does not change, so the algorithm's source needs no change.
 
-The reduction is a star, or shards: of these `all_reduce` averages the first, beside the first
-learner, and `all_reduce_1`, `all_reduce_2`, … one each beside the others. Every number is the sum
-of the same ones in the same order, so the bits are the same.
+The reduction is a star or sharded. With shards, `all_reduce` averages the first shard, next to the
+first learner, and `all_reduce_1`, `all_reduce_2`, … average one each next to the others. Every
+number is the same sum in the same order, so the bits are the same.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from pearl_devices import Kernel, kernel
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.data_parallel import networks
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 REDUCE, STEP = "all_reduce", "update"
 
 Reduction = Literal["star", "shards"]
 
 ADD_S = 1.2e-10
-"""Seconds in which a reduction takes a number of one learner's gradient: 0.09 to 0.13 ns from
-67,586 numbers to 4,210,690, of 2, 4 and 8 learners (torch's variant, 2 x AMD EPYC, 2026-11-23)."""
+"""Seconds that a reduction takes per number of one learner's gradient: 0.09 to 0.13 ns for 67,586
+to 4,210,690 numbers, with 2, 4 and 8 learners (torch's variant, 2 x AMD EPYC, 2026-11-23)."""
 SHARD_S = 1e-5
-"""Seconds that a shard of a network takes beside that, for calls and counts (assumed)."""
+"""Additional seconds per shard of a network, for calls and counts (assumed)."""
 
 
-def added(learners: int) -> tuple[str, ...]:
-    """The names of the tasks that so many learners add to a graph, whatever their reduction."""
+def added_tasks(learners: int) -> tuple[str, ...]:
+    """Return the names of the tasks that `learners` learners add to a graph, for any reduction."""
     if learners < 2:
         return ()
     each = range(learners)
@@ -57,13 +57,14 @@ def _step(learner: int) -> str:
 
 
 def learner_of(of: Kernel) -> int | None:
-    """The number of the learner that a kernel is a part of; None of a kernel of none."""
+    """Return the number of the learner to which a kernel belongs; None if it belongs to none."""
     number = of.dims.get("learner")
     return number if isinstance(number, int) else None
 
 
-def learning(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
-    """The tasks of these names, and where `update` is among them what learners add to a graph."""
+def learning_tasks(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
+    """Return these tasks, and if `update` is one of them, the tasks that learners add to a
+    graph."""
     found = tuple(names)
     parts = [t.name for t in graph.tasks if kind_of(t.kernel).structure == "shared"]
     return (*found, *(t for t in parts if t not in found)) if STEP in found else found
@@ -72,14 +73,14 @@ def learning(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
 def share_out(
     graph: TaskGraph, learners: int, reduction: Reduction | None = None, *, apart: bool = False
 ) -> TaskGraph:
-    """The graph with so many learners; with one as it is.
+    """Return the graph with `learners` learners; unchanged for one.
 
-    reduction: of the gradients; None: the quicker one (`choose_reduction`).
-    apart: the learners may be on several hosts.
+    reduction: of the gradients; None: the faster one (`choose_reduction`).
+    apart: whether the learners may be on several hosts.
 
     Raises:
-        SpecError: the algorithm's gradient steps cannot be shared, or its batch not into equal
-            parts, or its networks not into shards.
+        SpecError: the algorithm's gradient steps cannot be shared, its batch cannot be split into
+            equal parts, or its networks cannot be split into shards.
     """
     if learners == 1:
         return graph
@@ -112,7 +113,7 @@ def share_out(
     gradients = [
         Task(_gradient(i), part("learner_gradient", learner=i), reads=(states[i],)) for i in each
     ]
-    # A reduction is with its learner, the first at home: losses are read there.
+    # A reduction is next to its learner. The first is at home, where losses are read.
     means = [
         Task(_mean(i), part("all_reduce", **({"learner": i} if cut else {})), group=_mean(i))
         for i in (each if cut else each[:1])
@@ -129,8 +130,8 @@ def share_out(
     tasks = [
         new for t in graph.tasks for new in ((*gradients, *means, *moves) if t is before else (t,))
     ]
-    edges = [new for e in graph.edges for new in _moved(e, before.name, steps, gradients)]
-    edges += [*_carried(gradients, means), *_carried(means, moves)]
+    edges = [new for e in graph.edges for new in _replace_edge(e, before.name, steps, gradients)]
+    edges += [*_data_edges(gradients, means), *_data_edges(means, moves)]
     edges += [Edge(_step(i), _gradient(i), tokens_seq=1) for i in each]
     edges += [Edge(_step(i), _step(i), tokens_seq=1) for i in each[1:]]
     return replace(
@@ -142,10 +143,10 @@ def share_out(
     )
 
 
-def _moved(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Edge]:
-    """What an edge at the task of all gradient steps of a firing becomes, where each of `steps` is
-    a firing: what was sent to it goes to every learner, what it sent comes from the reduction, and
-    what only waits is about the first learner's step."""
+def _replace_edge(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Edge]:
+    """The edges that replace an edge of the task with all gradient steps of a firing, if each of
+    `steps` is a firing. Inputs go to every learner, outputs come from the reduction, and edges
+    without data connect to the first learner's step."""
     if e.src == e.dst or name not in (e.src, e.dst):
         yield replace(e, src=STEP, dst=STEP) if e.src == e.dst == name else e
     elif e.dst == name:
@@ -161,23 +162,25 @@ def _moved(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iterator[Ed
         yield replace(e, src=REDUCE if e.bytes else STEP)
 
 
-def _carried(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
-    """An edge from each to each, with what one sends and the other reads."""
+def _data_edges(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:
+    """An edge from each sender to each reader, with the arrays that both share."""
     reads = [(t.name, specs(t.kernel)) for t in readers]
     for t in senders:
         arrays, sent = specs(t.kernel), kind_of(t.kernel).sent(t.kernel)
         for name, read in reads:
-            yield Edge(t.name, name, bytes=float(sum(nbytes(arrays[n]) for n in sent if n in read)))
+            yield Edge(
+                t.name, name, bytes=float(sum(size_bytes(arrays[n]) for n in sent if n in read))
+            )
 
 
 def choose_reduction(learners: int, learnt: Iterable[int], *, apart: bool = False) -> Reduction:
-    """The reduction that is predicted to take less time.
+    """Return the reduction with the smaller predicted time.
 
-    learnt: numbers that each network has. apart: the learners may be on several hosts.
+    learnt: sizes of the networks. apart: whether the learners may be on several hosts.
 
-    Between hosts all messages pass home: a star takes every gradient and every mean over a link
-    once, and shards no fewer bytes in more messages. On one host nothing is sent: in a star one
-    core adds all numbers of all learners, in shards each learner's core its part of them.
+    Between hosts all messages pass home. A star sends every gradient and every mean over a link
+    once; shards send as many bytes in more messages. On one host nothing is sent: in a star one
+    core adds all numbers of all learners, with shards each learner's core adds its part.
     """
     sizes = list(learnt)
     if apart or min(sizes) < learners:
@@ -187,17 +190,17 @@ def choose_reduction(learners: int, learnt: Iterable[int], *, apart: bool = Fals
 
 
 def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[str]:
-    """Why the gradient steps of a graph cannot be shared, a line each."""
+    """Why the gradient steps of a graph cannot be shared, one line per reason."""
     if task is None:
         yield f"{graph.name} takes no gradient steps that learners could share: 1 is allowed"
         return
     of = task.kernel
     if not kind_of(of).averaged:
         why = (
-            "its networks take their steps one after another, each on what the one before has "
-            "become, and one mean a gradient step is exchanged"
+            "its networks take their steps one after another, each with the result of the one "
+            "before, and one mean per gradient step is exchanged"
             if of.kind in KINDS
-            else "nothing says that its loss is the mean over the rows of a batch"
+            else "its record does not say that its loss is the mean over the rows of a batch"
         )
         able = [k.algorithm for k in KINDS.values() if k.averaged]
         yield f"{graph.name} cannot share its gradient steps: {why}; choose {' or '.join(able)}"
@@ -205,7 +208,7 @@ def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[s
     if of.dims.get("stops"):
         yield (
             f"{graph.name} ends its gradient steps by target_kl, the divergence over a whole "
-            "minibatch, which no learner sees: leave target_kl at 0"
+            "minibatch, which no single learner computes: leave target_kl at 0"
         )
     if of.dims.get("kept"):
         yield (
@@ -217,6 +220,6 @@ def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[s
         parts = [n for n in range(2, min(batch, 64) + 1) if batch % n == 0]
         ways = f"divides by {', '.join(map(str, parts))}" if parts else "divides by none up to 64"
         yield (
-            f"a gradient step is on {batch} rows, of which every learner takes as many; {batch} "
+            f"a gradient step is on {batch} rows, which learners must share equally; {batch} "
             f"{ways}: choose one of these, or another batch"
         )

@@ -1,4 +1,4 @@
-"""The task graph that algorithms with a replay share: act, insert, sample, update, copy.
+"""The task graph of algorithms with a replay: act, insert, sample, update, copy.
 
 The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay
 ratio rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d
@@ -26,14 +26,16 @@ LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the loop needs to know: environment, replay and batch. act is 0 for discrete actions;
-    normalise: what env_step normalises, as its sizes; the statistics are one state, so that it then
-    stays whole. groups: a firing acts in envs / groups of the environments, in turn. network: what
-    builds networks that are no dense layers; shape: of an observation. frames: `stack` and `ends`,
-    where observations are stacks of frames (see `pearl_devices.primitives.replay.frames`).
-    train_every: vector steps of an iteration, at least. scheduled: whether a learning rate has a
-    schedule. scaled: whether images are scaled to 0 … 1. actions: how many discrete actions there
-    are; 0: they are continuous.
+    """Sizes of the loop: environment, replay and batch.
+
+    act: components of an action, 0 for discrete actions. actions: number of discrete actions, 0 for
+    continuous ones. normalise: normalisations of env_step, as its sizes; env_step is then never
+    split, because the statistics are one state. groups: a firing acts in envs / groups of the
+        environments, in
+    turn. network: program that builds networks other than dense layers. shape: of an observation.
+    frames: `stack` and `ends`, for observations that are stacks of frames (see
+    `pearl_devices.primitives.replay.frames`). train_every: least vector steps of an iteration.
+    scheduled: whether a learning rate has a schedule. scaled: whether images are scaled to 0 … 1.
     """
 
     program: str
@@ -59,7 +61,7 @@ class Sizes:
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
-    """(vector steps, gradient steps) of one iteration."""
+    """Return (vector steps, gradient steps) of one iteration."""
     per_vector_step = sizes.replay_ratio * sizes.envs / sizes.groups
     acts, learns = per_vector_step.denominator, per_vector_step.numerator
     together = -(-sizes.train_every // acts)
@@ -79,28 +81,28 @@ def build(
     extra: Mapping[str, int] | None = None,
     options: Mapping[str, Arg] | None = None,
 ) -> TaskGraph:
-    """The graph of one algorithm.
+    """Build the graph of one algorithm.
 
-    name: of its kernels, `update.<name>` and, where there is a native one, `learn.<name>`.
-    networks: name → widths, input first. policy: the network that acts, copied to the acting side.
-    losses: the torch loss, `module:callable`. act: likewise a program that chooses actions; without
-    one they are chosen as `inference.<acting>` does (acting is `name` by default). extra: further
-    sizes of the update kernel. head: further sizes of both. options: keyword arguments of the torch
-    loss.
+    name: of its kernels, `update.<name>` and, if there is a native one, `learn.<name>`.
+    networks: name → widths, input first. policy: the acting network, copied to the acting side.
+    losses: the torch loss, `module:callable`. act: a program that chooses actions,
+    `module:callable`; without one `inference.<acting>` chooses them (acting is `name` by default).
+    extra: further sizes of the update kernel. head: further sizes of inference and update. options:
+    keyword arguments of the torch loss.
 
     Raises:
-        SpecError: the outputs of the network that acts are no values of the actions, and no program
+        SpecError: the outputs of the acting network are no values of the actions, and no program
             chooses.
     """
-    own_name(name, losses)
+    check_own_name(name, losses)
     if sizes.actions and act is None:
         _one_output_an_action(networks[policy], policy, sizes.actions, dict(head or {}))
     acts, steps = rates(sizes)
     envs = sizes.envs // sizes.groups
     modules = own_networks(sizes.network, sizes.obs, sizes.shape, networks)
     networks = {n: (w[0], w[-1]) if n in modules else w for n, w in networks.items()}
-    # Under uniform replay one firing may do all gradient steps of an iteration (a block);
-    # under prioritised replay that would make priorities stale, so a firing is one step there.
+    # Under uniform replay one firing may do all gradient steps of an iteration (a block).
+    # Under prioritised replay this would make priorities stale, so a firing is one step.
     block = 1 if sizes.prioritised else steps
     learns = steps // block
     replay: dict[str, Dim] = {
@@ -114,7 +116,7 @@ def build(
     if sizes.frames:
         replay |= {**sizes.frames, "apart": sizes.envs}
     stack = {"stack": sizes.frames["stack"]} if sizes.frames else {}
-    # An environment's next row is a whole round of groups further.
+    # The next row of an environment is a whole round of groups later.
     drawn: dict[str, Dim] = {
         **replay, "envs": sizes.envs, "batch": sizes.batch, "n_step": sizes.n_step
     }  # fmt: skip
@@ -173,11 +175,11 @@ def build(
         learns,
         sizes.prioritised,
         sizes.groups,
-        action=nbytes(inference, "act.action"),
-        obs=nbytes(inference, "env.obs"),
-        transition=nbytes(insert, "step."),
-        batch=nbytes(learn, "batch.") - nbytes(learn, "batch.td"),
-        td=nbytes(learn, "batch.td"),
+        action=buffer_bytes(inference, "act.action"),
+        obs=buffer_bytes(inference, "env.obs"),
+        transition=buffer_bytes(insert, "step."),
+        batch=buffer_bytes(learn, "batch.") - buffer_bytes(learn, "batch.td"),
+        td=buffer_bytes(learn, "batch.td"),
         params=4.0 * size,
     )
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
@@ -186,7 +188,7 @@ def build(
     if f"learn.{name}" in KINDS and not modules and not sizes.frames:
         fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
         fusions.append(Fusion("learn", members, fused))
-    # All of it in one native call, which acts and then learns: so it must be in program order.
+    # The whole iteration in one native call, in program order: it acts and then learns.
     native = not (sizes.normalise or modules or sizes.frames) and sizes.groups == 1
     if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native and not sizes.scaled:
         fused = kernel(
@@ -203,10 +205,10 @@ def build(
         tuple(tasks),
         tuple(edges),
         states={
-            "environments": nbytes(env_step, "env."),
+            "environments": buffer_bytes(env_step, "env."),
             "policy": 4.0 * size,
-            "learner": nbytes(learn, "learner."),
-            "replay": nbytes(insert, "replay."),
+            "learner": buffer_bytes(learn, "learner."),
+            "replay": buffer_bytes(insert, "replay."),
         },
         fusions=tuple(fusions),
         env_steps=acts * envs,
@@ -227,7 +229,7 @@ def _one_output_an_action(
         )
 
 
-def own_name(name: str, losses: str) -> None:
+def check_own_name(name: str, losses: str) -> None:
     """Check that `name` is not the name of another algorithm.
 
     Raises:
@@ -240,8 +242,8 @@ def own_name(name: str, losses: str) -> None:
         )
 
 
-def nbytes(of: Kernel, prefix: str) -> float:
-    """Bytes of the kernel's buffers whose names start with `prefix`."""
+def buffer_bytes(of: Kernel, prefix: str) -> float:
+    """Return the bytes of the kernel's buffers whose names start with `prefix`."""
     size = {"float32": 4, "float64": 8, "int64": 8, "uint64": 8, "uint8": 1}
     total = 0
     for name, (shape, dtype) in specs(of).items():
@@ -266,7 +268,7 @@ def _edges(
     td: float,
     params: float,
 ) -> list[Edge]:
-    """d acting firings and u learning firings an iteration; gcd(d, u) = 1."""
+    """The edges for d acting and u learning firings per iteration; gcd(d, u) = 1."""
     back = d + u - gcd(d, u)  # tokens of the state edges back to replay_insert
     edges = [
         Edge("inference", "env_step", bytes=action),

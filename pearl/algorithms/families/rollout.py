@@ -1,15 +1,15 @@
-"""The task graph that on-policy algorithms share: act, step and store T times, then judge the
-rollout, learn from it, and copy the parameters.
+"""The task graph of on-policy algorithms: act, step and store T times, then value the rollout,
+learn from it, and copy the parameters.
 
-An iteration is one rollout. The acting side has copies of both networks: the actor chooses, and the
-critic judges the whole rollout at once when it is complete, which costs less than step by step and
+An iteration is one rollout. The acting side has copies of both networks. The actor chooses. The
+critic values the whole rollout at once when it is complete, which costs less than step by step and
 gives the same numbers. The learning side gets the rollout with its advantages in one message. All
 actions of a rollout come from one copy of the parameters, so no edge may have slack.
 
 Returns of n rewards read a window of the rollout, and a loss that is the mean over its rows reads
-one vector step at a time. Then advantages and gradients fire once a vector step, n behind the
-environments, and of the rollout n + 1 vector steps are kept and one more, which is written while
-the others are read; the parameters still move once.
+one vector step at a time. Then advantages and gradients fire once per vector step, n steps behind
+the environments. Only n + 2 vector steps are kept: one is written while the others are read. The
+parameters still move once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pearl.algorithms.environments import asked, normalised
 from pearl.algorithms.environments import env_step as env_step_of
-from pearl.algorithms.families.replay import nbytes, own_name
+from pearl.algorithms.environments import normalised_sizes, optional_sizes
+from pearl.algorithms.families.replay import buffer_bytes, check_own_name
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
 from pearl.algorithms.returns import steps_ahead
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 SPARE = 1
-"""Vector steps kept beyond those that are still to be read: without one, each would be stored only
-once the gradient of an earlier one is there (40 steps of 200 us with gradients of 300 us: 13.9 ms
+"""Additional kept vector steps: without one, each step would be stored only after the gradient of
+an earlier one (40 steps of 200 us with gradients of 300 us: 13.9 ms
 instead of 12.8 ms)."""
 
 
 def layers(system: System) -> dict[str, tuple[int, ...]]:
-    """Widths of the actor (observation → logits of the actions, or means of a continuous one) and
-    of the critic (observation → value)."""
+    """Return the widths of the actor (observation → logits, or means of continuous actions) and of
+    the critic (observation → value)."""
     env, a = system.env, system.algorithm
     outputs = env.actions or sum(env.choices) or env.act
     return {
@@ -54,7 +54,7 @@ def layers(system: System) -> dict[str, tuple[int, ...]]:
 
 
 def nparams(of: Kernel) -> int:
-    """Parameters on the acting side that a kernel reads, deviations of actions included."""
+    """Return the number of acting-side parameters that a kernel reads, with action deviations."""
     (size,) = (shape[0] for name, (shape, _) in specs(of).items() if name.startswith("policy."))
     return size
 
@@ -70,16 +70,16 @@ def build(
     extra: Mapping[str, int] | None = None,
     by_row: bool = False,
 ) -> TaskGraph:
-    """The graph of one algorithm.
+    """Build the graph of one algorithm.
 
-    name: of its kernels, update.<name> and, where there is a native one, iteration.<name>.
+    name: of its kernels, update.<name> and, if there is a native one, iteration.<name>.
     losses: the torch loss, `module:callable`.
     epochs: passes over a rollout.
-    minibatches: gradient steps of one pass. With 1 the loss gets the rollout in the order of time.
+    minibatches: gradient steps per pass. With 1 the loss gets the rollout in the order of time.
     options: keyword arguments of the torch loss. extra: further sizes of the update kernel.
     by_row: the loss of a minibatch is the mean of a loss of each row.
     """
-    own_name(name, losses)
+    check_own_name(name, losses)
     a, env, nets = system.algorithm, system.env, layers(system)
     horizon, rows = a.rollout_steps, a.rollout_steps * a.num_envs
     n, once = steps_ahead(a.returns), epochs * minibatches == 1 and "stops" not in (extra or {})
@@ -116,7 +116,7 @@ def build(
     sizes = {"actor": nparams(inference), "critic": nparams(gae)}
     params = sum(sizes.values())
     sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
-    whole = 0 if normalised(system) else a.num_envs
+    whole = 0 if normalised_sizes(system) else a.num_envs
     tasks = (
         Task("inference", inference, reads=("policy",), environments=a.num_envs),
         Task("env_step", env_step, writes=("environments",), environments=whole),
@@ -125,15 +125,15 @@ def build(
         Task("update", update, writes=("learner",)),
         Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
     )
-    drawn = nbytes(inference, "act.log_prob") + nbytes(inference, "act.sample")
+    drawn = buffer_bytes(inference, "act.log_prob") + buffer_bytes(inference, "act.sample")
     edges = (
-        Edge("inference", "env_step", bytes=nbytes(inference, "act.action")),
-        Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(inference, "env.obs")),
+        Edge("inference", "env_step", bytes=buffer_bytes(inference, "act.action")),
+        Edge("env_step", "inference", tokens_seq=1, bytes=buffer_bytes(inference, "env.obs")),
         Edge("inference", "rollout_insert", bytes=drawn),
-        Edge("env_step", "rollout_insert", bytes=nbytes(insert, "step.")),
+        Edge("env_step", "rollout_insert", bytes=buffer_bytes(insert, "step.")),
         order[0],
         Edge("gae" if judged == horizon else "update", "rollout_insert", judged, 1, kept),
-        replace(order[1], bytes=nbytes(sent, "rollout.")),
+        replace(order[1], bytes=buffer_bytes(sent, "rollout.")),
         Edge("update", "param_sync", 1, horizon // judged),
         Edge("param_sync", "update", horizon // judged, 1, horizon // judged),
         Edge("param_sync", "inference", horizon, 1, horizon, bytes=4.0 * params),
@@ -145,7 +145,7 @@ def build(
         ),
     )
     fusions: list[Fusion] = []
-    if not (by_step or normalised(system) or asked(system) or modules):
+    if not (by_step or normalised_sizes(system) or optional_sizes(system) or modules):
         acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)
@@ -158,10 +158,10 @@ def build(
         tasks,
         edges,
         states={
-            "environments": nbytes(env_step, "env."),
+            "environments": buffer_bytes(env_step, "env."),
             "policy": 4.0 * params,
-            "learner": nbytes(update, "learner."),
-            "rollout": nbytes(gae, "rollout."),
+            "learner": buffer_bytes(update, "learner."),
+            "rollout": buffer_bytes(gae, "rollout."),
         },
         fusions=tuple(fusions),
         env_steps=rows,
@@ -171,10 +171,10 @@ def build(
 
 
 def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> None:
-    """First values that all share: both networks with their copies, and the constants.
+    """Write common first values: both networks with their copies, and the constants.
 
-    updates: gradient steps of one rollout. Orthogonal networks; the actor's last layer starts near
-    0, so that the first policy is nearly uniform, or has means near the middle.
+    updates: gradient steps of one rollout. Networks are orthogonal; the actor's last layer starts
+    near 0, so the first policy is nearly uniform, or has means near the middle.
     """
     from pearl_devices.primitives.math.rng import key
     from pearl_devices.primitives.updates.policies import orthogonal_params
@@ -210,9 +210,9 @@ def start(buffers: Buffers, system: System, seed: int, *, updates: int = 1) -> N
 
 
 def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
-    """In torch, of batch.action under the policy now: log densities (B,) and entropies (B,), of a
-    soft-max over logits, of one for each component of a factored action (`nets.choices`), or of a
-    Gaussian with `nets.log_std()`, all summed over components."""
+    """Return log densities (B,) of batch.action and entropies (B,) under the current policy, in
+    torch: of a soft-max over logits, of one soft-max per component of a factored action
+    (`nets.choices`), or of a Gaussian with `nets.log_std()`, summed over components."""
     import torch
 
     out = nets.actor(batch.obs)
@@ -232,8 +232,8 @@ def log_prob_and_entropy(nets: Any, batch: Any) -> tuple[Any, Any]:
 
 
 def normal(advantage: Any) -> Any:
-    """In torch: mean 0, unbiased standard deviation 1 (1e-8 added), as the native variant has it;
-    one row alone is left as it is."""
+    """Normalise in torch to mean 0 and unbiased standard deviation 1 (1e-8 added), as the native
+    variant does; a single row is unchanged."""
     from pearl_devices.primitives.torch import programs
 
     return programs.normal(advantage)

@@ -1,14 +1,14 @@
 """Task graph and first values of the tabular algorithms.
 
-An iteration is one vector step of N environments and N updates of the table, one after the other.
-There is one table: acting reads what learning writes.
+An iteration is one vector step of N environments and N updates of the table, one after another.
+There is one table: acting reads the values that learning writes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.families.replay import nbytes
+from pearl.algorithms.families.replay import buffer_bytes
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Buffers, kernel
 
@@ -19,10 +19,10 @@ POLICY = "q"
 
 
 def build(name: str, system: System, *, needs_next_action: bool = False) -> TaskGraph:
-    """The graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
+    """Build the graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
 
-    needs_next_action: the update is about the step before, whose next action has just been chosen,
-        and comes before the environments go on: act, update, step.
+    needs_next_action: the update is for the previous step and needs the action just chosen, so it
+        comes before the next step: act, update, step.
     """
     envs, env = system.algorithm.num_envs, system.env
     sizes = {"envs": envs, "obs": 1, "act": 0, "states": env.states}
@@ -34,10 +34,10 @@ def build(name: str, system: System, *, needs_next_action: bool = False) -> Task
         Task("env_step", env_step, writes=("environments",)),
         Task("update", learn, writes=("table",)),
     ]
-    action, transition = nbytes(choose, "act.action"), nbytes(env_step, "step.")
+    action, transition = buffer_bytes(choose, "act.action"), buffer_bytes(env_step, "step.")
     edges = [
         Edge("inference", "env_step", bytes=action),
-        Edge("env_step", "inference", tokens_seq=1, bytes=nbytes(choose, "env.obs")),
+        Edge("env_step", "inference", tokens_seq=1, bytes=buffer_bytes(choose, "env.obs")),
         Edge("update", "inference", tokens_seq=1),
         Edge("env_step", "env_step", tokens_seq=1),
         Edge("update", "update", tokens_seq=1),
@@ -56,8 +56,8 @@ def build(name: str, system: System, *, needs_next_action: bool = False) -> Task
         tuple(tasks),
         tuple(edges),
         states={
-            "environments": nbytes(env_step, "env."),
-            "table": nbytes(learn, "policy.") + nbytes(learn, "learner."),
+            "environments": buffer_bytes(env_step, "env."),
+            "table": buffer_bytes(learn, "policy.") + buffer_bytes(learn, "learner."),
         },
         env_steps=envs,
         updates=1,

@@ -70,9 +70,9 @@ def external_envs_of(job: Job, call: Call) -> EnvStep | None:
     """Return the external environments behind a bound call; None if it steps none."""
     if not job.steps_external_envs:
         return None
-    from pearl_devices.primitives.envs.gym_envs import stepping
+    from pearl_devices.primitives.envs.gym_envs import env_step_of
 
-    return stepping(call)
+    return env_step_of(call)
 
 
 def failure_listener(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
@@ -91,8 +91,8 @@ def failure_listener(log: FailureLog, *, restart: bool) -> Callable[[str, int], 
 
 
 _awake = {"checked_s": 0.0, "since_s": 0.0}
-"""Monotonic times: of the last call of `describe_overdue_env`; and since when this process has run
-without being stopped."""
+"""Monotonic times: of the last call of `describe_overdue_env`, and of the time since which this
+process has run without being stopped."""
 
 
 def describe_overdue_env(environments: Mapping[str, SteppedEnvs], limit_s: float) -> str | None:

@@ -43,10 +43,10 @@ _exit: Any = types.ExternalFunction("_exit", types.void(types.int32))
 
 @compiled(nogil=True, error_model="numpy")
 def _watch(beats: int, over: int, checks: int, check_us: int, text: int, size: int) -> None:
-    """End the process, with `text` on standard error, once the cell `beats` is the same in so many
-    checks; return once the cell `over` is non-zero.
+    """End the process, with `text` on standard error, if the cell `beats` has the same value in
+    `checks` checks in a row. Return when the cell `over` is non-zero.
 
-    This is compiled and runs without the interpreter's lock, since the lock may never be free.
+    This function is compiled and runs without the interpreter's lock, which may never be free.
     """
     last, same = load(beats), 0
     while load(over) == 0:
@@ -64,7 +64,7 @@ def exiting_on_hang(environments: Mapping[str, SteppedEnvs], limit_s: float) -> 
     """Within this context, end the process once a step of an environment takes longer than
     `HARD_LIMIT_FACTOR` × `limit_s`, with a line on standard error and exit status `STATUS`.
 
-    Code that holds the interpreter's lock so long is taken to be an environment.
+    If code holds the interpreter's lock so long, PEARL assumes that it is an environment.
     """
     if not environments:
         yield

@@ -180,7 +180,7 @@ class Engine:
         """
         control = self.control
         ahead = max(min(end - self._reached, MAX_ITERATIONS_AHEAD), self._ahead, 1)
-        ahead += self._message_iterations  # a message brings so many iterations of a remote group
+        ahead += self._message_iterations  # iterations of a remote group in one message
         control.write(control.end_cell, stop)
         self._reached = end
         self.own.interrupted, self._stop_word.words[0] = False, 0

@@ -203,9 +203,9 @@ class LaneRunner:
         self._report_flushed(end)
 
     def _report_flushed(self, iteration: int) -> None:
-        """Publish how far the lane has come.
+        """Publish the iteration that the lane has reached.
 
-        The snapshots of its environments go first: whoever reads the cell then asks for them.
+        The snapshots of its environments go first, because readers of the cell then need them.
         """
         if self.on_segment_end is not None:
             self.on_segment_end(iteration)
@@ -281,7 +281,7 @@ class LaneRunner:
         self.round, self.entry = number + 1, 0
 
     def _on_stop_word(self, number: int, entry: int) -> None:
-        """The stop word was set during call `entry` of round `number`: note where to continue."""
+        """The stop word was set during call `entry` of round `number`: record where to continue."""
         self.interrupted, self.resumed = True, number + 1
         entry += self.stop_word.completed_steps == 0  # else the call continues its firing
         self.round, self.entry = (number, entry) if entry < len(self.steps) else (number + 1, 0)
@@ -311,7 +311,7 @@ class LaneRunner:
         self._wake()
 
     def _publish_completed(self) -> bool:
-        """Publish asynchronous firings that are complete, each task's in order. Whether all are."""
+        """Publish complete asynchronous firings, each task's in order. Return whether all are."""
         for waiting in self._under_way.values():
             while waiting:
                 pending, s, number = waiting[0]
@@ -373,7 +373,7 @@ class LaneRunner:
 
     def _sleep(self, s: BoundFiring, number: int) -> None:
         """Wait until the counts that a firing needs are reached. The sleep cell is set before the
-        counts are read: whoever publishes one later sees the cell and sets the wake event."""
+        counts are read, so lanes that publish counts later see it and set the wake event."""
         control, mine = self.control, self.control.sleep_cell(self.number)
         assert s.which is not None
         while True:

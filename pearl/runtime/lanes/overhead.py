@@ -1,6 +1,6 @@
 """Overhead of the runtime in a plan of several lanes, measured on this host.
 
-The calibration of a host calls `measure_overhead` by name, beside the kernels.
+The calibration of a host calls `measure_overhead` by name, when it times kernels.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FIRINGS, ROUNDS, BLOCKS = 6, 100, 15
 
 
 def measure_overhead() -> dict[str, float]:
-    """Name → seconds.
+    """Measure name → seconds.
 
-    firing_s: of a firing in its lane, beside its kernel.
+    firing_s: of a firing in its lane, without its kernel.
     handoff_s: from the end of a call in one lane to the call in another process that has waited
         awake for it.
-    carry_s_per_byte: of the lane that writes a byte, and of the lane that reads the byte, because
-        the byte lies in the cache of the other core.
+    carry_s_per_byte: of the lane that writes a byte, and of the lane that reads it, because the
+        byte lies in the cache of the other core.
     """
     bare_s, carried_s = exchange_s(0, BLOCKS), exchange_s(CARRIED, BLOCKS)
     alone_s = _alone_s(CARRIED)
@@ -45,7 +45,7 @@ def measure_overhead() -> dict[str, float]:
 
 def _firing_s() -> float:
     """CPU seconds of a lane around an empty call: the loop, a wait that is over, the time of the
-    call, a count that is published, with no lane asleep."""
+    call, a count that is published, with no sleeping lane."""
     cells = np.zeros((FIRINGS + 2) * CELL // 8, np.int64)
     address, sleeping = int(cells.ctypes.data), int(cells.ctypes.data) + FIRINGS * CELL
     nothing = np.zeros(0, np.int64)
@@ -73,9 +73,9 @@ def _firing_s() -> float:
 
 @contextmanager
 def partner() -> Iterator[Callable[[], float]]:
-    """Starts another process that waits asleep, and ends it at last. Yields what measures the
-    handoff with it: half of the seconds between a count and its answer by a lane there, of the
-    fastest of several blocks, for in that one both had a core."""
+    """Start another process that waits asleep, and end it at last. Yield a function that measures
+    the handoff to it: half of the seconds between a count and its answer by a lane there, in the
+    fastest of several blocks, because in that block both had a core."""
     with tempfile.NamedTemporaryFile() as shared:
         cells = np.memmap(shared.name, np.int64, "w+", shape=3 * CELL // 8)
         command = [sys.executable, "-m", "pearl.runtime.lanes.overhead", shared.name]
@@ -101,13 +101,13 @@ def partner() -> Iterator[Callable[[], float]]:
 
 
 YIELDS = 1 << 24
-"""Looks at a count before the other side is given up: more than a second on an idle core."""
+"""Checks of a count before the other side is given up: more than a second on an idle core."""
 START_S = 60.0
 """Seconds within which the other process must start."""
 
 
 def _begin(cells: Ints, other: subprocess.Popen[bytes]) -> None:
-    """Waits until the other process has answered its first count."""
+    """Wait until the other process has answered its first count."""
     end_s = time.monotonic() + START_S
     while True:
         try:

@@ -52,7 +52,7 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
             at=at, environments=external_envs.snapshot(runner.environments)
         )
     parent.reply(ready=True)
-    if parent.next_request() is None:  # the run was given up before it began
+    if parent.next_request() is None:  # the run ended before it began
         return
     if runner.on_segment_end is not None:
         runner.on_segment_end(control.read(control.flushed_cell(number)))

@@ -83,9 +83,10 @@ class Worker:
         return []
 
     def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
-        """Say why the lane must be ended: a step of an environment exceeds `limit_s`; else None.
+        """Describe why the lane must be ended: a step of an environment exceeds `limit_s`; else
+        None.
 
-        stalled_s: seconds in which the lane completed nothing, though it had all it needed.
+        stalled_s: seconds in which the lane completed nothing although it had all its tokens.
         """
         if not self.steps_envs or stalled_s < 1.5 * limit_s + GRACE_S:
             return None
@@ -170,7 +171,7 @@ class ThreadWorker(Worker):
         return (os.getpid(), native) if native else None
 
     def kill(self) -> None:
-        self._abandoned = True  # a thread cannot be ended: the run goes on without it
+        self._abandoned = True  # a thread cannot be ended, so the run continues without it
 
     def timeout_reason(self, limit_s: float, *, stalled_s: float) -> str | None:
         return external_envs.describe_overdue_env(self.runner.environments, limit_s)

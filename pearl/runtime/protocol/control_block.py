@@ -125,7 +125,7 @@ class ControlBlock:
 
 
 def wake_all(wake_events: Iterable[WakeEvent]) -> None:
-    """Set all wake events, whoever sleeps."""
+    """Set all wake events, also of lanes that are awake."""
     for event in wake_events:
         event.set()
 
@@ -135,7 +135,7 @@ class WorkRange:
     """The iterations in which tasks do real work.
 
     learning_starts: first iteration in which learning tasks work.
-    end: first iteration in which no task works, except tasks that copy: they copy on while delayed
+    end: first iteration in which no task works, except copying tasks: they continue while delayed
         work is done.
     drained_until: all work of earlier iterations is done.
     """

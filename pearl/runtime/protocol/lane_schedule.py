@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import Entry, Plan
@@ -116,7 +116,7 @@ class ExecutionSchedule:
         self.plan, graph, self.split = (
             (plan, graph, split) if split else unfold_replicas(plan, graph)
         )
-        channels = numbered(self.plan.edges)
+        channels = key_edges(self.plan.edges)
         graph = graph.with_slack({key: c.slack for key, c in channels.items()})
         strictest = _strictest(graph)
         self.graph = replace(graph, edges=tuple(strictest.values()))
@@ -167,8 +167,8 @@ class ExecutionSchedule:
         return next(e for e in self.graph.edges if (e.src, e.dst) == (src, dst))
 
     def _read(self, sender: str, reader: str) -> tuple[int, int, int]:
-        """(p, c, m): work w of the reader reads what work ⌈((w + 1)c − m)/p⌉ − 1 of the sender
-        wrote, −1 being what was there at the start."""
+        """(p, c, m): work w of the reader reads the result of work ⌈((w + 1)c − m)/p⌉ − 1 of the
+        sender; −1 means the result from before the start."""
         e = self._edge(sender, reader)
         tokens = e.tokens if e.tokens_seq else 0
         return e.production, e.consumption, tokens
@@ -323,7 +323,7 @@ class ExecutionSchedule:
 def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
     """Return the edges; of parallel edges, only the edge with the fewest tokens. A task that waits
     for this edge waits for the others too."""
-    edges = numbered(graph.edges)
+    edges = key_edges(graph.edges)
     least: dict[tuple[str, str], EdgeKey] = {}
     for key, e in edges.items():
         other = edges[least.setdefault(key[:2], key)]

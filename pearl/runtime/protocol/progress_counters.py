@@ -49,7 +49,7 @@ def spin_until_reached(
 @_compiled
 def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bool:
     """Check until a count `which` differs from `seen`, with at most `yields` calls of sched_yield
-    in between. Whether one differs."""
+    in between. Return whether a count differs."""
     while True:
         for i in range(which.size):
             if load(address + CELL * which[i]) != seen[i]:
@@ -62,7 +62,8 @@ def spin_until_changed(address: int, which: Ints, seen: Ints, yields: int) -> bo
 
 @_compiled
 def publish(address: int, which: int, value: int, sleepers: int, first: int, last: int) -> bool:
-    """Set a counter. Whether a lane of first … last − 1 sleeps; `sleepers`: the first sleep cell.
+    """Set a counter. Return whether a lane of first … last − 1 sleeps; `sleepers`: the first sleep
+    cell.
 
     The fence keeps the load of the sleep cells behind the store of the counter. A lane that goes to
     sleep sets its cell, fences and then loads the counter: one of the two sees the other.

@@ -50,7 +50,7 @@ class StartCounts:
 
 
 def restart_obstacle(protocol: ExecutionSchedule, number: int) -> str | None:
-    """Say why a lane cannot be restarted in another process; None if it can."""
+    """Describe why a lane cannot be restarted in another process; None if it can."""
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
         for task in firing.tasks:

@@ -2,8 +2,8 @@
 
 A call on such a device works on device mirrors of the host's arrays. Before the call, arrays that a
 task elsewhere writes are copied to the device. After the call, arrays that it wrote and a task
-elsewhere uses are copied to the host. Otherwise PEARL copies all mirrors at the start, the arrays
-that only devices write at a pause (`download_all`), and what the trainer reads in between
+elsewhere uses are copied to the host. Besides, PEARL copies all mirrors at the start, the arrays
+that only devices write at a pause (`download_all`), and arrays for the trainer in between
 (`download`).
 """
 
@@ -94,7 +94,7 @@ class Residency:
             memory.load(tuple(self._pairs(place)))
 
     def download_all(self) -> None:
-        """Copy to the host all arrays that only devices write. No call is under way."""
+        """Copy to the host all arrays that only devices write. No call may be running."""
         self.download("")
 
     def download(self, *prefixes: str) -> None:

@@ -296,7 +296,8 @@ class SingleLaneRunner:
             self._spent_ns = None
 
     def _on_stop_word(self, number: int, count: int) -> None:
-        """The stop word was set in part `number` of `count`, or after it: note where to go on."""
+        """The stop word was set in part `number` of `count`, or after it: record where to
+        continue."""
         if self._stop.completed_steps:
             self._part, self._spent_ns = number, None
         elif number + 1 < count:

@@ -1,10 +1,11 @@
 """Batching: how many firings a message between hosts brings.
 
-Tasks whose counts go to one remote lane group are bundled into flows. A flow sends one message for
-every so many firings of its fastest task; the message also brings the counts of the flow's other
-tasks for as many iterations. A message costs more than its content, so this module chooses the
-fewest messages with which the lanes never deadlock; a simulation of their firings shows that. Then
-it halves the firings of a message, if there are several, so that both hosts work at the same time.
+Tasks whose counts go to one remote lane group are bundled into flows. A flow sends one message
+after a fixed number of firings of its fastest task; the message also brings the counts of the
+flow's other tasks for as many iterations. A message costs more than its content, so this module
+chooses the fewest messages with which the lanes never deadlock; a simulation of their firings shows
+that. Then it halves the firings per message, if there are several, so that both hosts work at the
+same time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup
 
 MAX_ITERATIONS_PER_MESSAGE = 64
-"""Most iterations that a message brings (assumed: losses and signals are checked as often)."""
+"""Most iterations per message (assumed: losses and signals are checked as often)."""
 
 MAX_ENUMERATED_FLOWS = 6
 """Most flows of which every bundling is tried: 6 have 203, 9 would have 21,147 (assumed)."""

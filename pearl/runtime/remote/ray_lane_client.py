@@ -183,7 +183,7 @@ class RayLaneClient:
                 self._by_transport(self._transport.send, [])
             found: Sequence[Message] = self._by_transport(self._transport.receive, ANSWER_S)
             return found
-        while len(self._pulls) < PULLS:  # as many pieces as the last messages took
+        while len(self._pulls) < PULLS:  # as many chunks as the last messages took
             out = self._actor.pull_batch.options(concurrency_group="out", num_returns=self._pieces)
             self._pulls.append(out.remote(timeout_s, self._pieces))
         got = self._get(self._pulls.popleft(), timeout_s * PULLS + ANSWER_S)

@@ -229,7 +229,7 @@ class RemoteWorker(Worker):
             self._error = self._error or self._named(error_text(error))
 
     def _send_ready(self) -> bool:
-        """Send all messages that are ready. Whether there were any."""
+        """Send all messages that are ready. Return whether there were any."""
         with self._sending:
             messages, now = list(self._inbound.ready_messages()), control_words(self._control)
             if now != self._sent_words:
@@ -273,7 +273,7 @@ class RemoteWorker(Worker):
         control.wake_sleepers(self._context.wake_events)
 
     def _record_env_failure(self, text: str, lost: int) -> None:
-        """Note the failure of an environment, unless a repeated firing repeats it."""
+        """Record the failure of an environment, unless a repeated firing repeats it."""
         if self._repeated[text, lost] > 0:
             self._repeated[text, lost] -= 1
             return

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
@@ -101,7 +101,7 @@ def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[ReplicaSplit]:
 def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     """Slack of every edge with a limit, each from 0 up; prefetch and deferral within the limit of
     staleness together. By rising sum."""
-    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    keyed = {key: e for key, e in key_edges(graph.edges).items() if e.limit}
     ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed.values()]
     refuse_more(math.prod(float(len(r)) for r in ranges), "choices of slack")
     vectors = []

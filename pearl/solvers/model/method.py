@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 from pearl_devices.validation import quote
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Method:
                 name, f"its objectives are {quote(self.objectives)}, not some of {OBJECTIVES}"
             )
         try:
-            solve = function(self.code)
+            solve = import_function(self.code)
         except ValueError as error:
             raise self.fault_error(name, str(error)) from error
         try:

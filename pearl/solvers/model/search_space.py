@@ -16,7 +16,7 @@ import networkx as nx
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -191,7 +191,7 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     """Slack at the limits: more never makes the period longer. Where edges with the keys prefetch
     and priority_staleness are both there, they share the latter's limit: every split is tried.
     """
-    keyed = {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    keyed = {key: e for key, e in key_edges(graph.edges).items() if e.limit}
     fixed = {
         key: max(e.slack, getattr(limits, e.limit or ""))
         for key, e in keyed.items()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pearl.graph.period import Expansion
 from pearl.planning.costs import Mode
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.record import nbytes
+from pearl_devices.kernels.record import size_bytes
 
 
 def bytes_needed(x: Expansion, members: Sequence[int], owners: Mapping[str, str]) -> float:
@@ -44,7 +44,7 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
     for t in host_arrays:
         kernel = x.graph.task(t).kernel
         arrays = kind_of(kernel).arrays(kernel)
-        sizes |= {n: nbytes(spec) for n, spec in arrays.items() if n in names}
+        sizes |= {n: size_bytes(spec) for n, spec in arrays.items() if n in names}
         names -= {n for n in arrays if n not in host_arrays[t]}
     states = tuple(f"{s}." for s in x.graph.states)
     return float(sum(size for n, size in sizes.items() if n in names and n.startswith(states)))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.parallel_edges import EdgeKey, numbered
+from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Arc, expand, howard, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.problem import Problem
@@ -165,7 +165,7 @@ def _total(passed: tuple[Assignment, Orders]) -> int:
 
 def _relaxable(graph: TaskGraph) -> dict[EdgeKey, Edge]:
     """The edges whose slack has a limit."""
-    return {key: e for key, e in numbered(graph.edges).items() if e.limit}
+    return {key: e for key, e in key_edges(graph.edges).items() if e.limit}
 
 
 def _caps(edges: Mapping[EdgeKey, Edge], limits: Limits) -> dict[EdgeKey, int]:

@@ -18,7 +18,7 @@ from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
 from pearl.training.policy import pick_states, read_policy_file
 from pearl.training.session import Session
-from pearl_devices.kernels.data_parallel import spread
+from pearl_devices.kernels.data_parallel import copy_to_learners
 from pearl_devices.kernels.interface import states
 
 Array = npt.NDArray[Any]
@@ -65,7 +65,7 @@ def load_networks(session: Session, path: Path) -> list[str]:
         learner = name.partition("@")[0].replace("policy.", "learner.", 1)
         if name.startswith("policy.") and learner in taken:
             array[...] = arrays[learner]
-    spread(arrays)
+    copy_to_learners(arrays)
     session.mark_best()
     anew = [n for n in here if n not in given and n.removesuffix(".target") not in given]
     unused = [n for n in given if n not in here]

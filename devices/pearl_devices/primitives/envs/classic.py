@@ -124,7 +124,7 @@ def mountain_car_observe(state, n, out):
 
 @exact
 def hill_first(position, velocity, push, pull):
-    """The first step after a reset, in float64: the new (position, velocity)."""
+    """Return the new (position, velocity) of the first step after a reset, in float64."""
     velocity += push - pull
     velocity = min(max(velocity, -HILL_SPEED), HILL_SPEED)
     position = min(max(position + velocity, HILL_LEFT), HILL_RIGHT)
@@ -135,7 +135,7 @@ def hill_first(position, velocity, push, pull):
 
 @exact
 def hill_next(position, velocity, push):
-    """Every other step, in float32; the arguments are float32."""
+    """Return the new (position, velocity) of any later step; arguments are float32."""
     fastest = np.float32(HILL_SPEED)
     left, right = np.float32(HILL_LEFT), np.float32(HILL_RIGHT)
     velocity = min(max(velocity + push, -fastest), fastest)
@@ -150,7 +150,7 @@ def hill_next(position, velocity, push):
 def mountain_car_continuous_move(state, n, action):
     inside = abs(action) <= np.float32(1.0)
     push = np.float32(min(max(action, np.float32(-1.0)), np.float32(1.0)))
-    # A force within its bounds stays a float32 and its product too; a bound is a Python float.
+    # A force within its bounds stays a float32, and so does its product; a bound is a Python float.
     if state[n, 2] == 0.0:
         pull = HILL_GRAVITY * math.cos(3 * state[n, 0])
         if inside:
@@ -182,7 +182,7 @@ def acrobot_reset(state, n, base):
 
 @exact
 def acrobot_slope(one, two, speed_one, speed_two, torque):
-    """The two angular accelerations; both links 1 m and 1 kg, centre of mass in the middle."""
+    """The two angular accelerations. Both links: 1 m, 1 kg, centre of mass in the middle."""
     cosine, sine = math.cos(two), math.sin(two)
     d1 = 0.25 + (1.25 + cosine) + 1.0 + 1.0
     d2 = (0.25 + 0.5 * cosine) + 1.0

@@ -1,13 +1,12 @@
 """Environments in processes of their own, so that they wait at the same time.
 
-One process is started for all: it has imported gymnasium, has one thread, and forks a process for
-each environment. So an environment shares no state with another and holds no other's interpreter
-lock, and what it computes is what it computes alone; threads would need no messages, but promise
-neither. gymnasium's AsyncVectorEnv is not used because its processes end together once one of them
-fails, and it does not tell which one does not answer.
+One server process has imported gymnasium, has one thread, and forks a process for each environment.
+So environments share no state and no interpreter lock, and each computes the same as alone. Threads
+would need no messages, but promise neither. gymnasium's AsyncVectorEnv does not fit: all its
+processes end when one fails, and it does not tell which one gives no answer.
 
-A process ends when its end of the connection is closed, also by the death of this process; the one
-that forked it kills what is left after GRACE_S, with all that it has started.
+A process ends when its connection is closed, also by the death of this process. The server kills
+the processes that remain after GRACE_S, and all that they have started.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ from pearl_devices import masks
 from pearl_devices.base import UnsupportedError
 
 GRACE_S = 1.0
-"""For an environment to close itself."""
+"""Seconds that an environment has to close itself."""
 
 MODULE = "pearl_devices.primitives.envs.env_process"
 THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
 
 
 class Home:
-    """What environments of one process share; it ends once none of them is left."""
+    """State that the environments of one server process share; the server ends with the last
+    one."""
 
 
 class EnvProcess:
-    """An environment in another process. Its methods are those of gymnasium's; of its infos a reset
-    says whether there is an action mask.
+    """An environment in another process, with gymnasium's methods. Of the infos, a reset only tells
+    whether there is an action mask.
 
-    What is begun by `begin` is answered by the method of that name.
+    After `begin(name)`, the method of that name returns the answer.
     """
 
     def __init__(self, wire: Connection) -> None:
@@ -54,29 +54,29 @@ class EnvProcess:
         self.observation_space: Any = None
         self.action_space: Any = None
 
-    def made(self) -> None:
-        """Waits until the environment is made.
+    def wait_made(self) -> None:
+        """Wait until the environment is made.
 
         Raises:
-            UnsupportedError: it cannot be.
+            UnsupportedError: it cannot be made.
         """
         self.pid, self.observation_space, self.action_space, self._masked = self._answer("make")
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Whether the environment has the method that tells its action mask."""
+        """Return whether the environment has the method that gives its action mask."""
         return name == masks.METHOD and self._masked
 
     def begin(self, name: str, *given: Any) -> None:
-        """Ask, and do not wait."""
+        """Send a request; do not wait for its answer."""
         self._due.append(name)
-        with suppress(ConnectionError):  # the process has ended: its answer says so
+        with suppress(ConnectionError):  # the process has ended; reading the answer reports it
             self._wire.send((name, given))
 
     def _answer(self, name: str, *given: Any) -> Any:
         if name not in self._due:
             self.begin(name, *given)
         self._due.remove(name)
-        self._sound = False  # until a whole answer is read
+        self._sound = False  # until a whole answer has been read
         try:
             failed, found = self._wire.recv()
         except (EOFError, ConnectionError):
@@ -98,23 +98,25 @@ class EnvProcess:
         return self._answer("generator_state")
 
     def replay(self, origin: Any, actions: Sequence[Any]) -> Any:
-        """The observation after a reset from `origin` and these actions."""
+        """Return the observation after a reset from `origin` and these actions."""
         return self._answer("replay", origin, actions)
 
     def close(self) -> None:
-        """Ends the process: by itself, or at once where it is being asked."""
+        """End the process: by itself, or at once if a request is running."""
         if self._sound and not self._due:
             self.begin("close")
             with suppress(OSError):
                 self._wire.poll(GRACE_S)
         if self.pid:
-            with suppress(ProcessLookupError):  # it stays a zombie, so that no other has its number
+            with suppress(ProcessLookupError):  # a zombie keeps its number
                 os.kill(self.pid, signal.SIGKILL)
         self._wire.close()
 
 
-def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[EnvProcess]:
-    """So many environments, each in a process.
+def start_environments(
+    program: str, args: dict[str, Any], envs: int, stack: int
+) -> list[EnvProcess]:
+    """Start `envs` environments, each in a process.
 
     Raises:
         UnsupportedError: one cannot be made.
@@ -128,7 +130,7 @@ def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[E
         stdin=subprocess.PIPE,
         pass_fds=theirs,
         env=environment,
-        start_new_session=True,  # Ctrl-C in a terminal is for this process alone
+        start_new_session=True,  # only this process gets the terminal's Ctrl-C
     )
     for _, there in pairs:
         there.close()
@@ -141,7 +143,7 @@ def started(program: str, args: dict[str, Any], envs: int, stack: int) -> list[E
         env.begin("make", program, args, stack)
     try:
         for env in found:
-            env.made()
+            env.wait_made()
     except BaseException as error:
         ending()
         if isinstance(error, RuntimeError):
@@ -164,9 +166,9 @@ def _end(parent: subprocess.Popen[bytes], wires: Sequence[Connection]) -> None:
 
 
 def _serve(wire: Connection) -> None:
-    """Does what is asked of an environment until the connection is closed."""
+    """Serve requests for an environment until the connection is closed."""
     from pearl_devices.primitives.envs.gym_make import make
-    from pearl_devices.primitives.envs.gym_resume import generator_state, replayed
+    from pearl_devices.primitives.envs.gym_resume import generator_state, replay_actions
 
     env: Any = None
     while True:
@@ -195,20 +197,20 @@ def _serve(wire: Connection) -> None:
             elif name == "generator_state":
                 found = generator_state(env)
             elif name == "replay":
-                found = replayed(env, *given)
+                found = replay_actions(env, *given)
             else:
                 env.close()
             _reply(wire, False, found)
         except OSError:
             raise
-        except Exception as error:  # an environment is a program of others: whatever it raises
+        except Exception as error:  # the environment's code may raise anything
             _reply(wire, True, _plain(error))
     if env is not None:
         env.close()
 
 
 def _plain(error: Exception) -> Exception:
-    """An exception that another process can have: itself, or its words."""
+    """Return an exception that can be pickled: the error itself, or one with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -223,18 +225,18 @@ def _reply(wire: Connection, failed: bool, found: Any) -> None:
         what = (
             f"{type(found).__name__}: {found}"
             if failed
-            else f"it gives what no process can: {error}"
+            else f"its result cannot be pickled: {error}"
         )
         wire.send((True, RuntimeError(what)))
 
 
 def main(handles: Sequence[int]) -> None:
-    """Forks a process for each connection, and ends all of them once standard input is closed."""
+    """Fork a process for each connection, and end all of them when standard input is closed."""
     import numpy as np
 
-    import_module("pearl_devices.primitives.envs.gym_make")  # once for all
+    import_module("pearl_devices.primitives.envs.gym_make")  # before forking, once for all
     gc.collect()
-    gc.freeze()  # else each process copies what was imported, at its first look for garbage
+    gc.freeze()  # else the first garbage collection of each process copies all imported pages
     children = []
     for place, handle in enumerate(handles):
         child = os.fork()

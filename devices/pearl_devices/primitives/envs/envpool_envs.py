@@ -1,13 +1,14 @@
 """env_step on envpool's environments (extra `envpool`): its C++ versions, stepped in one call.
 
-A gymnasium id that envpool knows too names its version here; dynamics and rewards are envpool's,
-which need not be gymnasium's bit for bit, and a policy is judged on gymnasium's. So a plan has this
-variant only where `limits.variants` names it. One thread steps them all, in order.
+A gymnasium id that envpool also knows names envpool's version here. Its dynamics and rewards need
+not equal gymnasium's bit for bit, and evaluation uses gymnasium's. So a plan has this variant only
+if `limits.variants` names it. One thread steps all environments, in order.
 
-envpool by itself spends a step on each reset, whose action is ignored and whose reward is 0. Here
-the environments whose episodes have ended are reset in the firing in which they end, by its call
-for some of them: every firing gives one true transition an environment, `step.next_obs` is the last
-observation of the episode, and no reset is stored as a transition.
+By itself, envpool spends a step on each reset; its action is ignored and its reward is 0. Here,
+environments whose episodes have ended are reset in the same firing, by envpool's call for some of
+them. So every firing gives one true transition per environment, `step.next_obs` is the last
+observation of the episode, and no reset is stored as a transition. observation of the episode, and
+no reset is stored as a transition.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
 from pearl_devices.primitives.envs.gym_steps import State
-from pearl_devices.primitives.envs.normalise import normalised
+from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class Pool(VectorEnv[Any, Any, Any]):
-    """envpool behind gymnasium's interface: ended environments are reset when they are named."""
+    """envpool with gymnasium's interface; ended environments are reset on request."""
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
@@ -72,8 +73,8 @@ class Pool(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """All of them from `seed`, seed + 1, …; with options["reset_mask"] those named, in whose
-        rows the first observations are. Other rows are then 0."""
+        """Reset all environments from `seed`, seed + 1, …, or only those of options["reset_mask"].
+        Return first observations in their rows; the other rows are 0."""
         if self.pool is None or seed is not None:
             start = 0 if seed is None else int(seed) % (2**31 - self.num_envs)
             self.close_extras()
@@ -95,7 +96,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         return obs, {}
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """One step of all; rows are in the order of the environments."""
+        """Step all environments; row n belongs to environment n."""
         assert self.pool is not None  # reset makes it
         given = np.asarray(actions)
         if given.dtype == np.int64:
@@ -113,7 +114,7 @@ class Pool(VectorEnv[Any, Any, Any]):
 class PoolStep(VectorEnvStep):
     """Steps a `Pool`."""
 
-    def remade(self) -> Batch:
+    def remake(self) -> Batch:
         return Pool(self.name, self.args, self.envs)
 
     def restore(self, states: list[State]) -> None:
@@ -123,12 +124,12 @@ class PoolStep(VectorEnvStep):
             ValueError: Always: envpool does not give the state of its environments.
         """
         raise ValueError(
-            f"environment {self.name!r}: envpool does not tell the state of its environments, so "
-            "that they cannot come back as they were; those of the variant gymnasium can"
+            f"environment {self.name!r}: envpool does not give the state of its environments, so "
+            "they cannot be restored; environments of the variant gymnasium can"
         )
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """env_step through envpool: makes the environments and resets them, seeds from the key."""
+    """Bind env_step through envpool: make and reset the environments, with seeds from the key."""
     pool = Pool(str(kernel.program), dict(kernel.args), kernel.dim("envs"))
-    return normalised(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)
+    return with_normalisation(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)

@@ -1,7 +1,7 @@
 """Greedy episodes of native environments and networks, in lock-step, as one compiled function.
 
-First states are those of gymnasium's `reset(seed=…)`, so an episode is the one that gymnasium plays
-with the same actions.
+First states equal those of gymnasium's `reset(seed=…)`. So with the same actions, gymnasium plays
+the same episode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.native_envs import OPTIONS, environment_mark, marked_program
 from pearl_devices.primitives.envs.normalise import scale
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bound, by_action, exact, fast
+from pearl_devices.primitives.native import bind_call, exact, fast, pick_by_action
 
 HALF = np.float32(0.5)
 
@@ -46,7 +46,7 @@ FIRST_STATES: dict[str, First] = {
     "MountainCar-v0": _hill,
     "MountainCarContinuous-v0": _hill,
 }
-"""Environment id → its first state, as gymnasium draws the state."""
+"""Environment id → its first state, drawn as in gymnasium."""
 
 
 def move(env, state, n, action):
@@ -74,8 +74,11 @@ def _observe(env, state, n, out):
 
 
 class Greedy(NamedTuple):
-    """A policy. first: outputs before those of the actions. clipped: actions are clipped outputs,
-    not their tanh. statistics: mean and variance, (2, O) or (2, 0) where nothing is normalised.
+    """A policy.
+
+    first: outputs before those of the actions.
+    clipped: actions are clipped outputs instead of their tanh.
+    statistics: mean and variance, (2, O), or (2, 0) without normalisation.
     options: as `normalise.options`."""
 
     params: Any
@@ -91,7 +94,7 @@ class Greedy(NamedTuple):
 
 
 class Playing(NamedTuple):
-    """Episodes under way, those that play in front. shown: what the network gets of `obs`."""
+    """Running episodes; playing rows come first. shown: `obs` as the network gets it."""
 
     action: Any
     obs: Any
@@ -103,8 +106,11 @@ class Playing(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """All episodes. at: rows that play; episodes begun. limit: the environment's own limit of
-    steps. most: steps after which an episode is cut."""
+    """All episodes.
+
+    at: playing rows; episodes begun.
+    limit: the environment's own step limit.
+    most: steps after which an episode is cut."""
 
     first: Any
     returns: Any
@@ -136,13 +142,13 @@ def choose_continuous(action, out, policy):
                 action[n, c] = low + half + half * np.float32(np.tanh(out[n, c]))
 
 
-choose = by_action(choose_discrete, choose_continuous, choose_discrete)
+choose = pick_by_action(choose_discrete, choose_continuous, choose_discrete)
 """No native environment has factored actions."""
 
 
 @exact
 def start(env, rows, episodes, n):
-    """Row n begins the next episode."""
+    """Begin the next episode in row n."""
     episode = episodes.at[1]
     episodes.at[1] = episode + 1
     for c in range(rows.state.shape[1]):
@@ -153,7 +159,7 @@ def start(env, rows, episodes, n):
 
 @exact
 def begin(env, rows, episodes):
-    """All rows begin an episode."""
+    """Begin an episode in every row."""
     episodes.at[0], episodes.at[1] = rows.episode.size, 0
     for n in range(rows.episode.size):
         start(env, rows, episodes, n)
@@ -161,7 +167,7 @@ def begin(env, rows, episodes):
 
 @exact
 def take(rows, n, other):
-    """Row n becomes the row `other`, whose action is chosen and not yet done."""
+    """Overwrite row n with row `other`, whose action is chosen and not yet done."""
     for c in range(rows.state.shape[1]):
         rows.state[n, c] = rows.state[other, c]
     for c in range(rows.action.size // rows.episode.size):
@@ -174,7 +180,7 @@ def take(rows, n, other):
 
 @exact
 def play(env, policy, rows, episodes, steps):
-    """`steps` vector steps, or as many as there are."""
+    """Play `steps` vector steps, or fewer if all episodes end."""
     width = rows.obs.shape[1]
     for _ in range(steps):
         playing = episodes.at[0]
@@ -210,7 +216,7 @@ def play(env, policy, rows, episodes, steps):
 
 
 class NativeEpisodes(Evaluations):
-    """A bound evaluation, all of it in the arrays."""
+    """A bound evaluation whose whole state lies in the arrays."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
         super().__init__(kernel, buffers)
@@ -243,8 +249,8 @@ class NativeEpisodes(Evaluations):
             NATIVE_ENVS[str(kernel.program)].step_limit,
             kernel.dim("max_steps"),
         )
-        self._begin = bound(begin, env, rows, episodes)
-        self._play: Any = bound(play, env, policy, rows, episodes, 1)
+        self._begin = bind_call(begin, env, rows, episodes)
+        self._play: Any = bind_call(play, env, policy, rows, episodes, 1)
 
     def reset(self, seeds: Sequence[int]) -> None:
         self._first[:] = 0.0

@@ -1,4 +1,4 @@
-"""Which episodes an evaluation has, however they are played."""
+"""The episodes of an evaluation, for every way to play them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pearl_devices.kernels.interface import states
 from pearl_devices.primitives.math.rng import key
 
 
-def seeds(seed: int, episodes: int) -> list[int]:
-    """The seeds of the environments' resets: episode i has that of (seed, i)."""
+def episode_seeds(seed: int, episodes: int) -> list[int]:
+    """Return the seeds of the environments' resets; that of episode i depends on (seed, i)
+    alone."""
     return [key(seed, f"evaluation {i}") % 2**31 for i in range(episodes)]
 
 
@@ -26,32 +27,32 @@ class Evaluations(ABC):
 
     @abstractmethod
     def reset(self, seeds: Sequence[int]) -> None:
-        """All rows begin an episode, of these seeds in turn."""
+        """Begin an episode in each row; rows take these seeds in turn."""
 
     @abstractmethod
     def play(self, steps: int) -> None:
-        """Play so many vector steps, or as many as there are."""
+        """Play `steps` vector steps, or fewer if all episodes end."""
 
     def close(self) -> None:
-        """End what is not in the arrays, where there is any."""
+        """Release resources outside the arrays, if there are any."""
         self._at[0] = 0
 
     @property
     def playing(self) -> bool:
-        """Whether an episode is under way."""
+        """Whether an episode is running."""
         return bool(self._at[0])
 
     def begin(self, seed: int) -> None:
-        """Begin an evaluation of the policy as it is now. seed: of its episodes."""
+        """Begin an evaluation of the current policy. seed: of its episodes."""
         b, (name, _) = self.buffers, policy_of(self.kernel)
         b["evaluation.policy"][...] = b[name]
         if "evaluation.statistics" in b:
             b["evaluation.statistics"][...] = b["normalise.obs"]
         for state in states(self.kernel):
             b[PLAYED + state][...] = b[state]
-        self.reset(seeds(seed, self.kernel.dim("episodes")))
+        self.reset(episode_seeds(seed, self.kernel.dim("episodes")))
 
     def __call__(self) -> None:
-        """A firing: all episodes of the seed in evaluation.seed."""
+        """Do one firing: play all episodes of the seed in evaluation.seed."""
         self.begin(int(self.buffers["evaluation.seed"][0]))
         self.play(vector_steps(self.kernel))

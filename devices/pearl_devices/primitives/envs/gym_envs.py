@@ -1,22 +1,21 @@
 """env_step on any gymnasium environment: an id, or `module:callable` that returns one.
 
-Environments are made one by one and stepped one after the other. A registered vector entry point is
-used instead from `BATCHED` environments on, where its episodes can be restarted in the firing in
-which they end (it says so, or it is gymnasium's CartPole, whose state is restarted here). So every
-firing gives exactly one true transition per environment, and no reset is ever stored as one.
+Environments are made one by one and stepped one after another. From `BATCHED` environments on, a
+registered vector entry point is used if its episodes can be restarted in the firing in which they
+end: it says so, or it is gymnasium's CartPole, whose state is restarted here. So every firing gives
+exactly one true transition per environment, and no reset is stored as a transition.
 
-Environment n starts from a seed of its own, drawn from (key, firings done, n); a batched one takes
-the first of them. The resets that follow go on with the environment's own generator, as gymnasium's
-own vector environments do.
+Environment n starts from a seed drawn from (key, firings done, n); a batch takes the first seed.
+Later resets continue with the environment's own generator, as in gymnasium's vector environments.
 
-What resumes: each environment that is stepped alone comes back as it was by its generator's state
-at its last reset and its actions since (`snapshot`, `restore`); of the batched ones gymnasium's
-CartPole. A bind with rng.env_step[1] > 0 starts fresh episodes, whose first transitions are marked
+Resuming: an environment that is stepped alone is restored from its generator's state at its last
+reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium's CartPole can be
+restored. A bind with rng.env_step[1] > 0 starts fresh episodes, whose first transitions are marked
 (`ANEW`), until `restore`.
 
-An environment that raises, gives NaN, a wrong shape or, watched, no answer is a ValueError naming
-it; with `on_failure` it is made anew instead, at most `ATTEMPTS` times in a row. What is stored
-then is the step from its new first observation: every transition is one that happened.
+If an environment raises, gives NaN or a wrong shape, or exceeds a time limit, that is a ValueError
+that names it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in
+a row. The stored step then starts from its new first observation, so every transition did happen.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.gym_make import (
     Array,
     Batch,
+    draw_seeds,
     is_cartpole,
     make,
     resets_by_mask,
-    seeds,
 )
 from pearl_devices.primitives.envs.gym_resume import (
     generator,
     generator_state,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from pearl_devices.primitives.envs.gym_steps import EnvStep, SingleSteps, State
-from pearl_devices.primitives.envs.normalise import normalised, scale
-from pearl_devices.primitives.envs.spaces import given
+from pearl_devices.primitives.envs.normalise import scale, with_normalisation
+from pearl_devices.primitives.envs.spaces import to_env_actions
 
 
 def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
-    """Restarts the environments `ended` as its own next step would, and clears its mark for it."""
+    """Restart the environments `ended` as their own next step would, and clear their marks."""
     count = int(ended.sum())
     env.state[:, ended] = env.np_random.uniform(env.low, env.high, size=(4, count))
     env.steps[ended] = 0
@@ -62,12 +61,12 @@ def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
 
 
 class VectorEnvStep(EnvStep):
-    """Steps a vector environment, which restarts its episodes or has them restarted here."""
+    """Steps a vector environment, which restarts its episodes itself or has them restarted here."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, env: Batch) -> None:
         super().__init__(kernel, buffers, env.single_observation_space, env.single_action_space)
         self.env, self.mode = env, env.metadata.get("autoreset_mode")
-        first, infos = env.reset(seed=seeds(buffers, 1)[0])
+        first, infos = env.reset(seed=draw_seeds(buffers, 1)[0])
         self.refuse_masks(infos, env)
         self.write(first, buffers["env.obs"])
         self.begin()
@@ -100,7 +99,7 @@ class VectorEnvStep(EnvStep):
         action, obs, next_obs = b["act.action"], b["env.obs"], b["step.next_obs"]
         b["step.obs"][:] = obs
         b["step.action"][:] = action
-        reward, terminated, truncated, infos = self.step(given(self.action_space, action))
+        reward, terminated, truncated, infos = self.step(to_env_actions(self.action_space, action))
         b["rng.env_step"][1] += np.uint64(1)
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
@@ -114,24 +113,24 @@ class VectorEnvStep(EnvStep):
         if ended.any():
             self.restart(ended, infos)
 
-    def remade(self) -> Batch:
-        """The same environments once more."""
+    def remake(self) -> Batch:
+        """Make the same environments again."""
         made = make(self.name, self.args, self.envs)
         assert isinstance(made, VectorEnv)
         return made
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Any]:
-        """A step of all, made anew together where one fails: reward, flags and what else it says.
-        Rewards and successors are in the arrays."""
+        """Step all environments; make all of them again if one fails. Return reward, flags and
+        infos. Rewards and successors are also in the arrays."""
         b, tried, lost = self.buffers, 0, self.envs
         while True:
             try:
                 if tried:
-                    with suppress(Exception):  # it has failed; whether it can end does not matter
+                    with suppress(Exception):  # it has failed; a failing close does not matter
                         self.env.close()
-                    made = self.env = self.remade()
+                    made = self.env = self.remake()
                     self.since_s = monotonic()
-                    first, infos = made.reset(seed=seeds(b, 1, tried)[0])
+                    first, infos = made.reset(seed=draw_seeds(b, 1, tried)[0])
                     self.refuse_masks(infos)
                     self.write(first, b["step.obs"])
                     for n in range(self.envs if self.scaled else 0):
@@ -145,9 +144,9 @@ class VectorEnvStep(EnvStep):
                 self.check_finite(b["step.reward"], "reward")
                 self.write(seen, b["step.next_obs"])
                 return reward, terminated, truncated, infos
-            except EnvironmentFailed:  # it offers a mask, and would again
+            except EnvironmentFailed:  # it offers a mask; a new one would too
                 raise
-            except Exception as error:  # an environment is a program of others: whatever it raises
+            except Exception as error:  # the environment's code may raise anything
                 tried, self.since_s = tried + 1, None
                 which = f"one of a batch of {self.envs}"
                 if isinstance(error, ValueError) and "number " in str(error):
@@ -157,20 +156,20 @@ class VectorEnvStep(EnvStep):
                 lost = 0
 
     def snapshot(self) -> list[State]:
-        """Of gymnasium's CartPole, which says what it is made of."""
+        """Return the state of gymnasium's CartPole, which exposes it."""
         if not is_cartpole(self.env):
             return super().snapshot()
         env: Any = self.env.unwrapped
-        held = {name: packed(np.asarray(getattr(env, name))) for name in ("state", "steps")}
+        held = {name: pack(np.asarray(getattr(env, name))) for name in ("state", "steps")}
         return [{**held, "generator": generator_state(env)}]
 
     def restore(self, states: list[State]) -> None:
-        """Of gymnasium's CartPole."""
+        """Restore gymnasium's CartPole."""
         if not is_cartpole(self.env) or len(states) != 1 or not states[0].get("generator"):
             super().restore(states)
         env, state = self.env.unwrapped, states[0]
         env.np_random = generator(state["generator"])
-        env.state, env.steps = unpacked(state["state"]), unpacked(state["steps"])  # type: ignore[attr-defined]
+        env.state, env.steps = unpack(state["state"]), unpack(state["steps"])  # type: ignore[attr-defined]
         env.prev_done[:] = False  # type: ignore[attr-defined]
         self.cut[:] = 0
 
@@ -190,7 +189,8 @@ class VectorEnvStep(EnvStep):
             ) from None
 
     def restart(self, ended: Array, infos: dict[str, Any]) -> None:
-        """Gives step.next_obs the true successors and env.obs the first of the next episodes."""
+        """Write true successors to step.next_obs, and first observations of new episodes to
+        env.obs."""
         obs, next_obs = self.buffers["env.obs"], self.buffers["step.next_obs"]
         for n in np.flatnonzero(ended):
             self.end(int(n))
@@ -209,14 +209,14 @@ class VectorEnvStep(EnvStep):
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """env_step through gymnasium: makes the environments and resets them, seeds from the key."""
+    """Bind env_step through gymnasium: make and reset the environments, with seeds from the key."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     kind = SingleSteps if isinstance(made, list) else VectorEnvStep
-    return normalised(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
+    return with_normalisation(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
 
 
-def stepping(call: Call) -> EnvStep | None:
-    """The environments behind a bound env_step; None where all there is lies in the arrays."""
+def env_step_of(call: Call) -> EnvStep | None:
+    """Return the environments behind a bound env_step; None if all its state is in the arrays."""
     inner = getattr(call, "calls", [call])[0]
     return inner if isinstance(inner, EnvStep) else None

@@ -1,9 +1,8 @@
 """Greedy episodes of environments through gymnasium, in lock-step: one choice of actions for all
-that are under way, then a step of each.
+running episodes, then a step of each environment.
 
-Environments are made when an episode first needs them and serve all evaluations of a binding. They
-are the environments of a program of others: whatever one raises is an `EnvironmentFailed` that
-names the episode and its step.
+Environments are made when an episode first needs them, and serve all evaluations of a binding. If
+an environment raises anything, that is an `EnvironmentFailed` that names the episode and its step.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
 from pearl_devices.kernels.interface import STATISTICS, states
 from pearl_devices.primitives.envs import spaces
 from pearl_devices.primitives.envs.evaluations import Evaluations
-from pearl_devices.primitives.envs.gym_make import Array, Single, stacked
+from pearl_devices.primitives.envs.gym_make import Array, Single, stack_frames
 from pearl_devices.primitives.envs.interface import Interface
-from pearl_devices.user_imports import CALLABLE, environment
+from pearl_devices.user_imports import CALLABLE, make_environment
 
 
 def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
@@ -38,7 +37,7 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
     """
     options = {} if CALLABLE.fullmatch(program) else {"disable_env_checker": True}
     try:
-        return stacked(environment(program, args, **options), stack)
+        return stack_frames(make_environment(program, args, **options), stack)
     except ValueError as error:
         raise UnsupportedError(f"environment {program!r} cannot be made: {error}") from error
 
@@ -46,8 +45,8 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
 class GymEpisodes(Evaluations):
     """A bound evaluation.
 
-    since_s: monotonic time at which the call of an environment began that has not returned; None
-        if no call is running.
+    since_s: monotonic start time of the running call of an environment, in seconds; None if no call
+        is running.
     """
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
@@ -77,14 +76,14 @@ class GymEpisodes(Evaluations):
 
     def close(self) -> None:
         for env in self._envs:
-            with suppress(Exception):  # it may have failed; whether it can end does not matter
+            with suppress(Exception):  # it may have failed; a failing close does not matter
                 env.close()
         self._envs.clear()
         self._at[:] = 0
 
     @contextmanager
     def _asked(self, episode: int, step: int) -> Iterator[None]:
-        """Meanwhile an environment is asked; its errors become an EnvironmentFailed."""
+        """Within this context, errors of an environment become an EnvironmentFailed."""
         self.since_s = monotonic()
         try:
             yield
@@ -97,7 +96,7 @@ class GymEpisodes(Evaluations):
             self.since_s = None
 
     def _start(self, n: int) -> None:
-        """Row n begins the next episode."""
+        """Begin the next episode in row n."""
         b, k = self.buffers, self.kernel
         if n == len(self._envs):
             stack = int(k.dims.get("stack", 0))  # type: ignore[arg-type]
@@ -113,7 +112,7 @@ class GymEpisodes(Evaluations):
         self._see(n, seen)
 
     def _see(self, n: int, seen: Any) -> None:
-        """The observation of row n, as the policy takes it: flat, or the number of a state."""
+        """Write the observation of row n for the policy: flat, or the number of a state."""
         space = self._envs[n].observation_space
         if self.kernel.dims.get("states"):
             self.buffers["evaluation.obs"][n] = int(seen) - int(space.start)  # type: ignore[attr-defined]
@@ -124,7 +123,7 @@ class GymEpisodes(Evaluations):
             self.buffers["evaluation.obs"][n] = row
 
     def _between(self) -> Interface:
-        """What stands between environments and network, once there is an environment."""
+        """The interface between environments and network, once there is an environment."""
         if self._interface is None:
             b, space = self.buffers, self._envs[0].observation_space
             held = {name: b[PLAYED + name] for name in states(self.kernel)}
@@ -149,7 +148,7 @@ class GymEpisodes(Evaluations):
         )
         playing = int(self._at[0])
         space = self._envs[0].action_space
-        given = spaces.given(space, self._actions(playing))
+        given = spaces.to_env_actions(space, self._actions(playing))
         actions = given.tolist() if isinstance(space, gymnasium.spaces.Discrete) else [*given]
         n = 0
         while n < playing:
@@ -174,7 +173,7 @@ class GymEpisodes(Evaluations):
         self._at[0] = playing
 
     def _take(self, n: int, other: int, actions: list[Any]) -> None:
-        """Row n becomes the row `other`, whose action is chosen and not yet done, and other n."""
+        """Swap rows n and `other`; the action of `other` is chosen and not yet done."""
         self._envs[n], self._envs[other] = self._envs[other], self._envs[n]
         actions[n] = actions[other]
         for name in ("obs", "episode", "elapsed", "return"):
@@ -183,5 +182,5 @@ class GymEpisodes(Evaluations):
 
 
 def bind(kernel: Kernel, buffers: Buffers) -> GymEpisodes:
-    """evaluation, through gymnasium."""
+    """Bind an evaluation through gymnasium."""
     return GymEpisodes(kernel, buffers)

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from pearl_devices.base import Buffers, UnsupportedError
-from pearl_devices.primitives.math.rng import bits, stream
-from pearl_devices.user_imports import CALLABLE, environment, environments, registered
+from pearl_devices.primitives.math.rng import bits, stream_base
+from pearl_devices.user_imports import CALLABLE, make_environment, make_environments, register_env
 
 Single = gymnasium.Env[Any, Any]
 Batch = VectorEnv[Any, Any, Any]
@@ -29,7 +29,7 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
     PEARL disables gymnasium's checker: the checker only warns, and in PEARL a wrong shape, a NaN or
     an infinity is an error.
 
-    stack: how many of its last observations (frames of uint8) an environment observes; 0: only the
+    stack: number of last observations (frames of uint8) that an environment observes; 0: only the
         last one, of any kind.
 
     Raises:
@@ -37,12 +37,12 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
     """
     try:
         if CALLABLE.fullmatch(program):
-            made = environments(program, args, envs)
+            made = make_environments(program, args, envs)
             if isinstance(made, VectorEnv):
-                return own_batch(program, made, stack)
-            rest = [environment(program, args) for _ in range(envs - 1)]
-            return [stacked(env, stack) for env in (made, *rest)]
-        spec = gymnasium.spec(registered(program))
+                return check_batch(program, made, stack)
+            rest = [make_environment(program, args) for _ in range(envs - 1)]
+            return [stack_frames(env, stack) for env in (made, *rest)]
+        spec = gymnasium.spec(register_env(program))
         batched = spec.vector_entry_point is not None and not spec.additional_wrappers
         batched = batched and not stack
         if batched and (envs >= BATCHED or spec.entry_point is None):
@@ -56,15 +56,15 @@ def make(program: str, args: dict[str, Any], envs: int, stack: int = 0) -> list[
                 f"environment {program!r} has only a vector entry point, and that one spends a "
                 "step on each reset; such steps are no transitions and cannot be used"
             )
-        alone = [environment(program, args, disable_env_checker=True) for _ in range(envs)]
-        return [stacked(env, stack) for env in alone]
+        alone = [make_environment(program, args, disable_env_checker=True) for _ in range(envs)]
+        return [stack_frames(env, stack) for env in alone]
     except (ImportError, AttributeError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedError(
             f"environment {program!r} with arguments {args} cannot be made: {error}"
         ) from error
 
 
-def own_batch(program: str, env: Batch, stack: int) -> Batch:
+def check_batch(program: str, env: Batch, stack: int) -> Batch:
     """Check that PEARL can step a user-defined vector environment, and return it.
 
     Raises:
@@ -91,7 +91,7 @@ def resets_by_mask(env: Batch) -> bool:
     return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
 
-def stacked(env: Single, stack: int) -> Single:
+def stack_frames(env: Single, stack: int) -> Single:
     """Return `env`, observing its last `stack` frames, oldest first; unchanged if `stack` is 0.
 
     At the start of an episode, its first frame fills the places of missing frames.
@@ -118,8 +118,8 @@ def is_cartpole(env: Batch) -> bool:
     return same_class and all(hasattr(env.unwrapped, name) for name in fields)
 
 
-def seeds(buffers: Buffers, envs: int, attempt: int = 0) -> list[int]:
-    """Return one seed for each environment, from the key, the firings done and the attempt."""
+def draw_seeds(buffers: Buffers, envs: int, attempt: int = 0) -> list[int]:
+    """Return one seed per environment, drawn from the key, the firings done and the attempt."""
     rng = buffers["rng.env_step"]
-    base = np.uint64(stream(rng[0], rng[1] + np.uint64(attempt << 48)))
+    base = np.uint64(stream_base(rng[0], rng[1] + np.uint64(attempt << 48)))
     return [int(bits(base, n)) >> 33 for n in range(envs)]

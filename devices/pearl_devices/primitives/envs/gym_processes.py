@@ -1,8 +1,9 @@
-"""env_step on gymnasium's environments, each in a process of its own: they wait at the same time.
+"""env_step on gymnasium's environments, each in a process of its own, so that they wait in
+parallel.
 
-All are asked, then answered one after the other, by the code of `SingleSteps`. So seeds, failures,
-restarts and snapshots are those of environments that are stepped one after the other, and the
-results have the same bits as long as an environment depends on its own generator and actions alone.
+All requests are sent, then the code of `SingleSteps` reads the answers in order. So seeds,
+failures, restarts and snapshots are the same as for environments stepped one after another. Results
+have the same bits if an environment depends on its own generator and actions alone.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.env_process import EnvProcess, started
-from pearl_devices.primitives.envs.gym_make import seeds
+from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
+from pearl_devices.primitives.envs.gym_make import draw_seeds
 from pearl_devices.primitives.envs.gym_steps import SingleSteps, State
-from pearl_devices.primitives.envs.normalise import normalised
+from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class ProcessSteps(SingleSteps):
@@ -23,7 +24,7 @@ class ProcessSteps(SingleSteps):
     all: list[EnvProcess]  # type: ignore[assignment]
 
     def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[EnvProcess]) -> None:
-        for env, seed in zip(envs, seeds(buffers, len(envs)), strict=True):
+        for env, seed in zip(envs, draw_seeds(buffers, len(envs)), strict=True):
             env.begin("reset", seed)
         super().__init__(kernel, buffers, envs)  # type: ignore[arg-type]
 
@@ -32,20 +33,20 @@ class ProcessSteps(SingleSteps):
             env.begin("step", action)
         super().__call__()
 
-    def restarted(self, ended: list[int]) -> None:
+    def restart_ended(self, ended: list[int]) -> None:
         for n in ended:
             self.all[n].begin("generator_state")
             self.all[n].begin("reset", None)
-        super().restarted(ended)
+        super().restart_ended(ended)
 
-    def origin(self, n: int) -> State | None:
+    def generator_origin(self, n: int) -> State | None:
         found: State | None = self.all[n].generator_state()
         return found
 
-    def made(self) -> Any:
-        return started(self.name, self.args, 1, self.stack)[0]
+    def make_one(self) -> Any:
+        return start_environments(self.name, self.args, 1, self.stack)[0]
 
-    def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
+    def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:
         return self.all[n].replay(origin, actions)
 
     def restore(self, states: list[State]) -> None:
@@ -56,7 +57,7 @@ class ProcessSteps(SingleSteps):
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """env_step through gymnasium in processes: makes and resets the environments."""
+    """Bind env_step through gymnasium in processes: make and reset the environments."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-    envs = started(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
-    return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)
+    envs = start_environments(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
+    return with_normalisation(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)

@@ -1,4 +1,4 @@
-"""Steps of gymnasium's environments, one after the other; what steps of a batch share with them."""
+"""Steps of gymnasium's environments one after another, and the code that batches share."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from pearl_devices.primitives.envs.gym_make import (
     BATCHED,
     Array,
     Single,
+    draw_seeds,
     make,
-    seeds,
 )
 from pearl_devices.primitives.envs.gym_resume import (
     LOG,
     generator_state,
-    packed,
-    replayed,
-    unpacked,
+    pack,
+    replay_actions,
+    unpack,
 )
 from pearl_devices.primitives.envs.native_envs import record
 from pearl_devices.primitives.envs.normalise import scale
-from pearl_devices.primitives.envs.spaces import choices, given, pixels
+from pearl_devices.primitives.envs.spaces import choices, pixels, to_env_actions
 from pearl_devices.primitives.envs.spaces import scale as scale_of
 
 ATTEMPTS = 3
-"""An environment that fails so often in a row, though it is made anew each time, is given up."""
+"""An environment that fails this often in a row, though it is made again each time, is given up."""
 
 State = dict[str, Any]
-"""What brings an environment back, as JSON."""
+"""Data that restores an environment, as JSON."""
 
 
 class EnvStep:
-    """A bound env_step: what stepping environments one by one and in a batch have in common."""
+    """A bound env_step: the common part of stepping environments one by one and in a batch."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
         self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
         self.obs_space, self.action_space = obs_space, action_space
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
         self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-        self.first = 0  # number of the first one, where others are stepped elsewhere
+        self.first = 0  # number of the first environment here, if others are stepped elsewhere
         self.on_failure: Callable[[str, int], None] | None = None
-        self.since_s: float | None = None  # monotonic; None: none is being asked
+        self.since_s: float | None = None  # monotonic; None: no call is running
         self.cut = np.zeros(self.envs, np.uint8)
         self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
         factored = choices(action_space)
@@ -82,7 +82,7 @@ class EnvStep:
             )
 
     def begin(self) -> None:
-        """After the first reset: no step done."""
+        """Clear the counters after the first reset."""
         b = self.buffers
         b["env.elapsed"][:] = 0
         b["env.return"][:] = 0.0
@@ -163,7 +163,7 @@ class EnvStep:
             raise EnvironmentFailed(reason) from error
         if attempt > ATTEMPTS:
             raise EnvironmentFailed(
-                f"{reason}; it was made anew {ATTEMPTS} times, and failed each time"
+                f"{reason}; it was made again {ATTEMPTS} times and failed each time"
             ) from error
         self.on_failure(reason, lost)
 
@@ -172,17 +172,17 @@ class EnvStep:
         return [{}]
 
     def restore(self, states: list[State]) -> None:
-        """Bring the environments to the states of a `snapshot`.
+        """Restore the environments to the states of a `snapshot`.
 
         The arrays must be as they were after binding.
 
         Raises:
-            ValueError: An environment does not come back in the same state.
+            ValueError: An environment does not return to the same state.
         """
         raise ValueError(
-            f"environment {self.name!r} steps {self.envs} in one batch, which does not tell its "
-            f"state, so that it cannot come back as it was; fewer than {BATCHED} environments are "
-            "stepped alone and can"
+            f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
+            f"state, so it cannot be restored; fewer than {BATCHED} environments are stepped "
+            "alone and can be restored"
         )
 
     def end(self, index: int) -> None:
@@ -195,13 +195,13 @@ class EnvStep:
 
 
 class SingleSteps(EnvStep):
-    """Steps environments one after the other and restarts those that end."""
+    """Steps environments one after another and restarts those whose episodes end."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[Single]) -> None:
         first = envs[0]
         super().__init__(kernel, buffers, first.observation_space, first.action_space)
         self.all, self.discrete = envs, isinstance(first.action_space, Discrete)
-        numbers = seeds(buffers, self.envs)
+        numbers = draw_seeds(buffers, self.envs)
         self.origins: list[State | None] = [{"seed": number} for number in numbers]
         self.taken: list[list[Any]] = [[] for _ in envs]
         self.seen: list[Any] = [None] * self.envs
@@ -213,8 +213,9 @@ class SingleSteps(EnvStep):
         self.begin()
 
     def actions(self) -> Any:
-        """What each environment takes: a Python integer, or an array of its space's type."""
-        found = given(self.action_space, self.buffers["act.action"])
+        """The actions as each environment takes them: Python integers, or arrays of its space's
+        type."""
+        found = to_env_actions(self.action_space, self.buffers["act.action"])
         return found.tolist() if self.discrete else found
 
     def __call__(self) -> None:
@@ -231,8 +232,8 @@ class SingleSteps(EnvStep):
                 self.since_s = None
                 next_obs[n] = self.flat(seen, n)
                 reward[n] = value
-            except Exception as error:  # an environment is a program of others: whatever it raises
-                stop, cut = self.anew(n, action, error)
+            except Exception as error:  # the environment's code may raise anything
+                stop, cut = self.retry_step(n, action, error)
             else:
                 b["env.return"][n] += value
                 if len(self.taken[n]) <= LOG:
@@ -242,34 +243,34 @@ class SingleSteps(EnvStep):
             if stop or cut:
                 ended.append(n)
         if not (self.finite(reward) and self.finite(next_obs)):
-            ended = self.without_nan(actions)
+            ended = self.replace_non_finite(actions)
         if self.cut.any():
             truncated |= self.cut
             self.cut[:] = 0
         b["rng.env_step"][1] += np.uint64(1)
         b["env.elapsed"] += 1
         obs[:] = next_obs
-        self.restarted(ended)
+        self.restart_ended(ended)
 
-    def restarted(self, ended: list[int]) -> None:
-        """The next episodes of environments whose last ones have ended."""
+    def restart_ended(self, ended: list[int]) -> None:
+        """Begin new episodes in environments whose episodes have ended."""
         for n in ended:
             self.end(n)
             self.restart(n)
 
-    def origin(self, n: int) -> State | None:
-        """The state of an environment's generator before a reset."""
+    def generator_origin(self, n: int) -> State | None:
+        """Return the state of an environment's generator before a reset."""
         return generator_state(self.all[n])
 
     def restart(self, n: int) -> None:
-        """The next episode of an environment whose last one has ended."""
+        """Begin a new episode in an environment whose episode has ended."""
         try:
             self.since_s = monotonic()
-            self.origins[n], self.taken[n] = self.origin(n), []
+            self.origins[n], self.taken[n] = self.generator_origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
-        except EnvironmentFailed:  # it offers a mask, and would again
+        except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
-        except Exception as error:  # an environment is a program of others: whatever it raises
+        except Exception as error:  # the environment's code may raise anything
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
     def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
@@ -284,23 +285,22 @@ class SingleSteps(EnvStep):
         out[:] = self.flat(seen, n)
         if not self.finite(out):
             raise ValueError(
-                f"environment {self.name!r}, number {self.first + n}: a first observation that is "
-                "not finite"
+                f"environment {self.name!r}, number {self.first + n}: first observation not finite"
             )
         self.seen[n] = seen
 
     def renew(self, n: int, error: BaseException, out: Array, *, lost: int, tried: int = 0) -> int:
-        """Makes an environment anew after `error`, its first observation in row n of `out`; how
-        often that was tried so far."""
+        """Make an environment again after `error`; write its first observation into row n of `out`.
+        Return the number of attempts, of which `tried` were made before."""
         while True:
             tried += 1
             self.since_s = None
             self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
             try:
-                with suppress(Exception):  # it has failed; whether it can end does not matter
+                with suppress(Exception):  # it has failed; a failing close does not matter
                     self.all[n].close()
-                made = self.made()
-                seed = seeds(self.buffers, self.envs, tried)[n]
+                made = self.make_one()
+                seed = draw_seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
                 self.since_s = monotonic()
                 self.first_obs(n, *made.reset(seed=seed), out[n])
@@ -310,14 +310,15 @@ class SingleSteps(EnvStep):
             except Exception as another:  # as above
                 error, lost = another, 0
 
-    def made(self) -> Single:
-        """One more of these environments."""
+    def make_one(self) -> Single:
+        """Make one more of these environments."""
         made = make(self.name, self.args, 1, self.stack)
         assert isinstance(made, list)
         return made[0]
 
-    def anew(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
-        """After a failed step: the step of a new environment from its first observation."""
+    def retry_step(self, n: int, action: Any, error: BaseException) -> tuple[bool, bool]:
+        """After a failed step, make the environment again and step it from its first
+        observation."""
         b, tried, lost = self.buffers, 0, 1
         while True:
             tried = self.renew(n, error, b["step.obs"], lost=lost, tried=tried)
@@ -340,24 +341,25 @@ class SingleSteps(EnvStep):
             b["env.return"][n], b["env.elapsed"][n] = value, 0
             return stop, cut
 
-    def without_nan(self, actions: Any) -> list[int]:
-        """Makes anew whichever gave what is not finite; the numbers of the episodes that end."""
+    def replace_non_finite(self, actions: Any) -> list[int]:
+        """Make environments again that gave a non-finite value; return the numbers of ended
+        episodes."""
         b = self.buffers
         for n in range(self.envs):
             try:
                 self.check_finite(b["step.reward"][: n + 1], "reward")
                 self.check_finite(b["step.next_obs"][: n + 1], "observation")
             except ValueError as error:
-                flags = self.anew(n, actions[n], error)
+                flags = self.retry_step(n, actions[n], error)
                 b["step.terminated"][n], b["step.truncated"][n] = flags
         return [n for n in range(self.envs) if b["step.terminated"][n] or b["step.truncated"][n]]
 
     def snapshot(self) -> list[State]:
         found = []
         for origin, taken, seen in zip(self.origins, self.taken, self.seen, strict=True):
-            state: State = {"origin": origin, "observation": packed(self.flat(seen, 0))}
+            state: State = {"origin": origin, "observation": pack(self.flat(seen, 0))}
             if len(taken) <= LOG:
-                state["actions"] = packed(np.array(taken))
+                state["actions"] = pack(np.array(taken))
             found.append(state)
         return found
 
@@ -368,7 +370,7 @@ class SingleSteps(EnvStep):
             ValueError: The number of environments differs, or an episode cannot be repeated.
         """
         if len(states) != self.envs:
-            raise ValueError(f"{len(states)} environments were kept, and there are {self.envs}")
+            raise ValueError(f"{len(states)} environments were stored, and there are {self.envs}")
         for n, state in enumerate(states):
             name = f"environment {self.name!r}, number {self.first + n}"
             if "actions" not in state:
@@ -377,22 +379,22 @@ class SingleSteps(EnvStep):
                     "it back"
                 )
             origin, taken = state["origin"], self.actions_of(state)
-            seen = self.replayed(n, origin, taken)
-            kept, found = unpacked(state["observation"]), self.flat(seen, n)
+            seen = self.replay(n, origin, taken)
+            kept, found = unpack(state["observation"]), self.flat(seen, n)
             if not np.array_equal(kept, found):
                 raise ValueError(
-                    f"{name} did not come back as it was: {len(taken)} steps after its reset it "
-                    f"observes {found}, and had observed {kept}; it does not follow from its "
-                    "generator and its actions alone"
+                    f"{name} was not restored: {len(taken)} steps after its reset it "
+                    f"observes {found} instead of {kept}; it depends on more than its "
+                    "generator and its actions"
                 )
             self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
         self.cut[:] = 0
 
     def actions_of(self, state: State) -> list[Any]:
-        """The actions that `snapshot` kept, as an environment takes them."""
-        actions = unpacked(state["actions"])
+        """Return the actions that `snapshot` stored, as an environment takes them."""
+        actions = unpack(state["actions"])
         return actions.tolist() if self.discrete else list(actions)
 
-    def replayed(self, n: int, origin: State | None, actions: list[Any]) -> Any:
-        """The observation of an environment after a reset from `origin` and these actions."""
-        return replayed(self.all[n], origin, actions)
+    def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:
+        """Return an environment's observation after a reset from `origin` and these actions."""
+        return replay_actions(self.all[n], origin, actions)

@@ -1,10 +1,10 @@
-"""`Interface`: what stands between an environment and the network of a policy, in one object.
+"""`Interface`: the transformations between an environment and the network of a policy.
 
-In order: pixels are scaled to 0 … 1, observations are normalised by mean and variance, kernels of
-the user's own change them, the network chooses, kernels of the user's own change its actions. The
-statistics and the arrays of these kernels stay as training left them. The evaluation through
-gymnasium and `pearl.Policy` go through this object; the native evaluation has no kernels of the
-user's own, and computes the same normalisation in its loop.
+In order: pixels are scaled to 0 … 1, observations are normalised by mean and variance, user-defined
+kernels change them, the network chooses, user-defined kernels change its actions. The statistics
+and the arrays of these kernels stay as training left them. Evaluation through gymnasium and
+`pearl.Policy` use this object. The native evaluation has no user-defined kernels, and computes the
+same normalisation in its loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from pearl_devices import user_imports
 from pearl_devices.base import KernelFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.interface import OBSERVED, STATISTICS, TAKEN, changes, kept, resized
+from pearl_devices.kernels.interface import (
+    OBSERVED,
+    STATISTICS,
+    TAKEN,
+    changes,
+    resize,
+    trained_arrays,
+)
 from pearl_devices.primitives.envs import spaces
 
 Array = npt.NDArray[Any]
@@ -28,10 +35,10 @@ Array = npt.NDArray[Any]
 class Interface:
     """Bound to the arrays of one policy, which it reads at each call.
 
-    acting: the kernel that acts, with its `interface`.
-    states: the arrays of `kernels.interface.states`, and STATISTICS where observations are
-        normalised, by name.
-    pixels: (first, end) of the components that are pixels of images.
+    acting: the acting kernel, with its `interface`.
+    states: arrays of `kernels.interface.states`, and STATISTICS if observations are normalised, by
+        name.
+    pixels: (first, end) of observation components that are pixels of images.
     clip, epsilon: of the normalisation, as in `normalise.options`.
     """
 
@@ -48,16 +55,16 @@ class Interface:
         self.clip, self.epsilon = clip, epsilon
         self._scale = spaces.scale(acting.dim("obs"), pixels) if pixels else None
         self._kernels = [
-            (what, Passing(kernel, {name: states[name] for name in kept(kernel)}))
+            (what, Passing(kernel, {name: states[name] for name in trained_arrays(kernel)}))
             for kernel in acting.interface
             for what in changes(kernel)
         ]
 
     def observe(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Observations (R, O) as the environment gives them, to those that the network reads.
+        """Return observations (R, O) of the environment as the network reads them.
 
         Raises:
-            KernelFailed: a function of the user's own failed.
+            KernelFailed: a user-defined function failed.
         """
         if self._scale is not None:
             rows = rows * self._scale
@@ -67,18 +74,18 @@ class Interface:
             if self.clip > 0:
                 scaled = scaled.clip(-self.clip, self.clip)
             rows = scaled.astype(np.float32)
-        return self.passed(OBSERVED, rows)
+        return self.apply_kernels(OBSERVED, rows)
 
     def take(self, actions: Array) -> Array:
-        """Actions (R) or (R, A) as the network chose them, to those that the environment takes.
+        """Return actions (R) or (R, A) of the network as the environment takes them.
 
         Raises:
-            KernelFailed: a function of the user's own failed.
+            KernelFailed: a user-defined function failed.
         """
-        return self.passed(TAKEN, actions)
+        return self.apply_kernels(TAKEN, actions)
 
-    def passed(self, what: str, rows: Array) -> Array:
-        """Rows after the kernels of the user's own that change them. what: OBSERVED or TAKEN."""
+    def apply_kernels(self, what: str, rows: Array) -> Array:
+        """Return rows after the user-defined kernels that change them. what: OBSERVED or TAKEN."""
         for changed, kernel in self._kernels:
             if changed == what:
                 rows = kernel(what, rows)
@@ -86,31 +93,32 @@ class Interface:
 
 
 class Passing:
-    """The `in_evaluation` function of a kernel of the user's own.
+    """The `in_evaluation` function of a user-defined kernel.
 
-    states: the arrays that it can read and not write.
+    states: arrays that it can read but not write.
     """
 
     def __init__(self, kernel: Kernel, states: Mapping[str, Array]) -> None:
         self.kernel, self.program = kernel, str(kind_of(kernel).in_evaluation)
-        self._function = user_imports.function(self.program)
+        self._function = user_imports.import_function(self.program)
         self._states = {name: array.view() for name, array in states.items()}
         for array in self._states.values():
             array.flags.writeable = False
 
     def __call__(self, what: str, rows: Array) -> Array:
-        """What it makes of a copy of `rows`, which it finds as `what`.
+        """Return a copy of `rows` as the function changes it. The function finds the copy as
+        `what`.
 
         Raises:
             KernelFailed: it failed.
         """
         arrays = {**self._states, what: np.array(rows, order="C")}
         if self.kernel.dim("envs") != len(rows):
-            self.kernel = resized(self.kernel, len(rows))
+            self.kernel = resize(self.kernel, len(rows))
         try:
             self._function(self.kernel, arrays)
-        except Exception as error:  # a function of the user's own may raise anything
-            text = f"{type(error).__name__}: {user_imports.reason(error)}"
+        except Exception as error:  # user-defined functions may raise anything
+            text = f"{type(error).__name__}: {user_imports.error_text(error)}"
             where = f"kernel kind {self.kernel.kind}: {self.program}"
             raise KernelFailed(f"{where} failed in evaluation: {text}") from error
         return arrays[what]

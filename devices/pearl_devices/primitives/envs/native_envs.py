@@ -23,9 +23,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.classic import DYNAMICS
-from pearl_devices.primitives.envs.normalise import normalised
-from pearl_devices.primitives.math.rng import stream
-from pearl_devices.primitives.native import ELEMENTWISE, bound, exact, exact_apart, named
+from pearl_devices.primitives.envs.normalise import with_normalisation
+from pearl_devices.primitives.math.rng import stream_base
+from pearl_devices.primitives.native import ELEMENTWISE, bind_call, exact, exact_apart, rename
 from pearl_devices.primitives.parts import PART
 
 
@@ -54,7 +54,7 @@ def begin(rng, action, obs, step):
     source, target = action.reshape(action.size), s_action.reshape(action.size)
     for j in range(source.size):
         target[j] = source[j]
-    return stream(rng[0], rng[1])
+    return stream_base(rng[0], rng[1])
 
 
 @exact
@@ -94,7 +94,7 @@ def _vector_step(name: str, program: str) -> Any:
                 reset(state, n, base)
             observe(state, n, obs)
 
-    return exact_apart(named(name, step))
+    return exact_apart(rename(name, step))
 
 
 # Cached machine code finds a separately compiled function by the name that it has in this module.
@@ -154,7 +154,7 @@ def reset_envs(program: str, buffers: Buffers, firing: int = 0) -> None:
     The number of firings done does not change.
     """
     dynamics = DYNAMICS[program]
-    base = np.uint64(stream(buffers["rng.env_step"][0], np.uint64(firing)))
+    base = np.uint64(stream_base(buffers["rng.env_step"][0], np.uint64(firing)))
     for n in range(buffers["env.obs"].shape[0]):
         dynamics.reset(buffers["env.state"], n, base)
         dynamics.observe(buffers["env.state"], n, buffers["env.obs"])
@@ -188,7 +188,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
         reset_envs(program, buffers)
     episodes = ("env.elapsed", "env.return", "episode.returns", "episode.lengths", "episode.count")
     step = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    call = bound(
+    call = bind_call(
         VECTOR_STEPS[program],
         buffers["rng.env_step"],
         buffers["act.action"],
@@ -198,4 +198,4 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
         *(buffers[f"step.{name}"] for name in step),
         sizes.step_limit,
     )
-    return normalised(kernel, buffers, call, fresh=bool(fresh))
+    return with_normalisation(kernel, buffers, call, fresh=bool(fresh))

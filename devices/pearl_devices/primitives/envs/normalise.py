@@ -1,11 +1,10 @@
 """Running normalisation of observations and rewards, as gymnasium's NormalizeObservation and
-NormalizeReward do it, in place over what an env_step wrote.
+NormalizeReward do it, in place on the output of an env_step.
 
-Mean and variance of a batch join those so far by the update of Chan, Golub and LeVeque (1983).
-Observations: the true successors of a firing are one batch, the first observations of the episodes
-that begin in it another. Rewards are divided by the standard deviation of the discounted return,
-whose sum starts anew after a termination. Both are clipped, which gymnasium leaves to other
-wrappers.
+Mean and variance of a batch join the running ones by the update of Chan, Golub and LeVeque (1983).
+The true successors of a firing are one batch of observations; the first observations of its new
+episodes are another. Rewards are divided by the standard deviation of the discounted return, which
+is reset after a termination. Both are clipped; gymnasium has separate wrappers for that.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import bind_call, exact
 
 FIRST_COUNT = 1e-4
-"""What the first mean 0 and variance 1 count for; gymnasium's."""
+"""Weight of the first mean 0 and variance 1, as in gymnasium."""
 
 
 @exact
 def join(stats, column, count, mean, variance, rows):
-    """stats (2, …): mean and variance of `count` values; joined with those of `rows` more."""
+    """Join stats (2, …), mean and variance of `count` values, with those of `rows` more values."""
     total = count + rows
     delta = mean - stats[0, column]
     moved = stats[1, column] * count + variance * rows + delta * delta * count * rows / total
@@ -35,7 +34,7 @@ def join(stats, column, count, mean, variance, rows):
 
 @exact
 def take_in(obs, only, stats, count):
-    """Joins the rows of obs (N, O) that `only` (N) marks, all columns."""
+    """Join the rows of obs (N, O) that `only` (N) marks into the statistics, all columns."""
     rows = 0
     for n in range(obs.shape[0]):
         rows += only[n] != 0
@@ -56,21 +55,21 @@ def take_in(obs, only, stats, count):
 
 
 @exact
-def clipped(value, limit):
+def clip(value, limit):
     return min(max(value, -limit), limit) if limit > 0.0 else value
 
 
 @exact
 def scale(obs, n, stats, options, out):
-    """Row n of out ← row n of obs less its mean, by its standard deviation."""
+    """Row n of out ← (row n of obs − mean) / standard deviation."""
     for c in range(obs.shape[1]):
         deviation = math.sqrt(stats[1, c] + options[1])
-        out[n, c] = clipped((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
+        out[n, c] = clip((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
 
 
 @exact
 def first_observations(obs, stats, count, options, only):
-    """env.obs (N, O) of episodes that have just begun, in place."""
+    """Normalise env.obs (N, O) of new episodes, in place."""
     take_in(obs, only, stats, count)
     for n in range(obs.shape[0]):
         scale(obs, n, stats, options, obs)
@@ -78,7 +77,7 @@ def first_observations(obs, stats, count, options, only):
 
 @exact
 def observations(obs, next_obs, terminated, truncated, stats, count, options, only):
-    """step.next_obs and env.obs of one firing, in place; only (N): scratch."""
+    """Normalise step.next_obs and env.obs of one firing, in place. only (N): scratch."""
     only[:] = 1
     take_in(next_obs, only, stats, count)
     for n in range(obs.shape[0]):
@@ -95,7 +94,7 @@ def observations(obs, next_obs, terminated, truncated, stats, count, options, on
 
 @exact
 def rewards(reward, terminated, returns, stats, count, options):
-    """step.reward of one firing, in place; returns (N): the discounted sums so far."""
+    """Normalise step.reward of one firing, in place. returns (N): running discounted returns."""
     envs = reward.size
     mean = 0.0
     for n in range(envs):
@@ -110,11 +109,11 @@ def rewards(reward, terminated, returns, stats, count, options):
     count[0] += envs
     deviation = math.sqrt(stats[1, 0] + options[1])
     for n in range(envs):
-        reward[n] = clipped(np.float64(reward[n]) / deviation, options[0])
+        reward[n] = clip(np.float64(reward[n]) / deviation, options[0])
 
 
 def initialise(buffers: Buffers, *, clip: float, epsilon: float, discount: float) -> None:
-    """First values of the arrays normalise.* that there are."""
+    """Write first values to those of the arrays normalise.* that exist."""
     for name in ("obs", "reward"):
         if f"normalise.{name}" in buffers:
             buffers[f"normalise.{name}"][:] = [[0.0], [1.0]]
@@ -124,7 +123,7 @@ def initialise(buffers: Buffers, *, clip: float, epsilon: float, discount: float
 
 @dataclass(frozen=True)
 class Sequence:
-    """Calls one after the other, as one."""
+    """Calls in a row, as one call."""
 
     calls: list[Call]
 
@@ -133,10 +132,10 @@ class Sequence:
             call()
 
 
-def normalised(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
-    """`step`, a bound env_step, followed by what the kernel asks to normalise.
+def with_normalisation(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
+    """Return the bound env_step `step`, followed by the normalisation that the kernel asks for.
 
-    fresh: env.obs holds first observations of the environments as they gave them, not yet scaled.
+    fresh: env.obs holds first observations from the environments, not yet scaled.
     """
     calls = [step]
     names = ("step.next_obs", "step.terminated", "step.truncated")
@@ -146,11 +145,11 @@ def normalised(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> 
         obs = buffers["env.obs"]
         if fresh:
             first_observations(obs, *state, only)
-        calls.append(bound(observations, obs, *(buffers[n] for n in names), *state, only))
+        calls.append(bind_call(observations, obs, *(buffers[n] for n in names), *state, only))
     if kernel.dims.get("normalise_reward"):
         rest = ("return", "reward", "reward.count", "options")
         state = [buffers[f"normalise.{n}"] for n in rest]
-        calls.append(bound(rewards, buffers["step.reward"], buffers["step.terminated"], *state))
+        calls.append(bind_call(rewards, buffers["step.reward"], buffers["step.terminated"], *state))
     if len(calls) == 1:
         return step
 

@@ -1,5 +1,5 @@
-"""What the spaces of gymnasium's environments mean for arrays: flat observations, actions counted
-from 0, images; and one environment made of a vector environment."""
+"""How spaces of gymnasium's environments map to arrays: flat observations, actions counted from 0,
+images; and one environment made of a vector environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_image(space: Any) -> bool:
 
 
 def pixels(space: Any) -> Ranges:
-    """(first, end) of the components of a flattened observation that are pixels of images."""
+    """Return (first, end) of the components of a flat observation that are pixels of images."""
     if isinstance(space, Dict | Tuple):
         inner = space.spaces.values() if isinstance(space, Dict) else space.spaces
         found, at = [], 0
@@ -35,7 +35,7 @@ def pixels(space: Any) -> Ranges:
 
 
 def scale(size: int, ranges: Ranges) -> npt.NDArray[np.float32]:
-    """What each component of an observation is multiplied by, so that pixels are in 0 … 1."""
+    """Return the factor of each component of an observation that brings pixels to 0 … 1."""
     factors = np.ones(size, np.float32)
     for first, end in ranges:
         factors[first:end] = 1 / 255
@@ -43,21 +43,21 @@ def scale(size: int, ranges: Ranges) -> npt.NDArray[np.float32]:
 
 
 def choices(space: Any) -> tuple[int, ...]:
-    """How many choices each component of a factored action has; () of others."""
+    """Return the number of choices of each component of a factored action; () for other actions."""
     if isinstance(space, MultiBinary):
         return (2,) * flatdim(space)
     return tuple(space.nvec.reshape(-1).tolist()) if isinstance(space, MultiDiscrete) else ()
 
 
 def starts(space: Any) -> tuple[int, ...]:
-    """The first number of discrete actions, or of each component; () where all are 0."""
+    """Return the first number of discrete actions, or of each component; () if all are 0."""
     first = np.ravel(getattr(space, "start", ()))
     return tuple(int(n) for n in first) if first.any() else ()
 
 
-def given(space: Any, action: Array) -> Array:
-    """Actions (N) or (N, A) as environments take them: counted from the first that the space has,
-    in its shape and type."""
+def to_env_actions(space: Any, action: Array) -> Array:
+    """Return actions (N) or (N, A) as environments take them: counted from the space's first
+    number, in the space's shape and type."""
     if isinstance(space, Discrete):
         return action + space.start if space.start else action
     if isinstance(space, MultiDiscrete):
@@ -81,7 +81,7 @@ class Lone(gymnasium.Env[Any, Any]):
         return self._one(seen), infos
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step; after the last one of an episode comes `reset`."""
+        """Do one step; `reset` must follow the last step of an episode."""
         batch = np.asarray(action, self.action_space.dtype)[np.newaxis]
         seen, reward, terminated, truncated, infos = self.env.step(batch)
         return self._one(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos

@@ -1,1 +1,1 @@
-"""What the simulated FPGA computes, bit for bit: the twin of its register-transfer code."""
+"""The arithmetic of the simulated FPGA, bit for bit: the twin of its register-transfer code."""

@@ -1,6 +1,6 @@
-"""Forward passes as the simulated FPGA computes them; the host chooses the actions.
+"""Forward passes in the arithmetic of the simulated FPGA.
 
-The engine returns the outputs; exploring, the bounds of actions and their tanh are the host's.
+The engine returns the outputs. The host computes exploration, action bounds and tanh.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.fpga.passes import flush, forward, hidden
-from pearl_devices.primitives.native import bound, exact_apart
+from pearl_devices.primitives.native import bind_call, exact_apart
 from pearl_devices.primitives.updates.ddpg import explore_around
 from pearl_devices.primitives.updates.dqn import choose
 
@@ -55,7 +55,7 @@ def _scratch(kernel: Kernel) -> tuple[Any, ...]:
 def bind_dqn(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     """inference.dqn: act.action ← epsilon-greedy on policy.q. The array's size changes no bit."""
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
-    return bound(infer_discrete, *(buffers[name] for name in names), *_scratch(kernel))
+    return bind_call(infer_discrete, *(buffers[name] for name in names), *_scratch(kernel))
 
 
 def bind_ddpg(kernel: Kernel, buffers: Buffers, array: int) -> Call:
@@ -63,4 +63,4 @@ def bind_ddpg(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     names = (
         "rng.inference", "env.obs", "policy.actor", "explore", "act.low", "act.high", "act.action"
     )  # fmt: skip
-    return bound(infer_continuous, *(buffers[name] for name in names), *_scratch(kernel))
+    return bind_call(infer_continuous, *(buffers[name] for name in names), *_scratch(kernel))

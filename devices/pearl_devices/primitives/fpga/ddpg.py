@@ -1,4 +1,4 @@
-"""DDPG's gradient steps as the simulated FPGA computes them; `primitives.updates.ddpg` is the
+"""DDPG's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.ddpg` has the
 host's."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pearl_devices.primitives.fpga.passes import (
 )
 from pearl_devices.primitives.fpga.tanh import tanh_table
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import bound, exact, exact_apart
-from pearl_devices.primitives.updates.critics import Net, batch, net, rules
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.updates.critics import Net, batch_of, net_of, rules_of
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @exact
 def curve(z, table):
-    """tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
+    """Return tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
     size = flush(abs(z))
     at = min(np.int64(size * np.float32(64.0)), table.shape[0] - 1) if size < 8.0 else 511
     past = flush(size - table[at, 0])
@@ -143,28 +143,28 @@ def update(
             batch.weight[s], batch.td[s], actor, critic, rules, array, inv_rows, table, joined,
             ahead, bent, tail, d_out, d_action, none, transposed, sums,
         )  # fmt: skip
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """What `step` takes after the batch."""
+    """The arguments of `step` after the batch."""
     samples, act = kernel.dim("batch"), kernel.dim("act")
     actor, critic = _net("actor", kernel, buffers), _net("critic", kernel, buffers)
     inputs = kernel.layers("critic")[0]
     widest = max(*kernel.layers("actor"), *kernel.layers("critic"))
     return (
-        actor, critic, rules(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
+        actor, critic, rules_of(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
         *(np.zeros((samples, n), np.float32) for n in (inputs, inputs, act, act, 1, act, 0)),
         np.zeros(widest**2, np.float32), np.zeros(array, np.float32),
     )  # fmt: skip
 
 
 def _net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
-    return net(name, kernel, buffers)
+    return net_of(name, kernel, buffers)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     """update.ddpg on an engine of array × array elements."""
     actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
-    return bound(update, batch(buffers), constants, actor, critic, *rest)
+    return bind_call(update, batch_of(buffers), constants, actor, critic, *rest)

@@ -1,4 +1,4 @@
-"""DQN's gradient steps as the simulated FPGA computes them; `primitives.updates.dqn` is the
+"""DQN's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.dqn` has the
 host's."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pearl_devices.primitives.fpga.passes import (
     td_slope,
 )
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import bound, exact_apart
+from pearl_devices.primitives.native import bind_call, exact_apart
 from pearl_devices.primitives.replay.ring import BATCH, rows
 from pearl_devices.primitives.updates.dqn import argmax
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @exact_apart
@@ -34,7 +34,7 @@ def step(
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, d_out, deltas, grad, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch. both (2·rows, obs): flushed observations, then next ones."""
+    """One gradient step on one batch. both (2·rows, obs): flushed observations, then successors."""
     samples, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     for b in range(samples):
         for c in range(inputs):
@@ -86,12 +86,12 @@ def update(
             every, clip_norm, huber, loss, both, acts, acts_target, d_out, deltas, grad,
             transposed, sums,
         )  # fmt: skip
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """What `step` takes after the batch."""
+    """The arguments of `step` after the batch."""
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     names = (
         "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",
@@ -115,7 +115,7 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
     """update.dqn on an engine of array × array elements."""
-    return bound(
+    return bind_call(
         update,
         buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),

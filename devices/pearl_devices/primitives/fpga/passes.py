@@ -1,8 +1,8 @@
-"""Products, norm, Adam and targets as the simulated FPGA computes them (`pearl_devices/fpga/rtl`).
+"""Products, norm, Adam and targets in the arithmetic of the simulated FPGA
+(`pearl_devices/fpga/rtl`).
 
-A product is rounded before it is added, sums run in the order of k with the bias last, and a
-subnormal number counts as +0. Parameters of a layer are (inputs + 1, outputs) row by row, the bias
-last.
+A product is rounded before it is added. Sums run in the order of k, with the bias last. A subnormal
+number counts as +0. Parameters of a layer are (inputs + 1, outputs) row by row, the bias last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLIP_EPS = np.float32(1e-6)
 
 @exact
 def flush(x):
-    """x as the DSP block sees it: a subnormal number or zero is +0."""
+    """x as the DSP block reads it: a subnormal number or zero is +0."""
     return np.float32(0.0) if abs(x) < TINY else x
 
 
@@ -48,8 +48,7 @@ def forward_layer(x, i, weights, out, relu):
 
 @exact_apart
 def weight_gradient(x, i, d, gradient):
-    """gradient (i + 1, o) ← the first i columns of x and one of ones, transposed, times d (rows,
-    o)."""
+    """gradient (i + 1, o) ← [first i columns of x, ones]ᵀ · d (rows, o)."""
     rows, o = d.shape
     for b in range(rows):
         for a in range(i):
@@ -63,7 +62,7 @@ def weight_gradient(x, i, d, gradient):
 
 @exact_apart
 def input_gradient(d, weights, first, out, transposed):
-    """out (rows, i) ← d (rows, o) times the transpose of rows first … of the weights."""
+    """out (rows, i) ← d (rows, o) · (rows first … of the weights)ᵀ."""
     rows, o = d.shape
     count = out.shape[1]
     for c in range(o):
@@ -91,7 +90,7 @@ def mask(out, active):
 
 @exact
 def hidden(layers, stored):
-    """Where the output begins in the activations of a pass, of `stored` rows a block."""
+    """Where the output begins in the activations of a pass with `stored` rows per block."""
     at = 0
     for layer in range(1, layers.size - 1):
         at += stored * layers[layer]
@@ -100,8 +99,8 @@ def hidden(layers, stored):
 
 @exact_apart
 def forward(params, layers, x, acts, stored, rows):
-    """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows that
-    each block of `acts` has."""
+    """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows of each
+    block of `acts`."""
     offset, at = 0, 0
     a = x[:rows]
     for layer in range(layers.size - 1):
@@ -116,7 +115,8 @@ def forward(params, layers, x, acts, stored, rows):
 
 @exact_apart
 def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, transposed):
-    """The gradient by the parameters (if `gradient` has any), and by the last tail.shape[1] inputs.
+    """The gradient by the parameters (if `gradient` is not empty), and by the last tail.shape[1]
+    inputs.
 
     acts: of a pass. d_out (rows, out): the derivative by the output. deltas: scratch of two blocks.
     """
@@ -148,8 +148,8 @@ def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, tra
 
 @exact_apart
 def clip_factor(gradient, layers, array, sums, clip_norm):
-    """The factor of a gradient (`rtl/norm.v`). sums (array): column c of all tiles of array ×
-    array, the last layer's first; then these one after the other."""
+    """The factor that clips a gradient (`rtl/norm.v`). sums (array): sums of column c over all
+    array × array tiles, last layer first; then the columns are summed in order."""
     if clip_norm <= 0.0:
         return np.float32(1.0)
     for c in range(array):
@@ -176,7 +176,7 @@ def clip_factor(gradient, layers, array, sums, clip_norm):
 
 @exact_apart
 def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
-    """One step of Adam with the target (`rtl/adam.v`). mode: 0 leaves the target, 1 copies, 2 moves
+    """One step of Adam with the target (`rtl/adam.v`). mode: 0 keeps the target, 1 copies, 2 moves
     it by tau."""
     beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
     rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
@@ -214,8 +214,7 @@ def td_slope(error, weight, inv_rows, delta):
 
 @exact
 def loss_part(size, weight, inv_rows, delta):
-    """The loss of one sample as the host computes it from what the FPGA returns: size is
-    |error|."""
+    """The loss of one sample, as the host computes it from the FPGA's results. size: |error|."""
     share = weight * inv_rows
     if delta > np.float32(0.0) and size > delta:
         return share * delta * (size - np.float32(0.5) * delta)

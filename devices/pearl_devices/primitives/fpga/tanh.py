@@ -6,11 +6,11 @@ import struct
 from math import tanh
 
 INTERVALS = 512
-"""Intervals of the table of tanh, of 1/64 each; the last holds for all larger arguments."""
+"""Number of intervals of the tanh table, of 1/64 each; the last holds for all larger arguments."""
 
 
 def tanh_table() -> list[tuple[float, float, float]]:
-    """(start, slope, value) of each interval, float32: a line from end to end; 1 in the last."""
+    """(start, slope, value) of each interval, float32: a line between its ends; 1 in the last."""
 
     def single(x: float) -> float:
         return float(struct.unpack("f", struct.pack("f", x))[0])

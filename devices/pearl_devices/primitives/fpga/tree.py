@@ -1,10 +1,10 @@
-"""The replay as the simulated FPGA keeps it: an integer sum tree (`pearl_devices/fpga/rtl/tree.v`).
+"""The replay of the simulated FPGA: an integer sum tree (`pearl_devices/fpga/rtl/tree.v`).
 
 A priority is a whole number of 20 bits, in units of 1/4096, at least 1; sums are exact. The host
-takes the powers of priorities and of weights, and moves the rows; the FPGA draws and sums.
-`replay.tree` has the same numbers as float32: leaves exactly, sums rounded; so any other
-implementation can go on with a run. The exact sums are kept beside the array, one copy to a tree in
-a process, and made again where the array was changed by another.
+computes powers of priorities and of weights, and moves the rows; the FPGA draws and sums.
+`replay.tree` holds the same numbers as float32: leaves exactly, sums rounded, so any other
+implementation can continue a run. A process keeps one copy of the exact sums per tree, and computes
+it again if another implementation changed the array.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import tree_levels
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay import ring
 
 UNIT = 4096
-"""Whole numbers in a priority of 1."""
+"""Units in a priority of 1."""
 MOST = (1 << 20) - 1
-"""The largest priority: 20 bits."""
+"""Largest priority: 20 bits."""
 
 _WHOLE: WeakValueDictionary[tuple[int, int], npt.NDArray[np.int64]] = WeakValueDictionary()
-"""Address and size of a tree → its exact sums, as long as a bound kernel has them."""
+"""Address and size of a tree → its exact sums, kept as long as a bound kernel uses them."""
 
 
 def _whole_of(tree: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     key = tree.ctypes.data, tree.size
     found = _WHOLE.get(key)
     if found is None:
-        found = np.full(tree.size, -1, np.int64)  # not the sums of any tree: made at the first use
+        found = np.full(tree.size, -1, np.int64)  # no tree's sums: the first use sets them
         _WHOLE[key] = found
     return found
 
 
 @exact
-def quantised(priority):
-    """A priority as a whole number; none is 0, whose row could never be drawn again."""
+def quantise(priority):
+    """A priority as a whole number, at least 1: a row of priority 0 could never be drawn again."""
     return min(max(np.int64(np.float64(priority) * UNIT + 0.5), 1), MOST)
 
 
@@ -54,12 +54,12 @@ def single(number):
 
 @exact_apart
 def refresh(tree, whole, levels, fanout):
-    """whole ← the exact sums of the tree, unless it has them."""
+    """whole ← the exact sums of the tree, unless it holds them."""
     if single(whole[0]) == tree[0]:
         return
     at = tree.size - levels[levels.size - 1]
     for leaf in range(at, tree.size):
-        whole[leaf] = quantised(tree[leaf]) if tree[leaf] > np.float32(0.0) else 0
+        whole[leaf] = quantise(tree[leaf]) if tree[leaf] > np.float32(0.0) else 0
         tree[leaf] = single(whole[leaf])
     below = at
     for level in range(levels.size - 2, -1, -1):
@@ -75,7 +75,7 @@ def refresh(tree, whole, levels, fanout):
 
 @exact
 def set_leaf(tree, whole, levels, fanout, leaf, number):
-    """A set: the leaf, and the sums of all nodes above it."""
+    """Set the leaf, and the sums of all nodes above it."""
     start = tree.size - levels[levels.size - 1]
     more, node = number - whole[start + leaf], leaf
     for level in range(levels.size - 1, -1, -1):
@@ -88,8 +88,8 @@ def set_leaf(tree, whole, levels, fanout, leaf, number):
 
 @exact
 def find_leaf(whole, levels, fanout, prefix):
-    """The leaf in whose share of the total `prefix` falls: of each row the first child above 0
-    whose running sum is above what is left, else the last one above 0."""
+    """The leaf whose part of the total contains `prefix`: on each level the first child above 0
+    whose running sum exceeds the remaining prefix, else the last child above 0."""
     node, start, rest = np.int64(0), np.int64(0), prefix
     for level in range(1, levels.size):
         start += levels[level - 1]
@@ -114,9 +114,9 @@ def prefix_of(fraction, total):
 
 @exact_apart
 def draw(rng, tree, whole, levels, fanout, beta, index, weight):
-    """Chooses one batch of rows and their weights, as `ring.draw` does; one firing of the
+    """Draw one batch of rows and their weights, as `ring.draw` does; uses one firing of the
     stream."""
-    base, rows = stream(rng[0], rng[1]), index.size
+    base, rows = stream_base(rng[0], rng[1]), index.size
     leaves = tree.size - levels[levels.size - 1]
     least = np.float32(np.inf)
     for b in range(rows):
@@ -162,7 +162,7 @@ def insert(
     )  # fmt: skip
     if priority[2] <= 0.0:
         priority[2] = 1.0
-    top = quantised(priority[2])
+    top = quantise(priority[2])
     for e in range(s_obs.shape[0]):
         set_leaf(tree, whole, levels, fanout, row + e, top)
 
@@ -173,24 +173,24 @@ def priority_steps(tree, levels, fanout, priority, index, td, whole):
     alpha, constant = np.float32(priority[0]), np.float32(priority[1])
     for s in range(index.shape[0]):
         for b in range(index.shape[1]):
-            number = quantised((abs(td[s, b]) + constant) ** alpha)
+            number = quantise((abs(td[s, b]) + constant) ** alpha)
             set_leaf(tree, whole, levels, fanout, index[s, b], number)
             priority[2] = max(priority[2], np.float64(number) / UNIT)
 
 
 def bind(kernel: Kernel, buffers: Buffers) -> Call:
-    """The insertion, the draws or the priorities of a prioritised replay of transitions."""
+    """Bind the insertion, the draws or the priorities of a prioritised replay of transitions."""
     structure, tree = kind_of(kernel).structure, buffers["replay.tree"]
     whole = _whole_of(tree)
     if structure == "prioritise":
         levels = np.array(tree_levels(kernel.dim("capacity"), kernel.dim("fanout")), np.int64)
         names = ("replay.priority", "batch.index", "batch.td")
         arrays: list[Any] = [buffers[name] for name in names]
-        return bound(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
+        return bind_call(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
     ring.check_ring(kernel)
     if structure == "sample":
-        return bound(sample_steps, *ring.sample_arguments(kernel, buffers), whole)
-    return bound(
+        return bind_call(sample_steps, *ring.sample_arguments(kernel, buffers), whole)
+    return bind_call(
         insert,
         *ring.rows(buffers, "step", ring.ROW),
         *ring.rows(buffers, "replay", ring.ROW),

@@ -1,7 +1,7 @@
 """Whole numbers in memory that threads and processes share, read and written in order.
 
-A store releases and a load acquires: whoever has seen a number sees all that its writer wrote
-before it. Addresses are those of aligned int64 cells.
+A store releases and a load acquires: a thread that has read a number also sees everything that its
+writer wrote before it. Addresses are those of aligned int64 cells.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from numba import types
 from numba.extending import intrinsic
 
 CELL = 64
-"""Bytes from one cell to the next: a cache line, so that two threads do not share one."""
+"""Bytes from one cell to the next: a cache line, so that two threads do not share a line."""
 
 give_way: Any = types.ExternalFunction("sched_yield", types.int32())
-"""Lets another thread have this core, if one waits for it."""
+"""Let another thread have this core, if one waits for it."""
 
 
 def _loading(typing: Any, address: Any) -> Any:

@@ -1,9 +1,9 @@
-"""How far apart two cores are, in time: what they take to hand each other a number, and bytes.
+"""The distance of two cores in time: how long they take to exchange a number, and bytes.
 
-Cores that share a cache exchange a line in tens of nanoseconds, others take a few times as long. On
-a virtual machine the host may move its processors between the two at any moment, so that the same
-gradient step on two cores takes a quarter longer for a while: whoever times two cores says how far
-apart they were then.
+Cores that share a cache exchange a line in tens of nanoseconds; other cores take several times as
+long. The host of a virtual machine may move its processors between the two cases at any moment. The
+same gradient step on two cores then takes a quarter longer for a while. So every timing of two
+cores records their distance.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Found = TypeVar("Found")
 
 ANSWERS, BLOCKS = 100, 5
 CARRIED = 1 << 15
-"""Bytes that a question and its answer carry: some batches, less than half a core's own cache."""
+"""Bytes that a question and its answer carry: a few batches, less than half a core's own cache."""
 
 ALIKE = 1.2
-"""Two readings of `exchange_s` further apart than this factor are of cores placed otherwise. Seen
-on 2 × AMD EPYC, virtual: 0.53, 0.68 and 2.9 us, each within 5 %."""
+"""Two readings of `exchange_s` that differ by more than this factor mean other places of the cores.
+Seen on 2 × AMD EPYC, virtual: 0.53, 0.68 and 2.9 us, each within 5 %."""
 
 _compiled = compiled(nogil=True, error_model="numpy")
 
 
 @_compiled
 def fill(cells: Ints, value: int) -> None:
-    """Writes every cell."""
+    """Write every cell."""
     for i in range(cells.size):
         cells[i] = value
 
 
 @_compiled
 def total(cells: Ints) -> int:
-    """Reads every cell."""
+    """Read every cell."""
     found = 0
     for i in range(cells.size):
         found += cells[i]
@@ -52,8 +52,8 @@ def total(cells: Ints) -> int:
 
 @_compiled
 def ask(address: int, begin: int, end: int, carried: Ints) -> int:
-    """Counts from `begin` to `end` in the first cell, each time until the second has followed, and
-    then reads what is carried."""
+    """Count from `begin` to `end` in the first cell; after each number wait until the second cell
+    has followed, then read the carried bytes."""
     found = 0
     for number in range(begin + 1, end + 1):
         store(address, number)
@@ -65,7 +65,7 @@ def ask(address: int, begin: int, end: int, carried: Ints) -> int:
 
 @_compiled
 def answer(address: int, end: int, carried: Ints) -> None:
-    """The other side of `ask`, which writes what is carried."""
+    """The other side of `ask`; it writes the carried bytes."""
     for number in range(1, end + 1):
         while load(address) < number:
             give_way()
@@ -74,8 +74,8 @@ def answer(address: int, end: int, carried: Ints) -> None:
 
 
 def exchange_s(size: int = CARRIED, blocks: int = BLOCKS) -> float:
-    """Half of the seconds between a question and its answer by a thread that spins and writes
-    `size` bytes, which are then read: the median of several blocks."""
+    """Half of the seconds between a question and its answer by a spinning thread, which writes
+    `size` bytes that the asking thread then reads; median of several blocks."""
     cells, carried = np.zeros(3 * CELL // 8, np.int64), np.zeros(size // 8, np.int64)
     address = int(cells.ctypes.data)
     given = (address, ANSWERS * blocks, carried)
@@ -91,13 +91,13 @@ def exchange_s(size: int = CARRIED, blocks: int = BLOCKS) -> float:
 
 
 def alike(a_s: float, b_s: float) -> bool:
-    """Whether two readings are of cores as far apart."""
+    """Whether two readings are of equally distant cores."""
     return max(a_s, b_s) <= ALIKE * min(a_s, b_s)
 
 
 def as_near(run: Callable[[], Found], apart_s: float) -> tuple[Found, bool]:
-    """What `run` returns, and whether two cores were `apart_s` apart before it and after; of 0 they
-    always are."""
+    """Return the result of `run`, and whether the distance of two cores was `apart_s` before and
+    after it; always true for 0."""
     if not apart_s:
         return run(), True
     before_s = exchange_s()

@@ -14,9 +14,9 @@ Array = npt.NDArray[np.float32]
 def network_of(
     layers: tuple[int, ...], params: npt.NDArray[np.floating], *, curved: bool = False
 ) -> Callable[[Array], Array]:
-    """The network of these widths, as in `nets`: rows (rows, in) to its output (rows, out).
+    """Return the network of these widths, as in `nets`: a function from rows (rows, in) to outputs.
 
-    params: read at each call. curved: hidden layers of tanh, not ReLU.
+    params: read at each call. curved: hidden layers use tanh instead of ReLU.
     """
     parts, offset = [], 0
     for i, o in pairwise(layers):

@@ -1,11 +1,10 @@
 """Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
 
-A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh where
-a caller says so, and a linear output.
-Its parameters lie in one float32 vector, per layer the weights (in, out) row by row, then the
-biases. The activations of a pass over `rows` rows lie in one flat scratch vector, one block (rows,
-width) after the other, input not included. Matrices are C-contiguous float32, multiplied by
-`products`.
+A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh if the
+caller says so, and a linear output. Its parameters lie in one float32 vector: per layer the weights
+(in, out) row by row, then the biases. The activations of a pass over `rows` rows lie in one flat
+scratch vector, one block (rows, width) after another, without the input. Matrices are C-contiguous
+float32, multiplied by `products`.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from pearl_devices.primitives.math.products import (
 )
 from pearl_devices.primitives.math.tanh import tanh_backward, tanh_in_place
 from pearl_devices.primitives.math.vectors import LANES
-from pearl_devices.primitives.native import bound, fast, fast_apart, fast_apart_counted
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, fast_apart_counted
 
 Array = npt.NDArray[np.float32]
 
 CLIP_EPS = 1e-6
-"""Added to the norm before the quotient, as in torch.nn.utils.clip_grad_norm_."""
+"""Added to the norm before dividing, as in torch.nn.utils.clip_grad_norm_."""
 
 
 def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None = None) -> Array:
-    """Fresh float32 parameters: weights and biases uniform in ±1/sqrt(fan in).
+    """Return fresh float32 parameters: weights and biases uniform in ±1/sqrt(fan in).
 
     final_scale: half width for the last layer instead (3e-3 in Lillicrap et al. 2016, DDPG).
     """
@@ -53,10 +52,10 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
 
 @fast_apart_counted
 def forward(params, layers, x, acts, curved=False):
-    """Runs x (rows, in) through the network; returns the output, a view (rows, out) of `acts`.
+    """Run x (rows, in) through the network; return the output, a view (rows, out) of `acts`.
 
-    curved: the hidden layers are tanh instead of ReLU. Compiled callers say so too where it is not,
-        for what is left out has a type of its own, for which all this would be compiled once more.
+    curved: hidden layers use tanh instead of ReLU. Compiled callers always pass it, because numba
+        compiles everything again for an omitted argument, which has a type of its own.
     """
     rows, offset, at = x.shape[0], 0, 0
     a = x
@@ -79,13 +78,12 @@ def forward(params, layers, x, acts, curved=False):
 
 @fast_apart
 def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, curved=False):
-    """Gradient of a loss from its derivative by the output.
+    """Compute the gradient of a loss from its derivative by the output.
 
-    x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows, of which the
-    first `rows` count. deltas: flat scratch as `scratch` makes it; it begins with the derivative by
-    the output (rows, out). grad: as params; left alone if its size is 0. tail,
-    d_tail (rows, tail): the derivative by the last `tail` components of the input goes here.
-    curved: as in `forward`.
+    x (rows, in): the input. acts: activations of a pass over `stored` ≥ rows rows; the first `rows`
+    count. deltas: flat scratch as `scratch` makes it; it begins with the derivative by the output
+    (rows, out). grad: as params; not written if its size is 0. tail, d_tail (rows, tail): takes the
+    derivative by the last `tail` components of the input. curved: as in `forward`.
     """
     widest = layers[0]
     for layer in range(1, layers.size):
@@ -126,7 +124,7 @@ def backward(params, layers, x, acts, stored, rows, deltas, grad, tail, d_tail, 
 
 @fast
 def total(x):
-    """Sum of a flat float32 vector, in four interleaved parts."""
+    """Sum a flat float32 vector, in four interleaved parts."""
     zero = np.float32(0.0)
     whole = x.size - x.size % 4
     a, b, c, d = zero, zero, zero, zero
@@ -142,7 +140,7 @@ def total(x):
 
 @fast
 def clip_factor(grad, clip_norm):
-    """What to multiply a gradient with so that its norm is at most clip_norm (0: no limit)."""
+    """The factor that limits the norm of a gradient to clip_norm (0: no limit)."""
     if clip_norm <= 0.0:
         return np.float32(1.0)
     norm = math.sqrt(np.float64(total_squares(grad)))
@@ -151,9 +149,10 @@ def clip_factor(grad, clip_norm):
 
 @fast
 def rate(lr, done):
-    """The learning rate after `done` steps. lr: one number; or with a schedule its first and last
-    value, the steps from one to the other, and whether it falls along half a cosine (1) or in a
-    line (0)."""
+    """The learning rate after `done` steps.
+
+    lr: one number, or a schedule: first and last value, the steps between them, and whether the
+        rate falls along half a cosine (1) or a line (0)."""
     if lr.size == 1:
         return lr[0]
     way = min(done / lr[2], 1.0)
@@ -182,7 +181,7 @@ def adam(params, grad, m, v, step, lr, hyper, clip_norm):
 
 @fast
 def update_target(target, params, step, tau, every):
-    """Moves the target by tau at each step, or if every > 0 all the way each `every` steps."""
+    """Move the target by tau at each step; if every > 0, copy all of it each `every` steps."""
     if every > 0:
         if step % every == 0:
             for j in range(params.size):
@@ -195,7 +194,7 @@ def update_target(target, params, step, tau, every):
 
 @fast
 def td_gradient(error, weight, rows, huber):
-    """(loss, derivative by the value) of one row's error = value − target, both divided by rows.
+    """(loss, derivative by the value) of a row's error = value − target, both divided by rows.
 
     Half the squared error if huber is 0, else torch's huber_loss with that delta.
     """
@@ -208,10 +207,10 @@ def td_gradient(error, weight, rows, huber):
 
 
 def scratch(layers: tuple[int, ...], rows: int) -> tuple[Array, Array]:
-    """Flat scratch for a pass over `rows` rows: activations, and what `backward` works in.
+    """Make flat scratch for a pass over `rows` rows: activations, and the workspace of `backward`.
 
-    That is two blocks of rows · max(layers), then a strip of transposed weights (see
-    `products.through`).
+    The workspace is two blocks of rows · max(layers), then a strip of transposed weights (see
+    `products.input_gradient`).
     """
     return (
         np.zeros(rows * sum(layers[1:]), np.float32),
@@ -232,7 +231,8 @@ def copy_both(source, target, other_source, other_target):
 
 
 def bind_sync(kernel: Kernel, buffers: Buffers) -> Call:
-    """param_sync: policy.X ← learner.X, X named by kernel.args['network']: one, or two as X+Y."""
+    """Bind param_sync: policy.X ← learner.X. kernel.args['network'] is X, or X+Y for two
+    networks."""
     names = str(kernel.args["network"]).split("+")
     arrays = [buffers[f"{side}.{name}"] for name in names for side in ("learner", "policy")]
-    return bound(copy if len(names) == 1 else copy_both, *arrays)
+    return bind_call(copy if len(names) == 1 else copy_both, *arrays)

@@ -1,15 +1,15 @@
-"""Products of float32 matrices with what a dense layer adds to them: bias, ReLU, its derivative.
+"""Products of float32 matrices with the additions of a dense layer: bias, ReLU, its derivative.
 
-A product is computed in tiles of a few rows by a few vectors that stay in registers while the inner
-index runs (Goto and van de Geijn 2008). Of their packing, the strip of the right factor is copied
-into one piece where it is long; the rest lies in the caches at the sizes of these networks. The
-tile is generated as LLVM vector code, so that it is as wide as the vectors of the processor that is
-compiled for: `python -m benchmarks.products` compares it with OpenBLAS and torch.
+A product is computed in tiles of a few rows by a few vectors; a tile stays in registers while the
+inner index runs (Goto and van de Geijn 2008). Only long strips of the right factor are copied into
+one piece; the rest of the data fits the caches at these sizes of networks. The tile is generated as
+LLVM vector code, so it is as wide as the vectors of the target processor. `python -m
+benchmarks.products` compares it with OpenBLAS and torch.
 
-Each element is a sum over the inner index in rising order, product and sum fused where the host can
-(else rounded twice), from its bias or 0; where there are one or two columns, in LANES such sums
-that are then added. So it is the same number whatever the tile, the number of rows and their
-grouping. NaN goes through ReLU and through its derivative.
+Each element is a sum over the inner index in rising order, starting from its bias or 0. Product and
+sum are fused if the host can, else rounded twice. With one or two columns, LANES such sums are
+added at the end. So an element has the same bits for any tile, number of rows and grouping. NaN
+passes through ReLU and through its derivative.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pearl_devices.primitives.math.vectors import LANES, ROWS, STRIP
 from pearl_devices.primitives.native import fast, inner, inner_counted
 
 PACKED_DEPTH, PACKED_ROWS = 128, 32
-"""Inner indices and rows from which a strip of the right factor is copied into one piece first: its
-rows lie so far apart that they would push each other out of the nearest cache, and the copy is less
-than a hundredth of the work. A sum has the same order either way."""
+"""Inner indices and rows from which a strip of the right factor is first copied into one piece. Its
+rows lie so far apart that they would evict each other from the nearest cache, and the copy is less
+than a hundredth of the work. The order of a sum does not change."""
 
 
 def _strip(turned: bool, finish: str, vectors: int, partial: bool) -> Any:
-    """All rows of a strip of `vectors` of columns: of out from column j, of b from b_at."""
+    """Compile all rows of a strip of `vectors` of columns: of out from column j, of b from b_at."""
     most, four, two, one = (tile(r, vectors, partial, turned, finish) for r in (ROWS, 4, 2, 1))
     by_row, by_cell = not turned, finish == "gate"
 
@@ -117,12 +117,12 @@ def _strip(turned: bool, finish: str, vectors: int, partial: bool) -> Any:
 
 
 def _strips(turned: bool, finish: str) -> tuple[Any, Any]:
-    """Strips of two whole vectors, and of one vector or less."""
+    """Compile strips of two whole vectors, and of one vector or less."""
     return _strip(turned, finish, 2, False), _strip(turned, finish, 1, True)
 
 
 def _product(turned: bool, finish: str) -> Any:
-    """The compiled product: m by n elements of `depth` terms each."""
+    """Compile the product: m by n elements of `depth` terms each."""
     full, part = _strips(turned, finish)
 
     @inner_counted
@@ -147,7 +147,7 @@ def _product(turned: bool, finish: str) -> Any:
 
 
 def _narrow(columns: int, interleaved: bool) -> Any:
-    """The compiled product with one or two columns."""
+    """Compile the product with one or two columns."""
     most, one = dots(ROWS, columns, interleaved), dots(1, columns, interleaved)
 
     @inner
@@ -188,15 +188,15 @@ def affine(x, weights, bias, out, relu):
 
 @fast
 def weight_gradient(x, d, out):
-    """out (i, o) = xᵀ · d, of x (rows, i) and d (rows, o): the gradient of a layer's weights."""
+    """out (i, o) = xᵀ · d, with x (rows, i) and d (rows, o): the gradient of a layer's weights."""
     rows, i = x.shape
     _outer(i, d.shape[1], rows, x, i, d, d.shape[1], out, d.shape[1], d, np.int64(0))
 
 
 @fast
 def outer_narrow(x, d, spare, out):
-    """As `weight_gradient`, of fewer columns than a vector has lanes. spare: flat scratch of i · o
-    elements, which takes the transposed product."""
+    """As `weight_gradient`, for fewer columns than a vector has lanes. spare: flat scratch of i · o
+    elements for the transposed product."""
     (rows, i), o = x.shape, d.shape[1]
     if o == 1:
         _outer(np.int64(o), i, rows, d, o, x, i, out, i, d, np.int64(0))
@@ -225,8 +225,8 @@ def transpose(weights, turned):
 def input_gradient(d, weights, panel, out, gate, relu):
     """out (rows, i) = d (rows, o) · weights (i, o)ᵀ, and 0 where gate ≤ 0 if `relu` is 1.
 
-    gate (rows, i): the activations below. panel: flat scratch of o · min(i, 2 · LANES) elements; it
-    takes the transposed weights of one strip of columns after the other.
+    gate (rows, i): the activations below. panel: flat scratch of o · min(i, 2 · LANES) elements for
+    the transposed weights of one strip of columns at a time.
     """
     (i, o), rows = weights.shape, d.shape[0]
     if i <= 2 and relu == 0:
@@ -251,7 +251,7 @@ ONE = np.ones((1, 1), np.float32)
 
 
 def _writable(typing, array):
-    """A constant array with the type of others, for which what takes it is compiled anyway."""
+    """Give a constant array the type of others, so that its user is not compiled once more."""
     return array.copy(readonly=False)(array), lambda context, builder, signature, given: given[0]
 
 
@@ -260,7 +260,7 @@ writable: Any = intrinsic(_writable)
 
 @fast
 def column_sums(d, out):
-    """out (o) = the sums of the columns of d (rows, o): the gradient of a layer's biases."""
+    """out (o) = the column sums of d (rows, o): the gradient of a layer's biases."""
     rows, o = d.shape
     _outer(
         np.int64(1), o, rows, writable(ONE), np.int64(0), d, o, out.reshape(1, o), o, d, np.int64(0)

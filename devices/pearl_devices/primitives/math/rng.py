@@ -1,10 +1,10 @@
-"""Counter-based random numbers: a pure function of (key, firing, index), so that any order of tasks
-draws the same.
+"""Counter-based random numbers: a pure function of (key, firing, index), so any order of tasks
+draws the same numbers.
 
 The finaliser is that of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-generators, OOPSLA 2014). A stream is one firing of one task: `base = stream(key, firing)`, then
-`uniform(base, 0)`, `uniform(base, 1)`, … From Python, pass `base` on as `numpy.uint64(base)`: numba
-returns a plain int, which it would take back as a signed one.
+generators, OOPSLA 2014). A stream is one firing of one task: `base = stream_base(key, firing)`,
+then `uniform(base, 0)`, `uniform(base, 1)`, … From Python, pass `base` as `numpy.uint64(base)`:
+numba returns a plain int, which it would read as a signed one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TWO_PI = 2.0 * math.pi
 
 
 def key(seed: int, task: str) -> int:
-    """The key of `task`'s stream under `seed`, 0 … 2^64 − 1; the same on every machine."""
+    """Return the key of `task`'s stream under `seed`, 0 … 2^64 − 1; the same on every machine."""
     digest = hashlib.blake2b(f"{seed}/{task}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -39,8 +39,8 @@ def mix(z):
 
 
 @exact
-def stream(key, firing):
-    """uint64 base of the numbers that one firing draws."""
+def stream_base(key, firing):
+    """Return the uint64 base of the numbers that one firing draws."""
     return mix(np.uint64(key) + mix((np.uint64(firing) + np.uint64(1)) * GOLDEN))
 
 
@@ -74,8 +74,8 @@ def uniforms(base, start, out):
 def normals(base, start, out):
     """out (flat float32) ← standard normals number start, start + 1, …; start is even.
 
-    Numbers 2i and 2i + 1 are the two of one pair of uniforms (Box and Muller 1958); `normal` uses
-    the first of each pair only, so these are other numbers.
+    Numbers 2i and 2i + 1 come from one pair of uniforms (Box and Muller 1958). `normal` uses only
+    the first of each pair, so it gives other numbers.
     """
     for j in range(0, out.size, 2):
         radius = math.sqrt(-2.0 * math.log(1.0 - uniform(base, start + j)))

@@ -1,9 +1,9 @@
 """A fast tanh for hidden layers: a clamped rational function of float32, which vectorises.
 
-tanh(x) is nearly x · p(x²) / q(x²) with p and q of degree four on |x| ≤ 8, and 1 in size beyond.
-The coefficients are this project's own: least squares of the relative error on Chebyshev points,
-reweighted towards the largest errors. Rounded to float32 and evaluated in it, the error is at most
-4e-7, absolute and relative. C's tanh takes some ten times as long, element by element.
+tanh(x) is nearly x · p(x²) / q(x²) with p and q of degree four on |x| ≤ 8, and ±1 beyond. We fitted
+the coefficients by least squares of the relative error on Chebyshev points, reweighted towards the
+largest errors. Rounded to float32 and evaluated in it, the error is at most 4e-7, absolute and
+relative. C's tanh takes about ten times as long, element by element.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ def tanh_in_place(x):
 
 @fast
 def tanh_backward(d, a):
-    """d ← d · (1 − a²), in place: the derivative by the input of tanh from that by its output a."""
+    """d ← d · (1 − a²), in place: from the derivative by tanh's output a to that by its input."""
     for j in range(d.size):
         d[j] *= ONE - a[j] * a[j]

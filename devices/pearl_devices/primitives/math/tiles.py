@@ -1,8 +1,7 @@
-"""LLVM vector code that `products` is made of: tiles of a product, a transposition, a sum of
-squares.
+"""LLVM vector code for `products`: tiles of a product, a transposition, a sum of squares.
 
-numba's own vectorisation cannot keep a block of sums in registers; these functions say it outright.
-A vector has LANES elements; a host with shorter ones uses several.
+numba's own vectorisation cannot keep a block of sums in registers, so these functions write the
+vector code. A vector has LANES elements; a host with shorter registers uses several.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ def _number(value: int) -> Any:
 
 
 def _spread(builder: Any, value: Any, kind: Any) -> Any:
-    """A vector of `kind` with `value` in all lanes."""
+    """A vector of type `kind` with `value` in all lanes."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(WORD, 0))
     lanes = ir.Constant(WORDS, [0] * LANES)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)
 
 
 def _check(*kinds: Any) -> None:
-    """Refuses arrays that are not float32 one row after the other."""
+    """Refuse arrays that are not C-contiguous float32."""
     for kind in kinds:
         if getattr(kind, "dtype", None) != types.float32 or kind.layout != "C":
             raise TypingError(f"a product takes C-contiguous float32 arrays, not {kind}")
 
 
 class _Memory:
-    """Loads and stores of vectors; with `columns` only of the first so many lanes."""
+    """Loads and stores of vectors; with `columns`, of only that many first lanes."""
 
     def __init__(self, builder: Any, columns: Any | None) -> None:
         self.builder, self.mask = builder, None
@@ -81,12 +80,12 @@ class _Memory:
 
 
 def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> Any:
-    """out[:rows, :vectors · LANES] = a · b and the `finish`, over `depth` ≥ 1 inner indices.
+    """out[:rows, :vectors · LANES] = a · b, then `finish`, over `depth` ≥ 1 inner indices.
 
-    partial: only the first `columns` of one vector. turned: a is read as its transpose, so that
-    its rows are neighbours. finish: "bias" (starts from extra[columns], then ReLU where `relu`),
-    "gate" (0 where extra[row, column] ≤ 0, where `relu`), or "". Matrices are given by a flat array
-    and the element where the tile starts; `stride` is that of a, `b_row` and `row` of b and out.
+    partial: only the first `columns` of one vector. turned: a is read as its transpose, so its rows
+        are neighbours. finish: "bias" (sums start from extra[columns]; then ReLU if `relu`), "gate"
+        (0 where extra[row, column] ≤ 0, if `relu`), or "". A matrix is a flat array and the element
+        where the tile starts; `stride` is that of a, `b_row` and `row` of b and out.
     """
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -105,7 +104,7 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
         if finish == "bias":
             first = [memory.load(extra, v) for v in range(vectors)]
             sums = {(r, v): first[v] for r, v in cells}
-        # Every third row is a pointer of its own: x86 addresses reach one and two strides further.
+        # Every third row has a pointer of its own: x86 addresses reach one and two strides further.
         bases = [a]
         if not turned:
             bases = [builder.gep(a, [builder.mul(stride, _number(r))]) for r in range(0, rows, 3)]
@@ -172,11 +171,11 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
 
 
 def dots(rows: int, columns: int, interleaved: bool) -> Any:
-    """out[:rows, :columns] = a · b for one or two columns, of which a tile would leave most of a
-    vector empty: sums over the inner index in LANES parts, which are then added.
+    """out[:rows, :columns] = a · b for one or two columns, where a tile would leave most of a
+    vector empty. Sums over the inner index have LANES parts, which are added at the end.
 
-    b is given by its columns, b_row elements apart, or `interleaved`, row after row. Otherwise as
-    `tile`.
+    b is given by its columns, b_row elements apart, or `interleaved`, row after row. Other
+    arguments: as for `tile`.
     """
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -193,7 +192,8 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
         whole = builder.sub(depth, builder.srem(depth, _number(LANES)))
 
         def added(k: Any, left: Any | None, sums: dict[tuple[int, int], Any]) -> Any:
-            """The sums with LANES more terms from inner index k; left: only the first so many."""
+            """The sums with LANES more terms from inner index k; left: with only that many
+            terms."""
 
             def memory(before: int, share: int) -> _Memory:
                 if left is None:
@@ -257,7 +257,7 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
 
 
 def _lane_sum(builder: Any, total: Any) -> Any:
-    """The sum of a vector's lanes: halves are added until one number is left."""
+    """Sum a vector's lanes: halves are added until one number is left."""
     width = LANES
     while width > 1:
         width //= 2
@@ -270,7 +270,7 @@ def _lane_sum(builder: Any, total: Any) -> Any:
 
 
 def _butterfly(builder: Any, lines: list[Any], step: int) -> list[Any]:
-    """One stage of a transposition in registers: blocks of `step` by `step` change places."""
+    """One stage of a transposition in registers: blocks of `step` by `step` swap places."""
     new = list(lines)
     for r in range(LANES):
         if r & step:
@@ -285,7 +285,7 @@ def _butterfly(builder: Any, lines: list[Any], step: int) -> list[Any]:
 
 
 def _turn(typing, source, at, row, out, out_at, out_row):
-    """Transposes LANES by LANES elements from element `at` of source to `out_at` of out."""
+    """Transpose LANES by LANES elements from element `at` of source to `out_at` of out."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         source, at, row, out, out_at, out_row = given

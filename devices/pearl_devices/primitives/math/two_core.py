@@ -1,9 +1,10 @@
-"""A gradient step on two cores: this thread and one that helps it, for as long as the call lives.
+"""A gradient step on two cores: the calling thread, and a helper thread that lives as long as the
+call.
 
-Both run the same compiled function, as side 0 and side 1, each with scratch of its own, over the
-same arrays. Where one needs what the other made they meet: each counts what it has come to and
-waits until the other has come as far. What both add to (a gradient of two halves of a batch) is
-the sum of two numbers, the same in either order; so results depend on no timing.
+Both run the same compiled function over the same arrays, as side 0 and side 1, each with its own
+scratch. If one side needs a result of the other, they meet at a barrier: each counts its progress
+and waits until the other has the same count. A number to which both add (a gradient of two halves
+of a batch) is the sum of two numbers, the same in either order. So results depend on no timing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_target
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.native import bound, exact, fast
+from pearl_devices.primitives.native import bind_call, exact, fast
 from pearl_devices.primitives.updates import critics
 
 # Cells of a team, in bytes from its address.
@@ -32,23 +33,23 @@ OTHER, ASLEEP, STOP, BELL, POLL, RANG = (CELL * n for n in range(1, 7))
 CELLS = 7
 
 LOOKS = 64
-"""Times a side looks before it gives way to whoever wants the core (below 1 us; assumed)."""
+"""Polls of a side before it yields the core to other threads (below 1 us; assumed)."""
 PATIENCE = 1_000
-"""Times the helper gives way before it sleeps: about 0.3 ms of an idle core (assumed)."""
+"""Yields of the helper before it sleeps: about 0.3 ms of an idle core (assumed)."""
 SLEEP_MS = 200
-"""The helper sleeps at most so long before it looks whether it is still wanted."""
+"""Longest sleep of the helper before it checks whether the call still exists."""
 LOST = 500_000_000
-"""Times a side gives way before it takes the other for lost: minutes (assumed)."""
+"""Yields of a side before it gives the other side up: minutes (assumed)."""
 
-# Of libc; pointers are addresses.
+# Functions of libc; pointers are addresses.
 _poll: Any = types.ExternalFunction("poll", types.int32(types.int64, types.int64, types.int32))
 _read: Any = types.ExternalFunction("read", types.int64(types.int32, types.int64, types.int64))
 _write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int64, types.int64))
 
 
 class Team(NamedTuple):
-    """One side's view of the two. address: of the cells. side: 0 the caller's thread, 1 the
-    helper's. sums: (2, 8), a number of each side in a cache line of its own."""
+    """One side's view of both. address: of the cells. side: 0 the caller's thread, 1 the helper's.
+    sums: (2, 8), a number of each side in a cache line of its own."""
 
     address: int
     side: int
@@ -68,7 +69,7 @@ def _wait(address, least):
 
 @exact
 def barrier(team):
-    """Waits until the other side has come to this point too."""
+    """Wait until the other side has reached this point too."""
     mine = team.address + OTHER * team.side
     come = load(mine) + np.int64(1)
     store(mine, come)
@@ -76,9 +77,9 @@ def barrier(team):
 
 
 @exact
-def attends(team):
-    """Side 0: lets the helper begin. Side 1: sleeps until there is something to begin; False when
-    there will be nothing more."""
+def wait_for_work(team):
+    """Side 0: let the helper begin. Side 1: sleep until there is work; False if there will be no
+    more work."""
     come = load(team.address + OTHER * team.side) + np.int64(1)
     store_at = team.address + OTHER * team.side
     if team.side == 0:
@@ -101,7 +102,7 @@ def attends(team):
         if load(team.address) < come:
             ready = _poll(team.address + POLL, np.int64(1), np.int32(SLEEP_MS))
             if ready > 0:
-                # What it reads goes where nobody looks.
+                # The bytes read go to memory that is never used.
                 _read(np.int32(load(team.address + BELL)), team.address + POLL + 8, np.int64(8))
         store(team.address + ASLEEP, np.int64(0))
     store(store_at, come)
@@ -109,17 +110,17 @@ def attends(team):
 
 
 @exact
-def part(size, side, grain):
-    """(first, end) of a side's share of `size` items, split at a multiple of `grain`."""
+def split_items(size, side, grain):
+    """(first, end) of a side's part of `size` items, split at a multiple of `grain`."""
     middle = size // 2 - (size // 2) % grain
     return (0, middle) if side == 0 else (middle, size)
 
 
 @fast
 def add_gradients(team, net, other, clip_norm):
-    """Both sides' gradients summed in net.grad over this side's share, and scaled so that the norm
-    of the whole is at most clip_norm (0: no limit). Both sides have met before."""
-    first, end = part(net.grad.size, team.side, 16)
+    """Sum both sides' gradients in net.grad over this side's part, and scale them so that the norm
+    of the whole is at most clip_norm (0: no limit). Call `barrier` before."""
+    first, end = split_items(net.grad.size, team.side, 16)
     for j in range(first, end):
         net.grad[j] += other.grad[j]
     if clip_norm > 0.0:
@@ -133,14 +134,14 @@ def add_gradients(team, net, other, clip_norm):
 
 @fast
 def descend_together(team, net, other, rules):
-    """One step of Adam along the sum of both sides' gradients, each side on its share of the
-    parameters. It ends before the other side has done its share."""
+    """One step of Adam along the sum of both sides' gradients, each side on its part of the
+    parameters. It may return before the other side has done its part."""
     number = net.steps[0] + 1
     barrier(team)
     if team.side == 0:
         net.steps[0] = number
     add_gradients(team, net, other, rules.clip_norm[0])
-    first, end = part(net.grad.size, team.side, 16)
+    first, end = split_items(net.grad.size, team.side, 16)
     adam(
         net.params[first:end], net.grad[first:end], net.m[first:end], net.v[first:end],
         number, rate(net.lr, number - 1), rules.adam, 0.0,
@@ -149,8 +150,8 @@ def descend_together(team, net, other, rules):
 
 @fast
 def follow_together(team, net, rules):
-    """Moves this side's share of a target."""
-    first, end = part(net.params.size, team.side, 16)
+    """Move this side's part of a target."""
+    first, end = split_items(net.params.size, team.side, 16)
     update_target(
         net.target[first:end], net.params[first:end], rules.count[0], rules.tau[0], rules.every[0]
     )
@@ -158,7 +159,7 @@ def follow_together(team, net, rules):
 
 @fast
 def leave_number(team, value):
-    """Leaves a number of this side where `sum_of_numbers` finds it once both have met."""
+    """Store a number of this side for `sum_of_numbers`, which may follow the next barrier."""
     team.sums[team.side, 1] = value
 
 
@@ -168,16 +169,16 @@ def sum_of_numbers(team):
 
 
 def nets(names: tuple[str, ...], kernel: Kernel, buffers: Buffers) -> tuple[critics.Net, ...]:
-    """The networks `names` with one side's scratch and gradients."""
-    return tuple(critics.net(name, kernel, buffers) for name in names)
+    """Return the networks `names` with one side's scratch and gradients."""
+    return tuple(critics.net_of(name, kernel, buffers) for name in names)
 
 
-def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Call:
-    """A call of the compiled `function(team, *arguments)` on two threads.
+def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Call:
+    """Return a call of the compiled `function(team, *arguments)` on two threads.
 
-    sides: the arguments of side 0 and of side 1, of the same types. As side 1 the function returns
-    when `attends` says that there is nothing more. The helping thread ends with the call, or with
-    the process.
+    sides: arguments of side 0 and of side 1, of the same types. As side 1, the function returns
+    when `wait_for_work` says that there is no more work. The helper thread ends with the call
+    object, or with the process.
     """
     raw = np.zeros((CELLS + 1) * CELL // 8, np.int64)
     skip = -raw.ctypes.data % CELL
@@ -187,7 +188,7 @@ def paired(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> Cal
     cells[BELL // 8] = bell
     cells[POLL // 8] = bell | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
     sums = np.zeros((2, 8))
-    call = bound(function, Team(address, 0, sums), *sides[0])
+    call = bind_call(function, Team(address, 0, sums), *sides[0])
     helper = threading.Thread(
         target=function, args=(Team(address, 1, sums), *sides[1]), daemon=True, name=HELPER
     )

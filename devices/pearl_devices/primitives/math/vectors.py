@@ -1,7 +1,7 @@
 """The vector registers of the processor that kernels are compiled for.
 
-Its features name them. Where only its name is given, which implies its features, they are read from
-code that LLVM generates for it.
+The processor's features determine them. If only its name is given, the registers are read from code
+that LLVM generates for that name.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ define void @probe(ptr %at) {
 }
 """
 REGISTERS = (("zmm", "+avx512f", 16, 32), ("ymm", "+avx", 8, 16), ("xmm", "+sse2", 4, 16))
-"""Name in x86 assembly, the feature that brings them, float32 elements, and how many there are."""
+"""Register name in x86 assembly, the feature that has it, float32 elements, number of registers."""
 NEON = 4, 32
-"""Elements and number of Arm's `v` registers."""
+"""Float32 elements and number of Arm's `v` registers."""
 
 
 def target() -> tuple[str, str]:
-    """Name and features of the processor that numba compiles for."""
+    """Return name and features of the processor that numba compiles for."""
     name = config.CPU_NAME or binding.get_host_cpu_name()  # type: ignore[attr-defined]
     given = config.CPU_FEATURES  # type: ignore[attr-defined]
     return str(name), str(get_host_cpu_features() if given is None else given)
 
 
 def registers(name: str, features: str, triple: str | None = None) -> tuple[int, int]:
-    """Float32 elements of a vector register, and how many registers there are.
+    """Return float32 elements of a vector register, and the number of registers.
 
     triple: of the machine code; None: this process's.
     """
@@ -54,9 +54,9 @@ def registers(name: str, features: str, triple: str | None = None) -> tuple[int,
 
 
 LANES, _COUNT = registers(*target())
-"""Elements a vector."""
+"""Elements of a vector."""
 ROWS = 8 if _COUNT == 32 else 6
-"""Rows of the largest tile: with two vectors a row, as many sums as hide the latency of their
+"""Rows of the largest tile. With two vectors per row, this many sums hide the latency of their
 additions and leave registers for the factors: 16 of 32, 12 of 16."""
 STRIP = 2 * LANES
 """Columns of the widest tile."""

@@ -1,17 +1,17 @@
-"""Replay of stacked uint8 frames: each frame is stored once, and sampling builds the stacks anew.
+"""Replay of stacked uint8 frames: each frame is stored once, and sampling builds the stacks again.
 
-An observation is a stack of `stack` frames, oldest first, as gymnasium's FrameStackObservation
-makes it: at the start of an episode its first frame stands in for those before it. Transition row g
-(counted from the first ever) keeps the newest frame of its observation, and how many of the frames
-before it belong to its episode; the newest frame of its successor is that of the environment's next
-row. So the ring of frames is `stack` - 1 vector steps longer than that of transitions.
+An observation is a stack of `stack` frames, oldest first, as in gymnasium's FrameStackObservation:
+at the start of an episode its first frame fills the places of missing frames. Transition row g
+(counted from the first ever) keeps the newest frame of its observation, and the number of earlier
+frames of its episode. The newest frame of its successor is that of the environment's next row. So
+the ring of frames is `stack` - 1 vector steps longer than the ring of transitions.
 
 Three successors are no such frame. That of an environment's newest row is kept beside the ring.
-That of a row which was truncated, or whose environment was started anew after it, moves to a ring
-of its own when the next row comes; more of them among the rows than it holds is a ValueError. That
-of a terminated row is not kept: its discount is 0, and its own stack is given for it.
+That of a truncated row, or of a row after which its environment was restarted, moves to a ring of
+its own when the next row comes; if that ring is too small, it is a ValueError. That of a terminated
+row is not kept: its discount is 0, and its own stack stands in.
 
-Everything else is as in `replay`: rows, draws, weights, n-step returns, priorities.
+Rows, draws, weights, n-step returns and priorities are as in `replay`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.native import bind_call, exact
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
@@ -35,8 +35,8 @@ from pearl_devices.primitives.replay.ring import (
 )
 
 FRAMES = "frame depth ahead last last_row clock"
-"""replay.X of these: frames; frames before each in its stack; successors of the newest rows; those
-of rows that were cut, and their numbers; how many rows and how many such successors there were."""
+"""replay.X of these: frames; number of earlier frames in each stack; successors of the newest rows;
+successors of cut rows, and their row numbers; total counts of rows and of such successors."""
 
 
 @exact
@@ -59,7 +59,7 @@ def insert(
                 slot = clock[1] % last.shape[0]
                 if clock[1] >= last.shape[0] and last_row[slot] > number - reward.size:
                     raise ValueError(
-                        "replay: more episodes were cut than it keeps last frames of; cut them "
+                        "replay: more episodes were cut than it has last frames for; cut them "
                         "later, or store whole observations (frame_stack: 0)"
                     )
                 for c in range(size):
@@ -85,7 +85,7 @@ def insert(
 
 @exact
 def find(last_row, count, number):
-    """The slot of row `number`; the rows of the newest slots rise."""
+    """Return the slot of row `number`; row numbers rise with slots, from the oldest slot."""
     slots = last_row.size
     low, high = max(count - slots, 0), count - 1
     while low < high:
@@ -99,8 +99,8 @@ def find(last_row, count, number):
 
 @exact
 def stack(frame, depth, envs, number, frames, out):
-    """out ← at its beginning `frames` frames up to that of row `number`, oldest first; the first of
-    an episode stands in for those before it."""
+    """Write to the beginning of out `frames` frames up to that of row `number`, oldest first; the
+    first frame of an episode fills missing places."""
     rows, size = frame.shape
     held = np.int64(depth[number % rows])
     for j in range(frames):
@@ -114,7 +114,7 @@ def gather(
     action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
     cursor, n_step, gamma, index, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
-    """As `replay.gather`: the rows `index` with their n-step returns."""
+    """As `replay.gather`: copy the rows `index` with their n-step returns."""
     size, capacity = frame.shape[1], reward.size
     frames, newest = b_obs.shape[1] // size, b_obs.shape[1] - size
     for b in range(index.size):
@@ -157,9 +157,10 @@ def sample_steps(
 
 
 def _stored(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """The arrays of the replay and the number of environments, as `insert` and `gather` take them.
+    """Return the replay's arrays and the number of environments, as `insert` and `gather` take
+    them.
 
-    Numbers of rows run through all groups of the environments, of which a firing inserts one.
+    Row numbers run through all groups of environments; a firing inserts the rows of one group.
     """
     return (
         *rows(buffers, "replay", "action reward terminated truncated"),
@@ -170,8 +171,8 @@ def _stored(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_insert: writes the newest frames of step.*, at the cursor."""
-    return bound(
+    """Bind replay_insert: write the newest frames of step.* at the cursor."""
+    return bind_call(
         insert,
         *rows(buffers, "step", ROW),
         *_stored(kernel, buffers),
@@ -181,8 +182,8 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_sample: fills batch.* with `steps` batches; observations are float32, 0 … 255."""
-    return bound(
+    """Bind replay_sample: fill batch.* with `steps` batches; observations are float32, 0 … 255."""
+    return bind_call(
         sample_steps,
         buffers["rng.replay_sample"],
         *_stored(kernel, buffers),

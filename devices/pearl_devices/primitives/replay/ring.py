@@ -1,8 +1,8 @@
 """Replay: a ring of transitions, uniform or prioritised sampling, n-step returns.
 
 Prioritised sampling: Schaul et al. 2016 (proportional, stratified), from the sum tree of `tree`.
-Actions are seen as (rows, components) whatever their type. These functions are compiled without
-reordering, so that fused and separate calls agree bit for bit.
+Actions are read as (rows, components) whatever their type. These functions are compiled without
+reordering, so fused and separate calls agree bit for bit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact, exact_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
 
 
 @exact
 def append_rows(n, capacity, cursor, tree, levels, fanout, priority):
-    """Counts the n rows at the cursor in, with the largest priority so far."""
+    """Count n rows at the cursor as stored, with the largest priority so far."""
     row = cursor[0]
     if tree.size > 0:
         if priority[2] <= 0.0:
@@ -56,12 +56,12 @@ def insert(
 
 @exact_apart
 def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
-    """Chooses one batch of rows and their weights; one firing of the random stream.
+    """Draw one batch of rows and their weights; uses one firing of the random stream.
 
-    Prioritised: one row from each of B equal shares of the total; weights (size · p / total)^−beta
-    over their largest, which is (p / least p)^−beta. Uniform: with replacement, weights 1.
+    Prioritised: one row from each of B equal parts of the total; weights (size · p / total)^−beta
+    over their largest, that is (p / least p)^−beta. Uniform: with replacement, weights 1.
     """
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rows = index.size
     if tree.size == 0:
         filled = max(cursor[1], 1)
@@ -85,13 +85,13 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
 
 @exact
 def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
-    """(row that is bootstrapped from, n-step return, discount) of `row`; see `gather`."""
+    """(bootstrap row, n-step return, discount) of `row`; see `gather`."""
     total, factor = np.float64(reward[row]), gamma
     for _ in range(n_step - 1):
         if terminated[row] != 0 or truncated[row] != 0:
             break
         after = (row + envs) % reward.size
-        newest = (cursor[0] - 1 - row) % reward.size < envs  # of its environment
+        newest = (cursor[0] - 1 - row) % reward.size < envs  # the newest row of its environment
         if newest or truncated[after] & ANEW:
             break
         row = after
@@ -105,12 +105,11 @@ def gather(
     obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, gamma,
     index, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
-    """Copies the rows `index` with their n-step returns.
+    """Copy the rows `index` with their n-step returns.
 
-    From row i the same environment goes on at i + envs, i + 2·envs, …; the sum stops at an
-    episode's end, after n_step rewards, at the newest row, or before one whose environment was
-    started anew, and bootstraps from where it stopped, with discount 0 only where the episode
-    terminated.
+    The same environment continues row i at i + envs, i + 2·envs, …. The sum stops at an episode's
+    end, after n_step rewards, at the newest row, or before a row whose environment was restarted.
+    It bootstraps from the row where it stopped, with discount 0 only if the episode terminated.
     """
     for b in range(index.size):
         row = index[b]
@@ -127,7 +126,7 @@ def gather(
 
 @exact_apart
 def set_priorities(tree, levels, fanout, priority, index, td):
-    """Leaf ← (|td| + constant)^alpha; of a row drawn twice the last counts."""
+    """Leaf ← (|td| + constant)^alpha; for a row drawn twice, the last value counts."""
     leaves = tree.size - levels[levels.size - 1]
     alpha, constant = np.float32(priority[0]), np.float32(priority[1])
     top = np.float32(priority[2])
@@ -162,7 +161,8 @@ Columns = tuple[Any, ...]
 
 
 def rows(buffers: Buffers, prefix: str, names: str, lead: int = 1) -> Columns:
-    """The arrays `prefix.name` of `names`; actions with a component axis, whatever their type."""
+    """Return the arrays `prefix.name` of `names`; actions with a component axis, whatever their
+    type."""
     columns = []
     for name in names.split():
         column = buffers[f"{prefix}.{name}"]
@@ -177,7 +177,7 @@ BATCH = "obs action reward next_obs discount"
 
 
 def tree_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
-    """(tree, widths of its levels, fanout); empty arrays where the replay is uniform."""
+    """Return (tree, widths of its levels, fanout); empty arrays if the replay is uniform."""
     if not kernel.dim("prioritised"):
         return np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     fanout = kernel.dim("fanout")
@@ -186,7 +186,7 @@ def tree_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
 
 
 def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
-    """The arguments of `sample_steps`, in its order."""
+    """Return the arguments of `sample_steps`, in order."""
     beta = buffers["replay.beta"] if kernel.dim("prioritised") else np.zeros(3)
     return (
         buffers["rng.replay_sample"],
@@ -208,15 +208,16 @@ def check_ring(kernel: Kernel) -> None:
     if capacity % envs or capacity < 2 * envs:
         raise ValueError(
             f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
-            "least twice that; rows of one step would be split otherwise"
+            "least twice that; otherwise rows of one step would be split"
         )
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_insert: writes step.* at the cursor, with the largest priority so far (1 at first)."""
+    """Bind replay_insert: write step.* at the cursor, with the largest priority so far (first
+    1)."""
     check_ring(kernel)
     prioritised = kernel.dim("prioritised")
-    return bound(
+    return bind_call(
         insert,
         *rows(buffers, "step", ROW),
         *rows(buffers, "replay", ROW),
@@ -227,20 +228,19 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_sample: fills batch.* with `steps` batches.
+    """Bind replay_sample: fill batch.* with `steps` batches.
 
-    Each batch counts as one firing of rng.replay_sample, so the same rows come whatever the
-    grouping.
+    Each batch counts as one firing of rng.replay_sample, so any grouping gives the same rows.
     """
     check_ring(kernel)
-    return bound(sample_steps, *sample_arguments(kernel, buffers))
+    return bind_call(sample_steps, *sample_arguments(kernel, buffers))
 
 
 def bind_priorities(kernel: Kernel, buffers: Buffers) -> Call:
-    """replay_update: priorities of batch.index from batch.td, batch after batch."""
+    """Bind replay_update: set priorities of batch.index from batch.td, batch after batch."""
     fanout = kernel.dim("fanout")
     levels = np.array(tree_levels(kernel.dim("capacity"), fanout), np.int64)
-    return bound(
+    return bind_call(
         priority_steps,
         buffers["replay.tree"],
         levels,

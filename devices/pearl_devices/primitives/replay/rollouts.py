@@ -4,13 +4,13 @@ rollout.* holds T vector steps of N environments, time first. The advantages (Sc
 
     delta_t = reward_t + gamma · V(next_t) − V(obs_t),  A_t = delta_t + gamma · lambda · A_{t+1}
 
-where an episode ends A_{t+1} is 0. V(next_t) is 0 after a termination, and after a truncation or at
-the end of the rollout the value of the true successor, not of the observation after a reset.
-Returns of n rewards (Mnih et al. 2016), which ends of episodes and of the rollout cut alike, are
+A_{t+1} is 0 where an episode ends. V(next_t) is 0 after a termination. After a truncation, or at
+the end of the rollout, it is the value of the true successor, not of the observation after a reset.
+Returns of n rewards (Mnih et al. 2016), cut at the end of an episode or of the rollout, are
 
     R_t = reward_t + … + gamma^(n−1) · reward_{t+n−1} + gamma^n · V(obs_{t+n})
 
-and A_t = R_t − V(obs_t). They ask for vector steps t … t + n alone, so no others need be kept.
+and A_t = R_t − V(obs_t). They need only vector steps t … t + n, so no others are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.rollouts import judged_steps
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 
 BLOCK = 128
-"""Rows of a pass for values, about: their activations stay in the caches."""
+"""Approximate rows of a pass for values, so that their activations stay in the caches."""
 
 
 class VectorStep(NamedTuple):
-    """What a vector step leaves behind: step.* and what the policy says of its action."""
+    """The results of a vector step: step.*, and the policy's numbers about its action."""
 
     obs: Any
     action: Any
@@ -42,7 +42,7 @@ class VectorStep(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """rollout.*: the same with an axis of time before, and advantages (T, N)."""
+    """rollout.*: the same arrays with a leading time axis, and advantages (T, N)."""
 
     obs: Any
     action: Any
@@ -59,7 +59,7 @@ class Rollout(NamedTuple):
 
 @fast
 def put(source, target):
-    """target ← source, element by element (to assign slices takes seconds to compile)."""
+    """target ← source, element by element (numba takes seconds to compile slice assignments)."""
     a, b = source.reshape(source.size), target.reshape(target.size)
     for j in range(a.size):
         b[j] = a[j]
@@ -67,7 +67,7 @@ def put(source, target):
 
 @fast
 def insert(step, rollout):
-    """Stores one vector step; after the last of a rollout comes the first."""
+    """Store one vector step; after the last step of a rollout comes the first."""
     t = rollout.at[0]
     put(step.obs, rollout.obs[t])
     put(step.next_obs, rollout.next_obs[t])
@@ -82,7 +82,7 @@ def insert(step, rollout):
 
 @fast
 def estimate_values(flat_obs, params, layers, curved, value, acts):
-    """value (flat) ← the network's values of flat_obs (rows, O), in blocks that `acts` can hold."""
+    """value (flat) ← values of flat_obs (rows, O), in blocks that fit `acts`."""
     width = 0
     for layer in range(1, layers.size):
         width += layers[layer]
@@ -96,7 +96,7 @@ def estimate_values(flat_obs, params, layers, curved, value, acts):
 
 @fast_apart
 def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry):
-    """Values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
+    """Compute values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
     steps, envs = rollout.reward.shape
     width = rollout.obs.shape[2]
     flat = rollout.obs.reshape(steps * envs, width)
@@ -128,10 +128,10 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
 def n_step_returns(
     rollout, follows, at, calls, horizon, ahead, params, layers, curved, gamma, acts
 ):
-    """Values, advantages and returns of the next `calls` vector steps of a rollout of `horizon`.
+    """Compute values, advantages and returns of the next `calls` of `horizon` vector steps.
 
-    follows (rows, N): values of the true successors of what was cut. at: the vector step that is
-    judged next, and its row. ahead: rewards of a return.
+    follows (rows, N): values of the true successors of cut steps. at: the next vector step to
+    value, and its row. ahead: rewards of a return.
     """
     rows, envs, discount = rollout.reward.shape[0], rollout.reward.shape[1], np.float32(gamma[0])
     for _ in range(calls):
@@ -162,14 +162,15 @@ def n_step_returns(
 
 
 def step_of(buffers: Buffers) -> VectorStep:
-    """The `Step` of a rollout_insert: of a continuous action what was drawn, before clipping."""
+    """Return the `VectorStep` of a rollout_insert; continuous actions as sampled, before
+    clipping."""
     columns = [buffers[f"step.{name}"] for name in VectorStep._fields[:6]]
     columns[1] = buffers.get("act.sample", columns[1])
     return VectorStep._make((*columns, buffers["act.log_prob"]))
 
 
 def rollout_of(buffers: Buffers) -> Rollout:
-    """rollout.*; of a kernel that only stores, the last fields are empty."""
+    """Return rollout.*; for a kernel that only stores, the last fields are empty."""
     none = np.zeros((0, 0), np.float32)
     results = (buffers.get(f"rollout.{n}", none) for n in ("value", "advantage", "returns"))
     rows = (buffers[f"rollout.{name}"] for name in VectorStep._fields)
@@ -177,7 +178,7 @@ def rollout_of(buffers: Buffers) -> Rollout:
 
 
 def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `advantages` takes."""
+    """Return the arguments of `advantages`."""
     layers, envs = kernel.layers("critic"), kernel.dim("envs")
     block = max(envs, min(BLOCK, envs * kernel.dim("horizon")))
     return (
@@ -194,17 +195,17 @@ def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
-    return bound(insert, step_of(buffers), rollout_of(buffers))
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    return bind_call(insert, step_of(buffers), rollout_of(buffers))
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next vector
-    step, and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next
+    vector step, and policy.critic."""
     given = advantage_arguments(kernel, buffers)
     if not kernel.dims.get("ahead"):
-        return bound(advantages, *given)
+        return bind_call(advantages, *given)
     rollout, params, layers, curved, gamma, _, acts, *_ = given
     sizes = (judged_steps(kernel), kernel.dim("horizon"), kernel.dim("ahead"))
     into = buffers["rollout.follows"], buffers["rollout.judged"]
-    return bound(n_step_returns, rollout, *into, *sizes, params, layers, curved, gamma, acts)
+    return bind_call(n_step_returns, rollout, *into, *sizes, params, layers, curved, gamma, acts)

@@ -1,11 +1,11 @@
 """The K-ary sum tree over priorities (proportional sampling of Schaul et al. 2016).
 
-Stored level by level, root first (`buffers.tree_levels`); a parent is always recomputed as the sum
-of its children, in one order wherever it happens, so errors do not build up and fused and separate
-calls agree bit for bit. With a fanout of 8 or 16 the children of a node are one or two vectors: the
-running sums, the choice and the sum of a node are then a few instructions without a branch, which
-for random draws is what counts (a mispredicted branch costs as much as a node). Other fanouts go
-child by child.
+Levels are stored one after another, root first (`replay.tree_levels`). A parent is always
+recomputed as the sum of its children in one order, so errors do not build up, and fused and
+separate calls agree bit for bit. With a fanout of 8 or 16, the children of a node are one or two
+vectors. The running sums, the choice and the sum of a node are then a few instructions without a
+branch. This matters for random draws, because a mispredicted branch costs as much as a node. Other
+fanouts go child by child.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _children(context: Any, builder: Any, kind: Any, tree: Any, at: Any, fanout:
 
 
 def _node_sum(fanout: int) -> Any:
-    """Sum of the children from element `at`: halves are added until one number is left."""
+    """Compile the sum of the children from element `at`: halves are added until one number is
+    left."""
 
     def node_sum(typing, tree, at):
         def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -60,9 +61,11 @@ def _node_sum(fanout: int) -> Any:
 
 
 def _choice(fanout: int) -> Any:
-    """(child, rest): the first child above 0 whose running sum is above `prefix`, else the last one
-    above 0, else child 0; and the prefix less the sum of the children before it. Sums are float32,
-    as the nodes are."""
+    """Compile the choice of a child; it returns (child, rest).
+
+    child: the first child above 0 whose running sum exceeds `prefix`, else the last child above 0,
+        else child 0. rest: prefix − sum of the children before it. Sums are float32, as the nodes
+            are."""
     wide, bits = ir.VectorType(FLOAT, fanout), ir.IntType(fanout)
     zeros = ir.Constant(wide, [0.0] * fanout)
 
@@ -71,7 +74,7 @@ def _choice(fanout: int) -> Any:
             tree, at, _, prefix = given
             shares = _children(context, builder, signature.args[0], tree, at, fanout)
             sums, step = shares, 1
-            while step < fanout:  # sums over twice as many children each time
+            while step < fanout:  # each pass sums over twice as many children
                 moved = [fanout] * step + list(range(fanout - step))
                 sums = builder.fadd(sums, _shuffle(builder, sums, zeros, moved))
                 step *= 2
@@ -107,7 +110,7 @@ _choose8, _choose16 = _choice(8), _choice(16)
 
 @exact
 def sum_children(tree, start, fanout):
-    """Sum of `fanout` neighbours from `start`."""
+    """Sum `fanout` neighbours from `start`."""
     if fanout == 16:
         return _sum16(tree, start)
     if fanout == 8:
@@ -120,7 +123,7 @@ def sum_children(tree, start, fanout):
 
 @exact
 def raise_range(tree, levels, fanout, first, last):
-    """Recomputes the parents of the leaves first … last."""
+    """Recompute the parents of the leaves first … last."""
     below = tree.size - levels[levels.size - 1]
     for level in range(levels.size - 2, -1, -1):
         above = below - levels[level]
@@ -132,7 +135,7 @@ def raise_range(tree, levels, fanout, first, last):
 
 @exact
 def raise_leaves(tree, levels, fanout, leaves):
-    """Recomputes the parents of `leaves`; cheapest if they are sorted, right in any order."""
+    """Recompute the parents of `leaves`; cheapest if sorted, correct in any order."""
     below, span = tree.size - levels[levels.size - 1], 1
     for level in range(levels.size - 2, -1, -1):
         above = below - levels[level]
@@ -161,7 +164,8 @@ def choose_child(tree, start, fanout, prefix):
 
 
 def _descents(choose: Any) -> tuple[Any, Any]:
-    """The descent to one leaf, and to four at once: these hide each other's latency."""
+    """Compile the descent to one leaf, and to four leaves at once, which hide each other's
+    latency."""
 
     @inner
     def one(tree, levels, fanout, prefix):
@@ -194,9 +198,9 @@ one_by_any, four_by_any = _descents(choose_child)
 
 @exact
 def find_leaf(tree, levels, fanout, prefix):
-    """The leaf in whose share of the total `prefix` falls; never one of priority 0 unless all are.
+    """Return the leaf whose part of the total contains `prefix`; its priority is 0 only if all are.
 
-    Where rounding carries the prefix past the last child, the last child above 0 is taken.
+    If rounding carries the prefix past the last child, the last child above 0 is taken.
     """
     if fanout == 16:
         return one_by_16(tree, levels, 16, prefix)
@@ -207,13 +211,13 @@ def find_leaf(tree, levels, fanout, prefix):
 
 @exact
 def prefix_of(tree, base, b, rows):
-    """A random prefix in share b of `rows` equal shares of the total."""
+    """Return a random prefix in part b of `rows` equal parts of the total."""
     return (b + uniform(base, b)) / rows * np.float64(tree[0])
 
 
 @exact
 def find_strata(tree, levels, fanout, base, index):
-    """One leaf from each of index.size equal shares of the total, by the uniforms of `base`."""
+    """Draw one leaf from each of index.size equal parts of the total, by the uniforms of `base`."""
     rows = index.size
     whole = rows - rows % 4
     for b in range(0, whole, 4):

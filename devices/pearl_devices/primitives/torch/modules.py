@@ -1,10 +1,10 @@
-"""Networks that are modules of the user's own: `module:callable` of (inputs, outputs).
+"""Networks that are user-defined modules: `module:callable` of (inputs, outputs).
 
 `callable(inputs, outputs)` returns a torch.nn.Module that maps float32 (B, *inputs) to float32
-(B, outputs): inputs is the shape of one observation, or (n,) where a critic also takes the action.
-Its parameters lie in our arrays, one flat vector in the order of `named_parameters`, each in
-torch's own layout; a module with buffers (batch normalisation) is refused, since they would lie
-elsewhere. It runs in evaluation mode: no dropout.
+(B, outputs). inputs is the shape of one observation, or (n,) if a critic also takes the action. Its
+parameters lie in PEARL's arrays, one flat vector in the order of `named_parameters`, each in
+torch's own layout. A module with buffers (batch normalisation) is refused, because buffers lie
+elsewhere. The module runs in evaluation mode, without dropout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pearl_devices.kernel import Module
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 
 BUILD_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
@@ -32,14 +32,14 @@ BUILD_ERRORS = (
 def build(program: str, inputs: Sequence[int], outputs: int, seed: int | None = None) -> nn.Module:
     """Build the module, on the CPU.
 
-    seed: of its first values, which then depend on nothing else; None: on the state of torch.
+    seed: of its first values, which then depend on nothing else; None: torch's current state.
 
     Raises:
         ValueError: The module cannot be built, has buffers, or has no float32 parameters.
     """
     where = f"network {program!r} of inputs {tuple(inputs)} and {outputs} outputs"
     try:
-        make = function(program)
+        make = import_function(program)
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -102,7 +102,7 @@ def measure(program: str, inputs: tuple[int, ...], outputs: int) -> Module:
 
 
 def first_values(of: Module, seed: int) -> npt.NDArray[np.float32]:
-    """The flat vector of parameters that the module starts from."""
+    """Return the flat vector of the module's first parameters."""
     made = build(of.program, of.inputs, of.outputs, seed % 2**63)
     flat: npt.NDArray[np.float32] = np.concatenate(
         [p.detach().numpy().reshape(-1) for p in made.parameters()]
@@ -118,7 +118,7 @@ def named(of: Module, flat: Tensor) -> dict[str, Tensor]:
 
 
 def split(flat: Tensor, shapes: Iterable[tuple[int, ...]]) -> list[Tensor]:
-    """Consecutive pieces of `flat` in these shapes, sharing its memory."""
+    """Return consecutive pieces of `flat` in these shapes, sharing its memory."""
     pieces, offset = [], 0
     for shape in shapes:
         size = math.prod(shape)
@@ -130,7 +130,7 @@ def split(flat: Tensor, shapes: Iterable[tuple[int, ...]]) -> list[Tensor]:
 def structure(
     of: Module,
 ) -> tuple[Callable[[Tensor], list[Tensor]], Callable[[Sequence[Tensor], Tensor], Tensor]]:
-    """How it splits a flat vector into parts, and what it computes from (parts, rows)."""
+    """Return how it splits a flat vector into parts, and its function of (parts, rows)."""
     made = build(of.program, of.inputs, of.outputs)
     names = [name for name, _ in made.named_parameters()]
     shapes = [tuple(p.shape) for p in made.parameters()]

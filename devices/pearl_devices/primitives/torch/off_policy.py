@@ -8,20 +8,20 @@ An update's loss is a generator function named by `kernel.program` (`module:call
         return td            # absolute TD errors, (B,)
 
 `nets.q(obs)` is the output (B, width), `nets.target.q(obs)` the target's, without gradient. A
-network whose name begins with critic returns (B,); one called actor with as many outputs as an
-action has components returns actions between `hyper.act_low` and `hyper.act_high`. Several inputs
-are joined: `nets.critic(obs, action)`; one called q gives the values of the actions, (B, actions),
-also where it is a duelling one (`primitives.dqn`); a network without inputs is a learned constant,
-(1,). `batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every integer size of
-the kernel (`hyper.double`), every constant (`hyper.huber`; a tuple where there are several
-numbers), `hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`), and for
-continuous actions act_low and act_high. `kernel.args` are passed on as keyword arguments. After the
-last loss all targets move, with a delayed policy in every `policy_delay`-th step.
+network whose name begins with critic returns (B,). A network called actor, with as many outputs as
+an action has components, returns actions between `hyper.act_low` and `hyper.act_high`. Several
+inputs are joined: `nets.critic(obs, action)`. A network called q returns the values of the actions,
+(B, actions), also if it is duelling (`primitives.dqn`). A network without inputs is a learned
+constant, (1,). `batch` has obs, action, reward, next_obs, discount, weight. `hyper` has every
+integer size of the kernel (`hyper.double`), every constant (`hyper.huber`; a tuple if it has
+several numbers), `hyper.step`, the number of this gradient step from 1, `hyper.noise` (`Noise`),
+and for continuous actions act_low and act_high. `kernel.args` are passed as keyword arguments.
+After the last loss all targets move; with a delayed policy, in every `policy_delay`-th step.
 
 An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
-env step; None where the greedy action is asked for, and noise is then None as well. Env steps of
-random action at the start are taken without it. The number of torch's threads is left as it is.
+env step; explore and noise are None for the greedy action. Random env steps at the start do not
+call the program. The number of torch's threads stays unchanged.
 
 Arrays are numpy's or tensors, on any device; counters, constants and random streams are numpy's
 (`Variant.on_host`).
@@ -43,12 +43,12 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.off_policy import discrete_actions
-from pearl_devices.primitives.native import bound
+from pearl_devices.primitives.native import bind_call
 from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, views
 from pearl_devices.primitives.torch.programs import Noise, loss_of, resolve
 from pearl_devices.primitives.updates import ddpg, dqn, sac
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 Forward = Callable[..., Tensor]
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -64,8 +64,8 @@ def run(parts: Sequence[Tensor], x: Tensor) -> Tensor:
 
 
 def run_bfloat16(parts: Sequence[Tensor], x: Tensor) -> Tensor:
-    """As `run`, with the products from one hidden layer to the next in bfloat16, and their
-    gradients too. What they add to, the first layer and the output stay float32."""
+    """As `run`, with the products from one hidden layer to the next, and their gradients, in
+    bfloat16. Biases, the first layer and the output layer stay float32."""
     for layer in range(0, len(parts), 2):
         if 0 < layer < len(parts) - 2:
             x = parts[layer + 1] + (x.bfloat16() @ parts[layer].bfloat16()).float()
@@ -77,8 +77,8 @@ def run_bfloat16(parts: Sequence[Tensor], x: Tensor) -> Tensor:
 
 
 def structure(kernel: Kernel, name: str) -> tuple[Split, Run]:
-    """How network `name` splits its flat vector into parts, and what it computes from (parts,
-    rows): dense layers, or the user's own module."""
+    """Return how network `name` splits its flat vector into parts, and its function of (parts,
+    rows): dense layers, or the user-defined module."""
     own = kernel.modules.get(name)
     if own is None:
         return partial(views, layers=kernel.layers(name)), run
@@ -93,7 +93,7 @@ def squash(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def network(
     name: str, parts: Sequence[Tensor], hyper: SimpleNamespace, outputs: int, run: Run = run
 ) -> Forward:
-    """The function that a loss calls, over the parameters `parts`."""
+    """Return the function that a loss calls, over the parameters `parts`."""
     duels = name == "q" and bool(getattr(hyper, "duelling", 0))
     squashes = name == "actor" and outputs == len(getattr(hyper, "act_low", ()))
 
@@ -121,7 +121,7 @@ def _without_gradient(function: Forward) -> Forward:
 def _gradient_step(
     kernel: Kernel, steps: Iterator[Any], step: int, learners: dict[str, Learner], buffers: Buffers
 ) -> Tensor:
-    """Runs one loss generator to its end and returns the absolute TD errors."""
+    """Run one loss generator to its end; return the absolute TD errors."""
     size = kernel.dim("batch")
     if not isinstance(steps, Iterator):
         raise ValueError(
@@ -160,8 +160,8 @@ def _bounds(buffers: Buffers) -> dict[str, Tensor]:
 class GradientSteps:
     """The gradient steps of a firing of update.*, over its arrays.
 
-    dense: how networks of dense layers are computed.
-    hyper: as the loss sees it; `step` and `noise` are set before each step.
+    dense: function that computes networks of dense layers.
+    hyper: the object that the loss gets; `step` and `noise` are set before each step.
     """
 
     def __init__(self, kernel: Kernel, buffers: Buffers, dense: Run = run) -> None:
@@ -199,15 +199,15 @@ class GradientSteps:
             setattr(self.hyper, name[len("hyper.") :], value)
 
     def step(self, number: int) -> None:
-        """The gradient step on batch `number`."""
+        """Take the gradient step on batch `number`."""
         steps = self.losses(self.nets, self.batches[number], self.hyper, **self.kernel.args)
         found = _gradient_step(self.kernel, steps, self.hyper.step, self.learners, self.buffers)
         self.td[number].copy_(found.detach())
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
-    """update.*: `steps` runs of the loss generator that kernel.program names. dense: how networks
-    of dense layers are computed."""
+    """Bind update.*: `steps` runs of the loss generator that kernel.program names. dense: function
+    that computes networks of dense layers."""
     steps, stop = GradientSteps(kernel, buffers, dense), buffers["loop.stop"]
     hyper, count, noise = steps.hyper, buffers["learner.step"], None
     if "rng.update" in specs(kernel):
@@ -221,22 +221,22 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
             if noise is not None:
                 noise.begin()
             steps.step(number)
-            if ended(stop, number + 1, len(steps.batches)):
+            if call_ends(stop, number + 1, len(steps.batches)):
                 return
 
     return call
 
 
 def bind_update_bfloat16(kernel: Kernel, buffers: Buffers) -> Call:
-    """As `bind_update`, by `run_bfloat16`."""
+    """As `bind_update`, with `run_bfloat16`."""
     return bind_update(kernel, buffers, run_bfloat16)
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.*: the network in torch; the choice with the native variant's random numbers.
+    """Bind inference.*: the network in torch, the choice with the native variant's random numbers.
 
-    Without a program: epsilon-greedy on the outputs where actions are discrete, else the first A
-    outputs through tanh with Gaussian noise; inference.sac draws from its policy.
+    Without a program: epsilon-greedy on the outputs for discrete actions, else the first A outputs
+    through tanh with Gaussian noise; inference.sac samples from its policy.
     """
     (name,) = kernel.networks
     split, forward = structure(kernel, name)
@@ -251,12 +251,14 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     if act:
         low, high = buffers["act.low"], buffers["act.high"]
         if kernel.kind == "inference.sac":
-            pick = bound(sac.draw_actions, counter, out, explore, low, high, action, sac.noise(out))
+            pick = bind_call(
+                sac.draw_actions, counter, out, explore, low, high, action, sac.noise(out)
+            )
         else:
-            pick = bound(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
+            pick = bind_call(ddpg.explore_around, counter, out[:, :act], low, high, explore, action)
     else:
         values = out[:, kernel.dims.get("duelling", 0) :]
-        pick = bound(dqn.choose, counter, values, explore, action)
+        pick = bind_call(dqn.choose, counter, values, explore, action)
 
     @torch.no_grad()
     def call() -> None:
@@ -275,20 +277,20 @@ def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
 
 
 def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:
-    """Uniform over all actions, as native variants draw them: what is chosen before
-    `learning_starts`, whatever the outputs of the network are."""
+    """Bind uniform actions, drawn as in native variants: the choice before `learning_starts`,
+    whatever the network's outputs."""
     counter, explore, action = (buffers[n] for n in ("rng.inference", "explore", "act.action"))
     act, rows = kernel.dim("act"), buffers["env.obs"].shape[0]
     if act:
         low, high = buffers["act.low"], buffers["act.high"]
         no_outputs = np.zeros((rows, act), np.float32)
-        return bound(ddpg.explore_around, counter, no_outputs, low, high, explore, action)
+        return bind_call(ddpg.explore_around, counter, no_outputs, low, high, explore, action)
     no_values = np.zeros((rows, discrete_actions(kernel)), np.float32)
-    return bound(dqn.choose, counter, no_values, explore, action)
+    return bind_call(dqn.choose, counter, no_values, explore, action)
 
 
 def _with_program(kernel: Kernel, buffers: Buffers) -> Call:
-    """An inference whose actions a program chooses."""
+    """Bind an inference whose actions a program chooses."""
     program, (name,) = resolve(kernel), kernel.networks
     start = _random_actions(kernel, buffers)
     obs, action = (torch.as_tensor(buffers[n]) for n in ("env.obs", "act.action"))
@@ -312,7 +314,7 @@ def _with_program(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
-    """What a program chose, if that is actions.
+    """Return the program's result if it is valid actions.
 
     Raises ValueError.
     """
@@ -336,7 +338,7 @@ def _checked(kernel: Kernel, chosen: Any, shape: Sequence[int]) -> Tensor:
 def outputs(
     kernel: Kernel, params: npt.NDArray[np.float32], obs: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """What the network of an inference gives for these rows, (rows, outputs)."""
+    """Return the outputs of an inference's network for these rows, (rows, outputs)."""
     (name,) = kernel.networks
     split, forward = structure(kernel, name)
     found: npt.NDArray[np.float32] = forward(
@@ -353,7 +355,7 @@ def act_greedily(
     low: npt.NDArray[np.float32] | None,
     high: npt.NDArray[np.float32] | None,
 ) -> Any:
-    """What the program of an inference chooses without exploration; see `cpu.act`."""
+    """Return the actions of an inference's program without exploration; see `cpu.greedy`."""
     hyper, act = SimpleNamespace(), kernel.dim("act")
     if act and low is not None and high is not None:
         hyper = SimpleNamespace(act_low=torch.from_numpy(low), act_high=torch.from_numpy(high))

@@ -1,21 +1,21 @@
-"""The torch variants of the kernels that learn from rollouts, over the arrays of the native ones.
+"""The torch variants of kernels that learn from rollouts, over the arrays of the native variants.
 
 The loss is a generator function named by `kernel.program` (`module:callable`), as in `off_policy`:
 
     def losses(nets, batch, hyper):
         yield ("actor", "critic"), (policy_loss, value_loss)
 
-A loss that yields None instead ends the firing: no gradient step is taken any more.
-Gradients of the sum of both are clipped by their common norm; then one step of the optimiser is
-taken on each network. It is called once a minibatch. `nets.actor(obs)` are logits (B, actions) or
-means (B, A), `nets.log_std()` the logarithms of the deviations (A,), `nets.critic(obs)` values
-(B,), `nets.choices` how many choices each component of a factored action has.
-`batch` has the arrays rollout.X of the kernel under the names X: obs, action (of a continuous one
-the sample), log_prob, value, advantage, returns; for a loss of the user's own also reward,
-next_obs, terminated, truncated. Where there is one minibatch, its rows are the rollout in the order
-of time: row t · envs + n is step t of environment n.
-`hyper` has every integer size of the kernel and every constant, `kernel.args` are passed on as
-keyword arguments. Minibatches are those of the native variant; results agree to rounding.
+A loss that yields None instead ends the firing: no further gradient step is taken. Gradients of the
+sum of both losses are clipped by their common norm; then the optimiser takes one step on each
+network. The loss is called once per minibatch. `nets.actor(obs)` are logits (B, actions) or means
+(B, A), `nets.log_std()` the logarithms of the standard deviations (A,), `nets.critic(obs)` values
+(B,), `nets.choices` the number of choices of each component of a factored action. `batch` has the
+arrays rollout.X of the kernel under the names X: obs, action (the sample of a continuous one),
+log_prob, value, advantage, returns; for a user-defined loss also reward, next_obs, terminated,
+truncated. If there is one minibatch, its rows are the rollout in the order of time: row t · envs +
+n is step t of environment n. `hyper` has every integer size of the kernel and every constant;
+`kernel.args` are passed as keyword arguments. Minibatches are those of the native variant; results
+agree to rounding.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from pearl_devices.buffers import specs
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import continuous
 from pearl_devices.kernels.rollouts import judged_steps
-from pearl_devices.primitives.math.rng import stream
-from pearl_devices.primitives.native import bound
+from pearl_devices.primitives.math.rng import stream_base
+from pearl_devices.primitives.native import bind_call
 from pearl_devices.primitives.replay import rollouts
 from pearl_devices.primitives.torch import modules
-from pearl_devices.primitives.torch.learner import Learner, Split, shrinking, views
+from pearl_devices.primitives.torch.learner import Learner, Split, clip_scale, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo, ppo_descent
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.stop_word import call_ends, is_under_way
 
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
-    """The network's linear output; hidden layers of tanh or ReLU."""
+    """Return the network's linear output. curved: hidden layers use tanh instead of ReLU."""
     for layer in range(0, len(parts), 2):
         x = torch.addmm(parts[layer + 1], x, parts[layer])
         if layer < len(parts) - 2:
@@ -56,7 +56,7 @@ def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
 
 
 def descend(learner: Learner, grad: Tensor, rate: float, buffers: Buffers) -> None:
-    """One step of the optimiser: RMSprop where its decay is above 0, else Adam."""
+    """Take one optimiser step: RMSprop if its decay is above 0, else Adam."""
     learner.steps[0] += 1
     step = int(learner.steps[0])
     decay, eps = buffers["hyper.rmsprop"].tolist()
@@ -86,7 +86,7 @@ def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
 
 
 def gradients(losses: Any, learners: dict[str, Learner]) -> list[Tensor]:
-    """The gradients of the sum of the losses, of each network as flat as its parameters."""
+    """Return the gradients of the sum of the losses, for each network as flat as its parameters."""
     parts = [part for learner in learners.values() for part in learner.parts]
     pieces = iter(torch.autograd.grad(sum(losses), parts))
     return [
@@ -98,11 +98,11 @@ def gradients(losses: Any, learners: dict[str, Learner]) -> list[Tensor]:
 def move(
     learners: dict[str, Learner], grads: Sequence[Tensor], rates: Sequence[float], b: Buffers
 ) -> None:
-    """One step on each network with these gradients, clipped in place by their common norm."""
+    """Take one step on each network with these gradients, clipped in place by their common norm."""
     limit = float(b["hyper.clip_norm"][0])
     if limit > 0:
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))
-        kept = shrinking(norm, limit, waits=all(n.waits for n in learners.values()))
+        kept = clip_scale(norm, limit, waits=all(n.waits for n in learners.values()))
         for grad in grads:
             grad *= kept
     b["learner.step"][0] += 1
@@ -111,7 +111,7 @@ def move(
 
 
 def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
-    """How a network's flat vector is split into its parts, and what it computes from them."""
+    """How a network's flat vector is split into parts, and the network's function of them."""
     own, layers = kernel.modules.get(name), kernel.layers(name)
     if own is not None:
         return modules.structure(own)
@@ -120,7 +120,7 @@ def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
 
 
 def learners_of(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], SimpleNamespace]:
-    """Both networks, and `nets` as a loss sees them."""
+    """Return both networks, and the `nets` that a loss gets."""
     act = continuous(kernel)
     found = {name: _network(kernel, name) for name in ("actor", "critic")}
     learners = {n: Learner(n, kernel.layers(n), buffers, found[n][0]) for n in found}
@@ -140,19 +140,19 @@ def learners_of(kernel: Kernel, buffers: Buffers) -> tuple[dict[str, Learner], S
 
 
 def constants_of(kernel: Kernel) -> list[str]:
-    """The arrays with what a loss finds in `hyper`."""
+    """Return the names of the constants that a loss gets in `hyper`."""
     return [n for n in specs(kernel) if n.startswith("hyper.") and ".lr." not in n]
 
 
 def read(constants: Sequence[str], buffers: Buffers, hyper: SimpleNamespace) -> None:
-    """Sets the constants as a loss finds them."""
+    """Set the constants that a loss gets in `hyper`."""
     for name in constants:
         values = buffers[name].tolist()
         setattr(hyper, name[len("hyper.") :], values[0] if len(values) == 1 else tuple(values))
 
 
 def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
-    """The arrays of a rollout, a row each step of each environment."""
+    """Return the arrays of a rollout, one row per step and environment."""
     return {
         name.partition(".")[2]: torch.as_tensor(buffers[name]).flatten(0, 1)
         for name in specs(kernel)
@@ -161,13 +161,13 @@ def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
 
 
 def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
-    """The learning rates of a rollout before which `done` gradient steps were taken."""
-    share = ppo_descent.annealed(float(done), float(buffers["hyper.anneal"][0]))
+    """Return the learning rates of a rollout that follows `done` gradient steps."""
+    share = ppo_descent.anneal(float(done), float(buffers["hyper.anneal"][0]))
     return [share * learner.rate(done) for learner in learners.values()]
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*."""
+    """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*."""
     losses = loss_of(kernel)
     learners, nets = learners_of(kernel, buffers)
     hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
@@ -179,7 +179,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
     def call() -> None:
         read(constants, buffers, hyper)
-        base = np.uint64(stream(counter[0], counter[1]))
+        base = np.uint64(stream_base(counter[0], counter[1]))
         before, number = int(stop[1]), 0
         done = int(steps[0]) - before
         rates = rates_of(learners, buffers, done)
@@ -200,17 +200,17 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                     found = _checked(kernel, given, learners)
                     move(learners, gradients(found, learners), rates, buffers)
                     for learner, loss in zip(learners.values(), found, strict=True):
-                        learner.note(loss)
-                if ended(stop, number, firing):
-                    counter[1] += np.uint64(not under_way(stop))
+                        learner.record_loss(loss)
+                if call_ends(stop, number, firing):
+                    counter[1] += np.uint64(not is_under_way(stop))
                     return
 
     return call
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.* of which a firing adds the gradient of one vector step, and the last of a rollout
-    takes the optimiser's step with the mean of all."""
+    """Bind update.* by vector steps: each firing adds the gradient of one, and the last firing of a
+    rollout takes the optimiser's step with the mean of all."""
     losses = loss_of(kernel)
     learners, nets = learners_of(kernel, buffers)
     hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
@@ -233,7 +233,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
             means = [total[:-1].clone() for total in sums]
             move(learners, means, rates_of(learners, buffers, int(taken[0])), buffers)
             for learner, total in zip(learners.values(), sums, strict=True):
-                learner.note(total[-1])
+                learner.record_loss(total[-1])
                 total.zero_()
         at[0], at[1] = (t + 1) % steps, (row + 1) % kernel.dim("kept")
 
@@ -241,7 +241,8 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.ppo: the network in torch; the draw with the native variant's random numbers."""
+    """Bind inference.ppo: the network in torch, the draw with the native variant's random
+    numbers."""
     given = policies.arguments(kernel, buffers)
     action, _, _, params, _, size, _, low, high, sample, log_prob, _, choices = given
     split, forward = _network(kernel, "actor")
@@ -254,7 +255,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     shared = torch.from_numpy(out)
     factored = policies.draw_factored if kernel.dims.get("choices") else policies.draw_discrete
     draw = policies.draw_gaussian if continuous(kernel) else factored
-    pick = bound(draw, action, counter, out, log_std, low, high, sample, log_prob, choices)
+    pick = bind_call(draw, action, counter, out, log_std, low, high, sample, log_prob, choices)
 
     @torch.no_grad()
     def call() -> None:
@@ -267,7 +268,7 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
-    """rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     step, rollout = rollouts.step_of(buffers), rollouts.rollout_of(buffers)
     columns = [
         (torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(step, rollout, strict=False)
@@ -284,8 +285,8 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
-    """gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next vector
-    step, and policy.critic."""
+    """Bind gae: rollout.value, advantage and returns ← a whole rollout, or with `kept` its next
+    vector step, and policy.critic."""
     split, forward = _network(kernel, "critic")
     parts = split(torch.as_tensor(buffers["policy.critic"]))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
@@ -320,7 +321,7 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
 def _n_step(
     kernel: Kernel, r: Any, at: Any, values: Callable[[Tensor], Tensor], gamma: Any
 ) -> Call:
-    """Returns of `ahead` rewards, as `rollouts.n_step_returns` has them."""
+    """Returns of `ahead` rewards, as in `rollouts.n_step_returns`."""
     steps, ahead, kept = kernel.dim("horizon"), kernel.dim("ahead"), len(r.value)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Programs of the user's own that kernels run: the loss of an update, the choice of actions."""
+"""User-defined programs of kernels: the loss of an update, the choice of actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from pearl_devices.base import UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math import rng
-from pearl_devices.user_imports import function
+from pearl_devices.user_imports import import_function
 
 
 def resolve(kernel: Kernel) -> Callable[..., Any]:
@@ -24,7 +24,7 @@ def resolve(kernel: Kernel) -> Callable[..., Any]:
         UnsupportedError: There is no such callable.
     """
     try:
-        return function(str(kernel.program))
+        return import_function(str(kernel.program))
     except ValueError as error:
         raise UnsupportedError(
             f"kernel {kernel.kind}: program {kernel.program!r} cannot be found ({error}); "
@@ -60,10 +60,10 @@ def normal(advantage: Any) -> Any:
 
 
 class Noise:
-    """Random numbers of one task's stream, in the order of the calls: the same at every firing of
-    that number, whatever ran before.
+    """Random numbers of one task's stream, in the order of the calls. Each firing number has its
+    own numbers, whatever ran before.
 
-    device: on which the numbers are to lie; None: where the host draws them.
+    device: where the numbers lie; None: where the host draws them.
     """
 
     def __init__(self, counter: npt.NDArray[np.uint64], device: torch.device | None = None) -> None:
@@ -71,8 +71,8 @@ class Noise:
         self._base, self._drawn = np.uint64(0), 0
 
     def begin(self) -> None:
-        """The next firing."""
-        self._base = np.uint64(rng.stream(self._counter[0], self._counter[1]))
+        """Begin the next firing."""
+        self._base = np.uint64(rng.stream_base(self._counter[0], self._counter[1]))
         self._drawn = 0
         self._counter[1] += np.uint64(1)
 

@@ -1,9 +1,9 @@
-"""Gradient steps that several learners take together: the gradient of a share of the batch, the
-mean of all, and the step of the optimiser with it (`kernels.shares`).
+"""Gradient steps that several learners share: the gradient of a part of the batch, the mean of all
+gradients, and the optimiser step with the mean (`kernels.data_parallel`).
 
-The loss is that of update.X, which sees a learner's rows alone and is the mean over them; so the
-mean of the learners' gradients is the gradient of the whole batch, but for rounding. They are added
-in the order of the learners, always.
+The loss is that of update.X on a learner's rows, a mean over the rows. So the mean of the learners'
+gradients is the gradient of the whole batch, except for rounding. They are always added in the
+order of the learners.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import KINDS
 from pearl_devices.kernels.data_parallel import (
     full_kernel,
-    named,
+    learner_array,
     rows,
+    shard_name,
     shard_range,
-    sharded,
     shards,
 )
-from pearl_devices.primitives.math.rng import stream
+from pearl_devices.primitives.math.rng import stream_base
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner
 from pearl_devices.primitives.torch.programs import loss_of, normal
@@ -36,14 +36,14 @@ from pearl_devices.primitives.updates import ppo
 
 
 def _update(kernel: Kernel, buffers: Buffers) -> tuple[Kernel, Buffers]:
-    """The kernel that the learners share, and its arrays as this learner has them: its parameters
-    under the names of the first one's, and a place for losses."""
+    """Return the kernel that the learners share, and this learner's arrays: its parameters under
+    the names of learner 0, and room for losses."""
     of = full_kernel(kernel, f"update.{KINDS[kernel.kind].algorithm}")
     number = kernel.dim("learner")
     seen = dict(buffers)
     for name, (shape, dtype) in specs(of).items():
         if name.startswith("learner."):
-            seen[name] = buffers[named(name, number)]
+            seen[name] = buffers[learner_array(name, number)]
         elif name.startswith("loss."):
             seen[name] = buffers.get(f"gradient.{number}.{name}", np.zeros(1))
         elif name == "batch.td":
@@ -52,7 +52,7 @@ def _update(kernel: Kernel, buffers: Buffers) -> tuple[Kernel, Buffers]:
 
 
 def bind_gradient(kernel: Kernel, buffers: Buffers) -> Call:
-    """learner_gradient.*: gradient.I.* ← the loss of this learner's rows of the batch."""
+    """Bind learner_gradient.*: gradient.I.* ← the gradient on this learner's rows of the batch."""
     return (_of_rollout if _rolls(kernel) else _of_replay)(kernel, buffers)
 
 
@@ -62,12 +62,12 @@ def _rolls(kernel: Kernel) -> bool:
 
 
 def _shards(kernel: Kernel, buffers: Buffers, array: str) -> list[Tensor]:
-    """An array as large as a network, in its shards."""
-    return [torch.as_tensor(buffers[sharded(kernel, array, s)]) for s in shards(kernel)]
+    """The shards of an array as large as a network."""
+    return [torch.as_tensor(buffers[shard_name(kernel, array, s)]) for s in shards(kernel)]
 
 
-def _given(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], None]:
-    """What takes the gradient of a network to all who average it."""
+def _give_gradient(kernel: Kernel, buffers: Buffers, name: str) -> Callable[[Tensor], None]:
+    """A function that writes the gradient of a network for all reductions."""
     outs = _shards(kernel, buffers, f"gradient.{kernel.dim('learner')}.{name}")
     size = sum(out.numel() for out in outs)
     parts = [shard_range(size, s, len(outs)) for s in shards(kernel)]
@@ -84,7 +84,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
     steps, share = off_policy.GradientSteps(of, seen), slice(*rows(kernel))
     ((name, learner),) = steps.learners.items()
     batches = [SimpleNamespace(**{f: x[share] for f, x in vars(b).items()}) for b in steps.batches]
-    give = _given(kernel, buffers, name)
+    give = _give_gradient(kernel, buffers, name)
     td = None
     if kernel.dims.get("td"):
         td = torch.as_tensor(buffers[f"gradient.{kernel.dim('learner')}.td"])
@@ -97,7 +97,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
         found = steps.losses(steps.nets, batch, hyper, **kernel.args)
         loss, errors = _only(kernel, found, name)
         give(learner.gradient(loss))
-        learner.note(loss)
+        learner.record_loss(loss)
         if td is not None:
             td.copy_(errors.detach())
 
@@ -105,7 +105,7 @@ def _of_replay(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def _only(kernel: Kernel, steps: Any, name: str) -> tuple[Tensor, Tensor]:
-    """The only loss that a generator yields, and what it returns."""
+    """The only loss that a generator yields, and its return value."""
     if isinstance(steps, Iterator):
         given = next(steps, None)
         try:
@@ -123,7 +123,7 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
     of, seen = _update(kernel, buffers)
     losses, (first, end) = loss_of(of), rows(kernel)
     learners, nets = on_policy.learners_of(of, seen)
-    gives = [_given(kernel, buffers, name) for name in learners]
+    gives = [_give_gradient(kernel, buffers, name) for name in learners]
     hyper = SimpleNamespace(**{n: s for n, s in of.dims.items() if isinstance(s, int)})
     constants = on_policy.constants_of(of)
     rollout = on_policy.rollout_of(of, seen)
@@ -133,25 +133,25 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
         on_policy.read(constants, seen, hyper)
         chosen = torch.from_numpy(drawn(int(done[0])))
         batch = SimpleNamespace(**{n: x[chosen[first:end]] for n, x in rollout.items()})
-        if hyper.normalise:  # over the whole minibatch, as one learner does
+        if hyper.normalise:  # over the whole minibatch, as with one learner
             batch.advantage = normal(rollout["advantage"][chosen])[first:end]
             hyper.normalise = 0.0
         ((_, found),) = losses(nets, batch, hyper, **kernel.args)
         for give, grad in zip(gives, on_policy.gradients(found, learners), strict=True):
             give(grad)
         for learner, loss in zip(learners.values(), found, strict=True):
-            learner.note(loss)
+            learner.record_loss(loss)
 
     return call
 
 
 def _minibatches(kernel: Kernel, counter: Any) -> Callable[[int], Any]:
-    """Gradient step of the run → the rows of its minibatch, in the order in which one learner goes
-    over the rollouts."""
+    """Gradient step of the run → the rows of its minibatch, in the order in which one learner reads
+    the rollouts."""
     size, steps = kernel.dim("batch"), kernel.dim("steps")
     order = np.arange(steps * size // kernel.dim("epochs"))
     each = order.size // size
-    at = [-1, -1]  # rollout and epoch of the order
+    at = [-1, -1]  # rollout and epoch that the order is for
 
     def drawn(step: int) -> Any:
         rollout, number = divmod(step, steps)
@@ -159,7 +159,7 @@ def _minibatches(kernel: Kernel, counter: Any) -> Callable[[int], Any]:
         if at[0] != rollout or at[1] > epoch:
             order[:] = np.arange(order.size)
             at[:] = rollout, -1
-        base = np.uint64(stream(counter[0], np.uint64(rollout)))
+        base = np.uint64(stream_base(counter[0], np.uint64(rollout)))
         while at[1] < epoch:
             at[1] += 1
             if each > 1:
@@ -170,8 +170,8 @@ def _minibatches(kernel: Kernel, counter: Any) -> Callable[[int], Any]:
 
 
 def bind_reduction(kernel: Kernel, buffers: Buffers) -> Call:
-    """all_reduce.*: mean.X and loss.X ← the means of all learners' gradients and losses, or a shard
-    of the mean; batch.td ← their TD errors, one after another."""
+    """Bind all_reduce.*: mean.X and loss.X ← means of the learners' gradients and losses, or one
+    shard of the mean; batch.td ← their TD errors in a row."""
     numbers, found = range(kernel.dim("learners")), specs(kernel)
     averaged = [n for n in found if n.startswith(("mean.", "loss."))]
     pairs = [
@@ -193,7 +193,7 @@ def bind_reduction(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """learner_step.*: a step of the optimiser on the learner's networks with mean.*."""
+    """Bind learner_step.*: an optimiser step on the learner's networks with mean.*."""
     of, seen = _update(kernel, buffers)
     step, clip = seen["learner.step"], seen["hyper.clip_norm"]
     if _rolls(kernel):
@@ -202,7 +202,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
         steps = kernel.dim("steps")
 
         def on_rollout() -> None:
-            begun = int(step[0]) // steps * steps  # before this rollout
+            begun = int(step[0]) // steps * steps  # gradient steps before this rollout
             rates = on_policy.rates_of(learners, seen, begun)
             on_policy.move(learners, [torch.cat(mean) for mean in means], rates, seen)
 

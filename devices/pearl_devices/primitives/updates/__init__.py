@@ -1,1 +1,1 @@
-"""Gradient steps and whole iterations, one file an algorithm."""
+"""Gradient steps and whole iterations, one file per algorithm."""

@@ -1,7 +1,7 @@
-"""What the native gradient steps with several critics share: a network with its optimiser as one
-argument, critics over observation and action, and the loop of the fused call.
+"""The common code of native gradient steps with several critics: a network with its optimiser as
+one argument, critics over observation and action, and the loop of the fused call.
 
-A critic's input is the observation followed by the action, its output one value a row.
+A critic's input is the observation followed by the action; its output is one value per row.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pearl_devices.primitives.replay.ring import (
 
 
 class Net(NamedTuple):
-    """A network that learns, its target (empty where it has none), and the scratch of its passes.
+    """A network that learns, its target (empty if it has none), and the scratch of its passes.
 
-    Arrays as learner.* in `kernels.arrays`; acts, deltas, grad as `nets.backward` has them.
+    Arrays as learner.* in `kernels.arrays`; acts, deltas, grad as in `nets.backward`.
     """
 
     layers: Any
@@ -55,7 +55,7 @@ class Net(NamedTuple):
 
 
 class CriticRules(NamedTuple):
-    """The constants of a gradient step, each an array, its two counters and the stop word."""
+    """Constants of a gradient step, each an array, its two counters and the stop word."""
 
     stop: Any
     count: Any
@@ -82,8 +82,8 @@ class Batch(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The replay, and what a draw from it needs. tree and levels are empty if it is uniform; all is
-    if batches are given instead of drawn."""
+    """The replay, and the arguments of a draw. tree and levels are empty if it is uniform;
+    everything is empty if batches are given instead of drawn."""
 
     rng: Any
     obs: Any
@@ -117,7 +117,7 @@ def join(obs, action, out):
 
 @fast
 def descend(net, rules):
-    """One step of Adam along net.grad."""
+    """Take one step of Adam along net.grad."""
     net.steps[0] += 1
     adam(
         net.params, net.grad, net.m, net.v, net.steps[0], rate(net.lr, net.steps[0] - 1),
@@ -141,7 +141,7 @@ def least_of_targets(critic1, critic2, joined, value):
 
 @fast_apart
 def critic_step(net, joined, wanted, weight, td, parts, rules):
-    """One gradient step of a critic towards `wanted` (B); adds half of |error| to td (B)."""
+    """Take a gradient step of a critic towards `wanted` (B); add half of |error| to td (B)."""
     value = forward(net.params, net.layers, joined, net.acts, False)
     count, delta = joined.shape[0], np.float32(rules.huber[0])
     for b in range(count):
@@ -167,7 +167,7 @@ def critic_step(net, joined, wanted, weight, td, parts, rules):
 
 @fast
 def sample_batch(source, batch, s):
-    """Draws batch number s from the replay, unless there is none: then the batches are given."""
+    """Draw batch number s from the replay; do nothing if batches are given."""
     if source.index.size == 0:
         return
     draw(
@@ -184,15 +184,15 @@ def sample_batch(source, batch, s):
 
 @fast
 def update_priorities(source, batch, s):
-    """Writes the priorities of batch number s, where the replay is prioritised."""
+    """Write the priorities of batch number s, if the replay is prioritised."""
     if source.tree.size > 0:
         set_priorities(
             source.tree, source.levels, source.fanout, source.priority, source.index[s], batch.td[s]
         )
 
 
-def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
-    """Network `name` of an update or learn kernel, with fresh scratch."""
+def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
+    """Return network `name` of an update or learn kernel, with fresh scratch."""
     layers, params = kernel.layers(name), buffers[f"learner.{name}"]
     acts, deltas = scratch(layers, kernel.dim("batch"))
     return Net(
@@ -210,8 +210,8 @@ def net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
     )
 
 
-def rules(buffers: Buffers) -> CriticRules:
-    """The constants; rng.update is of no use to an algorithm whose gradient step draws nothing."""
+def rules_of(buffers: Buffers) -> CriticRules:
+    """Return the constants. If a gradient step draws nothing, rng.update is a stand-in."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
@@ -220,13 +220,14 @@ def rules(buffers: Buffers) -> CriticRules:
     return CriticRules._make(drawn[name] for name in names)
 
 
-def batch(buffers: Buffers) -> Batch:
+def batch_of(buffers: Buffers) -> Batch:
     columns = rows(buffers, "batch", BATCH, lead=2)
     return Batch._make((*columns, buffers["batch.weight"], buffers["batch.td"]))
 
 
-def source(kernel: Kernel, buffers: Buffers) -> Source:
-    """The replay of a learn kernel; one without rows for an update kernel: its batches are given.
+def source_of(kernel: Kernel, buffers: Buffers) -> Source:
+    """Return the replay of a learn kernel; for an update kernel, whose batches are given, an empty
+    one.
 
     So both are the same compiled function.
     """
@@ -251,6 +252,6 @@ def source(kernel: Kernel, buffers: Buffers) -> Source:
     )
 
 
-def given(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, CriticRules]:
-    """What `learn` of every algorithm takes first."""
-    return source(kernel, buffers), batch(buffers), rules(buffers)
+def learn_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Source, Batch, CriticRules]:
+    """Return the first arguments of every algorithm's `learn`."""
+    return source_of(kernel, buffers), batch_of(buffers), rules_of(buffers)

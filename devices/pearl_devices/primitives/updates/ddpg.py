@@ -25,8 +25,8 @@ from pearl_devices.primitives.math.nets import (
     total,
     update_target,
 )
-from pearl_devices.primitives.math.rng import normal, stream, uniform
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import normal, stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
@@ -37,12 +37,12 @@ from pearl_devices.primitives.replay.ring import (
 )
 from pearl_devices.primitives.updates import iterations
 from pearl_devices.primitives.updates.critics import join
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @fast
 def squash(z, low, high):
-    """In place: outputs (rows, A) → actions between the bounds."""
+    """Outputs (rows, A) → actions between the bounds, in place."""
     for r in range(z.shape[0]):
         for c in range(z.shape[1]):
             half = np.float32(0.5) * (high[c] - low[c])
@@ -51,7 +51,7 @@ def squash(z, low, high):
 
 @fast
 def unsquash_gradient(a, d, low, high):
-    """In place: the derivative by the actions `a` → the derivative by the outputs before tanh."""
+    """The derivative by the actions `a` → the derivative by the outputs before tanh, in place."""
     for r in range(a.shape[0]):
         for c in range(a.shape[1]):
             half = np.float32(0.5) * (high[c] - low[c])
@@ -61,13 +61,13 @@ def unsquash_gradient(a, d, low, high):
 
 @fast
 def explore_around(rng, mean, low, high, explore, action):
-    """Actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise, clipped;
-    uniform at the start.
+    """Compute actions (N, A) from the actor's outputs: squashed (in place), plus Gaussian noise,
+    clipped; uniform at the start.
 
-    One firing of the random stream; component c of environment n draws number n · A + c.
+    Uses one firing of the random stream; component c of environment n draws number n · A + c.
     """
     squash(mean, low, high)
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     n, a = action.shape
     start = np.float64(rng[1]) * n < explore[3]
     for r in range(n):
@@ -184,7 +184,7 @@ def update(
             critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
             critic_grad, target_value, parts, none,
         )  # fmt: skip
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
@@ -215,11 +215,11 @@ def learn(
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_ddpg", infer, learn)
+iterate = iterations.compile_iterations("iterate_ddpg", infer, learn)
 
 
 def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
@@ -251,18 +251,18 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.ddpg: act.action ← policy.actor with Gaussian noise, inside the bounds."""
+    """Bind inference.ddpg: act.action ← policy.actor with Gaussian noise, within the bounds."""
     layers = kernel.layers()
     acts, _ = scratch(layers, kernel.dim("envs"))
     names = (
         "rng.inference", "env.obs", "policy.actor", "explore", "act.low", "act.high", "act.action"
     )  # fmt: skip
-    return bound(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
+    return bind_call(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
-    return bound(
+    """Bind update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    return bind_call(
         update,
         buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),
@@ -272,9 +272,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    """Bind learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
     prioritised = kernel.dim("prioritised")
-    return bound(
+    return bind_call(
         learn,
         buffers["loop.stop"],
         *sample_arguments(kernel, buffers),
@@ -284,5 +284,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.ddpg: whole iterations, see `iterations`."""
+    """Bind iteration.ddpg: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,7 +1,7 @@
-"""DDPG's gradient step on two cores: each takes half of the batch and half of the parameters.
+"""DDPG's gradient step on two cores; each takes half of the batch and half of the parameters.
 
-What `ddpg.step` does in one go both sides do on their rows; at four points they meet: when the
-critic's two gradients are there, when it has moved, and likewise for the actor.
+Both sides do the work of `ddpg.step` on their rows. They meet at four points: when both gradients
+of the critic are there, when it has moved, and the same for the actor.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, td_gradient, total
 from pearl_devices.primitives.math.two_core import (
-    attends,
     barrier,
+    bind_pair,
     descend_together,
     follow_together,
     leave_number,
     nets,
-    paired,
-    part,
+    split_items,
     sum_of_numbers,
+    wait_for_work,
 )
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import join, sample_batch, update_priorities
 from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 class DdpgPairScratch(NamedTuple):
-    """joined (B, O + A), wanted (B), parts (B), none (0): of one side."""
+    """joined (B, O + A), wanted (B), parts (B), none (0), of one side."""
 
     joined: Any
     wanted: Any
@@ -42,8 +42,10 @@ class DdpgPairScratch(NamedTuple):
 
 @fast
 def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rules):
-    """One side's part of the actor's step towards actions that `judge` values more. mine: the
-    actor's of this side's rows obs, squashed; joined: both; count: rows of both sides."""
+    """One side's part of the actor's step towards actions with higher values by `judge`.
+
+    mine: the actor's squashed outputs for this side's rows obs. joined: rows of both sides. count:
+    number of rows of both sides."""
     rows, a = mine.shape
     value = forward(judge.params, judge.layers, joined, judge.acts, False)
     for b in range(rows):
@@ -67,7 +69,7 @@ def ascend(team, actor, judge, other_actor, obs, joined, mine, none, count, rule
 def step(team, s, batch, rules, actor, critic, other_actor, other_critic, own):
     """One side of gradient step number s of a firing."""
     count, a = batch.action.shape[1:]
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows = end - first
     obs, low, high = batch.obs[s, first:end], rules.low, rules.high
     joined, td = own.joined[:rows], batch.td[s, first:end]
@@ -113,21 +115,21 @@ def learn(team, source, batch, rules, actor, critic, other_actor, other_critic, 
         if team.side == 0:
             sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
-        if not attends(team):
+        if not wait_for_work(team):
             return
         s = rules.stop[1]
         step(team, s, batch, rules, actor, critic, other_actor, other_critic, own)
         if team.side == 0:
             update_priorities(source, batch, s)
-            if ended(rules.stop, s + 1, batch.td.shape[0]):
+            if call_ends(rules.stop, s + 1, batch.td.shape[0]):
                 return
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.ddpg and update.ddpg as `ddpg` binds them, on two cores."""
+    """Bind learn.ddpg and update.ddpg as `ddpg` does, on two cores."""
     size, inputs = kernel.dim("batch"), kernel.layers("critic")[0]
-    shared = critics.given(kernel, buffers)
+    shared = critics.learn_arguments(kernel, buffers)
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
     shapes = ((size, inputs), (size,), (size,), (0,))
     own, others = (DdpgPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
-    return paired(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))
+    return bind_pair(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))

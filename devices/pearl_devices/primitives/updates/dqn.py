@@ -3,8 +3,8 @@
 Mnih et al. 2015; double: van Hasselt et al. 2016; duelling: Wang et al. 2016. Native variants.
 
 A duelling network has one output more than there are actions: the value V comes first, then the
-advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; those
-of the paper part after the convolutions. The best action is that of the largest advantage.
+advantages A, and Q = V + A - mean(A) (equation 9 of the paper). Its hidden layers are shared; in
+the paper they split after the convolutions. The best action is that of the largest advantage.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pearl_devices.primitives.math.nets import (
     total,
     update_target,
 )
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     draw,
@@ -36,7 +36,7 @@ from pearl_devices.primitives.replay.ring import (
     set_priorities,
 )
 from pearl_devices.primitives.updates import iterations
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @fast
@@ -59,8 +59,8 @@ def epsilon(explore, steps):
 
 @fast
 def choose(rng, q, explore, action):
-    """Epsilon-greedy actions from q (N, A); one firing of the random stream, two numbers a row."""
-    base = stream(rng[0], rng[1])
+    """Epsilon-greedy actions from q (N, A); uses one firing of the stream, two numbers per row."""
+    base = stream_base(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * q.shape[0])
     for n in range(q.shape[0]):
         if uniform(base, 2 * n) < share:
@@ -77,7 +77,7 @@ def infer(rng, obs, params, explore, action, layers, acts, duelling):
 
 @fast
 def add_value(out):
-    """In place: value and advantages (rows, 1 + A) → in columns 1 … A the values of the actions."""
+    """Value and advantages (rows, 1 + A) → values of the actions in columns 1 … A, in place."""
     share = np.float32(1.0) / np.float32(out.shape[1] - 1)
     for r in range(out.shape[0]):
         mean = np.float32(0.0)
@@ -93,9 +93,10 @@ def step(
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
 ):  # fmt: skip
-    """One gradient step on one batch; both (2·rows, obs): scratch of double DQN's stacked pass.
+    """Take one gradient step on one batch. both (2·rows, obs): scratch of double DQN's stacked
+    pass.
 
-    duelling: 0 or 1, the outputs before those of the actions.
+    duelling: 0 or 1, the number of outputs before those of the actions.
     """
     rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     stored = rows
@@ -146,7 +147,7 @@ def update(
             double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
             clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
         )  # fmt: skip
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
@@ -171,11 +172,11 @@ def learn(
         )  # fmt: skip
         if tree.size > 0:
             set_priorities(tree, levels, fanout, priority, index[s], td[s])
-        if ended(stop, s + 1, td.shape[0]):
+        if call_ends(stop, s + 1, td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_dqn", infer, learn)
+iterate = iterations.compile_iterations("iterate_dqn", infer, learn)
 
 
 def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
@@ -205,18 +206,18 @@ def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.dqn: act.action ← epsilon-greedy on policy.q."""
+    """Bind inference.dqn: act.action ← epsilon-greedy on policy.q."""
     layers = kernel.layers()
     acts, _ = scratch(layers, kernel.dim("envs"))
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
     duelling = kernel.dims.get("duelling", 0)
     widths = np.array(layers, np.int64)
-    return bound(infer, *(buffers[name] for name in names), widths, acts, duelling)
+    return bind_call(infer, *(buffers[name] for name in names), widths, acts, duelling)
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
-    return bound(
+    """Bind update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
+    return bind_call(
         update,
         buffers["loop.stop"],
         *rows(buffers, "batch", BATCH, lead=2),
@@ -226,9 +227,9 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
+    """Bind learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
     prioritised = kernel.dim("prioritised")
-    return bound(
+    return bind_call(
         learn,
         buffers["loop.stop"],
         *sample_arguments(kernel, buffers),
@@ -238,5 +239,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.dqn: whole iterations, see `iterations`."""
+    """Bind iteration.dqn: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

@@ -1,9 +1,9 @@
 """Whole iterations in one call: acting, storing, learning and copying the parameters, in program
-order, where all of them are native.
+order, if all of them are native.
 
-The compiled function of an algorithm (`repeating`) calls the same functions on the same arrays as
-its tasks do one by one, so the results agree bit for bit. Until learning starts, an iteration only
-acts and stores, as in a lane.
+The compiled function of an algorithm (`compile_iterations`) calls the same functions on the same
+arrays as its separate tasks, so the results agree bit for bit. Until learning starts, an iteration
+only acts and stores, as in a lane.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pearl_devices.kernels import parts
 from pearl_devices.primitives.envs.native_envs import bind_step, environment_mark
 from pearl_devices.primitives.envs.native_envs import step as step_env
 from pearl_devices.primitives.math.nets import bind_sync, copy
-from pearl_devices.primitives.native import bound, fast, named, parts_only
+from pearl_devices.primitives.native import bind_call, fast, parts_only, rename
 from pearl_devices.primitives.replay.ring import bind_insert, insert
-from pearl_devices.primitives.updates.stop_word import under_way
+from pearl_devices.primitives.updates.stop_word import is_under_way
 
 
 class Repetition(NamedTuple):
-    """What a call of whole iterations reads and writes besides the arguments of its parts.
+    """Arguments of a call of whole iterations besides those of its parts.
 
-    more: iterations beyond the first that the call has still to run, (1,), int64. stop: loop.stop
+    more: iterations beyond the first that the call must still run, (1,), int64. stop: loop.stop
     (`stop_word`). rng, explore: of inference. envs: number of environments. vector_steps: of one
-    iteration. env: which environment it is (`environment_mark`).
+    iteration. env: mark of the environment (`environment_mark`).
     """
 
     more: Any
@@ -41,15 +41,15 @@ class Repetition(NamedTuple):
 
 
 @fast
-def learns(loop):
+def is_learning(loop):
     """Return whether the next iteration learns; the first explore[3] env steps only act."""
     return np.float64(loop.rng[1]) * loop.envs >= loop.explore[3]
 
 
 @fast
-def to_act(loop):
+def steps_to_act(loop):
     """Return the vector steps before the gradient steps; 0 if the gradient steps have begun."""
-    return 0 if under_way(loop.stop) else loop.vector_steps
+    return 0 if is_under_way(loop.stop) else loop.vector_steps
 
 
 @fast
@@ -61,7 +61,7 @@ def goes_on(loop):
     return True
 
 
-def repeating(name: str, infer: Any, learn: Any) -> Any:
+def compile_iterations(name: str, infer: Any, learn: Any) -> Any:
     """Compile `loop.more` + 1 iterations of an algorithm into one function.
 
     Args:
@@ -76,23 +76,23 @@ def repeating(name: str, infer: Any, learn: Any) -> Any:
     def iterate(loop, inference, env_step, insertion, learning, sync):
         more = True
         while more:
-            learning_now = learns(loop)
-            for _ in range(to_act(loop)):
+            learning_now = is_learning(loop)
+            for _ in range(steps_to_act(loop)):
                 infer(*inference)
                 step_env(loop.env, env_step)
                 insert(*insertion)
             if learning_now:
                 learn(*learning)
-                if under_way(loop.stop):
+                if is_under_way(loop.stop):
                     return
                 copy(*sync)
             more = goes_on(loop)
 
-    return fast(named(name, iterate))
+    return fast(rename(name, iterate))
 
 
 def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: Any) -> Call:
-    """Bind iteration.*: whole iterations of `iterate` (`repeating`).
+    """Bind iteration.*: whole iterations of `iterate` (`compile_iterations`).
 
     inference, learn: the functions that bind these two parts.
     """
@@ -116,4 +116,4 @@ def bind(iterate: Any, kernel: Kernel, buffers: Buffers, inference: Any, learn: 
         kernel.dim("vector_steps"),
         environment_mark(str(kernel.program)),
     )
-    return bound(iterate, loop, *(call.args for call in calls))
+    return bind_call(iterate, loop, *(call.args for call in calls))

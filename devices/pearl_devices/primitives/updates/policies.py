@@ -2,14 +2,14 @@
 each component of a factored action, and a Gaussian whose deviations do not depend on the state.
 Native.
 
-The Gaussian is over actions scaled so that the bounds are −1 and 1: the network's outputs are its
-means, and the logarithms of the deviations, one a component, follow the network's weights and
-biases in its parameter vector. What is drawn and learned from is not bounded; only the environment
-gets it clipped to act.low … act.high. A component without both bounds is not scaled: its outputs
-are means in the environment's own units, and the one bound that it may have clips it.
+The Gaussian is over actions scaled so that the bounds are −1 and 1. The network's outputs are its
+means. The logarithms of the standard deviations, one per component, follow the network's weights
+and biases in its parameter vector. Samples, from which the policy learns, are not bounded; only the
+environment gets them clipped to act.low … act.high. A component without both bounds is not scaled:
+its outputs are means in the environment's own units, and a single bound clips it.
 
-Of a factored action `choices` says how many each component has; the network's outputs are their
-logits, one component after the other, and densities and entropies are summed.
+For a factored action, `choices` is the number of choices of each component. The network's outputs
+are their logits, one component after another; densities and entropies are summed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import size
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
@@ -35,8 +35,8 @@ HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
 def orthogonal_params(
     layers: tuple[int, ...], seed: int, *, final_gain: float
 ) -> npt.NDArray[np.float32]:
-    """Fresh float32 parameters: orthogonal weights times √2, in the last layer times final_gain;
-    biases 0 (Saxe et al. 2014; usual for PPO, see Engstrom et al. 2020)."""
+    """Return fresh float32 parameters: orthogonal weights times √2, in the last layer times
+    final_gain; biases 0 (Saxe et al. 2014; usual for PPO, see Engstrom et al. 2020)."""
     random = np.random.default_rng(seed)
     parts = []
     for layer, (i, o) in enumerate(pairwise(layers)):
@@ -61,7 +61,8 @@ def log_sum_exp(z):
 
 @fast
 def sample_categorical(z, left):
-    """(choice, log probability) of soft-max(z), z one row, by `left`, uniform in [0, 1)."""
+    """Sample (choice, log probability) from soft-max(z), z one row, by `left`, uniform in [0,
+    1)."""
     norm = log_sum_exp(z)
     choice = z.size - 1
     for j in range(z.size - 1):
@@ -74,8 +75,8 @@ def sample_categorical(z, left):
 
 @fast
 def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices):
-    """Actions (N) drawn from soft-max(z), z (N, actions), and their log probabilities (N)."""
-    base = stream(rng[0], rng[1])
+    """Sample actions (N) from soft-max(z), z (N, actions), and compute log probabilities (N)."""
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
         action[n], log_prob[n] = sample_categorical(z[n], np.float32(uniform(base, n)))
@@ -83,8 +84,9 @@ def draw_discrete(action, rng, z, log_std, low, high, sample, log_prob, choices)
 
 @fast
 def draw_factored(action, rng, z, log_std, low, high, sample, log_prob, choices):
-    """Actions (N, A), each component from its soft-max, and their log probabilities (N)."""
-    base = stream(rng[0], rng[1])
+    """Sample actions (N, A), each component from its soft-max, and compute log probabilities
+    (N)."""
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     for n in range(z.shape[0]):
         log_prob[n], first = ZERO, 0
@@ -97,9 +99,10 @@ def draw_factored(action, rng, z, log_std, low, high, sample, log_prob, choices)
 
 @fast
 def draw_gaussian(action, rng, z, log_std, low, high, sample, log_prob, choices):
-    """Draws sample (N, A) from the Gaussian of means z; action: it scaled and clipped to bounds."""
+    """Draw sample (N, A) from the Gaussian of means z; action ← sample scaled, clipped to
+    bounds."""
     n, a = sample.shape
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     normals(base, 0, sample.reshape(n * a))
     for r in range(n):
@@ -126,20 +129,20 @@ def gaussian_log_prob(mean, log_std, sample):
     return total
 
 
-draw = by_action(draw_discrete, draw_gaussian, draw_factored)
+draw = pick_by_action(draw_discrete, draw_gaussian, draw_factored)
 
 
 @fast_apart
 def infer(
     action, rng, obs, params, layers, size, curved, low, high, sample, log_prob, acts, choices
 ):  # fmt: skip
-    """One firing of inference. size: weights and biases; what follows them are the deviations."""
+    """Do one firing of inference. size: weights and biases; the deviations follow them."""
     z = forward(params[:size], layers, obs, acts, curved)
     draw(action, rng, z, params[size:], low, high, sample, log_prob, choices)
 
 
 def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `infer` takes; what actions of this kind do not have is empty."""
+    """Return the arguments of `infer`; arrays that this kind of actions lacks are empty."""
     layers, envs = kernel.layers("actor"), kernel.dim("envs")
     none = np.zeros(0, np.float32)
     return (
@@ -160,5 +163,5 @@ def arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.ppo: act.action, act.log_prob (and act.sample) ← drawn from policy.actor."""
-    return bound(infer, *arguments(kernel, buffers))
+    """Bind inference.ppo: act.action, act.log_prob (and act.sample) ← samples from policy.actor."""
+    return bind_call(infer, *arguments(kernel, buffers))

@@ -1,17 +1,17 @@
 """PPO (Schulman et al. 2017) and A2C (Mnih et al. 2016): all gradient steps on one rollout, native.
 
 The loss of a minibatch is mean(−min(r · A, clip(r) · A)) + value_weight · mean((V − R)²) −
-entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping (V − R)² is the larger
-of itself and that of V_old + clip(V − V_old), as in the authors' code. A is normalised over the
-minibatch (mean 0, unbiased standard deviation 1, 1e-8 added to it) where asked for. Gradients of
-both networks are clipped by their common norm; the step is Adam's or RMSprop's, its size falling in
-a line to 0 over `hyper.anneal` gradient steps where that is not 0, or as `nets.rate` has it, seen
-at the first gradient step of a firing. Where `hyper.target_kl` is given, a firing ends before the
-first gradient step whose minibatch is too far from the policy that acted (`too_far`).
+entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping, (V − R)² is replaced
+by the larger of (V − R)² and (V_old + clip(V − V_old) − R)², as in the authors' code. With
+`normalise`, A is normalised over the minibatch (mean 0, unbiased standard deviation 1, 1e-8 added).
+Gradients of both networks are clipped by their common norm. The step is Adam's or RMSprop's. Its
+size falls in a line to 0 over `hyper.anneal` gradient steps if that is not 0, else as `nets.rate`
+says, read at the first gradient step of a firing. With `hyper.target_kl`, a firing ends before the
+first gradient step whose minibatch `is_too_far` from the policy that acted.
 
-A2C is one gradient step over the whole rollout: r is 1 then, for a row has the same bits whatever
-rows it is computed with, so that the gradient is that of −A · log π(a) (Huang et al. 2022). Such a
-gradient is the mean over vector steps, and `ppo_steps` adds it up one by one, as they are judged.
+A2C is one gradient step over the whole rollout. There r is 1, because a row has the same bits in
+any group of rows, so the gradient is that of −A · log π(a) (Huang et al. 2022). This gradient is
+the mean over vector steps; `ppo_steps` adds it up step by step, as they are valued.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives import KL_MARGIN
 from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, by_action, fast, fast_apart, where_asked
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action, unless_none
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
-from pearl_devices.primitives.updates.ppo_descent import annealed, move
-from pearl_devices.primitives.updates.stop_word import ended, under_way
+from pearl_devices.primitives.updates.ppo_descent import anneal, move
+from pearl_devices.primitives.updates.stop_word import call_ends, is_under_way
 
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 NORMAL_EPS = np.float32(1e-8)
 
 
 class PpoRules(NamedTuple):
-    """The constants of the gradient steps, each an array, their counters and the stop word."""
+    """Constants of the gradient steps, each an array, their counters and the stop word."""
 
     stop: Any
     count: Any
@@ -58,7 +58,7 @@ class PpoRules(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What gradient steps read of R rows: of the rollout, or of a minibatch of it."""
+    """The arrays that gradient steps read of R rows: of the rollout, or of a minibatch."""
 
     obs: Any
     action: Any
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 @fast
 def shuffle(base, epoch, order):
-    """Permutes `order` with the numbers of one epoch (Fisher and Yates, Durstenfeld 1964)."""
+    """Permute `order` with the numbers of one epoch (Fisher and Yates, Durstenfeld 1964)."""
     rows = order.size
     for left in range(rows - 1, 0, -1):
         other = np.int64(uniform(base, epoch * rows + left) * (left + 1))
@@ -79,7 +79,7 @@ def shuffle(base, epoch, order):
 
 @fast
 def gather(rollout, order, rows):
-    """rows ← those of the rollout that `order` (B) names."""
+    """rows ← the rows of the rollout that `order` (B) lists."""
     inputs, width = rows.obs.shape[1], rows.action.size // order.size
     actions = rows.action.reshape(rows.action.size)
     all_actions = rollout.action.reshape(rollout.action.size)
@@ -97,7 +97,8 @@ def gather(rollout, order, rows):
 
 @fast
 def normalise(x):
-    """In place: mean 0, unbiased standard deviation 1; one row alone is left as it is."""
+    """Normalise to mean 0 and unbiased standard deviation 1, in place; a single row is
+    unchanged."""
     if x.size < 2:
         return
     mean = total(x) / np.float32(x.size)
@@ -143,7 +144,7 @@ def softmax_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, ch
 
 @fast
 def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
-    """The same of components with `choices` each: densities and entropies summed."""
+    """The same for components with `choices` each; densities and entropies are summed."""
     count = z.shape[0]
     share = ONE / np.float32(count)
     for b in range(count):
@@ -154,7 +155,7 @@ def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
             for j in range(row.size):
                 probability[j] = np.float32(math.exp(row[j] - norm))
                 own -= probability[j] * (row[j] - norm)
-            for j in range(row.size):  # weight · p · (log p + H) is the entropy's part
+            for j in range(row.size):  # weight · p · (log p + H) is the entropy's gradient
                 probability[j] *= weight * (row[j] - norm + own)
             log_prob += row[action[b, c]] - norm
             entropy += own
@@ -173,7 +174,7 @@ def factored_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
 
 @fast
 def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, choices):
-    """The same of means z (B, A); d_log_std (A) ← the derivative by the deviations' logarithms."""
+    """The same for means z (B, A); d_log_std (A) ← the derivative by log standard deviations."""
     count, a = z.shape
     share, entropy = ONE / np.float32(count), ZERO
     for c in range(a):
@@ -190,7 +191,7 @@ def gaussian_loss(action, z, log_std, rows, clip, weight, d, d_log_std, parts, c
             d_log_std[c] += share * slope * (away * away - ONE)
 
 
-policy_loss = by_action(softmax_loss, gaussian_loss, factored_loss)
+policy_loss = pick_by_action(softmax_loss, gaussian_loss, factored_loss)
 
 
 @fast
@@ -214,20 +215,20 @@ def normal_log_prob(action, z, log_std, b, choices):
     return gaussian_log_prob(z[b], log_std, action[b])
 
 
-log_prob_of = by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
+log_prob_of = pick_by_action(softmax_log_prob, normal_log_prob, factored_log_prob)
 
 
 @fast
-def too_far(target_kl, rows, z, log_std, choices, parts):
-    """Whether a minibatch's estimated divergence from the policy that acted, mean(r − 1 − log r),
-    is above KL_MARGIN times the target."""
+def is_too_far(target_kl, rows, z, log_std, choices, parts):
+    """Whether a minibatch's estimated divergence from the acting policy, mean(r − 1 − log r), is
+    above KL_MARGIN times the target."""
     for b in range(parts.size):
         moved = log_prob_of(rows.action, z, log_std, b, choices) - rows.log_prob[b]
         parts[b] = np.float32(math.exp(moved)) - ONE - moved
     return total(parts) / np.float32(parts.size) > KL_MARGIN * target_kl[0]
 
 
-beyond = where_asked(too_far)
+beyond = unless_none(is_too_far)
 
 
 @fast
@@ -250,7 +251,7 @@ def value_loss(value, rows, clip, weight, d, parts):
 
 @fast
 def gradients(rows, rules, actor, critic, size, curved, parts):
-    """Losses and gradients of both networks on one minibatch; True where there are none, because
+    """Compute losses and gradients of both networks on one minibatch. Return True, without them, if
     the policy is too far from the one that acted."""
     count = rows.log_prob.size
     outputs = actor.layers[actor.layers.size - 1]
@@ -288,11 +289,11 @@ def gradients(rows, rules, actor, critic, size, curved, parts):
 
 @fast_apart
 def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
-    """All gradient steps of one rollout. rows: a minibatch; order: as many numbers as rollout rows;
-    size: weights and biases of the actor, which its deviations follow."""
-    base, before, batch = stream(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
+    """Take all gradient steps of one rollout. rows: a minibatch; order: one number per rollout row;
+    size: number of the actor's weights and biases, which its deviations follow."""
+    base, before, batch = stream_base(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
     done = np.float64(rules.count[0] - before)
-    share = annealed(done, rules.anneal[0])
+    share = anneal(done, rules.anneal[0])
     for r in range(order.size):
         order[r] = r
     each = (order.size + batch - 1) // batch
@@ -307,14 +308,14 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
             else:
                 rules.count[0] = np.int64(done) + epochs * each
                 rules.stop[1] = 0
-            if far or ended(rules.stop, epoch * each + number + 1, epochs * each):
-                if not under_way(rules.stop):
+            if far or call_ends(rules.stop, epoch * each + number + 1, epochs * each):
+                if not is_under_way(rules.stop):
                     rules.rng[1] += np.uint64(1)
                 return
 
 
 def rows_of(buffers: Buffers) -> Rows:
-    """The whole rollout, its rows one after the other, time first."""
+    """Return the whole rollout as rows in a row, time first."""
     found = []
     for name in Rows._fields:
         array = buffers[f"rollout.{name}"]
@@ -334,14 +335,14 @@ def rules_of(buffers: Buffers) -> PpoRules:
 
 
 def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    """What `update` takes."""
+    """Return the arguments of `update`."""
     rollout, batch = rows_of(buffers), kernel.dim("batch")
-    actor = critics.net("actor", kernel, buffers)
+    actor = critics.net_of("actor", kernel, buffers)
     return (
         rollout,
         rules_of(buffers),
         actor,
-        critics.net("critic", kernel, buffers),
+        critics.net_of("critic", kernel, buffers),
         parameters(kernel.layers("actor")),
         bool(kernel.dim("tanh")),
         Rows._make(np.zeros((batch, *array.shape[1:]), array.dtype) for array in rollout),
@@ -352,5 +353,5 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
 
 
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c: all epochs and minibatches of one rollout.*, in one call."""
-    return bound(update, *update_arguments(kernel, buffers))
+    """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*, in one call."""
+    return bind_call(update, *update_arguments(kernel, buffers))

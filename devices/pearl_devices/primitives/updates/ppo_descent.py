@@ -33,7 +33,7 @@ def limit(grad, factor):
 
 @fast
 def descend(net, lr, rules):
-    """One step of the optimiser along net.grad; RMSprop where its decay is above 0."""
+    """Take one optimiser step along net.grad: RMSprop if its decay is above 0, else Adam."""
     net.steps[0] += 1
     if rules.rmsprop[0] > 0.0:
         rmsprop(net.params, net.grad, net.v, lr, rules.rmsprop)
@@ -43,8 +43,8 @@ def descend(net, lr, rules):
 
 @fast
 def move(rules, share, done, actor, critic):
-    """One step of the optimiser on both networks. share: of the learning rates; done: gradient
-    steps that their schedules count."""
+    """Take one optimiser step on both networks. share: of the learning rates; done: gradient steps
+    before, for the schedules."""
     if rules.clip_norm[0] > 0.0:
         squares = np.float64(total_squares(actor.grad)) + np.float64(total_squares(critic.grad))
         factor = rules.clip_norm[0] / (math.sqrt(squares) + CLIP_EPS)
@@ -57,6 +57,6 @@ def move(rules, share, done, actor, critic):
 
 
 @fast
-def annealed(count, total_steps):
-    """Share of the learning rate after `count` of total_steps gradient steps; 1 where that is 0."""
+def anneal(count, total_steps):
+    """Share of the learning rate after `count` of total_steps gradient steps; 1 if that is 0."""
     return max(1.0 - count / total_steps, 0.0) if total_steps > 0.0 else 1.0

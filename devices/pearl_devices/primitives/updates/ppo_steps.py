@@ -11,10 +11,10 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import parameters
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.ppo import ONE, ZERO, Rows, gradients, rules_of
-from pearl_devices.primitives.updates.ppo_descent import annealed, move
+from pearl_devices.primitives.updates.ppo_descent import anneal, move
 
 
 @fast
@@ -55,18 +55,18 @@ def add_step(rollout, rules, actor, critic, size, curved, sums, at, horizon, par
         take(actor, sums[0])
         take(critic, sums[1])
         done = np.float64(rules.count[0])
-        move(rules, annealed(done, rules.anneal[0]), done, actor, critic)
+        move(rules, anneal(done, rules.anneal[0]), done, actor, critic)
     at[0], at[1] = (at[0] + 1) % horizon, (row + 1) % rollout.obs.shape[0]
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """update.ppo, update.a2c of which a firing learns from one vector step."""
-    return bound(
+    return bind_call(
         add_step,
         Rows._make(buffers[f"rollout.{name}"] for name in Rows._fields),
         rules_of(buffers),
-        critics.net("actor", kernel, buffers),
-        critics.net("critic", kernel, buffers),
+        critics.net_of("actor", kernel, buffers),
+        critics.net_of("critic", kernel, buffers),
         parameters(kernel.layers("actor")),
         bool(kernel.dim("tanh")),
         tuple(buffers[f"learner.{name}.sum"] for name in ("actor", "critic")),

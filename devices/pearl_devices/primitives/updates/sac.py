@@ -5,8 +5,8 @@ The actor's outputs are the means and then the logarithms of the standard deviat
 LOG_STD) of a Gaussian u; the action is middle + half · tanh(u) of act.low … act.high. Its density
 is that of tanh(u), so entropies are those of actions scaled to −1 … 1. The temperature is
 exp(alpha), alpha a network of one parameter. A gradient step moves both critics, then the actor
-through the updated critics, then alpha, then the critics' targets; it uses the temperature from
-before.
+through the updated critics, then alpha, then the critics' targets; it uses the temperature before
+the step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import LOG_STD
 from pearl_devices.primitives.math.nets import backward, forward, scratch, total
-from pearl_devices.primitives.math.rng import normals, stream, uniform
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base, uniform
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -33,7 +33,7 @@ from pearl_devices.primitives.updates.critics import (
     sample_batch,
     update_priorities,
 )
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 LOWEST, HIGHEST = np.float32(LOG_STD[0]), np.float32(LOG_STD[1])
 LOG_2 = np.float32(math.log(2.0))
@@ -82,8 +82,9 @@ def sample(z, noise, low, high, squashed, action, log_prob):
 
 @fast
 def draw_actions(rng, z, explore, low, high, action, noise):
-    """Actions (N, A) drawn from the policy; uniform at the start. One firing of the stream."""
-    base = stream(rng[0], rng[1])
+    """Sample actions (N, A) from the policy; uniform at the start. Uses one firing of the
+    stream."""
+    base = stream_base(rng[0], rng[1])
     n, a = action.shape
     start = np.float64(rng[1]) * n < explore[3]
     rng[1] += np.uint64(1)
@@ -108,7 +109,7 @@ def infer(rng, obs, params, explore, low, high, action, layers, acts, noise):
 
 @fast
 def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
-    """The actor's gradient of mean(temperature · log prob − least value), of z's own sample."""
+    """The actor's gradient of mean(temperature · log prob − least value), for z's own sample."""
     count, a = own.noise.shape
     first = forward(critic1.params, critic1.layers, own.joined, critic1.acts, False)
     second = forward(critic2.params, critic2.layers, own.joined, critic2.acts, False)
@@ -156,12 +157,12 @@ def ascend(actor, critic1, critic2, obs, z, temperature, low, high, own):
 
 @fast
 def step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own):
-    """Gradient step number s of a firing."""
+    """Take gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
     rules.count[0] += 1
-    base, flat = stream(rules.rng[0], rules.rng[1]), own.noise.reshape(count * a)
+    base, flat = stream_base(rules.rng[0], rules.rng[1]), own.noise.reshape(count * a)
     rules.rng[1] += np.uint64(1)
     temperature = np.float32(math.exp(alpha.params[0]))
 
@@ -199,37 +200,40 @@ def learn(source, batch, rules, target_entropy, actor, critic1, critic2, alpha, 
         sample_batch(source, batch, s)
         step(s, batch, rules, target_entropy, actor, critic1, critic2, alpha, own)
         update_priorities(source, batch, s)
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_sac", infer, learn)
+iterate = iterations.compile_iterations("iterate_sac", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), *[(size, act)] * 5, *[(size,)] * 3, (0,))
     return (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.target_entropy"],
-        *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2", "alpha")),
+        *(
+            critics.net_of(name, kernel, buffers)
+            for name in ("actor", "critic1", "critic2", "alpha")
+        ),
         SacScratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
 
 def noise(outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Scratch of `draw_actions` for an actor's outputs (N, 2·A)."""
+    """Return scratch of `draw_actions` for an actor's outputs (N, 2·A)."""
     return np.zeros((outputs.shape[0], outputs.shape[1] // 2), np.float32)
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
-    """inference.sac: act.action ← drawn from policy.actor."""
+    """Bind inference.sac: act.action ← samples from policy.actor."""
     layers, envs = kernel.layers(), kernel.dim("envs")
     acts, _ = scratch(layers, envs)
     names = (
         "rng.inference", "env.obs", "policy.actor", "explore", "act.low", "act.high", "act.action"
     )  # fmt: skip
-    return bound(
+    return bind_call(
         infer,
         *(buffers[name] for name in names),
         np.array(layers, np.int64),
@@ -239,12 +243,12 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call.
-    update.sac: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
-    goes to batch.td."""
-    return bound(learn, *_arguments(kernel, buffers))
+    """Bind learn.sac: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.sac: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
+    batch.td."""
+    return bind_call(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.sac: whole iterations, see `iterations`."""
+    """Bind iteration.sac: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)

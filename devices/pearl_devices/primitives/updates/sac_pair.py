@@ -1,5 +1,5 @@
-"""SAC's gradient step on two cores: each moves one critic on the whole batch, and takes the actor's
-gradient through it; what the actor does itself each does for half of the batch."""
+"""SAC's gradient step on two cores. Each side moves one critic on the whole batch and takes the
+actor's gradient through it; each does half of the batch of the actor's own work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, total
-from pearl_devices.primitives.math.rng import normals, stream
+from pearl_devices.primitives.math.rng import normals, stream_base
 from pearl_devices.primitives.math.two_core import (
-    attends,
     barrier,
+    bind_pair,
     descend_together,
     leave_number,
     nets,
-    paired,
-    part,
+    split_items,
     sum_of_numbers,
+    wait_for_work,
 )
 from pearl_devices.primitives.native import fast, fast_counted
 from pearl_devices.primitives.updates import critics
@@ -33,13 +33,13 @@ from pearl_devices.primitives.updates.critics import (
     update_priorities,
 )
 from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 from pearl_devices.primitives.updates.td3_pair import add_errors, target_values
 
 
 class SacPairScratch(NamedTuple):
-    """Of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B each),
-    none (0)."""
+    """Arrays of one side: joined (B, O + A), noise, squashed, action (B, A each), wanted, parts (B
+    each), none (0)."""
 
     joined: Any
     noise: Any
@@ -51,8 +51,9 @@ class SacPairScratch(NamedTuple):
 
 
 class SacShared(NamedTuple):
-    """Of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values, td
-    (2, B): of each critic; slopes (2, B, A): of each critic's value by the action."""
+    """Arrays of both sides: ahead, now (B, O + A each); log_prob_ahead, log_prob (B each); values,
+    td (2, B), one row per critic; slopes (2, B, A), the derivative of each critic's value by the
+    action."""
 
     ahead: Any
     now: Any
@@ -65,13 +66,13 @@ class SacShared(NamedTuple):
 
 @fast_counted
 def choose(team, start, actor, obs, out, log_prob, rules, own):
-    """This side's rows: actions drawn from the policy with the normals from number `start` on,
-    joined to `out`, their log density to log_prob. Returns the actor's outputs."""
+    """Sample actions for this side's rows, with the normals from number `start` on. Join them to
+    `out`, write log densities to log_prob, and return the actor's outputs."""
     count, a = own.noise.shape
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows = end - first
     normals(
-        stream(rules.rng[0], rules.rng[1]), start + first * a,
+        stream_base(rules.rng[0], rules.rng[1]), start + first * a,
         own.noise[first:end].reshape(rows * a),
     )  # fmt: skip
     z = forward(actor.params, actor.layers, obs[first:end], actor.acts, False)
@@ -85,9 +86,9 @@ def choose(team, start, actor, obs, out, log_prob, rules, own):
 
 @fast
 def step(team, s, batch, rules, target_entropy, actor, critic, alpha, other_actor, shared, own):
-    """One side of gradient step number s of a firing. critic: this side's."""
+    """Take one side of gradient step number s of a firing. critic: this side's."""
     count, a = own.noise.shape
-    first, end = part(count, team.side, 2)
+    first, end = split_items(count, team.side, 2)
     rows, share = end - first, np.float32(1.0) / np.float32(count)
     low, high, obs = rules.low, rules.high, batch.obs[s]
     temperature = np.float32(math.exp(alpha.params[0]))
@@ -163,7 +164,7 @@ def learn(
         if team.side == 0:
             sample_batch(source, batch, rules.stop[1])
             rules.count[0] += 1
-        if not attends(team):
+        if not wait_for_work(team):
             return
         s = rules.stop[1]
         step(
@@ -172,12 +173,12 @@ def learn(
         )  # fmt: skip
         if team.side == 0:
             update_priorities(source, batch, s)
-            if ended(rules.stop, s + 1, batch.td.shape[0]):
+            if call_ends(rules.stop, s + 1, batch.td.shape[0]):
                 return
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.sac and update.sac as `sac` binds them, on two cores."""
+    """Bind learn.sac and update.sac as `sac` does, on two cores."""
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     wide, rows, both = (size, inputs), (size,), (2, size)
     shapes = (wide, *[(size, act)] * 3, rows, rows, (0,))
@@ -185,13 +186,13 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
         np.zeros(n, np.float32) for n in (wide, wide, rows, rows, both, both, (2, size, act))
     )
     head = (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.target_entropy"],
     )  # fmt: skip
     mine = nets(("actor", "critic1", "alpha"), kernel, buffers)
     theirs = nets(("actor", "critic2", "alpha"), kernel, buffers)
     own, others = (SacPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
-    return paired(
+    return bind_pair(
         learn,
         ((*head, *mine, theirs[0], between, own), (*head, *theirs, mine[0], between, others)),
     )

@@ -1,8 +1,8 @@
 """Tabular Q-learning (Watkins 1989) and SARSA (Rummery and Niranjan 1994), native.
 
-The table policy.q (states, actions) is float64; an observation is the number of its state. The
-greedy action is drawn evenly from those of the largest value, so that a table of equal values
-explores; step sizes fall with the updates of an entry (Even-Dar and Mansour 2003).
+The table policy.q (states, actions) is float64; an observation is a state number. The greedy action
+is drawn evenly from the actions of largest value, so a table of equal values explores. Step sizes
+fall with the updates of an entry (Even-Dar and Mansour 2003).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.rng import stream, uniform
-from pearl_devices.primitives.native import bound, exact
+from pearl_devices.primitives.math.rng import stream_base, uniform
+from pearl_devices.primitives.native import bind_call, exact
 from pearl_devices.primitives.updates.dqn import epsilon
 
 
 @exact
 def greedy(values, share):
-    """An action of the largest value; share, in [0, 1), picks among several."""
+    """An action of the largest value; share, in [0, 1), decides ties."""
     best, ties = values[0], 1
     for a in range(1, values.size):
         if values[a] > best:
@@ -33,12 +33,12 @@ def greedy(values, share):
             if left == 0:
                 return a
             left -= 1
-    return 0  # values that are not numbers equal nothing
+    return 0  # all values are NaN, which equals nothing
 
 
 @exact
 def draw_action(values, share_random, base, n):
-    """Epsilon-greedy on one row, with numbers 2n and 2n + 1 of the stream."""
+    """Draw an epsilon-greedy action from one row, with numbers 2n and 2n + 1 of the stream."""
     if uniform(base, 2 * n) < share_random:
         return np.int64(uniform(base, 2 * n + 1) * values.size)
     return greedy(values, uniform(base, 2 * n + 1))
@@ -46,7 +46,7 @@ def draw_action(values, share_random, base, n):
 
 @exact
 def choose(rng, obs, table, explore, action):
-    base = stream(rng[0], rng[1])
+    base = stream_base(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * action.size)
     for n in range(action.size):
         action[n] = draw_action(table[np.int64(obs[n, 0])], share, base, n)
@@ -55,7 +55,7 @@ def choose(rng, obs, table, explore, action):
 
 @exact
 def correct(table, visits, state, action, target, rate, td, n):
-    """Moves one entry towards its target."""
+    """Move one entry towards its target."""
     visits[state, action] += 1
     error = target - table[state, action]
     table[state, action] += rate[0] / math.pow(visits[state, action], rate[1]) * error
@@ -75,7 +75,7 @@ def finish(td, count, loss):
 def q_learning(
     obs, action, reward, next_obs, terminated, table, visits, rate, gamma, td, count, loss
 ):
-    """Target: reward + gamma · max Q(next_obs), without the latter where the episode terminated."""
+    """Target: reward + gamma · max Q(next_obs); only the reward if the episode terminated."""
     for n in range(td.size):
         target = np.float64(reward[n])
         if not terminated[n]:
@@ -90,10 +90,10 @@ def sarsa(
     rng, steps, explore, chosen, obs, action, reward, next_obs, terminated, truncated, table,
     visits, rate, gamma, td, count, loss,
 ):  # fmt: skip
-    """Target: reward + gamma · Q(next_obs, next action), without the latter where the episode
-    terminated. The next action is the one `chosen` for env.obs; where the episode was truncated
-    that belongs to the next episode, and one is drawn from the policy instead."""
-    base = stream(rng[0], rng[1])
+    """Target: reward + gamma · Q(next_obs, next action); only the reward if the episode terminated.
+    The next action is the one `chosen` for env.obs. If the episode was truncated, that action
+    belongs to the next episode, and another is drawn from the policy."""
+    base = stream_base(rng[0], rng[1])
     rng[1] += np.uint64(1)
     if steps[1] == 0:  # no transition yet
         return
@@ -115,22 +115,25 @@ TABLE = (
 
 
 def bind_choose(kernel: Kernel, buffers: Buffers) -> Call:
-    """tabular.choose: act.action ← epsilon-greedy on policy.q."""
+    """Bind tabular.choose: act.action ← epsilon-greedy on policy.q."""
     names = ("rng.inference", "env.obs", "policy.q", "explore", "act.action")
-    return bound(choose, *(buffers[name] for name in names))
+    return bind_call(choose, *(buffers[name] for name in names))
 
 
 def bind_q_learning(kernel: Kernel, buffers: Buffers) -> Call:
-    """tabular.q_learning: policy.q moves by the transitions in step.*, one after the other."""
+    """Bind tabular.q_learning: move policy.q by the transitions in step.*, one after another."""
     step = ("obs", "action", "reward", "next_obs", "terminated")
-    return bound(q_learning, *(buffers[f"step.{n}"] for n in step), *(buffers[n] for n in TABLE))
+    return bind_call(
+        q_learning, *(buffers[f"step.{n}"] for n in step), *(buffers[n] for n in TABLE)
+    )
 
 
 def bind_sarsa(kernel: Kernel, buffers: Buffers) -> Call:
-    """tabular.sarsa: likewise, with act.action as the next actions; nothing before any step."""
+    """Bind tabular.sarsa: the same, with act.action as next actions; does nothing before any
+    step."""
     step = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     names = ("rng.update", "rng.env_step", "explore", "act.action")
-    return bound(
+    return bind_call(
         sarsa,
         *(buffers[n] for n in (*names, *(f"step.{n}" for n in step), *TABLE)),
     )

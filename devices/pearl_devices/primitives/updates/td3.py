@@ -1,8 +1,8 @@
 """TD3 (Fujimoto, van Hoof, Meger 2018): the update, and the fused sample–update–priorities. Native.
 
-DDPG with two critics, of whose targets the smaller value counts; noise on the target action,
-clipped (section 5.3 of the paper); and an actor that moves, with all targets, only in every
-policy_delay-th gradient step (section 5.2). Acting is that of DDPG.
+DDPG with two critics, whose smaller target value counts; clipped noise on the target action
+(section 5.3 of the paper); and an actor that moves, with all targets, only in every policy_delay-th
+gradient step (section 5.2). Acting is that of DDPG.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.nets import backward, forward, total
-from pearl_devices.primitives.math.rng import normals, stream
-from pearl_devices.primitives.native import bound, fast, fast_apart
+from pearl_devices.primitives.math.rng import normals, stream_base
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
@@ -27,7 +27,7 @@ from pearl_devices.primitives.updates.critics import (
     update_priorities,
 )
 from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
-from pearl_devices.primitives.updates.stop_word import ended
+from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 class Td3Scratch(NamedTuple):
@@ -42,7 +42,7 @@ class Td3Scratch(NamedTuple):
 
 @fast
 def smooth(action, noise, smoothing, low, high):
-    """In place: target actions plus clipped noise, inside the bounds.
+    """Add clipped noise to target actions, within the bounds, in place.
 
     smoothing: standard deviation and limit of the noise, as shares of half the range.
     """
@@ -56,12 +56,12 @@ def smooth(action, noise, smoothing, low, high):
 
 @fast
 def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
-    """Gradient step number s of a firing."""
+    """Take gradient step number s of a firing."""
     obs, next_obs = batch.obs[s], batch.next_obs[s]
     weight, td, low, high = batch.weight[s], batch.td[s], rules.low, rules.high
     count, a = own.noise.shape
     rules.count[0] += 1
-    normals(stream(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
+    normals(stream_base(rules.rng[0], rules.rng[1]), 0, own.noise.reshape(count * a))
     rules.rng[1] += np.uint64(1)
 
     ahead = forward(actor.target, actor.layers, next_obs, actor.acts, False)
@@ -107,32 +107,32 @@ def learn(source, batch, rules, smoothing, delay, actor, critic1, critic2, own):
         sample_batch(source, batch, s)
         step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own)
         update_priorities(source, batch, s)
-        if ended(rules.stop, s + 1, batch.td.shape[0]):
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
-iterate = iterations.repeating("iterate_td3", infer, learn)
+iterate = iterations.compile_iterations("iterate_td3", infer, learn)
 
 
 def _arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     size, act, inputs = kernel.dim("batch"), kernel.dim("act"), kernel.layers("critic1")[0]
     shapes = ((size, inputs), (size, act), (size,), (size,), (0,))
     return (
-        *critics.given(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
         buffers["hyper.smoothing"],
         kernel.dim("policy_delay"),
-        *(critics.net(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
+        *(critics.net_of(name, kernel, buffers) for name in ("actor", "critic1", "critic2")),
         Td3Scratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
 
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call.
-    update.td3: `steps` gradient steps on batch.*, likewise. The mean |TD error| of both critics
-    goes to batch.td."""
-    return bound(learn, *_arguments(kernel, buffers))
+    """Bind learn.td3: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.td3: `steps` gradient steps on batch.*. The mean |TD error| of both critics goes to
+    batch.td."""
+    return bind_call(learn, *_arguments(kernel, buffers))
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
-    """iteration.td3: whole iterations, see `iterations`."""
+    """Bind iteration.td3: whole iterations, see `iterations`."""
     return iterations.bind(iterate, kernel, buffers, bind_inference, bind_learn)
