@@ -125,6 +125,9 @@ class Backend(Protocol):
     TIMER(device, number, seconds): times a device for plans (`pearl calibrate`). Returns a result
         with `to_json`, and its file. Raises UnsupportedError if nothing drives the device.
     VERIFY(device, number): checks every kernel that the device offers (`pearl devices --verify`).
+    crowding(device, engines): why the engines of a plan do not fit together on a device, empty if
+        they do. engines: kernel, variant and width of each task there.
+    verilog(kernel, device, variant, width): what `pearl rtl` writes of a mode, or None.
     """
 
     WIDTH_UNIT: str

@@ -13,26 +13,16 @@ from __future__ import annotations
 
 from pearl_devices import Device, FigureError, Kernel
 from pearl_devices.fpga import is_released, learner_of
-from pearl_devices.fpga.resources import figure, released_tree_width
+from pearl_devices.fpga.program import CYCLES_PER_LEVEL, draw_cycles, set_cycles
+from pearl_devices.fpga.resources import figure, released_tree_width, tree_engine
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.replay import is_prioritised, row_bytes, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, row_bytes
 from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
-BELOW, ABOVE = 0.2, 0.5  # of the clock; see the module's text
-CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, pass it on
-DDR_LATENCY_S = 100e-9  # assumed if the platform gives no ddr_latency_s
+BELOW, ABOVE = 0.2, 0.5  # of the clock, see above
+DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
-
-
-def draw_cycles(depth: int, draws: int) -> int:
-    """Return the cycles from the first of `draws` draws, one per cycle, to the last leaf."""
-    return CYCLES_PER_LEVEL * depth + draws - 1
-
-
-def set_cycles(depth: int, sets: int) -> int:
-    """Return the cycles of `sets` sets, one in three cycles, until the root has the last."""
-    return CYCLES_PER_LEVEL * (depth + sets - 1)
 
 
 def _learner_times(
@@ -75,7 +65,7 @@ def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[fl
     if not is_prioritised(kernel):
         return requests / clock, moved / ddr, latency
     draws = structure == "sample"
-    depth = tree_depth(kernel)
+    depth = tree_engine(kernel, device).depth
     cycles = draw_cycles(depth, requests) if draws else set_cycles(depth, requests)
     busy = requests if draws else CYCLES_PER_LEVEL * requests
     return busy / clock, moved / ddr, latency + (cycles - busy) / clock
@@ -101,12 +91,13 @@ def closed_form(kernel: Kernel, device: Device, variant: str, width: int) -> Est
             f"{released_tree_width(kernel)} pe, given {width}"
         )
     compute, memory, fixed = _times(kernel, device, variant, width)
-    return _estimate(device, compute, memory, fixed, variant)
+    engine = variant
+    if variant == "integer-tree":
+        engine += f" of fan-out {tree_engine(kernel, device).fanout}"
+    return _estimate(device, compute, memory, fixed, engine)
 
 
-def _estimate(
-    device: Device, compute: float, memory: float, fixed: float, variant: str
-) -> Estimate:
+def _estimate(device: Device, compute: float, memory: float, fixed: float, engine: str) -> Estimate:
     start, mhz = device.overhead_s, figure(device, "clock_hz") / 1e6
     latency = start + fixed + max(compute, memory)
     bound: Bound = "compute" if compute >= memory else "memory"
@@ -119,7 +110,7 @@ def _estimate(
         high_s=latency * (1 + ABOVE),
         rung="closed_form",
         bound_by=bound,
-        source=f"{_origin(device)}: {variant} at {mhz:g} MHz, {_assumed(device)}",
+        source=f"{_origin(device)}: {engine} at {mhz:g} MHz, {_assumed(device)}",
     )
 
 

@@ -249,9 +249,23 @@ def advise(
 
 @command
 def rtl(
-    spec: Spec,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to, new or empty.")],
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SPEC]", help="The spec; none with --resources.", show_default=False
+        ),
+    ] = None,
     keys: Keys = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write to, new or empty.")
+    ] = None,
+    resources: Annotated[
+        bool,
+        typer.Option(
+            "--resources",
+            help="Make the table of registers and logic cells again (logic.json), with yosys.",
+        ),
+    ] = False,
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
     ] = 20.0,
@@ -259,16 +273,33 @@ def rtl(
     set: Set = None,
     json_file: Json = None,
 ) -> Result:
-    """Write the Verilog of the plan's learner on a simulated FPGA, with a test bench."""
-    from pearl.planner.verilog import write_verilog
+    """Write the Verilog of the plan's learner and sum tree on a simulated FPGA, with test
+    benches."""
+    from pearl.planner.verilog import write_resources, write_verilog
 
+    if out is None:
+        raise SpecError("pearl rtl: no folder is given; add --out DIR, a new or an empty folder")
+    if resources == (spec is not None):
+        raise SpecError("pearl rtl: give either a spec or --resources")
+    if spec is None:
+        different = write_resources(out, listener=lambda line: print(line, file=sys.stderr))
+        found = (
+            f"differs from the one in use in {', '.join(different)}"
+            if different
+            else ("is the one in use")
+        )
+        value = {"schema": SCHEMA, "table": str(out / "logic.json"), "different": different}
+        return Result(f"{out / 'logic.json'}: the table for the simulated FPGA {found}", value)
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
     written = write_verilog(system, out, time_limit, seed)
     lines = [
-        f"{w.folder}: {w.task} as {w.variant} on the simulated FPGA, {w.cycles:,} cycles a "
-        f"gradient step, {w.blocks:,} DSP blocks; README.md there has the commands"
-        for w in written
+        f"{w.folder}: {w.task} as {w.variant} on the simulated FPGA, {w.cycles:,} cycles {of}, "
+        f"{w.blocks:,} DSP blocks; README.md there has the commands"
+        for kind, of in (("learners", "a gradient step"), ("trees", "for the draws of a batch"))
+        for w in written[kind]
     ]
-    value = {"schema": SCHEMA, "learners": [w.to_json() for w in written]}
+    value = {"schema": SCHEMA} | {
+        kind: [w.to_json() for w in some] for kind, some in written.items()
+    }
     return Result("\n".join(lines), value)

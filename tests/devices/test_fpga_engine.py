@@ -6,6 +6,7 @@ are larger than any of them needs.
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +31,7 @@ from pearl_devices.fpga.bench import (
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape, product_cycles
 from pearl_devices.fpga.resources import learner_memories, tree_memories
-from pearl_devices.fpga.simulation import built, count, missing
+from pearl_devices.fpga.simulation import built, count, loaded, missing
 from pearl_devices.fpga.tree_bench import tree_parameters
 
 pytestmark = pytest.mark.slow
@@ -306,6 +307,38 @@ def test_products_of_all_shapes_read_both_ways(array):
         wanted = np.array(tiles(product(a, b), array))
         assert np.array_equal(out, wanted), (m, k, n, acol, brow)
     engine.close()
+
+
+def quotients(x: Any, y: Any, change: dict[str, tuple[str, str]] | None = None) -> Any:
+    """x / y of the divider in Verilog, both as words."""
+    path, pointers = built("fdiv", {}, 0, 0, change), []
+    found = np.zeros(len(x), np.uint32)
+    for words in (x, y, found):
+        pointers.append(words.ctypes.data_as(ctypes.c_void_p))
+    loaded(path).fdiv_run(ctypes.c_long(len(x)), *pointers)
+    return found
+
+
+@rtl
+def test_a_quotient_just_below_the_least_normal_number_rounds_up_as_numpy_does():
+    """All digits 1 over a power of two is the one quotient there that rounds to a normal number;
+    others around it are 0 where they are subnormal."""
+    rng, count = np.random.default_rng(3), 20_000
+    exponents = np.arange(1, 128, dtype=np.uint32)
+    corner = [exponents << 23 | 0x7FFFFF, (exponents + 127) << 23]
+    corner[0][::2] |= np.uint32(1 << 31)
+    above = rng.integers(1, 125, count).astype(np.uint32)
+    near = [
+        above << 23 | rng.integers(0, 1 << 23, count).astype(np.uint32),
+        (above + rng.integers(124, 130, count).astype(np.uint32)) << 23
+        | rng.choice([0, 1, 0x7FFFFF, 0x400000], count).astype(np.uint32),
+    ]
+    x, y = (np.concatenate(words) for words in zip(corner, near, strict=True))
+    wanted = flush(x.view(np.float32) / y.view(np.float32)).view(np.uint32)
+    assert (wanted[: len(exponents)] & 0x7FFFFFFF == 1 << 23).all()
+    assert np.array_equal(quotients(x, y), wanted)
+    unfixed = quotients(x, y, {"divide.v": (" & !least", "")})
+    assert np.flatnonzero(unfixed != wanted).tolist() == list(range(len(exponents)))
 
 
 @rtl

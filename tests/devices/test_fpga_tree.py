@@ -12,12 +12,12 @@ import pytest
 
 from pearl_devices import kernel
 from pearl_devices.buffers import allocate
+from pearl_devices.fpga.program import draw_cycles, set_cycles
 from pearl_devices.fpga.simulation import built, missing
 from pearl_devices.fpga.tree_bench import Tree, tree_parameters
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.fpga import tree as twin
 from pearl_devices.primitives.math.rng import stream_base, uniform
-from pearl_estimators.fpga import draw_cycles, set_cycles
 
 rtl = pytest.mark.skipif(bool(missing()), reason=missing())
 MOST = (1 << 20) - 1

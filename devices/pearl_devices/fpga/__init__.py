@@ -9,21 +9,28 @@ its twin: what a plan computes on this device is what the Verilog computes, bit 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
+from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram
+from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, tree_logic
 from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
+    Sizes,
     check_memories,
     figure,
+    learner_memories,
+    misfit,
     on_chip,
     released_misfit,
     released_tree_width,
-    tree_misfit,
+    tree_engine,
+    tree_memories,
 )
 from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
@@ -183,31 +190,60 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     if kind.structure in ("insert", "sample", "prioritise"):
         if not is_prioritised(kernel):
             return (("ring", 1),)
-        if why := tree_misfit(kernel, on_chip(device)):
-            return Refused(why)
+        on_chip(device)
+        try:
+            tree_engine(kernel, device)
+        except FigureError as error:
+            return Refused(str(error))
         return (("integer-tree", TREE_WIDTH),)
     if kind.structure == "fused":
         return Refused("learner and replay are two engines; no design does both in one call")
     return Refused(f"no design computes a kernel of structure {kind.structure}")
 
 
-def verilog(
-    kernel: Kernel, device: Device, variant: str, width: int
-) -> tuple[LearnerProgram, dict[str, str]]:
-    """The learner of a mode, and its files: Verilog, parameters, a test bench with golden vectors.
+def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
+    """Why the engines of a plan do not fit together on a device; empty where they do. engines:
+    kernel, variant and width of each task there. All tasks of a replay have one tree."""
+    if is_released(device):
+        return ""
+    sizes: Sizes = []
+    logic: list[Logic] = []
+    for kernel, variant, width in engines:
+        if variant.startswith("array"):
+            learner = learner_of(kernel, device, variant, width)
+            sizes += learner_memories(learner)
+            logic.append(learner_logic(learner.shape, learner.action > 0))
+        elif variant == "integer-tree" and kind_of(kernel).structure == "sample":
+            tree = tree_engine(kernel, device)
+            sizes += tree_memories(tree.capacity, tree.fanout)
+            logic.append(tree_logic(tree.fanout, tree.depth))
+    what = "all of them"
+    return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
+
+
+def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design | None:
+    """The design that a mode runs on; None where there is none of its own.
+
+    A learner is the design of its gradient steps, a sum tree that of its draws.
 
     Raises:
         UnsupportedError: the design is the released one, of which there is no Verilog.
     """
+    structure = kind_of(kernel).structure
     if is_released(device):
         raise UnsupportedError(
             f"device {device.name!r}: PEARL's released design has no Verilog here; take the design "
             "systolic"
         )
-    from pearl_devices.fpga.export import export
+    if structure == "gradient":
+        from pearl_devices.fpga.export import learner_design
 
-    found = learner_of(kernel, device, variant, width)
-    return found, export(kernel, found)
+        return learner_design(kernel, learner_of(kernel, device, variant, width))
+    if structure == "sample" and variant == "integer-tree":
+        from pearl_devices.fpga.tree_export import tree_design
+
+        return tree_design(kernel, tree_engine(kernel, device))
+    return None
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:

@@ -15,8 +15,11 @@ import numpy.typing as npt
 
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga.bench import SETTINGS, batch_stream, parameters, rows_of, stream_of
+from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram, transfer
+from pearl_devices.fpga.logic import learner_logic
 from pearl_devices.fpga.program import Instruction
+from pearl_devices.fpga.resources import learner_memories, needs_of
 from pearl_devices.fpga.simulation import RTL, SOURCES
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
@@ -114,8 +117,14 @@ def _hex(rows: Words) -> str:
     return "".join("".join(f"{word:08x}" for word in row[::-1]) + "\n" for row in rows.tolist())
 
 
+def learner_design(kernel: Kernel, learner: LearnerProgram) -> Design:
+    """What `pearl rtl` writes for a kernel of gradient steps; cycles of one step."""
+    name = f"array{learner.shape.array}"
+    return Design(name, learner.cycles, learner.blocks(), export(kernel, learner))
+
+
 def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
-    """File name → content: what `pearl rtl` writes for a kernel of gradient steps."""
+    """File name → content, of a kernel of gradient steps."""
     vectors = golden(kernel, learner)
     program = golden_program(learner)
     sizes = {**parameters(learner), "PROGRAM": len(program)}
@@ -146,6 +155,7 @@ def readme(learner: LearnerProgram, sources: Sequence[str], numbers: Mapping[str
 
 Networks: {nets}; batch {learner.batch}{", double" if learner.double else ""}. Array of {n} × {n} float32
 multiply-accumulates, {p} lanes of Adam, {learner.blocks()} DSP blocks with hard float32 of latency {learner.shape.latency}.
+{needs_of(learner_logic(learner.shape, learner.action > 0), learner_memories(learner))}
 A gradient step takes {learner.cycles:,} cycles, {learner.beats} of them rows of the batch stream. No clock is promised:
 this was simulated, not placed and routed.
 

@@ -136,6 +136,19 @@ def product_cycles(tiles: int, k: int, last_rows: int, shape: Shape) -> int:
     return (tiles - 1) * max(k, 2 * n) + k + n + shape.latency + 3 + 2 * (last_rows - 1)
 
 
+CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, hand on
+
+
+def draw_cycles(depth: int, draws: int) -> int:
+    """Cycles from the first of so many draws, one a cycle, to the last leaf of the sum tree."""
+    return CYCLES_PER_LEVEL * depth + draws - 1
+
+
+def set_cycles(depth: int, sets: int) -> int:
+    """Cycles from the first of so many sets, one in three cycles, until the root has the last."""
+    return CYCLES_PER_LEVEL * (depth + sets - 1)
+
+
 @dataclass
 class Memory:
     """Blocks of a memory, given out one after the other."""

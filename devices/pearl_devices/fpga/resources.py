@@ -1,4 +1,4 @@
-"""What designs take of an FPGA: DSP blocks and memory blocks.
+"""What designs take of an FPGA: DSP blocks, memory blocks, logic (`logic`).
 
 DSP blocks and memories of the engines are counted as `rtl/` has them, exact by construction: each
 memory of the Verilog in block RAM, also the small ones that a tool may put into logic.
@@ -11,6 +11,14 @@ from math import inf
 
 from pearl_devices.base import Device, FigureError
 from pearl_devices.fpga.learner import LearnerProgram
+from pearl_devices.fpga.logic import (
+    DEEPEST,
+    Logic,
+    golden_table,
+    learner_logic,
+    logic_misfit,
+    tree_logic,
+)
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
@@ -134,17 +142,72 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
 
 
 def learner_misfit(learner: LearnerProgram, device: Device) -> str:
-    """Why the memories of a learner find no room on chip; empty where they do."""
+    """Why the memories or the logic of a learner find no room; empty where they do."""
     what = f"array{learner.shape.array}"
-    return misfit(learner_memories(learner), on_chip(device), what)
+    logic = learner_logic(learner.shape, learner.action > 0)
+    return misfit(learner_memories(learner), on_chip(device), what) or logic_misfit(
+        [logic], device, what
+    )
 
 
-def tree_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
-    """Why no integer tree can be made for a kernel of the replay; empty where one can."""
-    fanout = kernel.dim("fanout")
-    if fanout & (fanout - 1):
-        return f"the tree's fanout is a power of two, not {fanout}"
-    return misfit(tree_memories(kernel.dim("capacity"), fanout), memories, "the sum tree")
+@dataclass(frozen=True)
+class TreeEngine:
+    """A sum tree on chip: its leaves, children of a node, and levels below the root."""
+
+    capacity: int
+    fanout: int
+    depth: int
+
+    def misfit(self, device: Device) -> str:
+        """Why it finds no room on a device; empty where it does."""
+        if self.depth > DEEPEST[self.fanout]:
+            most = self.fanout ** DEEPEST[self.fanout]
+            return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
+        what, sizes = "the sum tree", tree_memories(self.capacity, self.fanout)
+        logic = tree_logic(self.fanout, self.depth)
+        return misfit(sizes, on_chip(device), what) or logic_misfit([logic], device, what)
+
+
+def tree_engines(kernel: Kernel) -> list[TreeEngine]:
+    """The sum trees that keep the priorities of a replay, the fewest cycles first.
+
+    The engine has a fan-out of its own: its sums are exact, so the fan-out changes no leaf that is
+    drawn, and the levels of `replay.tree` stay those of the spec.
+    """
+    found = []
+    for fanout in DEEPEST:
+        depth, leaves = 1, fanout
+        while leaves < kernel.dim("capacity"):
+            depth, leaves = depth + 1, leaves * fanout
+        found.append(TreeEngine(kernel.dim("capacity"), fanout, depth))
+    return sorted(found, key=lambda tree: (tree.depth, tree.fanout))
+
+
+def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
+    """The sum tree of a replay on a device: the fan-out with the fewest cycles that fits.
+
+    Draws and sets are of one tree, and both take less the fewer levels the tree has. So no plan
+    with another fan-out is better.
+
+    Raises:
+        FigureError: none fits, or the device lacks a figure; the text says what is too small.
+    """
+    reasons = []
+    for tree in tree_engines(kernel):
+        if not (why := tree.misfit(device)):
+            return tree
+        reasons.append(why)
+    raise FigureError(reasons[0])
+
+
+def needs_of(logic: Logic, memories: Sizes) -> str:
+    """What a design takes beside blocks of float32, for people."""
+    bits = sum(count * words * width for count, words, width in memories)
+    number = sum(count for count, _, _ in memories)
+    return (
+        f"Memories: {number:,}, of {bits:,} bits in all. Logic without them, by yosys "
+        f"{golden_table()['yosys']}: {logic.text()}."
+    )
 
 
 def released_tree_width(kernel: Kernel) -> int:

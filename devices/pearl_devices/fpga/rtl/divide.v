@@ -36,8 +36,11 @@ module fdiv (input clk, input [31:0] x, y, output reg [31:0] q);
   wire signed [9:0] base = exponent[26] - (one ? 10'sd0 : 10'sd1);
   wire [33:0] rounded = {1'b0, base, kept} + {33'd0, guard & (sticky | kept[0])};
   wire signed [9:0] final_ = rounded[32:23];
+  // All digits 1 just below the least normal number: halfway between it and the largest subnormal one.
+  wire least = base == 10'sd0 & (&kept);
   always @(posedge clk)
-    q <= sign[26][0] | (final_ < 10'sd1) ? 32'd0
+    q <= sign[26][0] | (final_ < 10'sd1 & !least) ? 32'd0
+       : least ? {sign[26][1], 8'd1, 23'd0}
        : final_ > 10'sd254 ? {sign[26][1], 8'd255, 23'd0}
        : {sign[26][1], final_[7:0], rounded[22:0]};
 endmodule

