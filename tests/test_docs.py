@@ -161,6 +161,7 @@ YAML = {
     "docs/cluster.md": "tests/spec/test_platforms.py",
     "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
+    "docs/pim.md": "tests/devices/test_pim.py",
     "docs/rollouts.md": "tests/algorithms/test_returns.py",
     "docs/tutorials/own_environment.md": "tests/test_docs.py",
 }

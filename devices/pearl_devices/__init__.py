@@ -28,6 +28,7 @@ BACKENDS = {
     "cpu": "pearl_devices.cpu",
     "gpu": "pearl_devices.gpu",
     "fpga": "pearl_devices.fpga",
+    "pim": "pearl_devices.pim",
     "null": "pearl_devices.null",
 }
 """Device kind → the module that is its `Backend`. A new kind is one file and one line here.

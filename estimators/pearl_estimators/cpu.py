@@ -150,7 +150,8 @@ def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) ->
         structure = kind_of(kernel).structure
         if structure == "environment":
             return _own_environment(kernel, device, variant)
-        if structure == "own" or (structure == "shared" and not kernel.modules):
+        timed = structure in ("own", "sweep", "average")
+        if timed or (structure == "shared" and not kernel.modules):
             from pearl_estimators.host.user_code_timing import time_user_kernel
 
             return time_user_kernel(kernel, variant)

@@ -22,7 +22,7 @@ VISIBLE = 1.005
 FREE: dict[str, Any] = asdict(LimitsSection())
 """Limit → its value if nothing is limited."""
 
-ALLOWING = (*SLACK_LIMITS, "env_groups", "learners", "replicas", "any_order")
+ALLOWING = (*SLACK_LIMITS, "env_groups", "learners", "averaging", "replicas", "any_order")
 """Limits that allow something; `sizes` asks about them."""
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from pearl.algorithms.families.replay import LEARNING
 from pearl.algorithms.options import Acting, Own, OwnRollout, ReplayOptions, RolloutOptions
-from pearl.algorithms.options import TabularOptions as Tabular
+from pearl.algorithms.tabular_options import TabularOptions as Tabular
 from pearl.errors import SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Buffers
@@ -40,6 +40,7 @@ __all__ = [
     "interface",
     "options",
     "spaces",
+    "tabular_options",
     "undotted_name_error",
 ]
 

@@ -9,6 +9,7 @@ from pearl.algorithms.environments import normalised_sizes, optional_sizes
 from pearl.algorithms.interface import interface_of
 from pearl.graph.task_graph import Task, TaskGraph
 from pearl_devices import Kernel
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.evaluation import evaluation
 
 if TYPE_CHECKING:
@@ -22,15 +23,21 @@ MAX_STEPS = 10_000
 def acting_of(graph: TaskGraph) -> Kernel:
     """Return the kernel that acts in training, with the kernels between it and the environments.
 
+    A loop that does not act has a kernel that writes its policy (`KernelKind.policy`).
+
     Raises:
         SpecError: a user-defined kernel there cannot be part of a policy.
     """
+    for task in graph.tasks:
+        if acting := kind_of(task.kernel).policy:
+            return acting(task.kernel)
     return replace(graph.task("inference").kernel, interface=interface_of(graph))
 
 
 def acting_if_any(graph: TaskGraph) -> Kernel | None:
-    """As `acting_of`; None for a graph without a task that acts."""
-    return acting_of(graph) if any(t.name == "inference" for t in graph.tasks) else None
+    """As `acting_of`; None for a graph without a task that acts or writes such a policy."""
+    found = any(t.name == "inference" or kind_of(t.kernel).policy for t in graph.tasks)
+    return acting_of(graph) if found else None
 
 
 def task_of(system: System, graph: TaskGraph) -> Task | None:

@@ -1,7 +1,7 @@
 """Options that algorithms share, as frozen dataclasses checked by pydantic.
 
 The `Options` of an algorithm subclass those of its family (`ReplayOptions`, `RolloutOptions`,
-`TabularOptions`), or `Acting` if it builds its own graph:
+`tabular_options.TabularOptions`), or `Acting` if it builds its own graph:
 
     @dataclass(frozen=True, kw_only=True, config=STRICT) class Options(RolloutOptions):
         clip: StrictFloat = Field(default=0.2, ge=0, le=100, description="Where … is clipped.")
@@ -293,23 +293,6 @@ class ContinuousOptions(ReplayOptions):
     )
     batch_size: StrictInt = Field(
         default=256, ge=1, le=2**20, description="Transitions of one gradient step."
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TabularOptions(Acting):
-    """Options of the tabular algorithms. Discrete observations and actions."""
-
-    learning_rate: Rate = Field(default=0.1, description="Step size of an entry's first update.")
-    learning_rate_power: Share = Field(
-        default=0.0,
-        description="The n-th update of an entry takes learning_rate / n^power; 0 is constant.",
-    )
-    initial_value: StrictFloat = Field(
-        default=0.0, ge=-1e9, le=1e9, description="Initial value of every entry."
-    )
-    exploration: EpsilonGreedy = Field(
-        default_factory=EpsilonGreedy, description="Share of random actions."
     )
 
 

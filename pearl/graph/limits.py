@@ -26,6 +26,8 @@ class Limits:
     apart: pairs of tasks that never share a lane, on one device or on two.
     env_groups: groups of environments, one per firing; part of the graph, not a bound.
     learners: learners with averaged gradients; part of the graph, not a bound.
+    averaging: sweeps between two averages of tables (`algorithm.offline`), the tokens on the edge
+        from average to update; part of the graph, not a bound.
     reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
         with the smaller predicted time.
     any_order: copies of the actors store rows in the order in which they are ready
@@ -50,6 +52,7 @@ class Limits:
     apart: tuple[tuple[str, str], ...] = ()
     env_groups: int = 1
     learners: int = 1
+    averaging: int = 1
     reduction: Literal["star", "shards"] | None = None
     any_order: bool = False
     max_lanes: int | None = None
@@ -90,6 +93,7 @@ class Limits:
         counts = [(name, getattr(self, name), 0) for name in SLACK_LIMITS]
         counts += [(f"replicas of {task}", n, 1) for task, n in self.replicas.items()]
         counts += [("env_groups", self.env_groups, 1), ("learners", self.learners, 1)]
+        counts += [("averaging", self.averaging, 1)]
         if self.max_lanes is not None:
             counts.append(("max_lanes", self.max_lanes, 1))
         for name, number, least in counts:

@@ -19,6 +19,7 @@ from pearl.algorithms import algorithm as module
 from pearl.algorithms.families.learners import added_tasks
 from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Acting, Deep, ReplayOptions
+from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
@@ -97,6 +98,7 @@ class SpecChecker:
         train = self.section("train", data.get("train", {}), Train)
         if algorithm is not None and section is not None:
             self.complain(list(_check_groups(algorithm, section)))
+            self.complain(list(find_idle_averaging(algorithm, section.averaging)))
         if section is not None and platform is not None and self.given is None:
             self.complain(list(_check_learners(section, platform)))
         if train is not None and train.on_env_failure == "restart" and not _stores(algorithm):
@@ -389,6 +391,7 @@ def _limits(section: LimitsSection) -> Limits:
         replicas=section.replicas,
         env_groups=section.env_groups,
         learners=section.learners,
+        averaging=section.averaging,
         reduction=section.reduction,
         any_order=section.any_order,
         **{key: getattr(section, key) for key in SLACK_LIMITS},

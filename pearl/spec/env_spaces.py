@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pearl.algorithms.options import Acting, Deep, RolloutOptions, TabularOptions
+from pearl.algorithms.options import Acting, Deep, RolloutOptions
 from pearl.algorithms.spaces import Spaces
+from pearl.algorithms.tabular_options import TabularOptions
 from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show

@@ -25,6 +25,7 @@ TASKS = (
     "rollout_insert",
     "gae",
     "update",
+    "average",
     "param_sync",
 )
 """The tasks that a spec may name in its limits."""
@@ -85,6 +86,13 @@ class LimitsSection:
         default=1,
         description="Learners with averaged gradients (data parallel). Each computes the gradient "
         "of an equal share of every batch; all take the same step with the mean.",
+    )
+    averaging: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Sweeps over the log between two averages of the tables "
+        "(algorithm.offline). Each table learns on its own in between.",
     )
     reduction: Literal["star", "shards"] | None = Field(
         default=None,

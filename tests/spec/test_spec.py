@@ -31,7 +31,7 @@ BASE = """algorithm:
 DDPG = BASE.replace("dqn", "ddpg").replace("actions: 2", "act: 2, low: -1, high: [1, 2]")
 TASKS = (
     "env_step, inference, replay_insert, replay_sample, replay_update, rollout_insert, gae, "
-    "update, param_sync"
+    "update, average, param_sync"
 )
 DQN_KEYS = (
     "adam, batch_size, discount, double, duelling, env, env_args, exploration, frame_stack, "

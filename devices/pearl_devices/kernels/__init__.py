@@ -35,6 +35,7 @@ FAMILIES = (
     "data_parallel",
     "rollouts",
     "tabular",
+    "offline",
 )
 """Files of this package with records. A new kind is one file and its name here."""
 

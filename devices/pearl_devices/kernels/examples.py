@@ -74,7 +74,14 @@ def loops() -> tuple[tuple[Kernel, ...], ...]:
         entropy,
         _rollout("update.ppo", 2),
         _rollout("update.a2c", 1),
+        _logged(),
     )
+
+
+def _logged() -> tuple[Kernel, ...]:
+    sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "bits": 0, "order": 0}
+    whole = {**sizes, "batch": CAPACITY, "chunks": ENVS}
+    return counted("offline.q_learning", whole), counted("offline.average", whole)
 
 
 def _rollout(kind: str, epochs: int) -> tuple[Kernel, ...]:

@@ -38,6 +38,8 @@ Structure = Literal[
     "store",  # stores a vector step in a rollout
     "advantages",  # values a rollout: a forward pass, then a trace backwards in time
     "table",  # reads or writes entries of a table
+    "sweep",  # goes over a log of transitions, a table for each chunk of it
+    "average",  # averages tables and hands the mean back to each
     "copy",  # copies parameters
     "evaluation",  # plays greedy episodes
     "fused",  # several kinds in one call
@@ -177,6 +179,8 @@ class KernelKind:
     per_copy: arrays that each copy of a split task has separately.
     per_group: arrays that each group of environments has separately.
     repeatable: an interrupted firing can be repeated from its inputs.
+    policy: for a kernel that writes the policy of a loop that does not act: kernel → the kernel
+        that acts in evaluation. None for other kernels.
     side: `acts` or `learns` if it belongs to one side of the loop and can be timed in parallel with
         the other side; else empty.
     stochastic: it draws random numbers, other than to explore.
@@ -219,6 +223,7 @@ class KernelKind:
     per_copy: tuple[str, ...] = ()
     per_group: tuple[str, ...] = ()
     repeatable: bool = False
+    policy: Callable[[Kernel], Kernel] | None = None
     side: Literal["acts", "learns", ""] = ""
     stochastic: bool = False
     parts: Callable[[Kernel], Parts] = none

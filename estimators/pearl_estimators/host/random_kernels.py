@@ -217,7 +217,7 @@ def _drawing(kind: KernelKind) -> tuple[Draw, tuple[str, ...]]:
 DRAWS: Mapping[str, tuple[Draw, KernelKind, str]] = {
     f"{kind.name} {how}".rstrip(): (_drawing(kind)[0], kind, how)
     for kind in KINDS.values()
-    if kind.structure not in ("own", "shared", "evaluation")  # timed themselves, or by their parts
+    if kind.structure not in ("own", "shared", "sweep", "average", "evaluation")  # timed apart
     for how in _drawing(kind)[1]
 }
 """Family → the function that draws a kernel of the family, its kind, and its difference from other

@@ -1,13 +1,15 @@
 """Task graph and first values of the tabular algorithms.
 
 An iteration is one vector step of N environments and N updates of the table, one after another.
-There is one table: acting reads the values that learning writes.
+There is one table: acting reads the values that learning writes. `families.offline` learns from a
+log instead.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pearl.algorithms.families import offline
 from pearl.algorithms.families.replay import buffer_bytes
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Buffers, kernel
@@ -24,6 +26,8 @@ def build(name: str, system: System, *, needs_next_action: bool = False) -> Task
     needs_next_action: the update is for the previous step and needs the action just chosen, so it
         comes before the next step: act, update, step.
     """
+    if system.algorithm.offline is not None:
+        return offline.build(name, system)
     envs, env = system.algorithm.num_envs, system.env
     sizes = {"envs": envs, "obs": 1, "act": 0, "states": env.states}
     table = {**sizes, "actions": env.actions}
@@ -68,6 +72,9 @@ def build(name: str, system: System, *, needs_next_action: bool = False) -> Task
 def initialise(buffers: Buffers, system: System, seed: int) -> None:
     """Fill the arrays of a fresh run: the table, and every constant."""
     a = system.algorithm
+    if a.offline is not None:
+        offline.initialise(buffers, system, seed)
+        return
     buffers["policy.q"][:] = a.initial_value
     buffers["hyper.lr.q"][:] = a.learning_rate, a.learning_rate_power
     buffers["hyper.discount"][:] = a.discount

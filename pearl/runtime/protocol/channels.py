@@ -155,9 +155,9 @@ def latest_parameters_name(protocol: ExecutionSchedule, name: str, iteration: in
 
 
 def episodes(arrays: Buffers) -> Iterable[tuple[Any, Any]]:
-    """Yield (returns, count) of every ring of finished episodes."""
+    """Yield (returns, count) of every ring of finished episodes; none in a loop that plays none."""
     copies = [n for n in arrays if n.startswith("episode.count#")]
-    for count in copies or ["episode.count"]:
+    for count in copies or [n for n in arrays if n == "episode.count"]:
         yield arrays[count.replace("count", "returns")], arrays[count]
 
 
