@@ -1,7 +1,6 @@
-"""The solver alone: where should the stages of a small video pipeline run?
+"""The solver alone: where should the stages of a small video pipeline run? All times are made up.
 
-Three tasks, two devices and the link between them; all times are made up. Run it:
-`python examples/placement_without_rl.py`.
+Run it: `python examples/placement_without_rl.py`.
 """
 
 import pearl
@@ -31,8 +30,8 @@ def main() -> pearl.Plan:
     plan = pearl.solve(graph, costs, objective="throughput")
     for task in plan.tasks:
         print(f"{task.task:8} on {task.lane:6} {task.seconds * 1e3:6.2f} ms")
-    print(f"one frame every {plan.period_s * 1e3:.2f} ms, {plan.status}, bound by", end=" ")
-    print(f"{plan.bottleneck.kind} {plan.bottleneck.name}")
+    bound_by = f"{plan.bottleneck.kind} {plan.bottleneck.name}"
+    print(f"one frame every {plan.period_s * 1e3:.2f} ms, {plan.status}, bound by {bound_by}")
     return plan
 
 

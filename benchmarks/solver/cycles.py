@@ -94,7 +94,7 @@ def bound_s(loop: Loop, plan: Plan) -> float:
 def warm_up() -> None:
     """Load or compile all that is compiled."""
     for loop in ring(0, 1.0, 4, tasks=60), feedbacks(0, 0.3, tasks=40, backs=4, devices=4):
-        solved(loop, 60.0)
+        solved(loop, 3.0)
 
 
 def against_bounds(

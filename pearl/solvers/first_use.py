@@ -22,6 +22,9 @@ from pearl.solvers.orders.lane_sequencing import MANY, best_orders
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
+STEPPED_S = 0.1
+"""CPU-seconds of steps of the search of loops in the tiny problem: enough for each of its ways."""
+
 
 def compile_searches(problem: Problem) -> None:
     """Run the compiled searches that a problem may use on a tiny problem, unless their machine code
@@ -64,12 +67,16 @@ def _search_makespan() -> None:
 
 
 def _search_period() -> None:
-    """Policy iteration, the bound of chains, annealing of loads, and lane orders."""
-    from pearl.solvers.large.chain_bound import chain_bound
+    """Policy iteration, annealing of loads, the search of loops with the bound of chains, and lane
+    orders."""
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+    from pearl.solvers.large.loop_search import LoopSearch
 
     (space,) = search_spaces(_tiny("throughput"))
-    chain_bound(space, 2)
+    loops = LoopSearch(space, 0)
+    loops.run(STEPPED_S)
+    if loops.best is not None:
+        loops.step(loops.best.place)  # not made where the first plan is the best
     loads = to_load_problem(space)
     start = greedy(loads)
     if start is not None:

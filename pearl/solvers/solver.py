@@ -193,9 +193,7 @@ def solve_problem(
     compile_searches(problem)
     began = time.monotonic()
     firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
-    places = len(costs.platform.devices) * sum(_copies(t.name, limits) for t in graph.tasks)
-    ending_s = min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
-    deadline = began + time_limit_s - ending_s
+    deadline = began + time_limit_s - ending_s(problem, firings, time_limit_s)
     grace_s = GRACE_S + GRACE * time_limit_s
     search = Search(
         deadline, seed, name, workers=workers or usable_cpu_count(), limit_s=time_limit_s
@@ -284,6 +282,13 @@ def _least_regret(
             return least_regret(
                 problem, replace(search, start=nominal.best), lambda *_: nominal, robust, draws
             )
+
+
+def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
+    """Seconds of the time limit kept for checking a plan and putting it together."""
+    copies = sum(_copies(t.name, problem.limits) for t in problem.graph.tasks)
+    places = len(problem.costs.platform.devices) * copies
+    return min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
 
 
 def _copies(task: str, limits: Limits) -> int:

@@ -9,8 +9,9 @@ from pearl.errors import InfeasibleError
 from pearl.explanation.what_if import speed_up
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning import estimated_costs
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.estimated_costs import _carried_bytes, build_cost_table
+from pearl.planning.estimated_costs import _carried_bytes, _fastest_calls, build_cost_table
 from pearl.report.tables import assignment
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import Device, Kernel, kernel
@@ -36,6 +37,12 @@ def test_a_call_carries_what_crosses_its_edge_once_a_firing(
     graph = TaskGraph("rates", tuple(Task(n, Kernel(n)) for n in "abc"), edges)
     assert graph.repetition == {"a": 2, "b": 2, "c": 1}
     assert _carried_bytes(mode(tasks, "cpu", 1.0), graph) == pytest.approx(nbytes)
+
+
+def test_one_call_for_several_tasks_is_made_once_an_iteration(monkeypatch):
+    monkeypatch.setattr(estimated_costs, "side", lambda kernel: 0)
+    graph, costs = called(mode("a", "cpu", 5.0), mode("b", "cpu", 5.0))  # 15 s an iteration, or 12
+    assert [(m.tasks, s) for m, s in _fastest_calls(costs, graph, 0)] == [(CALL, 12.0)]
 
 
 CALL = ("a", "b")

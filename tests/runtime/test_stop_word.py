@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import pearl
-from pearl.runtime.protocol.single_lane import STOP
+from pearl.runtime.protocol import single_lane
+from pearl.runtime.protocol.residency import Residency
+from pearl.runtime.protocol.single_lane import STOP, BoundCall, Job, SingleLaneRunner
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
-from pearl_devices import cpu
+from pearl_devices import Kernel, cpu
 from tests.lanes import SECONDS, planned, replay_spec, told
 from tests.training.test_trainer import arrays, assert_equal
 
@@ -217,3 +219,20 @@ def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monke
     assert run.status == "interrupted"
     assert len(set(seen)) >= 3
     assert np.all(trainer.session.arrays["loop.stop"][1] > 0)
+
+
+def test_a_stop_between_the_calls_of_a_timed_iteration_ends_it_there(monkeypatch):
+    monkeypatch.setattr(single_lane, "is_interruptible", lambda kernel: True)
+    arrays, called = {STOP: np.zeros(2, np.int64)}, []
+
+    def call(name):
+        called.append(name)
+        arrays[STOP][0] = len(called) == 1
+
+    jobs = [Job((name,), Kernel(name), "cpu", "") for name in "ab"]
+    steps = [BoundCall(job, functools.partial(call, job.name), False) for job in jobs]
+    runner = SingleLaneRunner(steps, arrays, 0, Residency({}, arrays))
+    assert runner.run(1, 1, timed=True) == 0
+    assert called == ["a"]
+    assert runner.run(1, 1, timed=True) == 1
+    assert called == ["a", "b"]

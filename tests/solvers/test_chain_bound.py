@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.solver.instances import small
-from benchmarks.solver.loops import ring
+from benchmarks.solver.loops import pipeline, ring
 from pearl import solve
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
@@ -86,3 +86,17 @@ def test_the_value_is_that_of_the_devices():
     parts.append((memory - program.tight) @ prices.memory)
     assert value == pytest.approx(math.fsum(parts), rel=1e-9)
     assert np.isin(devices, range(1, 5)).all()  # nothing runs on the host
+
+
+def test_a_pipeline_pays_for_its_cuts():
+    """Blocks on k devices pass k - 1 cuts forwards and again backwards."""
+    for seed, in_flight in itertools.product(range(3), (1, 2, 3)):
+        graph, costs = pipeline(seed, 3, 3, in_flight, equal=seed > 0)
+        (space,) = search_spaces(Problem(graph, costs))
+        assert 0 < ChainProgram(space).crossing_s() <= least_period_s(space) * (1 + 1e-9)
+    graph, costs = pipeline(1, 12, 4, 4, equal=True)
+    (space,) = search_spaces(Problem(graph, costs))
+    work = sum(m.estimate.latency_s for m in costs.modes if m.device == "gpu0")
+    cut = 1e-5 + 8e6 / 2.5e10
+    assert ChainProgram(space).crossing_s() == pytest.approx((work + 6 * cut) / 4)
+    assert chain_bound(space).bound_s >= (work + 6 * cut) / 4 * (1 - 1e-6)

@@ -15,11 +15,14 @@ first_use._search_period()
 first_use._search_makespan()
 from pearl.graph.compiled_policy import improve_policy
 from pearl.solvers.large.annealing import anneal
+from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_paths import cheapest
 from pearl.solvers.methods.tabu_native import search
 from pearl.solvers.orders.modulo import fit
+from pearl.solvers.orders.swaps import improve_orders
 
-for function in (improve_policy, anneal, cheapest, search, fit):
+loops = loop_moves.anneal, loop_moves.cut, loop_moves.propose, timed_native.timed_arrays
+for function in (improve_policy, anneal, cheapest, search, fit, improve_orders, *loops):
     assert function.signatures, function
     assert first_use._is_compiled(function)
 """

@@ -1,7 +1,6 @@
 """Assignments of hundreds of tasks and more: annealing and bounds from loads."""
 
 __all__ = [
-    "chain_bound",
     "greedy_replicas",
     "lane_loads",
     "load_annealing",

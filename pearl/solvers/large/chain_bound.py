@@ -71,7 +71,7 @@ def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
     within a box around the best prices."""
     from scipy.optimize import linprog
 
-    bound = program.ratio_s(None)
+    bound = max(program.ratio_s(None), program.crossing_s())
     resources, tight = program.priced, program.tight
     count = len(program.cycles) + int(resources.sum())
     center = np.concatenate([np.full(count, 1 / count), np.zeros(int(tight.sum()))])

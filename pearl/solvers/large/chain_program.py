@@ -207,20 +207,61 @@ class ChainProgram:
     def ratio_s(self, devices: Ints | None) -> float:
         """The maximum cycle ratio with these devices (None: at the least latencies), in seconds.
         The cycle gets a price if it has none yet."""
-        x = self.space.expansion
-        arcs = self.arcs(devices)
-        ratio, nodes = howard(len(x.nodes), arcs)
-        if nodes and len(self.cycles) < CYCLES:
-            following = dict(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
-            most: dict[int, tuple[float, int]] = {}
-            for number, (s, d, w, m) in enumerate(arcs):
-                if following.get(s) == d and (s not in most or w - ratio * m > most[s][0]):
-                    most[s] = w - ratio * m, number
-            chosen = tuple(sorted(number for _, number in most.values()))
+        ratio, numbers = self._critical(self.arcs(devices))
+        if numbers and len(self.cycles) < CYCLES:
+            chosen = tuple(sorted(numbers))
             if chosen not in self._seen:
                 self._seen.add(chosen)
                 self.cycles.append(self._cycle(chosen))
         return ratio
+
+    def _critical(self, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
+        """The maximum cycle ratio in seconds, and the numbers of the arcs of a cycle that has it,
+        one after the other."""
+        ratio, nodes = howard(len(self.space.expansion.nodes), arcs)
+        following = dict(zip(nodes, [*nodes[1:], *nodes[:1]], strict=True))
+        most: dict[int, tuple[float, int]] = {}
+        for number, (s, d, w, m) in enumerate(arcs):
+            if following.get(s) == d and (s not in most or w - ratio * m > most[s][0]):
+                most[s] = w - ratio * m, number
+        return ratio, [most[s][1] for s in nodes]
+
+    def crossing_s(self) -> float:
+        """No plan has a shorter period, in seconds: the classes of the critical cycle of least
+        latencies lie on k devices, for some k. Their work is shared by the lanes of k devices, and
+        the cycle crosses between devices at least k times, or k - 1 times in each of its parts that
+        meet every class."""
+        x, arcs = self.space.expansion, self.arcs(None)
+        _, numbers = self._critical(arcs)
+        if not numbers:
+            return 0.0
+        classes = [int(self.class_of[x.nodes[arcs[number][0]][0]]) for number in numbers]
+        parts, met = 0, set[int]()
+        for c in classes:
+            met.add(c)
+            if len(met) == len(set(classes)):
+                parts, met = parts + 1, set[int]()
+        used = np.flatnonzero(self.able)
+        apart = ~np.eye(len(used), dtype=bool)
+        wait = self.wait[np.ix_(used, used)][apart]
+        per_byte = self.per_byte[np.ix_(used, used)][apart]
+        crossing = []
+        for number, c, other in zip(numbers, classes, [*classes[1:], classes[0]], strict=True):
+            if c != other:
+                edge = x.graph.edges[x.arcs[number][3]]
+                size, _ = self._payload(edge.src, edge.bytes)
+                crossing.append(float((wait + size * per_byte).min(initial=math.inf)))
+        crossing.sort()
+        latency = sum(arcs[number][2] for number in numbers)
+        tokens = sum(arcs[number][3] for number in numbers)
+        work = float(self.work[sorted(set(classes))].min(axis=1).sum())
+        lanes = np.sort(self.lanes[used])[::-1].cumsum()
+        least = math.inf
+        for k in range(1, 1 + min(len(used), len(set(classes)))):
+            times = max(k, parts * (k - 1)) if k > 1 else 0
+            around = (latency + sum(crossing[:times])) / tokens
+            least = min(least, max(work / lanes[k - 1], around))
+        return least
 
     def _cycle(self, numbers: Sequence[int]) -> Cycle:
         x, d = self.space.expansion, len(self.names)

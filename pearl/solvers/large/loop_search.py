@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from pearl.solvers.large.starts import contiguous, repaired, spread
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
+from pearl.solvers.orders.search import GROWTH, HALVINGS
 from pearl.time_limit import OutOfTimeError, look
 
 Ints = NDArray[np.int64]
@@ -32,22 +34,29 @@ Ints = NDArray[np.int64]
 CLOSER = 0.9999
 """Share of the best period at which a modulo schedule of another assignment is looked for."""
 
-GROWTH = 1.06
-"""Factor between two periods at which a first schedule is looked for (assumed)."""
+GROWTHS = (*GROWTH, *(3.0**k for k in range(3, 12)))
+"""Periods, as multiples of the bound, at which a first schedule is looked for (assumed)."""
+
+SWAPPED = 0.05
+"""CPU-seconds of swaps of each of the two best schedules (assumed)."""
+
+GAIN = 0.08
+"""Share by which swaps may shorten a period (seen: 0.06)."""
 
 POLISH = 40
 """Valuations of swaps of an assignment whose schedule is the best so far (assumed)."""
 
-CHAINS = 5
-"""Assignments behind the bound of chains that are tried (assumed)."""
+CHAINS, ORDERED = 5, 3
+"""Assignments behind the bound of chains that are looked at, and first assignments of all kinds
+that are given orders (assumed)."""
 
 LONG, SHORT, LONGER = 300_000, 4_000, 1.5
 """Moves of the first annealing at most, of later ones at first, and the factor by which those grow
 after one without gain (assumed)."""
 
-HOT, COLD, HEATS = 0.01, 0.0005, (0.01, 0.005, 0.002)
+HOT, COLD, HEATS = 0.002, 0.0002, (0.005, 0.002, 0.001)
 """First and last temperature of annealing as shares of the value, and first ones of later
-annealing (assumed: best of a few tried on rings of 200 tasks)."""
+annealing (the best of some between 0.03 and 0.001 on rings of 200 tasks)."""
 
 FIRST = 0.25
 """Share of the work left that one annealing takes at most (assumed)."""
@@ -55,11 +64,12 @@ FIRST = 0.25
 SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
 """Shares of the work of each way to other assignments (assumed)."""
 
-ROWS = 0.2
-"""Share of the work of each of the two first searches (assumed)."""
-
 SWAPS = 0.15
 """Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
+
+LOOSE, MORE_SWAPS = 1.05, 0.5
+"""Period over the bound of its assignment from which swaps gain more than other assignments do, and
+the share of the work that is kept for them then (seen on rings of 200 tasks)."""
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 """Spreads of the factors by which prices are changed at random (assumed)."""
@@ -105,29 +115,23 @@ class LoopSearch:
         self._length, self._left = SHORT, 0.0
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5): they share out the work, no clock does.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
-        self._bound_cost, self._swap_cost = 2e-8 * arcs, 2e-8 * arcs
-        self._fit_cost, self._chain_cost = 2e-6 * n, 2.2e-6 * n
+        self._bound_cost = self._swap_cost = 1e-6 + 1.6e-8 * arcs
+        self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
 
     def run(self, work: float) -> None:
         """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
         self._left = work
-        kept, part = SWAPS * work, ROWS * work
-        rows: PlacedRings | None = None
-        try:
+        kept = SWAPS * work
+        with suppress(OutOfTimeError):
             program = ChainProgram(self.space)
             self.bound = climb(program)
-            # Two searches, from rows of classes and from little load; the better one goes on.
             for place in contiguous(self.b, self.t, self.dice):
-                self._try(place, len(NOISES))
-            self._search(program, self._left - part)
-            rows, self.best = self.best, None
+                self._order(place)
             self._begin(program)
-            self._search(program, self._left - part)
-            self.best = _better(self.best, rows)
+            if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
+                kept = MORE_SWAPS * work
             self._search(program, kept)
             self._finish()
-        except OutOfTimeError:
-            self.best = _better(self.best, rows)
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """The best assignment, its orders as a plan lists them, and their exact period in seconds;
@@ -163,11 +167,11 @@ class LoopSearch:
         """Assignments of little load and quick cycles, the least bound first."""
         assert self.bound is not None
         starts = sorted((self._bound_s(p), k, p) for k, p in enumerate(self._starts(program)))
-        if starts and starts[0][0] > self.bound.bound_s * 1.01:
+        if starts and starts[0][0] > self.bound.bound_s * 1.001:
             place = self._annealed(starts[0][2], LONG, HOT)
             starts.insert(0, (self._bound_s(place), -1, place))
-        for _, _, place in starts:
-            self._try(place, len(NOISES))
+        for _, _, place in starts[:ORDERED]:
+            self._order(place)
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Assignments to begin from that the memory of devices holds."""
@@ -205,14 +209,14 @@ class LoopSearch:
             way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
             before = self._left
             if way == "step":
-                self._step(self.best.place)
+                self.step(self.best.place)
             elif way == "anneal":
                 self._anneal(self.best.place)
             else:
                 self._reprice(program)
             spent[way] += max(before - self._left, 1e-6)
 
-    def _step(self, place: Ints) -> None:
+    def step(self, place: Ints) -> None:
         """A few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
@@ -226,7 +230,7 @@ class LoopSearch:
     def _anneal(self, place: Ints) -> None:
         """Less load, and quicker cycles."""
         place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
-        if self._bound_s(place) >= self._target_s or not self._try(place, len(NOISES)):
+        if not self._order(place):
             self._length = int(self._length * LONGER)
 
     def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
@@ -259,16 +263,66 @@ class LoopSearch:
             return False
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
-        first = target == math.inf
-        target = least if first else target
-        for k in range(100 if first else tries):
+        for k in range(tries):
             self._left -= self._fit_cost
             start = rings.fit(target, NOISES[k % len(NOISES)])
             if start is not None and self._take(rings, transfers, place, start, target, least):
                 return True
-            if first:
-                target *= GROWTH
         return False
+
+    def _order(self, place: Ints) -> bool:
+        """Look for the best orders of an assignment: schedules at periods that grow until one is
+        found, then at ever closer ones, then swaps. Return whether the best period fell."""
+        before, least = self._target_s, self._bound_s(place)
+        if least >= before:
+            return False
+        arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
+        rings = Rings(arrays, self.random)
+        low, high, made = least, math.inf, list[tuple[float, Next]]()
+
+        def scheduled(target: float) -> bool:
+            look()
+            for noise in NOISES:
+                self._left -= self._fit_cost
+                start = rings.fit(target, noise)
+                if start is not None:
+                    self._left -= POLISH * self._swap_cost
+                    first = rings.rings_of(start, target)
+                    found, period = rings.swapped(first, POLISH, least * (1 + SAME))
+                    if self._several and not self._is_list(arrays, transfers, found):
+                        found, period = rings.swapped(first, 1, 0.0)
+                        if not self._is_list(arrays, transfers, found):
+                            continue
+                    made.append((period, found))
+                    return True
+            return False
+
+        for growth in GROWTHS:
+            if least * growth > before * (1 + GAIN):
+                break
+            if scheduled(least * growth):
+                high = min(period for period, _ in made)
+                break
+            low = least * growth
+        for _ in range(HALVINGS if made else 0):
+            if high <= low * (1 + 1e-4):
+                break
+            if scheduled((low + high) / 2):
+                high = min(high, *(period for period, _ in made))
+            else:
+                low = (low + high) / 2
+        made.sort(key=lambda m: m[0])
+        for period, found in made[:2]:
+            if period * (1 - GAIN) < self._target_s and period > least * (1 + SAME):
+                valuations = int(SWAPPED / self._swap_cost)
+                look()
+                found, period = rings.swapped(found, valuations, least * (1 + SAME))
+                self._left -= SWAPPED
+                if self._several and not self._is_list(arrays, transfers, found):
+                    continue
+            if period < (self.best.period_s if self.best else math.inf):
+                self.best = PlacedRings(period, place.copy(), arrays, transfers, found)
+        return self._target_s < before
 
     def _take(
         self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
@@ -323,8 +377,3 @@ class LoopSearch:
             told = not self._several or self._is_list(best.arrays, best.transfers, found)
             if told and period < best.period_s:
                 best.period_s, best.rings = period, found
-
-
-def _better(a: PlacedRings | None, b: PlacedRings | None) -> PlacedRings | None:
-    """The one of the smaller period."""
-    return min((x for x in (a, b) if x is not None), key=lambda x: x.period_s, default=None)

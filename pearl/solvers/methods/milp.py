@@ -41,8 +41,12 @@ AHEAD = 64
 """Firings of a search space with cycles from which on that search comes before the period form. The
 period form proves most smaller spaces within seconds (assumed)."""
 
-STEPPED = 0.6
+STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
+
+PAIRS_S = 4e-3
+"""CPU-seconds of steps of that search at most, for each pair of firings: more gain nothing in small
+search spaces (assumed)."""
 
 TRIED = 3
 """Simple assignments that are given orders (assumed)."""
@@ -210,8 +214,9 @@ class _Branches:
                 break
             search = LoopSearch(self.spaces[i], self.seed)
             ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
+            most = PAIRS_S * len(self.spaces[i].expansion.nodes) ** 2
             with within(self.deadline - ordering):
-                search.run(STEPPED * self.limit_s / len(worth))
+                search.run(min(STEPPED * self.limit_s / len(worth), most))
             if search.bound is not None:
                 self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
             with extended(math.inf):  # what was found is not lost
@@ -313,7 +318,7 @@ def _first(
         if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
             break
         with suppress(OutOfTimeError):
-            ordered = best_orders(build_timed_graph(a), deadline=until, nodes=20)
+            ordered = best_orders(build_timed_graph(a), deadline=until, nodes=20, effort=0.1)
             cost, paced = cost_of(problem, a, ordered.period_s)
             if cost < (best.cost if best else math.inf):
                 best = Candidate(a, ordered, paced, cost)

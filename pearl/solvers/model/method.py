@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pearl.errors import SpecError
+from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.user_imports import import_function
 from pearl_devices.validation import quote
 
@@ -38,7 +39,8 @@ class Search:
     method: the name under which the method is registered.
     start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
         place of a worse one. A search for a plan of a changed problem has none.
-    workers: threads at most that search at the same time.
+    workers: threads at most that search at the same time; by default as many as the CPUs that this
+        process may use.
     limit_s: the time limit that was asked for, by which steps are counted, seconds.
     offer: told of each plan that is better than those before, while the search goes on.
     """
@@ -47,7 +49,7 @@ class Search:
     seed: int
     method: str
     start: Candidate | None = None
-    workers: int = 1
+    workers: int = field(default_factory=usable_cpu_count)
     limit_s: float = 20.0
     offer: Callable[[Candidate], None] = lambda _: None
 

@@ -193,7 +193,7 @@ def fit(period, arrays, noise, random, budget, start):
     longest_paths(in_first, in_arcs, tails, seconds, tokens, period, True, height, *scratch)
     rank = np.empty(n)
     for u in range(n):
-        rank[u] = height[u] + occupancy[u]
+        rank[u] = height[u]
         if noise > 0.0:
             rank[u] += noise * period * random_below(random, 1 << 20) / (1 << 20)
         start[u] = NONE
@@ -205,7 +205,6 @@ def fit(period, arrays, noise, random, budget, start):
     members = np.empty(n, np.int64)
     count = np.zeros(len(lane_first) - 1, np.int64)
     phase = np.zeros(n)
-    last = np.full(n, NONE)
     left = n
     while left > 0:
         if budget <= 0:
@@ -233,18 +232,8 @@ def fit(period, arrays, noise, random, budget, start):
             if earliest == NONE:
                 earliest = early[u]
             at = _forward_gap(row, count[on], phase, occupancy, occupancy[u], earliest, period)
-        if at != NONE and last[u] != NONE and abs(at - last[u]) < small and at > latest + small:
-            at = NONE  # the same start would eject the same successors again
         if at == NONE:
             at = earliest
-            if last[u] != NONE and earliest <= last[u] + small:
-                step = period
-                for k in range(count[on]):
-                    v = row[k]
-                    after = (phase[v] + occupancy[v] - last[u]) % period
-                    if after > small:
-                        step = min(step, after)
-                at = last[u] + step
             point = at % period
             k = 0
             while k < count[on]:
@@ -259,7 +248,6 @@ def fit(period, arrays, noise, random, budget, start):
                 else:
                     k += 1
         start[u] = at
-        last[u] = at
         phase[u] = at % period
         count[on] = _place_in(row, count[on], phase, u, phase[u])
         left -= 1

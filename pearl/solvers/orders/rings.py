@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from pearl.graph.period import Arc
 from pearl.planning.timing import Orders, TimedGraph
 from pearl.solvers.orders import modulo, swaps
 from pearl.solvers.orders.list_orders import in_turn, to_list
+from pearl.time_limit import left_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -20,6 +22,9 @@ Next = tuple[Ints, Ints]
 
 PLACEMENTS = 6
 """Placements of a modulo schedule for each node at most (Rau 1994 uses 2 to 6)."""
+
+PART = 6_000_000
+"""Valuations of swaps times nodes between two looks at the clock: 0.2 CPU-seconds."""
 
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
@@ -118,7 +123,20 @@ class Rings:
         return following, tokens
 
     def swapped(self, rings: Next, valuations: int, below_s: float) -> tuple[Next, float]:
-        """Rings of the smallest period found by swaps, and the period in seconds."""
+        """Rings of the smallest period found by swaps, and the period in seconds. The time limit
+        ends the search, but not before its first part."""
+        best, period = rings, math.inf
+        while valuations > 0 and period > below_s:
+            part = min(valuations, PART // len(self.arrays.lane) + 1)
+            valuations -= part
+            found, found_s = self._swapped(best, part, below_s)
+            if found_s < period:
+                best, period = found, found_s
+            if left_s() == 0:
+                break
+        return best, period
+
+    def _swapped(self, rings: Next, valuations: int, below_s: float) -> tuple[Next, float]:
         following, ring_tokens = rings
         a, n = self.arrays, len(self.arrays.lane)
         previous = np.empty(n, np.int64)
