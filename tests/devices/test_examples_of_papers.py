@@ -13,7 +13,7 @@ import pytest
 
 from pearl_devices import Device, Refused, kernel
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
