@@ -106,4 +106,4 @@ def solve_exactly(graph: Dataflow, limit_s: float) -> Plan:
 def bottleneck_s(graph: Dataflow, stage: np.ndarray) -> float:
     """The period of a cut, by the planner."""
     pinned = {f"n{i}": f"stage{k}" for i, k in enumerate(stage)}
-    return solve(*to_problem(graph), limits=Limits(pin=pinned), time_limit_s=5.0).period_s
+    return solve(*to_problem(graph), limits=Limits(pin=pinned), time_limit_s=60.0).period_s
