@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import user_code_timing
@@ -21,6 +22,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 pytest_plugins = ["tests.profiler"]
+
+# The same examples in each session; `pytest --hypothesis-profile default` draws others.
+settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,6 +6,9 @@ from benchmarks.run import main
 
 PARTS = {
     "pim": "tabular learning in memory: SwiftRL",
+    "lists": "list schedulers: NumS, Ramiel",
+    "learned": "a scheduler that is trained: RESPECT",
+    "spiking": "spiking networks on tiles: snnTorch on IPUs",
 }
 """Part → its subject."""
 

@@ -145,12 +145,13 @@ def front(
 ) -> Front:
     """Return plans by rising power and rising throughput; no plan dominates another.
 
-    The last has the most throughput. The first draws the least power at a period within the limits;
-    if they give no period, at the longest period of any plan that is not slowed down on purpose.
-    From the plan with the most work per joule up, neighbours differ by at most `gap` (relative) in
-    throughput and in power, or the larger part of the gap is proven empty and the rest, just below
-    the upper plan, is not larger. Below the most work per joule they differ by at most `gap` in one
-    of the two. Plans that a cap slows down have a `pace_s`, and their bands are those of that pace.
+    The last plan has the most throughput. The first draws the least power at a period within the
+    limits; without such a limit, at the longest period of any plan not slowed down on purpose. From
+    the plan with the most work per joule up, neighbours differ by at most `gap` (relative) in
+    throughput and in power. A larger gap remains only if its larger part is proven empty; the rest,
+    just below the upper plan, is at most `gap`. Below the most work per joule, neighbours differ by
+    at most `gap` in throughput or in power. Plans that a cap slows down have a `pace_s`, and bands
+    of that pace.
 
     Values are throughputs, with their statuses, as in a plan of `solve` within that power. `open_w`
     of the result gives ranges in which the front is not proved to be complete; `assignments` groups

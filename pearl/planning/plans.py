@@ -368,6 +368,10 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     }
     values = {k: nested[k](v) if k in nested else v for k, v in source.items() if k != "problem"}
     plan: Plan = build(Plan, values, where)
+    if not plan.tasks or not plan.lanes:
+        raise SpecError(
+            f"{where}: tasks or lanes is an empty list; a plan has at least one of each"
+        )
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
 

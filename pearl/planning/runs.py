@@ -288,6 +288,8 @@ def load_run(path: str | Path) -> Run:
     values["calls"] = list_of(MeasuredCall, source.get("calls", ()), f"{where}: calls")
     if source.get("drift") is not None:
         drift = build(Drift, source["drift"], f"{where}: drift")
+        if drift.waited is not None and not 0 <= drift.waited <= 1:
+            raise SpecError(f"{where}: drift.waited is {drift.waited}; a share of 0 to 1 is needed")
         tasks = list_of(TaskDrift, source["drift"].get("tasks"), f"{where}: drift.tasks")
         values["drift"] = replace(drift, tasks=tasks)
     for name, kind in (("stopped", StoppedBy), ("solution", TimeToSolution)):

@@ -75,7 +75,7 @@ def test_a_probe_of_another_torch_does_not_count_and_a_damaged_one_is_refused(
     assert load_probe() is None
     file = probe.probe_path()
     file.write_text(file.read_text().replace("operator_s", "operator"))
-    with pytest.raises(CalibrationError, match="`pearl calibrate --probe` makes it anew"):
+    with pytest.raises(CalibrationError, match="`pearl calibrate --probe` makes it again"):
         load_probe()
     with pytest.raises(ValueError, match="operator_s is -1"):
         replace(TWICE, operator_s=-1)

@@ -52,13 +52,14 @@ def test_one_shipped_spec_plans_its_learner_on_a_gpu() -> None:
 
 
 def test_one_shipped_spec_plans_its_learner_on_an_fpga() -> None:
-    plan = pearl.plan("dqn_cartpole_fpga")
+    plan = pearl.plan("dqn_cartpole_fpga", time_limit_s=200.0)
     assert devices(plan)["update"] == "fpga"
     comment = " ".join(
         line.lstrip("# ") for line in read_shipped()["dqn_cartpole_fpga"].splitlines()
     )
     cpu_gpu = {t: ["cpu"] for t in devices(plan)}
-    alone = pearl.plan(pearl.load("dqn_cartpole_fpga", set={"limits.devices": cpu_gpu}))
+    cpu_alone = pearl.load("dqn_cartpole_fpga", set={"limits.devices": cpu_gpu})
+    alone = pearl.plan(cpu_alone, time_limit_s=200.0)
     ours, theirs = f"{plan.env_steps_per_j:.0f}", f"{alone.env_steps_per_j:.0f}"
     assert f"{ours} env steps a joule by the estimates, {theirs} on the CPU alone" in comment
 

@@ -120,7 +120,7 @@ def test_deep_json_is_one_sentence_wherever_it_is_read(tmp_path, text, monkeypat
     file = calibration.path("deep")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    with pytest.raises(CalibrationError, match="delete it, or calibrate the GPU anew"):
+    with pytest.raises(CalibrationError, match="delete it, or calibrate the GPU again"):
         calibration.load_gpu("deep")
 
 

@@ -61,7 +61,7 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
         (
             {"frame_stack": 2, "normalise": {"observations": False}},
             {"frame_stack": 2, "normalise": {"observations": True}},
-            "frame_stack: given 2; frames are stored as they are",
+            "frame_stack: given 2; frames are stored unchanged",
         ),
         (
             {"spaces": {"obs": 4, "shape": [2, 2], "actions": 2}},
@@ -140,7 +140,7 @@ def test_environment_groups_divide_the_environments_and_need_a_replay() -> None:
 
 def test_a_failing_environment_starts_anew_where_there_is_a_replay() -> None:
     load({"algorithm": BASE, "train": {"on_env_failure": "restart"}})
-    with pytest.raises(SpecError, match=r"given 'restart'; only algorithms with a replay take it"):
+    with pytest.raises(SpecError, match=r"only algorithms with a replay support it"):
         load({"algorithm": PPO, "train": {"on_env_failure": "restart"}})
     load({"algorithm": PPO, "train": {"on_env_failure": "stop"}})
 

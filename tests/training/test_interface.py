@@ -292,7 +292,7 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
     with pytest.raises(SpecError, match=r"on_env_failure: given 'restart'; normalise changes what"):
         pearl.compile(given)
     given = {**spec(), "limits": {"env_groups": 2, "policy_lag": 1}}
-    with pytest.raises(SpecError, match=r"env_groups is 2, each group has observations of its own"):
+    with pytest.raises(SpecError, match=r"env_groups is 2, each group has its own observations"):
         pearl.compile(given)
     loop = normalised_dqn.graph(pearl.load(spec()))
     again = Task("again", resize(loop.task("normalise").kernel, 8))

@@ -229,7 +229,7 @@ def test_a_host_that_says_nothing_of_evaluations_is_planned_without_and_asked_fo
     system = replace(system, platform=Platform("odd", (host,)))
     assert pearl.plan(system).evaluation is None
     asked = replace(system, train=replace(system.train, evaluate_in="lane"))
-    with pytest.raises(pearl.SpecError, match=r"train\.evaluate_in: lane: box, of kind null, says"):
+    with pytest.raises(pearl.SpecError, match=r"lane: box, of kind null, has no estimate"):
         pearl.plan(asked)
 
 

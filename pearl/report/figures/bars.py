@@ -126,13 +126,13 @@ def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | 
     """
     parts = [p for p in parts if p.seconds > 0]
     total = sum(p.seconds for p in parts)
-    if not parts or not total > 0:
+    if not parts or not 0 < total < math.inf:
         return None
 
     def draw(width: float) -> Canvas:
         c, x = Canvas(width), 0.0
         for p in parts:
-            wide = width * p.seconds / total
+            wide = width * (p.seconds / total)
             share = f"{p.name}: {si(p.seconds, 's')}, {percent(p.seconds / total)}"
             _segment(c, x, 0.0, wide, p, share)
             x += wide

@@ -1,0 +1,1 @@
+"""A scheduler that PEARL trains: see `docs/learned_scheduling.md`."""
