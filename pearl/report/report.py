@@ -20,7 +20,6 @@ from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
-from pearl.report.front_section import front_section
 from pearl.report.html import cell_html, page_html
 from pearl.report.lane_time import lane_table
 from pearl.report.lead import plan_lead, run_lead
@@ -108,7 +107,10 @@ class Report:
                 run_page.time_section(run),
             ]
         sections += e.sections() if e else ()
-        sections.append(front_section(self.front) if run is None else None)
+        if run is None and self.front:
+            from pearl.report.front_section import front_section  # imports the solver
+
+            sections.append(front_section(self.front))
         sections.append(plan_page.roofline_section(plan, run, platform))
         more = e.details() if e else ()
         details = plan_page.details(plan, platform, more)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("pearl", "devices", "estimators", "configs", "tests", "examples", "docs")
+FOLDERS = ("pearl", "devices", "estimators", "configs", "tests", "examples", "benchmarks", "docs")
 
 
 def copy_of_tree(to: Path, patch: str = "") -> Path:

@@ -13,6 +13,7 @@ COMMANDS = """
 from typer.testing import CliRunner
 from pearl.cli import app
 plan = ["plan", "dqn_cartpole", "--set", "platform=cpu_gpu", "--method", "random_restart"]
+plan.append("--verbose")
 for words in (["list", "methods"], plan):
     ran = CliRunner().invoke(app, words)
     print(ran.stdout)
@@ -34,4 +35,4 @@ def test_a_solver_is_one_file_and_one_line_and_passes_the_contract(tmp_path: Pat
     done = python_in(tree, "-c", COMMANDS)
     assert done.returncode == 0, done.stderr
     assert "Random restarts: the best of many random assignments" in done.stdout
-    assert "method      random_restart" in done.stdout
+    assert "method      random_restart" in done.stdout, done.stdout
