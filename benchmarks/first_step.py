@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
         from pearl_devices import discover
 
         cores, arguments = int(arguments[1]), arguments[2:]
-        discover._usable_cpus = lambda: list(range(cores))
+        discover.usable_cpus = lambda: list(range(cores))
         watch_firings(Path(arguments[0]))
     else:
         watch_steps(Path(arguments[0]))

@@ -12,6 +12,7 @@ valued like any other.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pearl.planning.problem import Problem
 from pearl.solvers.methods.relaxation_bounds import listed_outcome
@@ -34,13 +35,15 @@ def solve(problem: Problem, search: Search) -> Outcome:
 
 def schedule(it: DagInstance) -> Candidate | None:
     """The schedule of one iteration of a search space; None if no place was left for a firing."""
-    apart = merge_clusters(it, find_clusters(it))
+    clusters = find_clusters(it)
+    apart, (_, order) = merge_clusters(it, clusters), find_spans(it, clusters)
     together = [list(range(len(it.space.options)))]
     found = [
         candidate
         for groups in (apart, together)
         for most_lanes in (math.inf, 1)
-        if (made := _place_groups(it, groups, most_lanes)) and (candidate := made.to_candidate())
+        if (made := _place_groups(it, groups, order, most_lanes))
+        and (candidate := made.to_candidate())
     ]
     return min(found, key=lambda c: c.cost, default=None)
 
@@ -50,7 +53,7 @@ def find_clusters(it: DagInstance) -> list[list[int]]:
 
     Every unit is in one cluster.
     """
-    seconds, delays = _mean_s(it), _mean_delays_s(it)
+    seconds, delays = _average_seconds(it), _average_delays(it)
     free = [True] * len(it.space.options)
     clusters = []
     while any(free):
@@ -77,26 +80,38 @@ def find_clusters(it: DagInstance) -> list[list[int]]:
     return clusters
 
 
-def spans_s(it: DagInstance, groups: list[list[int]]) -> tuple[list[tuple[float, float]], float]:
-    """First start and last end of each group with a lane of its own, and the end of all, in
-    seconds of the mean over modes; only messages between groups take time."""
-    seconds, delays = _mean_s(it), _mean_delays_s(it)
+Span = tuple[float, float]
+"""First start and last end, in seconds."""
+
+
+def find_spans(
+    it: DagInstance, groups: list[list[int]], order: Sequence[int] | None = None
+) -> tuple[list[Span], list[int]]:
+    """The span of each group with a lane of its own, and all firings by their start.
+
+    Seconds are means over modes, and only messages between groups take time. order: in which lanes
+    run firings, each after those that it waits for; by default the order of the instance.
+    """
+    seconds, delays = _average_seconds(it), _average_delays(it)
     group_of = {u: g for g, group in enumerate(groups) for u in group}
     spans = [(math.inf, 0.0)] * len(groups)
     start, free = [0.0] * len(it.order), [0.0] * len(groups)
-    for v in watched(sorted(it.order, key=lambda v: it.place[v])):
+    for v in watched(it.order if order is None else order):
         u, g = it.unit[v], group_of[it.unit[v]]
-        begin = max(start[v], free[g])
-        end = free[g] = begin + seconds[u]
-        spans[g] = min(spans[g][0], begin), max(spans[g][1], end)
+        start[v] = max(start[v], free[g])
+        end = free[g] = start[v] + seconds[u]
+        spans[g] = min(spans[g][0], start[v]), max(spans[g][1], end)
         for (s, _, _), delay in zip(it.after[v], delays[v], strict=True):
             start[s] = max(start[s], end + (delay if group_of[it.unit[s]] != g else 0.0))
-    return spans, max(end for _, end in spans)
+    return spans, sorted(it.order, key=lambda v: (start[v], it.place[v]))
 
 
 def merge_clusters(it: DagInstance, clusters: list[list[int]]) -> list[list[int]]:
-    """Put clusters that do not overlap in time into one group, the earliest first."""
-    spans, _ = spans_s(it, clusters)
+    """Put clusters that do not overlap in time into one group, the earliest first.
+
+    Lanes that run firings by their start before merging end no later than before.
+    """
+    spans, _ = find_spans(it, clusters)
     groups: list[list[int]] = []
     ends: list[float] = []
     for c in sorted(range(len(clusters)), key=lambda c: spans[c]):
@@ -112,12 +127,12 @@ def merge_clusters(it: DagInstance, clusters: list[list[int]]) -> list[list[int]
     return groups
 
 
-def _mean_s(it: DagInstance) -> list[float]:
+def _average_seconds(it: DagInstance) -> list[float]:
     """Unit → mean latency of its modes."""
     return [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in it.space.options]
 
 
-def _mean_delays_s(it: DagInstance) -> list[list[float]]:
+def _average_delays(it: DagInstance) -> list[list[float]]:
     """Firing → mean seconds of each message that it sends."""
     return [
         [it.mean_delay_s(it.unit[v], it.unit[s], size) for s, size, _ in it.after[v]]
@@ -125,15 +140,17 @@ def _mean_delays_s(it: DagInstance) -> list[list[float]]:
     ]
 
 
-def _place_groups(it: DagInstance, groups: list[list[int]], most_lanes: float) -> Schedule | None:
+def _place_groups(
+    it: DagInstance, groups: list[list[int]], order: Sequence[int], most_lanes: float
+) -> Schedule | None:
     """Each group in the lane whose work ends first with it; a unit that its group's lane cannot
     take goes where it ends first."""
     made = Schedule(it, most_lanes)
     group_of = {u: g for g, group in enumerate(groups) for u in group}
-    work = [_work_s(it, group) for group in groups]
+    work = [_sum_seconds(it, group) for group in groups]
     lane_of: dict[int, tuple[str, int]] = {}
     loads: dict[tuple[str, int], float] = {}
-    for v in it.order:
+    for v in order:
         look()
         u = it.unit[v]
         g = group_of[u]
@@ -156,7 +173,7 @@ def _place_groups(it: DagInstance, groups: list[list[int]], most_lanes: float) -
     return made
 
 
-def _work_s(it: DagInstance, group: list[int]) -> dict[str, float]:
+def _sum_seconds(it: DagInstance, group: list[int]) -> dict[str, float]:
     """Device → seconds of all firings of a group; only devices that can run all of its units."""
     total: dict[str, float] = {}
     for k, u in enumerate(group):
