@@ -1,16 +1,17 @@
-"""Rates and times of runs over two hosts: parts of `benchmarks.distribution`."""
+"""Rates of runs over two hosts, and times of messages: parts of `benchmarks.distribution`."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from statistics import median
+import random
+from dataclasses import asdict
+from itertools import product
+from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.bars import Bar, Part, at_least
+from benchmarks.bars import Bar, Part, at_least, at_most
 from benchmarks.two_hosts import LEARNERS, pinned, planned, spec_of, trained
+from pearl.cluster.transport import CARRIERS
 from pearl.formatting import si
 
 PAIRS = 3
@@ -23,6 +24,12 @@ WAITS: dict[str, tuple[dict[str, Any], int]] = {
     "8 ms, 16 environments": ({**WAITING, "env_args": {"ms": 8.0}, "num_envs": 16}, 800),
 }
 """What an env_step takes → changes of DQN's source, env steps of a run."""
+UNSEEN, LEAST, MOST = 20, 64, 1 << 20
+"""Messages of the links: sizes, log-uniform between these bytes."""
+INLINE = 100_000
+"""Bytes from which Ray hands an array over by its object store."""
+ASKED = 0.15
+"""Of the median error of a link."""
 
 
 def learners(cluster: Any, *, quick: bool) -> Part:
@@ -50,58 +57,6 @@ def learners(cluster: Any, *, quick: bool) -> Part:
 def near(what: str, ratio: float) -> Bar:
     close = abs(ratio - 1) <= 0.15
     return Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.85 … 1.15", close)
-
-
-def handled(cluster: Any, *, quick: bool) -> Part:
-    """CPU time of packing a message and of taking one, with what is due looked for, counts and
-    bells."""
-    from pearl.cluster.links import HANDLED_S
-    from pearl.cluster.transport import Transport
-    from pearl.runtime.remote.remote_worker import RemoteWorker
-
-    pinned(cluster)
-    change, steps = WAITS["1 ms, 16 environments"]
-    spec = spec_of("dqn", "synchronous_actors", steps=steps, carrier="tcp")
-    spec["algorithm"] |= change
-    system, plan = planned(spec)
-    spent: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        for kind, name in (
-            (Transport, "send"),
-            (RemoteWorker, "_send_ready"),
-            (RemoteWorker, "_handle_message"),
-        ):
-            stack.enter_context(_clocked(kind, name, spent.setdefault(name, [])))
-        trained(system, plan, None)
-    carrying, posting, taking = (
-        median(spent[n]) for n in ("send", "_send_ready", "_handle_message")
-    )
-    packing = posting - carrying
-    rows = [[n, si(s, "s")] for n, s in (("packing", packing), ("taking", taking))]
-    seen = packing + taking
-    asked = f"{si(0.5 * HANDLED_S, 's')} … {si(2 * HANDLED_S, 's')}"
-    near = 0.5 * HANDLED_S <= seen <= 2 * HANDLED_S
-    bar = Bar("handling of a message", si(seen, "s"), f"{asked}, of a link's latency", near)
-    return Part("handled", ["a message", "CPU time, median"], rows, [bar])
-
-
-@contextmanager
-def _clocked(kind: Any, name: str, spent: list[float]) -> Iterator[None]:
-    """Meanwhile the CPU time of a method's calls that do not return False goes into `spent`."""
-    method = getattr(kind, name)
-
-    def clocked(self: Any, *given: Any) -> Any:
-        begin_s = time.thread_time()
-        found = method(self, *given)
-        if found is not False:
-            spent.append(time.thread_time() - begin_s)
-        return found
-
-    setattr(kind, name, clocked)
-    try:
-        yield
-    finally:
-        setattr(kind, name, method)
 
 
 def choice(cluster: Any, *, quick: bool) -> Part:
@@ -181,3 +136,65 @@ def waiting(cluster: Any, *, quick: bool) -> Part:
     columns = ["environments", "policy", "env_step", "env steps/s predicted", "measured"]
     values = {"load": load}
     return Part("waiting", [*columns, "of all in 8 ms"], rows, bars, values=values)
+
+
+def sizes(seed: int) -> list[int]:
+    """Sizes of messages, none of which the fit has seen."""
+    from pearl.cluster.links import SIZES
+
+    r, found = random.Random(seed), set[int]()
+    while len(found) < UNSEEN:
+        size = round(LEAST * (MOST / LEAST) ** r.random())
+        found |= {size} - set(SIZES)
+    return sorted(found)
+
+
+def links(cluster: Any, *, quick: bool) -> Part:
+    """A row a round and carrier."""
+    from pearl.cluster import connection
+    from pearl.cluster import links as measuring
+    from pearl.cluster.timing import time_messages
+
+    ray = connection.connect()
+    here = ray.get_runtime_context().get_node_id()
+    home, other = sorted(connection.nodes(), key=lambda node: node.id != here)
+    rows: list[list[str]] = []
+    kept: list[dict[str, Any]] = []
+    for seed, carrier in product(range(1 if quick else 3), CARRIERS):
+        all_sizes = [*measuring.SIZES, *sizes(seed)]
+        first, second = (time_messages(home, other, carrier, all_sizes) for _ in range(2))
+        seen = len(measuring.SIZES)
+        link = measuring.measure_link(home, other, carrier, first[:seen])
+        first, second = first[seen:], second[seen:]
+        off = link.errors(first)
+        small = link.errors([t for t in first if t.size_bytes < INLINE])
+        large = link.errors([t for t in first if t.size_bytes >= INLINE])
+        again = [
+            abs(a / b - 1)
+            for x, y in zip(first, second, strict=True)
+            for a, b in ((x.one_way_s, y.one_way_s), (x.pipelined_s, y.pipelined_s))
+        ]
+        cut = quantiles(off, n=20)
+        kept.append(
+            {
+                "link": asdict(link), "unseen": [asdict(t) for t in first],
+                "error": median(off), "small": median(small), "large": median(large),
+                "low": cut[0], "high": cut[-1], "repeat": median(again),
+            },
+        )  # fmt: skip
+        rows.append(
+            [
+                carrier, si(link.latency_s, "s"), si(link.per_message_s, "s"),
+                si(link.bytes_per_s, "B/s"), f"{median(off):.1%}",
+                f"{median(small):.1%}, {median(large):.1%}", f"{cut[0]:.1%} to {cut[-1]:.1%}",
+                f"{median(again):.1%}",
+            ],
+        )  # fmt: skip
+    bars = []
+    for carrier in CARRIERS:
+        found = sorted(each["error"] for each in kept if each["link"]["carrier"] == carrier)
+        over = f"{found[0]:.1%} to {found[-1]:.1%} over rounds"
+        what = f"median error of {UNSEEN} unseen sizes, both ways, by {carrier} ({over})"
+        bars.append(at_most(what, median(found), ASKED, "{:.1%}"))
+    columns = ["by", "latency", "a message", "bandwidth", "median error", "below, above 100 kB"]
+    return Part("links", [*columns, "5 to 95 %", "repeat"], rows, bars, [], {"rounds": kept})

@@ -36,7 +36,7 @@ LATENCY_S = 50e-6
 """Of a message between two nodes (assumed: kernel TCP through one switch)."""
 MESSAGE_S = 30e-6
 """A learner's host spends on a message that it takes or sends: one of a row over TCP between two
-processes of a machine (`benchmarks.links`, 2 x AMD EPYC, virtual, 2026-11-23)."""
+processes of a machine (`benchmarks.distribution links`, 2 x AMD EPYC, virtual, 2026-11-23)."""
 SIGMA = 0.3
 """Standard deviation of the logarithm of a rollout's time (assumed); its mean is 1."""
 FAILURES_PER_S = 1 / (3600 * 100)
