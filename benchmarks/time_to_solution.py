@@ -27,7 +27,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.bars import ABSENT, ONE_THREAD, Bar, at_least, ran, show, verdict
+from benchmarks.bars import (
+    ABSENT,
+    ONE_THREAD,
+    AbsentError,
+    Bar,
+    answer,
+    at_least,
+    run_module,
+    show,
+    verdict,
+)
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS, Workload
 
@@ -196,8 +206,7 @@ LIMIT_S = 1_800.0
 
 
 def measure(case: str, who: str, seed: int, python: str, caches: Path) -> Any:
-    """One run in a process of its own; a text says why there is none."""
-    command = [python, "-m", "benchmarks.time_to_solution", "--one", case, who, "--seed", str(seed)]
+    """One run in a process of its own."""
     where = {
         "NUMBA_CACHE_DIR": str(caches / "numba"),
         "PEARL_CACHE_DIR": str(caches / "pearl"),
@@ -205,21 +214,12 @@ def measure(case: str, who: str, seed: int, python: str, caches: Path) -> Any:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    where[BEGIN] = str(time.monotonic())
-    done = ran(f"{case}, {who}", command, ONE_THREAD | where, LIMIT_S)
-    if done.returncode == ABSENT:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def one(case: str, who: str, seed: int) -> int:
-    """What `measure` starts: prints what the run gives as JSON."""
-    try:
-        print(json.dumps(RUNS[who](CASES[case], seed)))
-    except ModuleNotFoundError as error:
-        print(f"{who}: {error}", file=sys.stderr)
-        return ABSENT
-    return 0
+    given = ["--one", case, who, "--seed", str(seed)]
+    env = ONE_THREAD | where | {BEGIN: str(time.monotonic())}
+    return run_module(
+        f"{case}, {who}", "benchmarks.time_to_solution", given, python=python, env=env,
+        timeout_s=LIMIT_S,
+    )  # fmt: skip
 
 
 def collect(
@@ -237,9 +237,10 @@ def collect(
                 # The last cold run leaves its caches to the warm ones.
                 caches = Path(folder) / (f"{-turn}" if turn < 0 else "1")
                 seed = PREPARING_SEED - turn if turn < 0 else turn
-                given = measure(name, each, seed, pythons.get(each, sys.executable), caches)
-                if isinstance(given, str):
-                    absent[each] = given
+                try:
+                    given = measure(name, each, seed, pythons.get(each, sys.executable), caches)
+                except AbsentError as error:
+                    absent[each] = str(error)
                     continue
                 (first if turn < 0 else warm)[each].append(given)
                 state = "cold" if turn < 0 else "warm"
@@ -336,7 +337,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        return one(options.one[0], options.one[1], options.seed)
+        case, each = options.one
+        return answer(each, lambda: RUNS[each](CASES[case], options.seed))
     names, who = options.cases or [*CASES], options.who.split(",")
     wrong = [name for name in names if name not in CASES] + [w for w in who if w not in RUNS]
     if wrong or options.seeds < 1 or options.cold < 1:

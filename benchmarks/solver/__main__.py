@@ -14,7 +14,6 @@ PARTS = {
     "dense": "a thousand tasks with many copies", "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
     "pipelines": "training of pipelines with micro-batches in flight",
-    "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""
 
