@@ -51,8 +51,8 @@ SOURCES: dict[str, dict[str, Any]] = {
         "epochs": 2, "hidden": [64, 64],
     },
 }  # fmt: skip
-LEARNERS = {"distribution": "data_parallel_learners", "learners": 2}
-ONE_HOST = {"distribution": "one_host"}
+LEARNERS: dict[str, Any] = {"distribution": "data_parallel_learners", "learners": 2}
+ONE_HOST: dict[str, Any] = {"distribution": "one_host"}
 COPIES = {"replicas": dict.fromkeys(("env_step", "inference"), 2)}
 """Limits of the planner's choice."""
 PAIRS = 3

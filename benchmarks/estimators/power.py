@@ -42,10 +42,8 @@ class Reading:
 def read() -> list[Reading]:
     """The readings, in their order."""
     with Path(__file__).with_name("power_readings.csv").open(encoding="utf-8") as file:
-        return [
-            Reading(**row | {n: float(row[n]) for n in ("share", "watts")})
-            for row in csv.DictReader(file)
-        ]
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    return [Reading(**row | {n: float(row[n]) for n in ("share", "watts")}) for row in rows]
 
 
 READINGS = tuple(r for r in read() if r.use != "GPU-Util")
