@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import peers_ours, peers_torch, peers_xla
+from benchmarks import peers_ours, peers_xla
 from benchmarks import peers_trainers as trainers
 from benchmarks.bars import ABSENT, AbsentError, answer, named_pythons, run_module, show, verdict
 from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
@@ -38,7 +38,6 @@ RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
     "sbx": lambda w, s: trainers.stable("sbx", w, s),
     "tianshou": trainers.tianshou,
     "rllib": trainers.rllib,
-    "lean": peers_torch.run,
     "xla": peers_xla.run,
     "products": lambda w, s: peers_ours.products(w, own=False),
     "products, ours": lambda w, s: peers_ours.products(w, own=True),
@@ -46,7 +45,7 @@ RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
 """Row → the run that gives env steps per CPU-second. It imports its library on use."""
 PEERS = {
     "sb3": "stable-baselines3", "sbx": "sbx-rl", "tianshou": "tianshou", "rllib": "ray[rllib]",
-    "xla": "jax and optax", "lean": "torch, gymnasium and a C++ compiler",
+    "xla": "jax and optax",
 }  # fmt: skip
 """Row that runs in an interpreter of its own (else in this one) → what that must have."""
 PRODUCTS, UPDATES = ("products", "products, ours"), ("ours, torch", "ours, bfloat16")
@@ -54,12 +53,12 @@ ROWS = {
     "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "rllib", "xla", *PRODUCTS),
     "W1x1": (
         *("ours", "ours, gymnasium", "ours, own env", "ours, smallest"),
-        *("lean", "sb3", "sbx", "xla", *PRODUCTS),
+        *("sb3", "sbx", "xla", *PRODUCTS),
     ),
     "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", *PRODUCTS),
     "W3": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
     "W5": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
-    "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *PRODUCTS),
+    "W4": ("ours", "ours, gymnasium", "sb3", "sbx", "xla", *PRODUCTS),
 }
 QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}
 

@@ -1,5 +1,5 @@
-"""A GPU, measured: `python -m benchmarks.gpu [--stand-in] [--json FILE] [PART …]`. On the stand-in
-it says pass or fail and counts, and no times."""
+"""A GPU, measured: `python -m benchmarks.gpu [--stand-in] [--resume FILE] [--json FILE] [PART …]`.
+At most eight minutes, no network. On the stand-in it says pass or fail and counts, and no times."""
 
 import argparse
 import sys
@@ -22,6 +22,12 @@ PARTS = {
     "slices": "slices of SMs against taking turns",
 }
 """Part → its subject."""
+LIMIT_S = 480.0
+"""Parts begin no later; what is left out then, --resume does."""
+
+
+def device_of(of: Target) -> str:
+    return "the stand-in, no GPU" if of.stand_in else of.device.model
 
 
 def part(name: str, cases: list[Case], of: Target) -> Part:
@@ -41,11 +47,9 @@ def part(name: str, cases: list[Case], of: Target) -> Part:
         for case in cases
     ]
     passed = sum(case.passed for case in cases)
-    device = "the stand-in, no GPU" if of.stand_in else of.device.model
-    bar = Bar(f"{name}, {device}", f"{passed} pass", f"{len(cases)}", passed == len(cases))
-    values = {"device": device, "cases": [asdict(case) for case in cases]}
-    columns = ["", "counts", "figures", "asked", "", "note"]
-    return Part(f"{name}: {PARTS[name]}", columns, rows, [bar], [], values)
+    bar = Bar(f"{name}, {device_of(of)}", f"{passed} pass", f"{len(cases)}", passed == len(cases))
+    columns, values = ["", "counts", "figures", "asked", "", "note"], [asdict(c) for c in cases]
+    return Part(f"{name}: {PARTS[name]}", columns, rows, [bar], [], {"cases": values})
 
 
 def command(arguments: list[str] | None = None) -> int:
@@ -62,7 +66,7 @@ def command(arguments: list[str] | None = None) -> int:
     def run(name: str, quick: bool, data: Path | None) -> Part:
         return part(name, import_module(f"benchmarks.gpu.{name}").run(of), of)
 
-    return main("gpu", PARTS, rest, run)
+    return main("gpu", PARTS, rest, run, about={"device": device_of(of)}, limit_s=LIMIT_S)
 
 
 if __name__ == "__main__":

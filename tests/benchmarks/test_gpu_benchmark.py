@@ -1,4 +1,4 @@
-"""The benchmark of GPUs: on the stand-in it runs through and says no times."""
+"""The benchmark of GPUs: on the stand-in it runs through and says no times; and it can go on."""
 
 from __future__ import annotations
 
@@ -53,6 +53,40 @@ def test_a_case_that_fails_is_a_bar_that_is_missed_and_a_stand_in_has_no_figures
     assert (bar.measured, bar.asked, bar.met) == ("1 pass", "2", False)
     with pytest.raises(AssertionError, match="figures of a stand-in"):
         command.part("tree", [Case("it", True, figures={"us": 1.0})], stand_in)
+
+
+def test_a_run_goes_on_with_the_parts_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    file, ran = tmp_path / "results.json", list[str]()
+
+    class Section:
+        @staticmethod
+        def run(target: Any) -> list[Case]:
+            return [Case("it", ran[-1] != "benchmarks.gpu.slices", {"firings": 3})]
+
+    monkeypatch.setattr(command, "import_module", lambda name: ran.append(name) or Section)
+    assert command.command(["--stand-in", "tree", "loops", "--resume", str(file)]) == 0
+    assert command.command(["--stand-in", "--resume", str(file)]) == 1, "slices fails"
+    said = capsys.readouterr().out
+    assert "tree: done before" in said
+    assert "bar: tree, the stand-in, no GPU | 1 pass | 1 | met" in said.rpartition("done before")[2]
+    assert len(ran) == len(set(ran)) == len(command.PARTS)
+    (bar,) = json.loads(file.read_text())["parts"]["slices"]["bars"]
+    assert bar["met"] is False
+    file.write_text(file.read_text().replace("the stand-in, no GPU", "NVIDIA H100"))
+    with pytest.raises(SystemExit, match=r"it has results of .*H100"):
+        command.command(["--stand-in", "--resume", str(file)])
+    file.write_text("[]")
+    with pytest.raises(SystemExit, match="no results of this benchmark"):
+        command.command(["--stand-in", "--resume", str(file)])
+    assert file.read_text() == "[]"
+
+
+def test_parts_begin_no_later_than_the_limit(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(command, "LIMIT_S", -1.0)
+    assert command.command(["--stand-in", "tree"]) == 0
+    assert "tree: left out, the time is up" in capsys.readouterr().out
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
