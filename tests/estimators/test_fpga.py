@@ -307,7 +307,7 @@ def test_environments_do_not_run_on_it():
     [
         (
             {"clock_hz": 250e6},
-            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 of an Intel M20K",
+            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 for an Intel M20K",
         ),
         ({"clock_hz": 250e6, "ram_blocks": 7110}, "no figure 'ram_block_bits'"),
         ({"clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 0}, "gives ram_block_bits as 0"),
