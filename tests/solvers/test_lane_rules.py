@@ -193,7 +193,7 @@ def test_a_sync_beside_the_rollout_that_moves_no_bytes_is_told() -> None:
     seconds = {"train": {"a": 1.0}, "sync": {"a": 0.0, "b": 0.0}, "rollout": {"b": 1.0}}
     costs = CostTable.from_seconds(platform, seconds)
     note = solve(loop(0.0, None), costs).note
-    assert "weights cross for nothing: sync runs on b beside rollout" in note
+    assert "weights move at no cost: sync and rollout run on b" in note
     assert "train → sync" in note
     assert solve(loop(8.0, None), costs).note == ""
     assert solve(loop(0.0, "trainer"), costs).note == ""

@@ -96,7 +96,7 @@ OUTCOMES = {
     "raises": ("def solve(problem, search): return search.nothing", "failed with AttributeError"),
     "slower than allowed": (
         GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",
-        "period_s of its plan is 0.5, computed anew 3",
+        "period_s of its plan is 0.5, recomputed 3",
     ),
     "false bound": (GOOD + "    return replace(outcome, bound=9.0)", "bound 9 is above the cost 3"),
     "order": (
