@@ -323,4 +323,4 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
     error = iis.find_conflict(Problem(loop(*"xyz"), costs, limits), deadline=0.0)
     assert 0 < len(solved) <= math.ceil(iis.LEAST_S / 0.4)  # none begins after it
     assert max(solved) <= iis.LEAST_S
-    assert "one of these has to give" in str(error)  # no longer said to be a smallest set
+    assert "relax at least one of these" in str(error)  # no longer said to be a smallest set

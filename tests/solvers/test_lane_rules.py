@@ -126,7 +126,7 @@ def test_apart_is_never_one_call_nor_one_lane() -> None:
     assert solve(graph, costs).task("a").fused_with == ("b",)
     plan = solve(graph, costs, limits=Limits(apart=(("a", "b"),)))
     assert plan.task("a").lane != plan.task("b").lane
-    with pytest.raises(InfeasibleError, match=r"lanes of their own \(apart\)"):
+    with pytest.raises(InfeasibleError, match=r"separate lanes \(apart\)"):
         solve(graph, costs, limits=Limits(apart=(("a", "b"),), max_lanes=1))
     with pytest.raises(SpecError, match=r"limits.apart: no task 'c'"):
         solve(graph, costs, limits=Limits(apart=(("a", "c"),)))
