@@ -146,7 +146,7 @@ def test_a_makespan_is_asked_for_by_option_or_spec_and_said_to_be_one(
     assert (found["objective"], found["value_unit"]) == ("makespan", "s")
     by_spec = Ran("plan", spec, "--set", "objective=makespan", "--verbose")
     assert "until the first iteration is complete, at least" in by_spec.out
-    assert "an iteration where iterations follow one another" in by_spec.out
+    assert "per iteration for consecutive iterations" in by_spec.out
     held = Ran("plan", spec, "--objective", "makespan", "--set", "limits.power=3 W")
     assert held.status == 2
     assert "set limits.power: given '3 W'; objective makespan" in held.err
