@@ -54,7 +54,7 @@ def sb3(case: Case, seed: int) -> dict[str, Any]:
     if "noise_std" in given:
         from stable_baselines3.common.noise import NormalActionNoise
 
-        size = gymnasium.make(case.env).action_space.shape
+        size: Any = gymnasium.make(case.env).action_space.shape
         given["action_noise"] = NormalActionNoise(
             np.zeros(size), given.pop("noise_std") * np.ones(size)
         )

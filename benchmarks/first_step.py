@@ -57,7 +57,7 @@ def watch_firings(file: Path) -> None:
         if not file.exists():
             threading.Thread(target=look, daemon=True).start()
 
-    ControlBlock.reset = reset  # type: ignore[method-assign]
+    ControlBlock.reset = reset  # type: ignore[method-assign, assignment]
 
 
 def watch_steps(file: Path) -> None:

@@ -91,7 +91,7 @@ def overlap(pairs: int) -> dict[str, Any]:
         for name, (system, plan) in made.items():
             run = pearl.compile(system, plan=plan).train()
             rates[name].append(run.env_steps_per_s or 0.0)
-    found = {}
+    found = dict[str, Any]()
     for name, (_, plan) in made.items():
         lanes = len([k for k in plan.lanes if k.width])
         predicted, measured = plan.rates["env_steps_per_s"], median(rates[name])
@@ -111,7 +111,7 @@ def firings() -> dict[str, Any]:
 
     import pearl
     from pearl.algorithms import algorithm
-    from pearl.testing.kernel_buffers import filled
+    from pearl.testing.kernel_buffers import fill_arrays
     from pearl_devices import cpu
 
     sizes = {"num_envs": 32, "rollout_steps": 256, "hidden": [256, 256]}
@@ -121,7 +121,7 @@ def firings() -> dict[str, Any]:
         system = pearl.load(_spec(returns, 8192, {"max_lanes": 1}, **sizes))
         graph = algorithm("a2c").graph(system)
         tasks = [t for t in graph.tasks if t.name != "env_step"]
-        arrays = filled([t.kernel for t in tasks])
+        arrays = fill_arrays([t.kernel for t in tasks])
         for array in (a for n, a in arrays.items() if n.startswith(zero)):
             array[:] = 0
         each = {}

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.bars import ABSENT, ONE_THREAD, at_least, finish, ran
 from benchmarks.peers import interpreters
@@ -130,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     seeds, steps = (QUICK_SEEDS, QUICK_STEPS) if options.quick else (SEEDS, STEPS)
     from benchmarks.two_cores import Control  # the interpreter of the peer lacks what it needs
 
-    rounds, control = [], Control()
+    rounds, control = list[dict[str, Any]](), Control()
     with tempfile.TemporaryDirectory() as folder:
         swept(2, QUICK_STEPS, Path(folder) / "first")  # compiles and plans: not counted
         for number in range(1 if options.quick else options.rounds):

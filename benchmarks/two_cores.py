@@ -286,4 +286,7 @@ def run(name: str, quick: bool, data: Path | None) -> Part:
 
 
 if __name__ == "__main__":
-    sys.exit(multiply() if sys.argv[1:] == ["--multiply"] else main("two_cores", PARTS, run=run))
+    if sys.argv[1:] == ["--multiply"]:
+        multiply()
+    else:
+        sys.exit(main("two_cores", PARTS, run=run))

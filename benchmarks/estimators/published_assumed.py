@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ SB3 = {"network": "256-256", "batch": "256"}
 MINIMAL = "default of the library that was run"
 SERVERS = "any x86 CPU of the catalogue"
 
-ASSUMED: dict[str, tuple[dict[str, str], str]] = {
+ASSUMED: dict[str, tuple[dict[str, Any], str]] = {
     "L19": (SB3, f"networks and batch: {MINIMAL}"),
     "L50": (
         {

@@ -206,7 +206,11 @@ def _kernels(point: Point) -> tuple[Kernel, Kernel, int] | None:
     program = f"pearl.algorithms.{name}:losses"
     steps = 1
     if name == "sac":
-        nets = {"actor": (obs, *hidden, 2 * act), "critic1": critic, "critic2": critic}
+        nets: dict[str, Any] = {
+            "actor": (obs, *hidden, 2 * act),
+            "critic1": critic,
+            "critic2": critic,
+        }
         update = kernel("update.sac", program=program, steps=1, alpha=(0, 1), **nets, **base)
         acts = kernel("inference.sac", actor=nets["actor"], **acting)
     elif name == "td3":
@@ -224,7 +228,12 @@ def _kernels(point: Point) -> tuple[Kernel, Kernel, int] | None:
         )
         acts = kernel("inference.dqn", q=q, obs=obs, act=0, envs=envs)
     elif name in ("ppo", "a2c"):
-        sizes = {"actor": actor, "critic": (obs, *hidden, 1), "tanh": 1, "horizon": batch}
+        sizes: dict[str, Any] = {
+            "actor": actor,
+            "critic": (obs, *hidden, 1),
+            "tanh": 1,
+            "horizon": batch,
+        }
         update = kernel(
             f"update.{name}", program=program, steps=1, epochs=1, envs=1, **sizes, **base
         )
