@@ -31,8 +31,8 @@ def evaluation_sentence(e: EvaluationPlacement) -> str:
         return f"{subject} is played while the lanes wait: {longest}"
     fewer = f" in a run of at least {count(e.pays_from)} evaluations" if e.pays_from > 1 else ""
     return (
-            f"{subject} is played in a separate process{fewer}, and its result is known one "
-            f"interval later; if the lanes waited, it would take {longest}"
+        f"{subject} is played in a separate process{fewer}, and its result is known one "
+        f"interval later; if the lanes waited, it would take {longest}"
     )
 
 

@@ -2,8 +2,8 @@
 
 A firing is one evaluation of the parameters at its start. Its episodes have fixed seeds, so the
 result depends on the parameters only. A vector step is one forward pass for all running episodes,
-and a step of each environment. When an episode ends, its row takes the next episode; rows without an episode
-cost nothing.
+and a step of each environment. When an episode ends, its row takes the next episode; rows without
+an episode cost nothing.
 
 No other task waits for this firing, and it fires once in many iterations. So it is a task beside
 the loop (`TaskGraph.evaluation`), and its parts give its estimate.

@@ -21,7 +21,8 @@ FAR = 1e30
 class KernelPoint:
     """A task.
 
-    intensity: FLOP per byte. rate: FLOP/s as estimated or measured. share: of the roof at this intensity.
+    intensity: FLOP per byte. rate: FLOP/s as estimated or measured.
+    share: of the roof at this intensity.
     """
 
     name: str

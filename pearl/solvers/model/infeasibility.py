@@ -47,7 +47,7 @@ def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
         if t in value
     ]
     reason = (
-            f"the cost table has modes on {offered}, the limits require {', '.join(restrictions)}"
+        f"the cost table has modes on {offered}, the limits require {', '.join(restrictions)}"
         if offered and restrictions
         else "no device has an estimate for it"
         if not offered

@@ -92,8 +92,9 @@ class PeriodForm:
             for d in platform.devices
         }
         kept = [self._undominated(u) for u in range(len(p.options))]
-        # _places: (unit, device, lane) → its variables; _used: (unit, device) → terms of value 1
-        # there self._places: dict[tuple[int, str, int], Terms] = {}
+        # _places: (unit, device, lane) → its variables
+        # _used: (unit, device) → terms with the value 1 if the unit is on the device
+        self._places: dict[tuple[int, str, int], Terms] = {}
         self._used: dict[tuple[int, str], Terms] = {}
         self._by_unit: list[dict[tuple[int, int], int]] = [{} for _ in p.options]
         for members in p.classes:
