@@ -34,7 +34,7 @@ def balance_text(balance: Balance) -> str:
         verdict_sentence(balance.verdict),
         halves_sentence(balance),
         f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
-        f"Simulated and excluded: {listed(balance.simulated)}." if balance.simulated else "",
+        f"Excluded: {listed(balance.simulated)}, simulated." if balance.simulated else "",
         "The rates are predicted, the energy is modelled, and slack is enough that no task waits.",
     ]
     lines = [textwrap.fill(text, terminal_width()) for text in sentences if text]
