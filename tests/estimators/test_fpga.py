@@ -359,7 +359,7 @@ def test_ultraram_takes_what_finds_no_room_in_block_ram():
 
     assert misfit() == ""
     for name in sized:
-        assert "the sum tree takes" in misfit(**{name: sized[name] - 1}), name
+        assert "the sum tree needs" in misfit(**{name: sized[name] - 1}), name
 
 
 def test_the_band_is_that_of_the_clock():
