@@ -378,6 +378,4 @@ def describe_moves(before: Plan, after: Plan) -> str:
         if was != e.slack:
             parts.append(f"slack of {e.src} → {e.dst}: {was} → {e.slack}")
     parts = list(dict.fromkeys(parts))
-    return (
-        "moved: " + ", ".join(parts) if parts else "no task moves; the order of calls differs"
-    )
+    return "moved: " + ", ".join(parts) if parts else "no task moves; the order of calls differs"
