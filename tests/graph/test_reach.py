@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[int | None, dict[str, Any], str]] = {
     "too long": (6, {}, r"window t\.\.t\+6, longer than the rollout: .* choose at most 5"),
     "no end": (None, {"tokens_seq": 2}, r"suffix t\.\.T, and 2 tokens .* its end is undefined"),
     "over the end": (2, {"tokens_seq": 1}, r"window t\.\.t\+2, which the end of an iteration cuts"),
-    "a message": (2, {"bytes": 8.0}, r"8 bytes a firing are a message, which is read once"),
+    "a message": (2, {"bytes": 8.0}, r"8 bytes per firing are a message, which is read once"),
 }  # fmt: skip
 
 

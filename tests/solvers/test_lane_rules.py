@@ -102,7 +102,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     assert solve(graph, table(2, 11.0)).task("a").lane == plan.task("a").lane  # one lane is enough
     with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is 10 bytes.* 11 bytes"):
         solve(graph, table(1, 10.0))
-    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a keeps"):
+    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a needs"):
         solve(graph, table(2, 5.5))
     crowded = replace(plan, tasks=tuple(replace(t, lane="pool.0") for t in plan.tasks))
     lanes = (replace(plan.lanes[0], order=plan.lanes[0].order + plan.lanes[1].order),)

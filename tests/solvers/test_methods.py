@@ -92,7 +92,7 @@ def test_objectives_that_do_not_exist_are_one_sentence(faulty: Register) -> None
 OUTCOMES = {
     "None": ("def solve(problem, search): return None", "returned None, not an Outcome"),
     "a plan": (GOOD + "    return a", "not an Outcome"),
-    "no Found": (GOOD + "    return replace(outcome, best=a)", "not a Found"),
+    "no Candidate": (GOOD + "    return replace(outcome, best=a)", "not a Candidate"),
     "raises": ("def solve(problem, search): return search.nothing", "failed with AttributeError"),
     "slower than allowed": (
         GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",

@@ -578,7 +578,7 @@ class Pictures(gymnasium.Env):
 def test_frames_that_are_stacked_already_are_not_stacked_again(sizes):
     args = dict(zip(("high", "wide", "channels"), sizes, strict=True))
     acting = {"name": "dqn", "env": f"{__name__}:Pictures", "env_args": args, "frame_stack": 4}
-    said = r"frame_stack: given 4; .*a stack of 4 frames already.*; leave it at 0"
+    said = r"frame_stack: given 4; .*already a stack of 4 frames.*; leave it at 0"
     with pytest.raises(SpecError, match=said):
         load({"algorithm": acting})
     acting["env_args"] = {"high": 12, "wide": 12, "channels": 3}
