@@ -238,7 +238,7 @@ def late(most: int) -> Child:
 @pytest.mark.parametrize("most", [0, 3, 200, 600])
 def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache, monkeypatch, most):
     stands(monkeypatch, late(most))
-    with pytest.raises(CalibrationError, match=r"was ended; the \d+ kernels timed so far are kept"):
+    with pytest.raises(CalibrationError, match=r"was ended; the timings of \d+ kernels are stored"):
         measuring.calibrate(groups=DQN)
     first = load_calibration()
     kept = len(first.points) if first else 0
