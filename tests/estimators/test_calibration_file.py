@@ -321,7 +321,7 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
 ):
     store(calibration)
     stands(monkeypatch, late(50))
-    with pytest.raises(CalibrationError, match=r"the 50 kernels are stored"):
+    with pytest.raises(CalibrationError, match=r"the timings of 50 kernels are stored"):
         measuring.calibrate(force=True, groups=DQN)
     assert load_calibration() == calibration
     second = stands(monkeypatch, Child(synthetic(times=2.0)))
