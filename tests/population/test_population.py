@@ -257,7 +257,7 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
 def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
     (tmp_path / "seed=1").mkdir()
     (tmp_path / "seed=1" / "plan.json").write_text("{}")
-    with pytest.raises(SpecError, match="seed=1: holds a run already"):
+    with pytest.raises(SpecError, match="seed=1: has a run already"):
         pearl.sweep(SPEC, seeds=[0, 1], out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["seed=1"]
 
