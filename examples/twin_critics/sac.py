@@ -1,11 +1,11 @@
-"""SAC (Haarnoja et al. 2018b) as a graph of seven tasks for one gradient step."""
+"""SAC (Haarnoja et al. 2018b) as eight tasks for one gradient step."""
 
 import math
 
 import numpy as np
 
 from examples.twin_critics import branches
-from examples.twin_critics.branches import draw, record
+from examples.twin_critics.branches import draw, half_of, record
 from pearl.algorithms import sac
 from pearl.algorithms.sac import ACTIONS, POLICY, Options, losses
 from pearl_devices.primitives.math.nets import backward, forward, scratch
@@ -17,7 +17,8 @@ __all__ = ["ACTIONS", "LEARNING", "POLICY", "Options", "graph", "initialise", "l
 
 LEARNING = ("replay_sample", *branches.TASKS, "param_sync")
 ACTS = ("learner.actor", "act.")
-AHEAD = record("sac:ahead", (*ACTS, "learner.alpha", "batch.next_obs"), ("rng.ahead",), ("ahead.",))
+NEXT = (*ACTS, "learner.alpha", "batch.next_obs")
+AHEAD1, AHEAD2 = (record("sac:ahead", NEXT, (f"rng.ahead{i}",), (f"ahead{i}.",)) for i in (1, 2))
 OWN = record("sac:own", (*ACTS, "batch.obs"), ("rng.own",), ("own.",))
 SEEN = ("batch.obs", "own.", "critic1.", "critic2.", "hyper.", "act.")
 ACTOR = ("learner.step", "learner.actor", "learner.actor.", "loss.actor")
@@ -26,28 +27,33 @@ UPDATE = record("sac:update", SEEN, (*ACTOR, *ALPHA), ("batch.td",))
 
 
 def graph(system):
-    return branches.split(sac.graph(system), "sac", 1)
+    return branches.split(sac.graph(system), "sac", steps=1, followed=2)
 
 
 def initialise(buffers, system, seed):
     sac.initialise(buffers, system, seed)
-    for name in ("rng.ahead", "rng.own"):  # the numbers that the shipped update draws
+    for name in (
+        "rng.ahead1",
+        "rng.ahead2",
+        "rng.own",
+    ):  # the numbers that the shipped update draws
         buffers[name][0] = key(seed, "update")
 
 
 def ahead(k, a):
     """Bind sampled next actions; their bonus is the entropy's part of the value."""
-    widths, rows, act = k.layers("actor"), k.dim("batch"), k.dim("act")
-    layers, (acts, _) = np.array(widths, np.int64), scratch(widths, rows)
-    noise, squashed, action = (np.zeros((rows, act), np.float32) for _ in range(3))
-    log_prob, seen = np.zeros(rows, np.float32), a["batch.next_obs"][0]
+    layers, rows, i = k.layers("actor"), half_of(k), k.dim("number")
+    half, act, seen = k.dim("batch") // 2, k.dim("act"), a["batch.next_obs"][0, rows]
+    widths, (acts, _) = np.array(layers, np.int64), scratch(layers, half)
+    noise, squashed, action = (np.zeros((half, act), np.float32) for _ in range(3))
+    log_prob = np.zeros(half, np.float32)
 
     def fire():
-        draw(a["rng.ahead"], 0, noise)
-        z = forward(a["learner.actor"], layers, seen, acts, False)
+        draw(a[f"rng.ahead{i}"], rows.start * act, noise)
+        z = forward(a["learner.actor"], widths, seen, acts, False)
         sample(z, noise, a["act.low"], a["act.high"], squashed, action, log_prob)
-        join(seen, action, a["ahead.input"][0])
-        a["ahead.bonus"][0] = -np.float32(math.exp(a["learner.alpha"][0])) * log_prob
+        join(seen, action, a[f"ahead{i}.input"][0])
+        a[f"ahead{i}.bonus"][0] = -np.float32(math.exp(a["learner.alpha"][0])) * log_prob
 
     return fire
 

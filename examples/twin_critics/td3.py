@@ -1,9 +1,9 @@
-"""TD3 (Fujimoto, van Hoof, Meger 2018) as a graph of seven tasks for one step of the actor."""
+"""TD3 (Fujimoto, van Hoof, Meger 2018) as eight tasks for one step of the actor."""
 
 import numpy as np
 
 from examples.twin_critics import branches
-from examples.twin_critics.branches import RULES, draw, record
+from examples.twin_critics.branches import draw, half_of, record
 from pearl.algorithms import td3
 from pearl.algorithms.td3 import ACTIONS, POLICY, Options, losses
 from pearl_devices.primitives.math.nets import backward, forward, scratch
@@ -22,7 +22,7 @@ __all__ = ["ACTIONS", "LEARNING", "POLICY", "Options", "graph", "initialise", "l
 
 LEARNING = ("replay_sample", *branches.TASKS, "param_sync")
 NEXT = ("learner.actor.target", "batch.next_obs", "hyper.smoothing", "act.")
-AHEAD = record("td3:ahead", NEXT, ("rng.ahead",), ("ahead.",))
+AHEAD1, AHEAD2 = (record("td3:ahead", NEXT, (f"rng.ahead{i}",), (f"ahead{i}.",)) for i in (1, 2))
 OWN = record("td3:own", ("learner.actor", "batch.obs", "act."), (), ("own.input", "own.acts"))
 SEEN = ("batch.obs", "own.acts", "critic1.", "critic2.td", "hyper.", "act.")
 ACTOR = ("learner.step", "learner.actor", "learner.actor.", "loss.actor")
@@ -30,27 +30,30 @@ UPDATE = record("td3:update", SEEN, ACTOR, ("batch.td",))
 
 
 def graph(system):
-    return branches.split(td3.graph(system), "td3", system.algorithm.policy_delay)
+    return branches.split(td3.graph(system), "td3", steps=system.algorithm.policy_delay, followed=1)
 
 
 def initialise(buffers, system, seed):
     td3.initialise(buffers, system, seed)
-    buffers["rng.ahead"][0] = key(seed, "update")  # the numbers that the shipped update draws
+    for name in ("rng.ahead1", "rng.ahead2"):  # the numbers that the shipped update draws
+        buffers[name][0] = key(seed, "update")
 
 
 def ahead(k, a):
     """Bind the target actor's actions with clipped noise."""
-    widths, rows = k.layers("actor"), k.dim("batch")
-    layers, (acts, _) = np.array(widths, np.int64), scratch(widths, rows)
-    noise, low, high = np.zeros((rows, k.dim("act")), np.float32), a["act.low"], a["act.high"]
+    layers, rows, i = k.layers("actor"), half_of(k), k.dim("number")
+    widths, (acts, _) = np.array(layers, np.int64), scratch(layers, k.dim("batch") // 2)
+    low, high, inputs = a["act.low"], a["act.high"], a[f"ahead{i}.input"]
+    noise = np.zeros((inputs.shape[1], k.dim("act")), np.float32)
 
     def fire():
-        for s, seen in enumerate(a["batch.next_obs"]):
-            draw(a["rng.ahead"], 0, noise)
-            action = forward(a["learner.actor.target"], layers, seen, acts, False)
+        for s in range(k.dim("steps")):
+            draw(a[f"rng.ahead{i}"], rows.start * k.dim("act"), noise)
+            seen = a["batch.next_obs"][s, rows]
+            action = forward(a["learner.actor.target"], widths, seen, acts, False)
             squash(action, low, high)
             smooth(action, noise, a["hyper.smoothing"], low, high)
-            join(seen, action, a["ahead.input"][s])
+            join(seen, action, inputs[s])
 
     return fire
 
