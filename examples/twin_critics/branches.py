@@ -33,12 +33,12 @@ from pearl_devices.primitives.updates.critics import (
 )
 
 TASKS = (
-    ("act", "learner", "reads"),
-    ("value", "critic", "reads"),
-    ("critic", "critic", "writes"),
-    ("climb", "learner", "reads"),
+    ("act", "learner", False),
+    ("value", "critic", False),
+    ("critic", "critic", True),
+    ("climb", "learner", False),
 )
-"""Pairs of tasks; their states: the actor's, or one of each critic."""
+"""Pairs of tasks; their state, the actor's or that of each critic; whether they write it."""
 
 LEARNING = (
     "replay_sample",
@@ -51,7 +51,7 @@ LEARNING = (
 def messages(k):
     """The arrays that the tasks send each other, for k steps of B rows."""
     steps, rows, act, half = k.dim("steps"), k.dim("batch"), k.dim("act"), k.dim("batch") // 2
-    inputs, widths, found = k.dim("obs") + act, k.layers("actor"), {}
+    inputs, widths, found = k.dim("obs") + act, k.layers("actor"), dict[str, tuple[int, ...]]()
     for i in (1, 2):
         found |= {f"act{i}.next": (steps, half, inputs), f"act{i}.bonus": (steps, half)}
         found |= {f"act{i}.own": (half, inputs), f"act{i}.pass": (half * sum(widths[1:]),)}
@@ -71,8 +71,12 @@ def record(program, reads, writes, sends):
         known |= dict.fromkeys(("rng.act1", "rng.act2"), ((2,), "uint64"))
         return {n: spec for n, spec in known.items() if matches(n, (*reads, *writes, *sends))}
 
-    variants = {"native": f"examples.twin_critics.{program}"}
-    return KernelKind(arrays=arrays, writes=(*writes, *sends), sends=sends, variants=variants)
+    return KernelKind(
+        arrays=arrays,
+        writes=(*writes, *sends),
+        sends=sends,
+        variants={"native": f"examples.twin_critics.{program}"},
+    )
 
 
 def of_critic(i):
@@ -101,18 +105,20 @@ def split(loop, module, *, steps, followed):
             "of 4"
         )
 
-    def made(name, i, state, access):
+    def made(name, i, state, writes):
         where = "branches" if state.startswith("critic") else module
         sizes = {**whole.dims, "number": i, "followed": followed}
         kind = f"examples.twin_critics.{where}:{name.upper()}"
-        return Task(name, kernel(kind, sizes, args={"of": loop.name}), **{access: (state,)})
+        reads, writes = ((), (state,)) if writes else ((state,), ())
+        work = kernel(kind, sizes, args={"of": loop.name})
+        return Task(name, work, reads=reads, writes=writes)
 
     new = [
-        made(f"{name}{i}", i, f"critic{i}" if state == "critic" else state, access)
-        for name, state, access in TASKS
+        made(f"{name}{i}", i, f"critic{i}" if state == "critic" else state, writes)
+        for name, state, writes in TASKS
         for i in (1, 2)
     ]
-    new.append(made("update", 0, "learner", "writes"))
+    new.append(made("update", 0, "learner", True))
     edges = [e for e in loop.edges if (e.src, e.dst) != (before.name, "update")]
     for place, sender in enumerate([before, *new]):
         kind, arrays = kind_of(sender.kernel), kind_of(sender.kernel).arrays(sender.kernel)
