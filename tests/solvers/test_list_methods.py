@@ -20,8 +20,9 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.solvers.methods import lshs
 from pearl.solvers.methods.linear_clustering import find_clusters, find_spans, merge_clusters
+from pearl.testing import KernelKindContract
 from pearl.testing.graphs import devices, mode, star, tasks
-from pearl_devices import Link, Platform
+from pearl_devices import Link, Platform, kernel
 from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 
 CASES = {
@@ -98,6 +99,19 @@ def test_it_declines_where_messages_take_longer_than_the_work() -> None:
     plan = solve(graph, costs, objective="makespan", method="linear_clustering")
     assert plan.value == pytest.approx(4.0)
     assert len({t.device for t in plan.tasks}) == 1
+
+
+class TestCritic(KernelKindContract):
+    kernel = kernel(
+        "examples.twin_critics.branches:CRITIC1",
+        {"obs": 3, "act": 1, "actor": (3, 4, 1), "critic1": (4, 5, 1), "critic2": (4, 5, 1)},
+        args={"of": "td3"},
+        batch=8,
+        steps=2,
+        policy_delay=2,
+        number=1,
+        followed=1,
+    )
 
 
 LARGE = {"act": 255e-6, "value": 310e-6, "critic": 1200e-6, "climb": 165e-6, "update": 37e-6}
