@@ -110,7 +110,6 @@ class TestCritic(KernelKindContract):
         steps=2,
         policy_delay=2,
         number=1,
-        followed=1,
     )
 
 
