@@ -42,7 +42,7 @@ def _learner_times(
 
 
 def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[float, float, float]:
-    """(compute, memory, fixed) seconds of one firing, without the doorbell.
+    """Return (compute, memory, fixed) seconds of one firing, without the doorbell.
 
     Compute and memory overlap; fixed overlaps with neither: DDR latency and the depth of the tree.
     """
