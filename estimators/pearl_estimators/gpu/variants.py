@@ -191,13 +191,6 @@ def _of_operators(
     )
 
 
-def scale_estimate(found: Estimate, share: float) -> Estimate:
-    """Return a share of an estimate, with the same relative band."""
-    seconds = (found.latency_s, found.occupancy_s, found.low_s, found.high_s)
-    latency_s, occupancy_s, low_s, high_s = (share * each for each in seconds)
-    return replace(found, latency_s=latency_s, occupancy_s=occupancy_s, low_s=low_s, high_s=high_s)
-
-
 def lanes_of(kernel: Kernel) -> int:
     """Return a firing's independent memory accesses: rows of a batch, or environments."""
     return kernel.dim("batch" if "batch" in kernel.dims else "envs")
