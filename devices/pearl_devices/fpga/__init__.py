@@ -9,7 +9,9 @@ its twin: what a plan computes on this device is what the Verilog computes, bit 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -32,7 +34,6 @@ from pearl_devices.fpga.resources import (
     tree_engine,
     tree_memories,
 )
-from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import is_prioritised
@@ -48,6 +49,10 @@ ARRAYS = (8, 16, 32, 64)
 
 LANES = (4, 1)
 """N divided by one of these is the number of Adam's lanes that plans choose from."""
+
+SHARE = 1 / 8
+"""Of the memory on chip: smaller sub-batches, which take longer, are offered as long as the learner
+takes more, for they leave room to other engines."""
 
 RELEASED_TREE_DSP = 40
 """DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
@@ -71,64 +76,90 @@ def is_released(device: Device) -> bool:
 
 
 @cache
-def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
-    """The learner of this shape for a kernel, or why there is none."""
+def _learner(kernel: Kernel, shape: Shape, *rows: int) -> LearnerProgram | str:
+    """The learner of this shape for a kernel, or why there is none. rows: of a sub-batch."""
     functions = kind_of(kernel).fpga
     assert functions is not None
     module, _, name = functions[0].partition(":")
     try:
-        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape)
+        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape, *rows)
     except ValueError as error:
         return str(error)
     return found
 
 
 def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
-    """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
-    have room for.
+    """The learner of a mode: variant `arrayN` or `arrayN-subR`, with the most lanes that `width`
+    multiply-add units have room for.
 
     Raises:
         FigureError: there is none, or the device has no hard float32 block.
     """
-    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
-    fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
+    array, rows = _sizes(variant)
+    found = [_learner(kernel, s, *rows) for s in _shapes(kernel, device) if s.array == array]
+    fitting = [x for x in found if isinstance(x, LearnerProgram) and x.blocks() <= width]
     if not fitting:
         raise FigureError(
             f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe "
-            f"computes it; there are {sorted(found)}"
+            f"computes it; there are {sorted(_arrays(kernel, device))}"
         )
-    return found[max(fitting)]
+    return max(fitting, key=LearnerProgram.blocks)
 
 
-def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
+def _sizes(variant: str) -> tuple[int, tuple[int, ...]]:
+    """The array of a variant, 0 where there is none, and the rows of its sub-batches, if any."""
+    sizes = re.fullmatch(r"array(\d+)(?:-sub(\d+))?", variant)
+    if sizes is None:
+        return 0, ()
+    return int(sizes[1]), (int(sizes[2]),) if sizes[2] else ()
+
+
+def _shapes(kernel: Kernel, device: Device) -> list[Shape]:
     """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
     latency = int(figure(device, "float32_cycles"))
     parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
-    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
+    return [Shape(n, n // part, latency) for n in ARRAYS for part in parts]
 
 
 def _mode(found: LearnerProgram) -> tuple[str, int]:
-    return f"array{found.shape.array}", found.blocks()
+    return found.name, found.blocks()
+
+
+def _sub_batches(kernel: Kernel, shape: Shape) -> Iterator[tuple[int, ...]]:
+    """The whole batch, then sub-batches of rows of tiles, by powers of two downwards."""
+    yield ()
+    if kind_of(kernel).structure == "gradient":
+        tiles = -(-kernel.dim("batch") // shape.array)
+        for power in reversed(range((tiles - 1).bit_length())):
+            yield (shape.array << power,)
 
 
 def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """The engines that compute a forward pass or gradient steps, in several sizes."""
-    on_chip(device)
+    ram = on_chip(device)
     if not device.figures.get("float32_cycles"):
         return Refused(
             "no hard float32 block (figure float32_cycles), on which the array is built: soft ones "
             "take 8 to 11 cycles a sum"
         )
+    part = tuple(replace(kind, blocks=SHARE * kind.blocks) for kind in ram)
     reasons, fitting = [], []
-    for found in _learners(kernel, device):
-        if isinstance(found, str):
-            reasons.append(found)
-        elif found.blocks() > device.width:
-            reasons.append(f"{_mode(found)[0]} needs {found.blocks()} pe, has {device.width}")
-        elif why := _learner_misfit(found, device):
-            reasons.append(why)
-        else:
-            fitting.append(_mode(found))
+    for shape in _shapes(kernel, device):
+        why = ""
+        for rows in _sub_batches(kernel, shape):
+            found = _learner(kernel, shape, *rows)
+            if isinstance(found, str):
+                why = why or found
+            elif found.blocks() > device.width:
+                why = f"{found.name} needs {found.blocks()} pe, has {device.width}"
+                break
+            elif why := logic_misfit([learner_logic(shape, found.action > 0)], device, found.name):
+                break
+            elif not (why := misfit(learner_memories(found), ram, found.name)):
+                fitting.append(_mode(found))
+                if not misfit(learner_memories(found), part, ""):
+                    break
+        reasons.append(why)
     return tuple(fitting) or Refused(reasons[0])
 
 
@@ -164,7 +195,8 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
+    """The engines that fit: `arrayN` with few or many lanes, `arrayN-subR` with the batch in
+    sub-batches of R rows, `integer-tree`, `ring`, `copy`.
 
     An engine is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
     where one does float32) or the memory on chip. No design draws random numbers, stores frames,
@@ -209,7 +241,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     sizes: Sizes = []
     logic: list[Logic] = []
     for kernel, variant, width in engines:
-        if variant.startswith("array"):
+        if _sizes(variant)[0]:
             learner = learner_of(kernel, device, variant, width)
             sizes += learner_memories(learner)
             logic.append(learner_logic(learner.shape, learner.action > 0))
@@ -253,9 +285,10 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     Raises:
         UnsupportedError: no engine of an FPGA has this name.
     """
-    if variant.startswith("array") and (functions := kind_of(kernel).fpga):
+    array, _ = _sizes(variant)
+    if array and (functions := kind_of(kernel).fpga):
         module, _, name = functions[1].partition(":")
-        call: Call = getattr(import_module(module), name)(kernel, buffers, int(variant[5:]))
+        call: Call = getattr(import_module(module), name)(kernel, buffers, array)
         return call
     if variant == "integer-tree":
         from pearl_devices.primitives.fpga import tree

@@ -21,7 +21,10 @@ discount, weight, action), a step's constants (size, root, mode of the target), 
 store may also read the outputs of a pass (heads)."""
 
 MOST_ROWS = 4095
-"""Rows of a batch and terms of a sum at most: counters have 12 bits."""
+"""Rows of a sub-batch and terms of a sum at most: counters have 12 bits."""
+
+PROGRAM_WORDS = 256
+"""Instructions that an engine holds; its counter has 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; the fields are those of `engine.v`, by the same names."""
+    """One instruction; the fields are those of `engine.v`, by the same names. Of a product,
+    `variant` goes on with the sums that are there, and `waits` leaves the norm to a later one."""
 
     op: str
     where: int = 0

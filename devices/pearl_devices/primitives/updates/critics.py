@@ -211,13 +211,15 @@ def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def rules_of(buffers: Buffers) -> CriticRules:
-    """Return the constants. If a gradient step draws nothing, rng.update is a stand-in."""
+    """Return the constants. If a gradient step draws nothing or chooses from a list of actions,
+    rng.update or the bounds of actions are stand-ins."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
     )  # fmt: skip
-    drawn = {"rng.update": np.zeros(2, np.uint64), **buffers}
-    return CriticRules._make(drawn[name] for name in names)
+    none = np.zeros(0, np.float32)
+    found = {"rng.update": np.zeros(2, np.uint64), "act.low": none, "act.high": none, **buffers}
+    return CriticRules._make(found[name] for name in names)
 
 
 def batch_of(buffers: Buffers) -> Batch:
