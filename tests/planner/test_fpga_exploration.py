@@ -100,7 +100,8 @@ def enumerated_sub_batches(system: Any, monkeypatch: pytest.MonkeyPatch) -> floa
         pins = {**system.limits.pin, **dict.fromkeys(REPLAY, replay), "update": learner}
         return value(replace(system, limits=replace(system.limits, pin=pins)))
 
-    best, batch = max(planned(home, "cpu") for home in HOMES), system.options.batch_size
+    best = max(planned(home, "cpu") for home in HOMES)
+    batch = build_problem(system).graph.task("update").kernel.dim("batch")
     for n, part in product(device_kind.ARRAYS, device_kind.LANES):
         for power in (None, *range((-(-batch // n) - 1).bit_length())):
             rows = () if power is None else (n << power,)
@@ -158,6 +159,30 @@ def test_engines_that_fit_alone_but_not_together_are_no_plan():
         pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: all"
     ):
         pearl.plan(crowded)
+
+
+@pytest.mark.parametrize(
+    ("width", "figures", "fitting"),
+    [
+        (170, {"alms": 30_000.0}, ("array8", 166)),
+        (170, {"alms": 25_000.0}, ("array8", 100)),  # 20,408 of 8 lanes and 6,819 of the tree
+        (170, {"ram_blocks": 260.0}, ("array8-sub32", 166)),
+    ],
+)
+def test_engines_that_do_not_fit_together_give_way_to_the_best_that_do(width, figures, fitting):
+    pins = {**dict.fromkeys((*REPLAY, "update"), "fpga"), "inference": "cpu"}
+    keys = {"limits.pin": pins, "objective": "throughput"}
+    system = pearl.load("dqn_cartpole_fpga", set=keys)
+    board = system.platform.device("fpga")
+    small = replace(board, width=width, figures={**board.figures, **figures})
+    others = tuple(d for d in system.platform.devices if d.name != "fpga")
+    plan = pearl.plan(replace(system, platform=replace(system.platform, devices=(*others, small))))
+    assert (plan.task("update").variant, plan.task("update").width) == fitting
+    assert plan.task("replay_sample").variant == "integer-tree"
+    assert (plan.status, plan.bound_value) == ("optimal", pytest.approx(plan.value))
+    assert plan.problem is not None
+    modes = {(m.variant, m.width) for m in plan.problem.costs.of("update")}
+    assert ("array8", 166) in modes  # the problem is the whole one
 
 
 def replace_capacity(capacity: int) -> Kernel:
