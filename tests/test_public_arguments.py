@@ -30,7 +30,7 @@ CALLS = {
     "a task cannot be apart from itself": lambda: pearl.Limits(apart=(("a", "a"),)),
     "shares are": lambda: pearl.Fusion("f", ("a", "b"), shares={"a": 1.0}),
     "unit_memory_bytes is 0": lambda: pearl.Device("gpu", unit_memory_bytes=0),
-    "on_incumbent is 3; a function": lambda: pearl.solve(
+    "on_incumbent is 3; it must be a function": lambda: pearl.solve(
         pearl.TaskGraph("g", (pearl.Task("a"),), ()), pearl.CostTable(CPU, ()), on_incumbent=3
     ),
     "path is 3; the path": lambda: pearl.io.read_fjsp(3),

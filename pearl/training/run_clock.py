@@ -1,4 +1,4 @@
-"""`RunClock`: the time of a run over all its sessions, and what the run did with the time."""
+"""`RunClock`: the time of a run over all its sessions, by activity."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunClock:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Within this context, the run does `what` and does not train."""
+        """Within this context, count the time as activity `what` instead of training."""
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         try:
             yield

@@ -1,7 +1,7 @@
 """Gradient steps of DQN and DDPG as programs of the simulated FPGA's learner.
 
-`dqn` and `ddpg` place the matrices and write the program of one gradient step; `transfer` writes
-the programs that load or store parameters. Orders are those of `primitives.updates`.
+`dqn` and `ddpg` place the matrices and write the program of one gradient step, in the order of
+`primitives.updates`. `transfer` writes the programs that load or store parameters.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from pearl_devices.fpga.program import (
 from pearl_devices.kernel import Kernel
 
 HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
-"""Where results of a product go: `where` of its instruction, a sum of these."""
+"""Destinations of the result of a product; `where` of the instruction is their sum."""
 
 FIRST_AND_LAST = (True, True)
-"""Of rows that are the whole batch."""
+"""Rows that are the whole batch are its first and its last."""
 
 
 @dataclass(frozen=True)
 class PlacedNet:
-    """A dense network on the engine: widths, input first; the matrix of parameters of each layer,
-    the bias as last row; what each layer reads from memory A, input first; the gradient by the
-    output."""
+    """A dense network on the engine.
+
+    widths: input first.
+    weights: the parameters of each layer, with the bias as the last row.
+    inputs: the input of each layer in memory A, first layer first.
+    out: the output in memory A.
+    deltas: the derivative of each layer's output in memory B.
+    """
 
     widths: tuple[int, ...]
     weights: tuple[Matrix, ...]
@@ -45,9 +50,12 @@ class PlacedNet:
 class LearnerProgram:
     """A learner: its engine, networks by name, memories, and the program of one gradient step.
 
-    blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of
-    the outputs' memories. batch, double: as of the kernel. rows: of a sub-batch; the last may have
-    fewer. A gradient's sums go on from one sub-batch to the next, so they change no bit.
+    blocks_a, blocks_b: blocks of memory A and of memory B.
+    blocks_w: blocks of each memory of targets, moments and gradients.
+    heads: rows of the outputs' memories.
+    batch, double: sizes of the kernel.
+    rows: rows of a sub-batch; the last may have fewer. The sums of a gradient continue from one
+        sub-batch to the next, so sub-batches change no bit.
     """
 
     shape: Shape
@@ -70,7 +78,7 @@ class LearnerProgram:
 
     @property
     def name(self) -> str:
-        """`arrayN`, and `-subR` where the batch comes in sub-batches of R rows."""
+        """`arrayN`; with sub-batches of R rows, `arrayN-subR`."""
         return f"array{self.shape.array}" + (f"-sub{self.rows}" if self.rows < self.batch else "")
 
     @property
@@ -80,8 +88,8 @@ class LearnerProgram:
 
     @property
     def rows_again(self) -> int:
-        """Rows of the batch that the stream brings a second time: where the actor of DDPG takes
-        sub-batches, those of the critic are no longer in memory."""
+        """Rows of observations that the stream brings a second time. The actor of DDPG needs them:
+        a sub-batch of the critic overwrites the one before."""
         return self.batch if self.action and self.rows < self.batch else 0
 
     @property
@@ -95,14 +103,17 @@ class LearnerProgram:
         return max(4, self.shape.array)
 
     def blocks(self) -> int:
-        """DSP blocks, one to a float32 multiply-add: the array, lanes of 11, a square to a column
-        of the gradient's norm and 2 more, the loss, and tanh and its gradient."""
+        """Number of DSP blocks, one per float32 multiply-add.
+
+        The array has n², each lane of Adam 11, the gradient's norm n + 2, the loss 4, and tanh with
+        its gradient 6.
+        """
         n = self.shape.array
         return n * n + 11 * self.shape.lanes + n + 2 + 4 + (6 if self.action else 0)
 
 
 def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) -> Instruction:
-    """The product of a layer's forward pass over `rows` rows in `down` blocks from the input's."""
+    """Return the product of a layer's forward pass over `rows` rows."""
     i, weights = net.widths[layer], net.weights[layer]
     hidden = layer < len(net.weights) - 1
     x = net.inputs[layer]
@@ -118,8 +129,8 @@ def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) ->
 
 
 def _forward(net: PlacedNet, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
-    """A forward pass. first: block of the input, if not its own first. last: `where` of the
-    output."""
+    """Return a forward pass. first: offset of the input in blocks. last: fields of the last
+    product."""
     found = [_layer(net, layer, rows, n) for layer in range(len(net.weights))]
     found[0] = replace(found[0], abase=found[0].abase + first)
     found[-1] = replace(found[-1], **last)  # type: ignore[arg-type]
@@ -138,9 +149,11 @@ def _backward(
     net: PlacedNet, batch: int, n: int, part: tuple[bool, bool] = FIRST_AND_LAST, *,
     gradient: bool = True,
 ) -> list[Instruction]:  # fmt: skip
-    """The gradients by parameters (if `gradient`) and by activations, last layer first. That by the
-    activations of a layer takes their place in A. part: whether these rows are the batch's first,
-    and its last."""
+    """Return the backward pass, last layer first: gradients of parameters (if `gradient`) and of
+    activations. The gradient of a layer's activations overwrites them in memory A.
+
+    part: whether these rows are the first of the batch, and the last.
+    """
     found, down = [], -(-batch // n)
     for layer in range(len(net.weights) - 1, -1, -1):
         i, o, weights = net.widths[layer], net.widths[layer + 1], net.weights[layer]
@@ -164,7 +177,7 @@ def _backward(
 
 
 def _optimise(net: PlacedNet, n: int) -> list[Instruction]:
-    """Clip, take the step's constants, and walk over all parameters."""
+    """Return the optimiser step: clip, load the constants of the step, update all parameters."""
     found = [Instruction("norm"), Instruction("load", where=6)]
     for layer, w in enumerate(net.weights):
         waits = layer == len(net.weights) - 1
@@ -200,32 +213,31 @@ def _deltas(net: PlacedNet, batch: int, b: Memory) -> PlacedNet:
 
 
 def _check(outputs: int, rows: int, n: int) -> None:
-    """Raises ValueError where the outputs have no place in a row, or a counter no place for a
-    sum."""
+    """Raise ValueError if the outputs do not fit into a row, or the rows into a counter."""
     if outputs > n:
         raise ValueError(
-            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; a larger "
-            "array computes them"
+            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; more "
+            "outputs need a larger array"
         )
     if rows > MOST_ROWS:
-        raise ValueError(f"a batch of {rows} rows: an engine counts to {MOST_ROWS}")
+        raise ValueError(f"a batch of {rows} rows: an engine supports at most {MOST_ROWS}")
 
 
 def _parts(batch: int, rows: int) -> list[tuple[int, tuple[bool, bool]]]:
-    """The rows of each sub-batch, and whether it is the first, the last."""
+    """Return the rows of each sub-batch, and whether it is the first, and the last."""
     found = _sub_batches(batch, rows)
     return [(len(part), (part is found[0], part is found[-1])) for part in found]
 
 
 def _checked(learner: LearnerProgram) -> LearnerProgram:
-    """Raises ValueError where the engine has no room for the program and for loading and storing
-    what it learns."""
+    """Return the learner; raise ValueError if its program, with the instructions that load and
+    store the parameters, is too long."""
     matrices = sum(len(net.weights) for net in learner.nets.values())
     need = len(learner.program) + 6 * matrices + 1
     if need > PROGRAM_WORDS:
         raise ValueError(
-            f"a batch of {learner.batch} rows in sub-batches of {learner.rows} takes {need} "
-            f"instructions, an engine holds {PROGRAM_WORDS}"
+            f"a batch of {learner.batch} rows in sub-batches of {learner.rows} needs {need} "
+            f"instructions; an engine has room for {PROGRAM_WORDS}"
         )
     return learner
 
@@ -233,8 +245,10 @@ def _checked(learner: LearnerProgram) -> LearnerProgram:
 def dqn(
     widths: tuple[int, ...], batch: int, double: bool, shape: Shape, rows: int = 0
 ) -> LearnerProgram:
-    """The learner of DQN, plain or double (`primitives.updates.dqn`). rows: of a sub-batch; 0: the
-    whole batch."""
+    """Return the learner of DQN, plain or double (`primitives.updates.dqn`).
+
+    rows: of a sub-batch; 0: the whole batch.
+    """
     n, rows = shape.array, min(rows or batch, batch)
     _check(widths[-1], rows, n)
     a, w = Memory(n), Memory(n)
@@ -270,8 +284,10 @@ def dqn(
 def ddpg(
     actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape, rows: int = 0
 ) -> LearnerProgram:
-    """The learner of DDPG (`primitives.updates.ddpg`): the critic's step, then the actor's. rows:
-    of a sub-batch; 0: the whole batch."""
+    """Return the learner of DDPG (`primitives.updates.ddpg`): a critic step, then an actor step.
+
+    rows: of a sub-batch; 0: the whole batch.
+    """
     n, seen, act, rows = shape.array, actor[0], actor[-1], min(rows or batch, batch)
     _check(act, rows, n)
     a, w = Memory(n), Memory(n)
@@ -310,7 +326,7 @@ def ddpg(
             *_forward(q, count, n),
             replace(loss, waits=True),
             *_backward(q, count, n, gradient=False),
-            Instruction(  # the gradient by the action: a few columns of the first layer
+            Instruction(  # gradient of the action: a few columns of the first layer
                 "mul", k=critic[1], rt=-(-count // n), ct=tail, rl=(count - 1) % n + 1, cl=n,
                 abase=after.base, a_sr=after.across, a_sk=1, acol=True,
                 bbase=q.weights[0].base + first * q.weights[0].across,
@@ -331,8 +347,8 @@ def ddpg(
 
 
 def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction, ...]:
-    """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or
-    V."""
+    """Return the program that loads or stores (`op`) all parameters (place B), targets (T) or
+    moments (M, V)."""
     at, n = PLACES.index(place), learner.shape.array
     walks = [
         Instruction(
@@ -345,7 +361,7 @@ def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction,
 
 
 def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
-    """A forward pass alone: observations in, outputs out. The host chooses the actions."""
+    """Return the engine of a forward pass only. The host chooses actions from the outputs."""
     n = shape.array
     _check(widths[-1], rows, n)
     a, w = Memory(n), Memory(n)
@@ -365,17 +381,17 @@ def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
 
 
 def of_dqn(kernel: Kernel, shape: Shape, rows: int = 0) -> LearnerProgram:
-    """The learner of an update.dqn. rows: of a sub-batch; 0: the whole batch."""
+    """Return the learner of a kernel update.dqn. rows: of a sub-batch; 0: the whole batch."""
     double = bool(kernel.dim("double"))
     return dqn(kernel.layers(), kernel.dim("batch"), double, shape, rows)
 
 
 def of_ddpg(kernel: Kernel, shape: Shape, rows: int = 0) -> LearnerProgram:
-    """The learner of an update.ddpg. rows: of a sub-batch; 0: the whole batch."""
+    """Return the learner of a kernel update.ddpg. rows: of a sub-batch; 0: the whole batch."""
     actor, critic = kernel.layers("actor"), kernel.layers("critic")
     return ddpg(actor, critic, kernel.dim("batch"), shape, rows)
 
 
 def of_acting(kernel: Kernel, shape: Shape) -> LearnerProgram:
-    """The engine of an inference."""
+    """Return the engine of an inference kernel."""
     return acting(kernel.layers(), kernel.dim("envs"), shape)

@@ -1,5 +1,7 @@
-"""DQN's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.dqn` has the
-host's."""
+"""DQN's gradient steps in the arithmetic of the simulated FPGA.
+
+`primitives.updates.dqn` has the host's gradient steps.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def step(
     obs, action, reward, next_obs, discount, weight, td, net, rules, double, array, inv_rows, both,
     acts_target, d_out, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch. both (2·rows, obs): flushed observations, then successors."""
+    """Take one gradient step on one batch.
+
+    both (2·rows, obs): observations, then next observations; subnormal numbers are 0.
+    """
     samples, inputs, outputs = obs.shape[0], obs.shape[1], net.layers[net.layers.size - 1]
     for b in range(samples):
         for c in range(inputs):
@@ -76,7 +81,7 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """The arguments of `step` after the batch."""
+    """Return the arguments of `step` after the batch."""
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     acts = np.zeros((2 if double else 1) * batch * sum(layers[1:]), np.float32)
     return (
@@ -91,6 +96,6 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """update.dqn on an engine of array × array elements."""
+    """Bind update.dqn on an engine of array × array elements."""
     net, rules, *rest = learner_arguments(kernel, buffers, array)
     return bind_call(update, batch_of(buffers), rules, net, *rest)

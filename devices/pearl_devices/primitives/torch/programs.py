@@ -60,8 +60,8 @@ def normal(advantage: Any) -> Any:
 
 
 class Noise:
-    """Random numbers of one task's stream, in the order of the calls. Each firing number has its
-    own numbers, whatever ran before.
+    """Random numbers of one task's stream, in the order of the calls. The numbers of a firing
+    depend on its index only.
 
     device: where the numbers lie; None: where the host draws them.
     """

@@ -211,8 +211,8 @@ def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def rules_of(buffers: Buffers) -> CriticRules:
-    """Return the constants. If a gradient step draws nothing or chooses from a list of actions,
-    rng.update or the bounds of actions are stand-ins."""
+    """Return the constants. Arrays that a gradient step does not use are empty or 0: rng.update if
+    the step draws nothing, the bounds of actions if actions are discrete."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
