@@ -27,10 +27,11 @@ def tell_refusals(graph: TaskGraph, platform: Platform) -> list[str]:
 
 
 def solve_on_boards(problem: Problem, solve: Callable[[Problem], Plan]) -> Plan:
-    """The best plan whose engines fit together on each part.
+    """Return the best plan whose engines fit together on each device.
 
-    Where those of the best plan do not, a plan that fits lacks one of them: the search leaves out
-    each in turn, as long as the rest may give a better plan than the best that fits.
+    If the engines of the best plan do not fit, every plan that fits lacks one of them. The search
+    excludes each in turn, as long as the remaining modes may give a better plan than the best one
+    that fits.
 
     Raises:
         InfeasibleError: no plan fits; names the resource, the need and the limit.
@@ -45,8 +46,8 @@ def solve_on_boards(problem: Problem, solve: Callable[[Problem], Plan]) -> Plan:
         except InfeasibleError as error:
             failure = failure or error
             continue
-        worse = fitting and (found.value >= fitting.value) == least
-        crowd, why = ((), "") if worse else _crowd(found, problem)
+        worse = fitting is not None and (found.value >= fitting.value) == least
+        crowd, why = _crowd(found, problem) if not worse else ((), "")
         if not crowd:
             bounds.append(found.bound_value)
             fitting = fitting if worse else found
@@ -68,12 +69,11 @@ def solve_on_boards(problem: Problem, solve: Callable[[Problem], Plan]) -> Plan:
 
 
 def _crowd(plan: Plan, problem: Problem) -> tuple[Sequence[Placement], str]:
-    """Placements on a part whose engines do not fit together, none of which is left out without
-    that they fit, and why; empty where all fit."""
+    """Return placements on one device whose engines do not fit together, and the reason; empty if
+    all engines fit. Without any one of these placements, the others fit."""
     for device in problem.costs.platform.devices:
-        crowding = has_backend(device) and getattr(backend(device.kind), "crowding", None)
         placed = [t for t in plan.tasks if t.device == device.name]
-        if not crowding or not _misfit(placed, device, problem.graph):
+        if not _misfit(placed, device, problem.graph):
             continue
         for one in tuple(placed):
             rest = [t for t in placed if t is not one]
@@ -88,7 +88,10 @@ def _crowd(plan: Plan, problem: Problem) -> tuple[Sequence[Placement], str]:
 
 
 def _misfit(placed: Sequence[Placement], device: Device, graph: TaskGraph) -> str:
-    """Why the engines of these placements do not fit together on their device."""
+    """Return why the engines of these placements do not fit together; empty if they do."""
+    crowding = has_backend(device) and getattr(backend(device.kind), "crowding", None)
+    if not crowding:
+        return ""
     engines = [(graph.task(t.task).kernel, t.variant, t.width) for t in placed]
-    why: str = backend(device.kind).crowding(device, engines)
+    why: str = crowding(device, engines)
     return why

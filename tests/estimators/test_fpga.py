@@ -340,7 +340,7 @@ def test_sub_batches_are_offered_where_the_memory_is_short():
     assert offered(need(64)) == ["array8-sub64"]
     assert offered(need(64) - 1) == []
     small = device_kind.offers(k, replace(FPGA, figures={**FPGA.figures, "ram_blocks": 9.0}))
-    assert "array8-sub64 takes 40 memory blocks on chip" in repr(small)
+    assert "array8-sub64 needs 40 memory blocks on chip" in repr(small)
     with pytest.raises(ValueError, match=r"sub-batches of 32 needs 265 instr.*has room for 256"):
         dqn((4, 64, 64, 2), 512, True, Shape(8, 2), 32)
 

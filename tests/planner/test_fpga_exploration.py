@@ -156,7 +156,7 @@ def test_engines_that_fit_alone_but_not_together_are_no_plan():
     others = tuple(d for d in system.platform.devices if d.name != "fpga")
     crowded = replace(system, platform=replace(system.platform, devices=(*others, small)))
     with pytest.raises(
-        pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: all"
+        pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: the set of eng"
     ):
         pearl.plan(crowded)
 
