@@ -39,7 +39,7 @@ CALLS = {
     "kernel is 'update'": lambda: pearl.estimate("update", "gpu"),
     "add is 3; a list": lambda: pearl.advise(SPEC, add=3),
     "about is 3; a list": lambda: pearl.advise(SPEC, about=3),
-    "limits are given beside a system": lambda: pearl.pareto(SPEC, limits=pearl.Limits()),
+    "limits are given in addition to a system": lambda: pearl.pareto(SPEC, limits=pearl.Limits()),
     "costs is None; a CostTable": lambda: pearl.pareto(loop("x")),
     "seconds is 'x'": lambda: pearl.calibrate(seconds="x"),
     "path is 3; a file": lambda: pearl.Policy.load(3),

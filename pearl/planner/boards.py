@@ -1,4 +1,4 @@
-"""What simulated boards do for a plan: which do not learn, and whether its engines fit together."""
+"""Simulated boards in a plan: which of them cannot learn, and whether its engines fit together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pearl_devices.kernels import kind_of
 
 
 def tell_refusals(graph: TaskGraph, platform: Platform) -> list[str]:
-    """A sentence for each simulated device that runs no gradient step of this algorithm."""
+    """Return a sentence for each simulated device that runs no gradient step of this algorithm."""
     learning = [t for t in graph.tasks if kind_of(t.kernel).structure == "gradient"]
     return [
         f"the simulated {device.name} does not run {task.name}: {why}"

@@ -59,8 +59,6 @@ def build_plan(
     proof: Proof,
     *,
     power_w: float | None = None,
-    spec_sha256: str = "",
-    host: str = "",
 ) -> Plan:
     """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
@@ -103,8 +101,8 @@ def build_plan(
     status = "optimal" if gap <= 1e-6 else "time_limit" if proof.timed_out else "feasible"
     return Plan(
         pearl_version=pearl_version(),
-        spec_sha256=spec_sha256,
-        host=host,
+        spec_sha256="",
+        host="",
         objective=proof.objective,
         status=status,  # type: ignore[arg-type]
         method=proof.method,

@@ -141,9 +141,9 @@ def limit_sentence(plan: Plan) -> LeadSentence:
     return LeadSentence(LIMITS, "One chain of calls", reason)
 
 
-def faster_gain(share: float, by: float = 0.2) -> float:
-    """Return the gain in speed if a task with this share of the time becomes faster by `by`."""
-    return 1 / (1 - by * min(share, 1.0)) - 1
+def faster_gain(share: float) -> float:
+    """Return the gain in speed if a task with this share of the time takes a fifth less."""
+    return 1 / (1 - 0.2 * min(share, 1.0)) - 1
 
 
 def _plan_help(plan: Plan) -> LeadSentence:

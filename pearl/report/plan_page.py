@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.formatting import NONE, band, count, percent, si
+from pearl.formatting import band, count, percent, si
 from pearl.planning.plans import CLOSED, Plan
 from pearl.report import origin, tables, words
-from pearl.report.bands_text import gap_text, proof_text, range_text, rate_band
+from pearl.report.bands_text import gap_text, proof_text, range_text
 from pearl.report.document import (
     Block,
     Column,
@@ -306,12 +306,3 @@ def short_tables(plan: Plan) -> tuple[Block, ...]:
     if plan.note:
         notes.append(plan.note[:1].upper() + plan.note[1:] + ".")
     return (Table("", columns, tuple(rows), tuple(notes)).marked(plan.simulated),)
-
-
-def rate_text(plan: Plan) -> str:
-    """Return the value of a plan with its band, as the terminal and comparisons print it."""
-    ends = rate_band(plan)
-    text = (
-        si(plan.value, "s") if plan.value_unit == "s" else f"{count(plan.value)} {plan.value_unit}"
-    )
-    return f"{text} ({range_text(ends)})" if ends else text or NONE

@@ -280,11 +280,8 @@ def lanes(plan: Plan) -> Table:
     return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
 
 
-def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
-    """Return a lane's order as calls; a fused mode is one call per iteration.
-
-    apart: do not join repeated firings of one task.
-    """
+def calls(plan: Plan, lane: Lane) -> list[Call]:
+    """Return a lane's order as calls; a fused mode is one call per iteration."""
     placed = {(t.task, t.replica): t for t in plan.tasks}
 
     def members(entry: Entry) -> tuple[tuple[str, ...], int]:
@@ -297,10 +294,7 @@ def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
     for (tasks, offset), group in groupby(lane.order, key=members):
         firings = [placed.get((e.task, e.replica)) for e in group]
         times = [t.occupancy_s if t else 0.0 for t in firings]
-        if apart and len(tasks) == 1:
-            entries += [Call(tasks, offset, 1, seconds) for seconds in times]
-        else:
-            entries.append(Call(tasks, offset, len(times), sum(times)))
+        entries.append(Call(tasks, offset, len(times), sum(times)))
     return entries
 
 

@@ -15,7 +15,7 @@ class RunClock:
     held: the parts, stored in checkpoints:
         wall_s: seconds up to the last `stamp`.
         plan_s, bind_s, evaluation_s, checkpoint_s: seconds of these; evaluation_cpu_s: CPU seconds.
-        best_s, best_env_steps: when the best policy had been evaluated; absent before.
+        best_s, best_env_steps: time and env steps of the best policy's evaluation; absent before.
         threshold_s, threshold_env_steps: the same of the first policy that solves the environment.
     """
 

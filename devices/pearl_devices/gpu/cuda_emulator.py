@@ -42,8 +42,10 @@ class DivergentBarrier(RuntimeError):
 def load_library(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
     """Load the program as a library of functions `launch_KERNEL`, compiled once and cached.
 
-    sanitize: with AddressSanitizer, whose library must be loaded before Python. Raises:
-        UnsupportedError: g++ is missing or refuses the program, or another user may have written
+    sanitize: with AddressSanitizer, whose library must be loaded before Python.
+
+    Raises:
+        UnsupportedError: g++ is missing or rejects the program, or another user may have written
             the library.
     """
     return ctypes.CDLL(str(build_library(program, sanitize=sanitize)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed
 from pearl.planning.runs import Row, Run
 from pearl.report.canvas import LETTER, Canvas, shorten, ticks
 from pearl.report.document import Drawing
@@ -245,7 +245,7 @@ def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
     return Drawing("", f"Return during training: {listed(told)}.", draw)
 
 
-def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing | None:
+def intervals(settings: Sequence[SettingCurve]) -> Drawing | None:
     """Draw one row per setting: the mean as a dot on its interval, all on one scale."""
     if not settings:
         return None
@@ -265,7 +265,7 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
         for tick in ticks(low, high, 3 if c.narrow else 5):
             c.line(x(tick), 4, x(tick), bottom)
             c.text(x(tick), bottom + 16, f"{tick:,.6g}".replace("-", "−"), "middle")
-        c.text(width - right, bottom + 32, unit, "end")
+        c.text(width - right, bottom + 32, "return", "end")
         for n, s in enumerate(settings):
             y = 20 + 26.0 * n
             style = "ink strong" if n == 0 else "ink"
@@ -281,8 +281,3 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
 
 def _linear(low: float, high: float, left: float, right: float) -> Callable[[float], float]:
     return lambda value: left + (value - low) / (high - low) * (right - left)
-
-
-def seconds_text(value: float) -> str:
-    """Return a duration in words."""
-    return si(value, "s")

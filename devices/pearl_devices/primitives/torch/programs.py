@@ -88,5 +88,5 @@ class Noise:
         return self._fill(rng.normals, shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform float32 in [0, 1)."""
+        """Return uniform float32 numbers in [0, 1)."""
         return self._fill(rng.uniforms, shape)
