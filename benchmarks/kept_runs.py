@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, ONE_THREAD, machine, named_pythons, ran, verdict
+from benchmarks.bars import ABSENT, machine, named_pythons, run_module, verdict
 from benchmarks.returns_cases import EPISODES
 from benchmarks.returns_table import tables
 
@@ -115,10 +115,9 @@ class Kept:
 
     def start(self, case: Any, who: str, seed: int, python: str) -> dict[str, Any]:
         """A run in a process of its own; exits with its last words if it fails."""
-        command = [python, "-m", f"benchmarks.{self.name}", "--one", case.name, who, str(seed)]
-        done = ran(f"{case.name}, {who}, seed {seed}", command, ONE_THREAD)
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        what, given = f"{case.name}, {who}, seed {seed}", ["--one", case.name, who, str(seed)]
+        found: dict[str, Any] = run_module(what, f"benchmarks.{self.name}", given, python=python)
+        return found
 
     def made(self, case: Any, who: str, seed: int) -> dict[str, Any]:
         """What `start` has computed: the run with its CPU-seconds."""

@@ -13,7 +13,6 @@ its matrix products alone, by numpy or torch, or by our own tiles.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from typing import Any
 
 from benchmarks import peers_ours, peers_torch, peers_xla
 from benchmarks import peers_trainers as trainers
-from benchmarks.bars import ABSENT, ONE_THREAD, AbsentError, named_pythons, ran, show, verdict
+from benchmarks.bars import ABSENT, AbsentError, answer, named_pythons, run_module, show, verdict
 from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
 from benchmarks.peers_table import ASKED, bars_of, rows_of
 from benchmarks.peers_workloads import WORKLOADS, Workload
@@ -70,29 +69,20 @@ QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}
 
 
 def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> Any:
-    """One run in a process of its own; a text says why there is none."""
-    command = [python, "-m", "benchmarks.peers", "--one", load, name, "--seed", str(seed)]
-    command += ["--steps", str(steps)] if steps else []
-    done = ran(f"{load}, {name}", command, ONE_THREAD, 900)
-    if done.returncode == ABSENT:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.splitlines()[-1])
+    """One run in a process of its own."""
+    given = ["--one", load, name, "--seed", str(seed), *(["--steps", str(steps)] if steps else [])]
+    what = f"{load}, {name}"
+    return run_module(what, "benchmarks.peers", given, python=python, timeout_s=900)
 
 
-def one(load: str, name: str, seed: int, steps: int | None) -> int:
-    """What `measure` starts: prints what the run gives as JSON, with the peak memory."""
+def one(load: str, name: str, seed: int, steps: int | None) -> dict[str, Any]:
+    """What `measure` starts: what the run gives, with the peak memory."""
     work = WORKLOADS[load]
     if steps:
         work = replace(work, steps=steps, peer_steps=dict.fromkeys(work.peer_steps, steps))
-    try:
-        given = RUNS[name](work, seed)
-    except (ModuleNotFoundError, AbsentError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return ABSENT
+    given = RUNS[name](work, seed)
     result = given if isinstance(given, dict) else {"per_cpu_s": given}
-    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(result))
-    return 0
+    return result | {"rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def interpreters(given: list[str], folder: str | None) -> dict[str, str]:
@@ -122,9 +112,10 @@ def collect(
                 if f"{load}, {name}" in absent:
                     continue
                 python = pythons.get(name, sys.executable)
-                given = measure(load, name, pair, python, steps)
-                if isinstance(given, str):
-                    absent[f"{load}, {name}"] = given
+                try:
+                    given = measure(load, name, pair, python, steps)
+                except AbsentError as error:
+                    absent[f"{load}, {name}"] = str(error)
                     continue
                 here[name].append(given)
                 print(f"{load}, {name}, pair {pair + 1}: {_brief(given)}", flush=True)
@@ -149,7 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        return one(options.one[0], options.one[1], options.seed, options.steps)
+        load, name = options.one
+        return answer(name, lambda: one(load, name, options.seed, options.steps))
     wrong = [load for load in options.loads if load not in ROWS]
     if wrong or options.pairs < 1:
         parser.error(f"workloads are {', '.join(ROWS)}, pairs at least 1")

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.bars import run_module
 
 RETURNS: dict[str, Any] = {"monte_carlo": "monte_carlo", "8 steps": {"n_step": 8}}
 QUIET = {"evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 0}
@@ -61,11 +61,8 @@ def memory() -> dict[str, Any]:
     """Each of the two in a process of its own."""
     found = {}
     for name, returns in RETURNS.items():
-        command = [sys.executable, "-m", "benchmarks.rollout_windows", "--hold"]
-        text = subprocess.run(
-            [*command, json.dumps(returns)], check=True, capture_output=True, text=True
-        )
-        found[name] = json.loads(text.stdout.splitlines()[-1])
+        given = ["--hold", json.dumps(returns)]
+        found[name] = run_module(name, "benchmarks.rollout_windows", given, env={})
     whole, window = found.values()
     for what in ("rollout", "counted"):
         print(f"{what}: {whole[what]:,.0f} and {window[what]:,.0f} bytes, "

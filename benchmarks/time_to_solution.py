@@ -1,10 +1,10 @@
 """From process start to a solved task: `python -m benchmarks.time_to_solution [CASE …]
-[--seeds N] [--cold N] [--peers FOLDER] [--json FILE]`.
+[--seeds N] [--peers FOLDER] [--json FILE]`.
 
 Every run is a process of its own on one thread, which ends at its first evaluation that reaches the
 threshold. All libraries have the same network, batch, replay ratio and evaluation; they take turns,
-seed by seed. Warm: machine code that an earlier run kept is there (ours: compiled kernels,
-calibration and plans; sbx and XLA: JAX's persistent compilation cache). Cold: nothing is there.
+seed by seed. Machine code that an earlier run kept is there (ours: compiled kernels, calibration
+and plans; sbx and XLA: JAX's persistent compilation cache); `benchmarks.start` times first runs.
 Medians over the seeds; a run that does not get there counts as endless. The peers' interpreters are
 those of `benchmarks.peers`. Cases that the JSON file has from before, by the same settings, are
 shown and judged with the new ones.
@@ -27,7 +27,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.bars import ABSENT, ONE_THREAD, Bar, at_least, ran, show, verdict
+from benchmarks.bars import (
+    ABSENT,
+    ONE_THREAD,
+    AbsentError,
+    Bar,
+    answer,
+    at_least,
+    run_module,
+    show,
+    verdict,
+)
 from benchmarks.peers import interpreters
 from benchmarks.peers_workloads import WORKLOADS, Workload
 
@@ -192,12 +202,12 @@ Runs = dict[str, list[dict[str, Any]]]
 CARTPOLE = {"sb3": 5.0, "sbx": 3.0}
 """Asked of wall time where starting is most of it; elsewhere the steady ratio is."""
 PREPARING_SEED = 1_000
+"""Of the run that fills the caches, which does not count."""
 LIMIT_S = 1_800.0
 
 
 def measure(case: str, who: str, seed: int, python: str, caches: Path) -> Any:
-    """One run in a process of its own; a text says why there is none."""
-    command = [python, "-m", "benchmarks.time_to_solution", "--one", case, who, "--seed", str(seed)]
+    """One run in a process of its own."""
     where = {
         "NUMBA_CACHE_DIR": str(caches / "numba"),
         "PEARL_CACHE_DIR": str(caches / "pearl"),
@@ -205,46 +215,35 @@ def measure(case: str, who: str, seed: int, python: str, caches: Path) -> Any:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    where[BEGIN] = str(time.monotonic())
-    done = ran(f"{case}, {who}", command, ONE_THREAD | where, LIMIT_S)
-    if done.returncode == ABSENT:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def one(case: str, who: str, seed: int) -> int:
-    """What `measure` starts: prints what the run gives as JSON."""
-    try:
-        print(json.dumps(RUNS[who](CASES[case], seed)))
-    except ModuleNotFoundError as error:
-        print(f"{who}: {error}", file=sys.stderr)
-        return ABSENT
-    return 0
+    given = ["--one", case, who, "--seed", str(seed)]
+    env = ONE_THREAD | where | {BEGIN: str(time.monotonic())}
+    return run_module(
+        f"{case}, {who}", "benchmarks.time_to_solution", given, python=python, env=env,
+        timeout_s=LIMIT_S,
+    )  # fmt: skip
 
 
 def collect(
-    name: str, who: Sequence[str], seeds: int, cold: int, pythons: Mapping[str, str]
-) -> tuple[Runs, Runs, dict[str, str]]:
-    """Warm runs, cold runs, and who is absent and why."""
+    name: str, who: Sequence[str], seeds: int, pythons: Mapping[str, str]
+) -> tuple[Runs, dict[str, str]]:
+    """The runs, and who is absent and why."""
     absent: dict[str, str] = {}
-    warm: Runs = {each: [] for each in who}
-    first: Runs = {each: [] for each in who}
+    found: Runs = {each: [] for each in who}
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(-max(cold, 1), seeds):
+        for seed in (PREPARING_SEED, *range(seeds)):
             for each in who:
                 if each in absent:
                     continue
-                # The last cold run leaves its caches to the warm ones.
-                caches = Path(folder) / (f"{-turn}" if turn < 0 else "1")
-                seed = PREPARING_SEED - turn if turn < 0 else turn
-                given = measure(name, each, seed, pythons.get(each, sys.executable), caches)
-                if isinstance(given, str):
-                    absent[each] = given
+                python = pythons.get(each, sys.executable)
+                try:
+                    given = measure(name, each, seed, python, Path(folder))
+                except AbsentError as error:
+                    absent[each] = str(error)
                     continue
-                (first if turn < 0 else warm)[each].append(given)
-                state = "cold" if turn < 0 else "warm"
-                print(f"{name}, {each}, {state}, seed {seed}: {_brief(given)}", flush=True)
-    return warm, first, absent
+                if seed != PREPARING_SEED:
+                    found[each].append(given)
+                print(f"{name}, {each}, seed {seed}: {_brief(given)}", flush=True)
+    return found, absent
 
 
 def _brief(given: Mapping[str, Any]) -> str:
@@ -260,7 +259,7 @@ def middle(runs: Sequence[Mapping[str, Any]], key: str) -> float:
     return median(run[key] if run["solved"] else math.inf for run in runs)
 
 
-def rows_of(name: str, state: str, runs: Runs) -> list[list[str]]:
+def rows_of(name: str, runs: Runs) -> list[list[str]]:
     rows = []
     for who, given in runs.items():
         if not given:
@@ -268,7 +267,7 @@ def rows_of(name: str, state: str, runs: Runs) -> list[list[str]]:
         walls = sorted(run["wall_s"] for run in given if run["solved"])
         rows.append(
             [
-                name, state, who, f"{middle(given, 'wall_s'):.1f} s",
+                name, who, f"{middle(given, 'wall_s'):.1f} s",
                 f"{walls[0]:.1f} – {walls[-1]:.1f}" if walls else "",
                 f"{middle(given, 'cpu_s'):.1f} s", f"{middle(given, 'env_steps'):,.0f}",
                 f"{len(walls)} of {len(given)}",
@@ -277,33 +276,17 @@ def rows_of(name: str, state: str, runs: Runs) -> list[list[str]]:
     return rows
 
 
-def bars_of(name: str, case: Case, warm: Runs, cold: Runs) -> list[Bar]:
+def bars_of(name: str, case: Case, runs: Runs) -> list[Bar]:
     """What is asked of a case, where the libraries it is about were measured."""
     bars = []
-    walls = {who: middle(runs, "wall_s") for who, runs in warm.items() if runs}
+    walls = {who: middle(given, "wall_s") for who, given in runs.items() if given}
     ours = walls.pop("ours", math.inf)
     asked = CARTPOLE if "CartPole" in name else steady(case)
     for who, theirs in walls.items():
         least = max(asked.get(who, 1.0), 1.0)
         text = f"{name}, warm: wall time to {case.threshold:g} beside {who}"
         bars.append(at_least(text, theirs / ours, least, "{:.1f}×"))
-    firsts = {who: middle(runs, "wall_s") for who, runs in cold.items() if runs}
-    if firsts:
-        who = min(firsts, key=lambda each: firsts[each])
-        text = f"{name}, cold: {who} is first"
-        spent = ", ".join(
-            f"{each} {wall:.0f} s, of it {_share(each, warm, wall)} more than warm"
-            for each, wall in firsts.items()
-        )
-        bars.append(Bar(text, spent, "said", met=True))
     return bars
-
-
-def _share(who: str, warm: Runs, cold_s: float) -> str:
-    """The part of a cold run that a warm one does not have: compiling, timing, planning."""
-    if not warm[who] or not math.isfinite(cold_s):
-        return "an unknown part"
-    return f"{max(0.0, 1 - middle(warm[who], 'wall_s') / cold_s):.0%}"
 
 
 def steady(case: Case) -> dict[str, float]:
@@ -326,8 +309,7 @@ def before(file: str | None) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--seeds", type=int, default=10, help="warm runs of each (default 10)")
-    parser.add_argument("--cold", type=int, default=1, help="cold runs of each (default 1)")
+    parser.add_argument("--seeds", type=int, default=10, help="runs of each (default 10)")
     parser.add_argument("--who", default=",".join(RUNS), help="libraries, with commas between")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--peers", metavar="FOLDER", help="of environments named as the peers")
@@ -336,10 +318,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        return one(options.one[0], options.one[1], options.seed)
+        case, each = options.one
+        return answer(each, lambda: RUNS[each](CASES[case], options.seed))
     names, who = options.cases or [*CASES], options.who.split(",")
     wrong = [name for name in names if name not in CASES] + [w for w in who if w not in RUNS]
-    if wrong or options.seeds < 1 or options.cold < 1:
+    if wrong or options.seeds < 1:
         parser.error(f"{', '.join(wrong)}: cases are {', '.join(CASES)}, who {', '.join(RUNS)}")
     pythons = interpreters(options.peer, options.peers)
     for package in ("pearl", "devices", "estimators", "benchmarks"):  # as an installation does
@@ -349,15 +332,15 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         case = CASES[name]
         print(f"{name}: {json.dumps(asdict(case))}", flush=True)
-        warm, cold, absent = collect(name, who, options.seeds, options.cold, pythons)
-        kept[name] = {"settings": asdict(case), "warm": warm, "cold": cold}
+        runs, absent = collect(name, who, options.seeds, pythons)
+        kept[name] = {"settings": asdict(case), "warm": runs}
         missing |= {f"{name}, {each}": why for each, why in absent.items()}
     rows: list[list[str]] = []
     bars: list[Bar] = []
     for name, found in kept.items():
-        rows += rows_of(name, "warm", found["warm"]) + rows_of(name, "cold", found["cold"])
-        bars += bars_of(name, CASES[name], found["warm"], found["cold"])
-    columns = ["case", "caches", "who", "wall, median", "range", "CPU", "env steps", "solved"]
+        rows += rows_of(name, found["warm"])
+        bars += bars_of(name, CASES[name], found["warm"])
+    columns = ["case", "who", "wall, median", "range", "CPU", "env steps", "solved"]
     show("time to solution", columns, rows)
     status = verdict("time to solution", bars, [], options.json, {"cases": kept})
     for row, why in missing.items():

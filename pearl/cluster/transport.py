@@ -183,6 +183,6 @@ class Transport:
 
 def carrier(asked: str | None) -> str:
     """Return the carrier of a run: the requested one, else Ray if it encrypts its traffic, which a
-    transport does not, else TCP, the fastest (`benchmarks.carriers`)."""
+    transport does not, else TCP, the fastest (`benchmarks.distribution links`)."""
     encrypted = os.environ.get(ENCRYPTED, "0").lower() in ("1", "true")  # the values that Ray reads
     return asked or ("ray" if encrypted else "tcp")

@@ -172,7 +172,7 @@ def test_an_unknown_peer_and_a_missing_interpreter_are_named(tmp_path):
 
 
 def test_a_run_of_ours_gives_its_rate_memory_and_variants(capsys):
-    assert peers.one("W1x1", "ours, smallest", 0, 3_000) == 0
+    assert peers.main(["--one", "W1x1", "ours, smallest", "--steps", "3000"]) == 0
     given = json.loads(capsys.readouterr().out)
     assert given["per_cpu_s"] > 0
     assert given["rss_bytes"] > 2**20
