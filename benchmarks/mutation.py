@@ -229,6 +229,14 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
 
 
+def costs_s(root: Path, profile: Path | None) -> dict[str, float]:
+    """Test → its CPU-seconds: those that `tests/costs.json` has, and of a profile."""
+    kept = root / "tests/costs.json"
+    found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
+    tests = json.loads(profile.read_text())["tests"] if profile else {}
+    return found | {test: costs["cpu_s"] for test, costs in tests.items()}
+
+
 def tested(given: argparse.Namespace, work: Path) -> int:
     """Decides the mutants that are asked for, keeping each outcome at once; the exit status."""
     about = {
@@ -247,7 +255,7 @@ def tested(given: argparse.Namespace, work: Path) -> int:
     done = {(*key(o), o["line"]) for o in kept["mutants"]}
     if left := [m for m in chosen if (*key(m), m.line) not in done]:
         tree = Tree.copied(given.root, work)
-        choice = Choice(tree.root, tree.collected())
+        choice = Choice(tree.root, tree.collected(), costs_s(given.root, given.profile))
         reach = Reach.read(given.reach) if given.reach and given.reach.exists() else Reach()
         if any(key(mutant) not in reach.tests for mutant in left):
             reach = record(tree, choice, chosen)

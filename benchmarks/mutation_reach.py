@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from benchmarks.mutants import Mutant, key
-from benchmarks.mutation_choice import Choice, Reach, inside
+from benchmarks.mutation_choice import RECORDED_S, Choice, Reach, inside
 from benchmarks.mutation_runs import Tree
 
 MODULE = "mutation_probe"
@@ -35,22 +35,23 @@ TEST_S = 30.0
 
 
 def record(tree: Tree, choice: Choice, mutants: list[Mutant]) -> Reach:
-    """Run all tests but those that `tests/costs.json` calls dear, a folder at a time."""
-    hits, reach = tree.home / "hits", Reach(tests={key(mutant): set() for mutant in mutants})
+    """Run the tests that are not known to be dear. A mutant without a place for a probe is taken to
+    be reached by all."""
+    hits, reach, texts = tree.home / "hits", Reach(), probed(choice, mutants)
     hits.touch()
     (tree.home / "site" / f"{MODULE}.py").write_text(TEXT.format(file=str(hits)))
-    folders = defaultdict[str, list[str]](list)
-    for test in choice.tests:
-        if test not in choice.costs_s:
-            folders[test.split("/")[1]].append(test)
-    with tree.holding(probed(choice, mutants), same_code=True):
+    left = [test for test in choice.tests if choice.costs_s.get(test, 0.0) <= RECORDED_S]
+    with tree.holding(texts, same_code=True):
         tree.mutated = False  # bytecode of the probes may stay: other sources have other times
-        for folder, left in folders.items():
-            while left:
-                ran = tree.run(left, math.inf, TEST_S, first=False)
-                reach.cpu_s |= ran.costs_s
-                print(f"  {folder}: {len(ran.costs_s)} tests, {ran.cpu_s} CPU-s", flush=True)
-                left = left[left.index(ran.test) + 1 :] if ran.ended == "stuck" else []
+        while left:  # the rest, if one ends the process or takes too long
+            ran = tree.run(left, math.inf, TEST_S, first=False)
+            reach.cpu_s |= ran.costs_s
+            rest = [test for test in left if test not in reach.cpu_s and test != ran.test]
+            left = rest if len(rest) < len(left) else []
+    sources = b"".join(texts.values())
+    for number, mutant in enumerate(mutants):
+        has_probe = (PROBE % number).encode() in sources
+        reach.tests[key(mutant)] = set() if has_probe else set(reach.cpu_s)
     for line in hits.read_text().splitlines():
         number, _, test = line.partition(" ")
         if test in reach.cpu_s:
@@ -111,6 +112,8 @@ def places_of(tree: ast.Module) -> Iterator[Place]:
                 held, joint = node, "; "
             case _:
                 continue
+        if isinstance(held, ast.NamedExpr):
+            held = held.value
         if where in functions:
             yield Place(
                 where, node.lineno, node.end_lineno or 0, (held.lineno, held.col_offset), joint
