@@ -128,6 +128,12 @@ OUTCOMES = {
         "    return replace(outcome, best=replace(best, assignment=a))",
         "is for another graph",
     ),
+    "edges": (
+        GOOD + "    x = a.expansion\n"
+        "    a = replace(a, expansion=replace(x, graph=replace(x.graph, edges=())))\n"
+        "    return replace(outcome, best=replace(best, assignment=a))",
+        "is for another graph",
+    ),
 }
 
 

@@ -122,7 +122,6 @@ class TabuSearch:
         self.value = np.array([np.inf, 0.0])  # best makespan, moves since
         self.tabu = np.zeros((n, s.lanes), np.int64)
         self.state = np.array([seed * 2 + 1, 0], np.uint64)  # random numbers; moves done
-        self.moves = 0
 
     def run(self, moves: int, deadline: float, enough: float) -> float:
         """Make so many moves, or until the deadline (`time.monotonic()` seconds) or a makespan of
