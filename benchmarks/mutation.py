@@ -281,9 +281,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit-s", type=float, default=60.0, help="CPU-seconds for one mutant")
     parser.add_argument("--module", default="", help="only modules with this in their path")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
-    parser.add_argument(
-        "--reach", type=Path, help="keep in this file which tests reach the mutants"
-    )
+    parser.add_argument("--profile", type=Path, help="costs of the tests (`pytest --profile FILE`)")
+    parser.add_argument("--reach", type=Path, help="file that keeps which tests reach the mutants")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
     parser.add_argument("--json", metavar="FILE")
