@@ -1,10 +1,12 @@
 """How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
 
 Draws modules of the three packages by their lines and a single-line mutant of each
-(`benchmarks.mutants`). In a copy of the tree it runs the tests that lead to the mutated lines and
-the others of its room, but for those marked `slow`, until one fails or they and their processes
-have taken 60 CPU-seconds (`--limit-s`). `mutation_choice` reads from the sources which tests lead
-where, and the nearest run first. Nothing is recorded before.
+(`benchmarks.mutants`). In a copy of the tree it runs the tests that reach the mutated lines, but
+for those marked `slow`, until one fails or they and their processes have taken 60 CPU-seconds
+(`--limit-s`). `mutation_reach` records which tests reach which mutants: the tests of at most 0.1
+CPU-seconds run once with a probe at each mutant. Dear tests of the mutant's room follow. Near and
+cheap tests run first (`mutation_choice`). The costs are those of `--profile` and
+`tests/costs.json`.
 
 Machine code of a mutant of a kernel would have to be compiled for every kernel that calls the
 mutated one. Mutants of compiled functions and of what these mention therefore meet the tests with
@@ -15,10 +17,11 @@ lines in files that machine code may come from find the machine code of before.
 A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
 it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
 
-A mutant is killed (a test fails), survived (none does, all having run or the CPU-seconds being
-spent), equivalent (it survived, and a sentence in `mutation_equivalent.json` says why no test can
-fail), or out of time (it makes one test take 10 CPU-seconds). The score is the share killed of
-killed and survived, with its 95 % interval (Wilson 1927).
+A mutant is killed (a test fails), survived (every test that reaches it has passed), undecided (the
+CPU-seconds were spent before), equivalent (it survived, and a sentence in
+`mutation_equivalent.json` says why no test can fail), or out of time (it makes one test take 10
+CPU-seconds). The score is the share killed of killed and survived, with its 95 % interval (Wilson
+1927). The table also has the share where every undecided mutant counts as survived.
 
 Why no maintained tool does this. mutmut 3.8 knows the tests that call a function and resumes, but
 leaves out module constants and decorated functions, so every kernel, property and cached function:

@@ -276,6 +276,12 @@ def evil_advice() -> Advice:
     return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
 
 
+def test_the_page_of_a_front_has_the_title_that_is_given_or_one_of_its_own() -> None:
+    plan = two_device_plan()
+    assert front_page([plan], "Mine").title == "Mine"
+    assert front_page([plan]).title == f"Front for {plan.host}"
+
+
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
     plan = evil_plan()
     sides = SideBySide((side_of_plan(EVIL, plan), side_of_plan("b", two_device_plan())))

@@ -130,7 +130,8 @@ OUTCOMES = {
     ),
     "edges": (
         GOOD + "    x = a.expansion\n"
-        "    a = replace(a, expansion=replace(x, graph=replace(x.graph, edges=())))\n"
+        "    other = replace(x.graph, edges=2 * x.graph.edges)\n"
+        "    a = replace(a, expansion=replace(x, graph=other))\n"
         "    return replace(outcome, best=replace(best, assignment=a))",
         "is for another graph",
     ),
