@@ -127,9 +127,9 @@ def machine() -> str:
 def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table."""
     from rich.console import Console  # not at the top: a peer's environment may lack it
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*columns, title=title)
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         table.add_row(*row)
     Console(width=max(100, Console().width)).print(table)
