@@ -53,9 +53,9 @@ def record(tree: Tree, choice: Choice, mutants: list[Mutant]) -> Reach:
         has_probe = (PROBE % number).encode() in sources
         reach.tests[key(mutant)] = set() if has_probe else set(reach.cpu_s)
     for line in hits.read_text().splitlines():
-        number, _, test = line.partition(" ")
+        which, _, test = line.partition(" ")
         if test in reach.cpu_s:
-            reach.tests[key(mutants[int(number)])].add(test)
+            reach.tests[key(mutants[int(which)])].add(test)
     return reach
 
 
