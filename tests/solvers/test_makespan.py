@@ -303,9 +303,9 @@ def test_the_value_is_when_an_emulated_run_completes_its_first_iteration() -> No
 
 def test_pairs_of_method_and_objective_that_are_not_offered_name_those_that_are() -> None:
     costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
-    with pytest.raises(SpecError, match=r"'milp' does not know.*'makespan'.*'heft', 'peft'"):
+    with pytest.raises(SpecError, match=r"'milp' does not support.*'makespan'.*'heft', 'peft'"):
         solve(loop("x"), costs, objective="makespan", method="milp")
-    with pytest.raises(SpecError, match=r"'cpsat' does not know.*'throughput'.*'milp'"):
+    with pytest.raises(SpecError, match=r"'cpsat' does not support.*'throughput'.*'milp'"):
         solve(loop("x"), costs, method="cpsat")
 
 
