@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import pearl
 from pearl.advice.hardware import catalogue_device
 from pearl.planner.planner import build_problem, plan_graph
+from pearl.planner.verilog import check_folder
 from pearl_devices import Kernel, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.fpga import logic, resources
@@ -199,3 +201,12 @@ def test_a_plan_says_which_devices_run_what_no_engine_computes(name):
         in (note)
     )
     assert "runs on CPUs and GPUs" in note
+
+
+def test_designs_are_written_to_a_new_or_an_empty_folder(tmp_path: Path) -> None:
+    assert check_folder(tmp_path) == tmp_path
+    assert check_folder(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "file").touch()
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(pearl.SpecError, match="must be a new or an empty folder"):
+            check_folder(taken)
