@@ -1,7 +1,7 @@
 """Trace events in Chrome's format, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-A process for each device, a thread for each of its lanes, a complete event for each firing, a flow
-from the firing that sends to the one that waits, and counters ("Trace Event Format", Google, 2016).
+Each device is a process, each of its lanes a thread, each firing a complete event, each message a
+flow between two firings; counters show numbers ("Trace Event Format", Google, 2016).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 MICROSECONDS = 1e6
-"""Units of time of the format in a second."""
+"""Units of time of the format per second."""
 
 
 class TraceEvents:
-    """Events in the making. `to_json` is the object that a file of the format holds."""
+    """A collection of events. `to_json` returns the object of a trace file."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -24,7 +24,7 @@ class TraceEvents:
         self._flows = 0
 
     def _where(self, device: str, lane: str) -> dict[str, int]:
-        """The numbers of a process and a thread, named at their first use."""
+        """Return the numbers of a process and a thread, which get their names at the first use."""
         if device not in self._processes:
             self._processes[device] = len(self._processes) + 1
             number = self._processes[device]
@@ -50,7 +50,7 @@ class TraceEvents:
         end_s: float,
         values: Mapping[str, object],
     ) -> None:
-        """A call on a lane. values: shown where the call is selected."""
+        """Add a call on a lane. values: shown when the call is selected."""
         begin, whole = start_s * MICROSECONDS, (end_s - start_s) * MICROSECONDS
         where = self._where(device, lane)
         event = {"ph": "X", "name": name, "cat": "call", "ts": begin, "dur": whole}
@@ -63,8 +63,8 @@ class TraceEvents:
         target: tuple[str, str, float],
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """An arrow from a call to another. source, target: device, lane and a time, in seconds,
-        within the call. values: shown where the arrow is selected."""
+        """Add an arrow between two calls. source, target: device, lane and a time within the call,
+        in seconds. values: shown when the arrow is selected."""
         self._flows += 1
         for phase, (device, lane, at_s) in (("s", source), ("f", target)):
             event = {"ph": phase, "id": self._flows, "name": name, "cat": "transfer"}
@@ -73,13 +73,13 @@ class TraceEvents:
             self._events.append({**event, **where})
 
     def counter(self, group: str, name: str, at_s: float, value: float) -> None:
-        """The value of a counter from a time on. group: the process that it is shown in."""
+        """Add the value of a counter from a time on. group: the process that shows the counter."""
         where = self._where(group, "")
         event = {"ph": "C", "name": name, "ts": at_s * MICROSECONDS, "args": {"value": value}}
         self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
-        """The object that a file of the format holds. Events at no finite time are left out."""
+        """Return the object of a trace file, without events whose times are not finite."""
         return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
 
 

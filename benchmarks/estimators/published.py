@@ -21,8 +21,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.bars import AbsentError, Bar, Part
-from benchmarks.estimators.published_assumed import ASSUMED, RETYPED, Point, completed
-from benchmarks.estimators.published_points import TUNED, Constants, Said, predicted, read
+from benchmarks.estimators.published_assumed import ASSUMED, Point, completed
+from benchmarks.estimators.published_points import RETYPED, TUNED, Constants, Said, predicted, read
 from pearl_estimators.gpu.queue import Rates
 from pearl_estimators.gpu.variants import KERNEL_BAND
 
@@ -135,7 +135,7 @@ def table_of(data: Path | None) -> Path:
 
 def run(quick: bool, data: Path | None) -> Part:
     """The table. quick: held-out constants are the shipped ones, for nothing is fitted."""
-    points, shipped = completed([*read(table_of(data)), *RETYPED]), Constants.shipped()
+    points, shipped = completed([*read(table_of(data)), *read(RETYPED)]), Constants.shipped()
     says = {p.name: predicted(p) for p in points}
     told = [(p, said) for p in points if not isinstance(said := says[p.name], str)]
     origins = {p.origin for p, _ in told}

@@ -187,10 +187,8 @@ def gradient_steps(name: str) -> tuple[list[list[str]], list[Bar], dict[str, Any
     seconds, equal = measure_lanes(one, two, 5)
     first, second = seconds["fastest_s"]
     ratio, predicted = first / second, one.plan.period_s / two.plan.period_s
-    here = (
-        f"gradient steps of {name}, {UNITS} units and rows, 2 lanes: {ratio:.2f}× of one lane in "
-    )
-    here += f"the fastest hundredth of the iterations, {predicted:.2f}× predicted"
+    here = f"gradient steps of {name}, {UNITS} units and rows, 2 lanes: {ratio:.2f}× of one lane ("
+    here += f"the fastest hundredth of the iterations), {predicted:.2f}× predicted"
     rows.append(["Ramiel", "up to 1.9× of serial execution", here, "measured", command("lists")])
     bars.append(at_least(f"{name}: two lanes over one", ratio, 1.5))
     bars.append(at_least(f"{name}: both learn the same bits", float(equal), 1.0, "{:.0f}"))
@@ -198,8 +196,8 @@ def gradient_steps(name: str) -> tuple[list[list[str]], list[Bar], dict[str, Any
     assert small.plan.problem is not None
     plan = solve(*set_apart(small.plan.problem), method="linear_clustering")
     used = len({t.device for t in plan.tasks})
-    here = f"the same with {FEW_UNITS} units and rows, between 2 computers {1e6 * LATENCY_S:.0f} µs apart: "
-    here += f"{used} used"
+    here = f"the same with {FEW_UNITS} units and rows, two computers {1e6 * LATENCY_S:.0f} µs apart"
+    here += f": {used} used"
     rows.append(["Ramiel", "", here, "modelled", command("lists")])
     bars.append(at_most(f"{name}: computers where messages take longer", used, 1.0, "{:.0f}"))
     return rows, bars, {"predicted": predicted, "equal": equal, **seconds}

@@ -238,7 +238,7 @@ def test_a_run_outside_its_band_or_on_a_busy_host_says_so_second() -> None:
     drift = Drift(5e-4, 2e-3, 3.0, (), waited=0.6)
     busy = Report(plan, replace(slow, drift=drift)).page().lead
     told = busy[1].text.replace(words.BLANK, " ")
-    assert told.startswith("Other programs on this host: they had its core for 60 %")
+    assert told.startswith("Other programs on this host: they used its core for 60 %")
 
 
 def test_a_run_that_did_not_reach_the_threshold_or_failed_says_so_first() -> None:
@@ -274,6 +274,12 @@ def evil_sweep() -> Sweep:
 def evil_advice() -> Advice:
     finding = Finding(EVIL, f"It does not matter: {EVIL}", EVIL, 0.5, {"loss": [0.1, 0.2]})
     return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
+
+
+def test_the_page_of_a_front_has_the_title_that_is_given_or_one_of_its_own() -> None:
+    plan = two_device_plan()
+    assert front_page([plan], "Mine").title == "Mine"
+    assert front_page([plan]).title == f"Front for {plan.host}"
 
 
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
@@ -390,3 +396,26 @@ def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
         assert task == other
         assert phase == pytest.approx(expected, abs=1e-5)
+
+
+def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
+    advice = evil_advice()
+    for suffix in (".HTML", ".json", ".txt"):
+        advice.save(tmp_path / f"advice{suffix}")
+    html, said, text = (
+        (tmp_path / f"advice{suffix}").read_text() for suffix in (".HTML", ".json", ".txt")
+    )
+    assert html.lower().startswith("<!doctype html>")
+    assert json.loads(said)["draws"] == 200
+    assert text == f"{advice}\n"
+    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* one of .html, .json, .txt"):
+        advice.save(tmp_path / "advice.csv")
+
+
+def test_advice_leads_with_the_answer_that_gains_most() -> None:
+    better = [
+        Finding(name, f"Yes: {name}", "", 0.9, {"choice": "other", "ratio": ratio})
+        for name, ratio in (("first", 1.5), ("second", 2.5), ("third", 2.0))
+    ]
+    page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
+    assert "(second): 2.50 × as fast" in str(page.lead)

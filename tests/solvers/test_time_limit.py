@@ -11,6 +11,7 @@ import pytest
 
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
@@ -51,6 +52,15 @@ def table(graph):
     return CostTable(star(devices("a", "b")), tuple(modes))
 
 
+def test_the_end_of_a_solve_has_time_for_every_task_and_copy_on_every_device():
+    graph = audio()
+    problem = Problem(graph, table(graph), Limits(replicas={"src": 3}))
+    kept_s = 2 * 6 * solver.CHECKING_S
+    assert solver.ending_s(problem, 0, 1e6) == pytest.approx(kept_s)
+    assert solver.ending_s(problem, 7, 1e6) == pytest.approx(kept_s + 7 * solver.ASSEMBLING_S)
+    assert solver.ending_s(problem, 10**6, 2.0) == 2.0 * solver.ASSEMBLING
+
+
 @pytest.mark.parametrize(
     ("method", "objective", "make"),
     [
@@ -74,9 +84,9 @@ def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatc
     with pytest.raises(InfeasibleError) as error:
         solve(graph, table(graph), time_limit_s=0.01)
     assert str(error.value) == (
-        "no plan of graph 'rate' that meets the limits was found in 0.01 s; whether there is one "
-        "is not decided: give more time (time_limit_s, `pearl plan --time-limit`), relax a limit, "
-        "or give it rates with fewer than the 4,001 firings that an iteration has now"
+        "no plan of graph 'rate' within the limits was found in 0.01 s, and none is excluded: give "
+        "more time (time_limit_s, `pearl plan --time-limit`), relax a limit, or use rates with "
+        "fewer than the present 4,001 firings per iteration"
     )
 
 
