@@ -5,8 +5,8 @@
 
 act1, act2: the actor's next and present actions, each for half of the rows. value1, value2: values
 of the next actions by the target critics. critic1, critic2: gradient steps towards the smaller
-value. climb1, climb2: the actor's gradient for half of the rows, through the critics. update: the
-actor's step.
+value, then value and slope of the present actions. climb1, climb2: the actor's gradient along the
+slopes, for half of the rows. update: the actor's step.
 
 A critic's parameters, moments and target are a state of its own, so both critics may run at once.
 """
@@ -57,7 +57,8 @@ def messages(k):
         found |= {f"act{i}.own": (half, inputs), f"act{i}.pass": (half * sum(widths[1:]),)}
         found |= {f"act{i}.noise": (half, act), f"act{i}.squashed": (half, act)}
         found |= {f"act{i}.log_prob": (half,), f"value{i}.next": (steps, rows)}
-        found |= {f"critic{i}.td": (steps, rows), f"climb{i}.loss": (1,)}
+        found |= {f"critic{i}.td": (steps, rows), f"critic{i}.own": (rows,)}
+        found |= {f"critic{i}.slope": (rows, act), f"climb{i}.loss": (1,)}
         found |= {f"climb{i}.grad": (size(k, "actor"),)}
     return {name: (shape, "float32") for name, shape in found.items()}
 
@@ -82,18 +83,19 @@ def of_critic(i):
     """The kinds of a critic's two tasks."""
     target, values = f"learner.critic{i}.target", ("value1.next", "value2.next")
     value = record("branches:value", (target, "act1.next", "act2.next"), (), (f"value{i}.",))
+    acts = ("act1.bonus", "act2.bonus", "act1.own", "act2.own")
     mine = (f"learner.critic{i}", f"learner.critic{i}.", f"loss.critic{i}")
-    reads = ("batch.", "act1.bonus", "act2.bonus", *values, "hyper.", "act.")
+    reads = ("batch.", *acts, *values, "hyper.", "act.")
     return value, record("branches:critic", reads, mine, (f"critic{i}.",))
 
 
 (VALUE1, CRITIC1), (VALUE2, CRITIC2) = map(of_critic, (1, 2))
 
 
-def split(loop, module, *, steps, climbed):
+def split(loop, module, *, steps, followed):
     """The loop of an algorithm with its task `update` in nine. module: of this folder, with the
-    kinds of act, climb and update. steps: gradient steps between two of the actor. climbed: the
-    critics that the actor's gradient goes through."""
+    kinds of act, climb and update. steps: gradient steps between two of the actor. followed: 1 or 2
+    critics, whose slopes the actor climbs."""
     whole, before = loop.task("update").kernel, loop.task("replay_sample")
     if whole.dim("steps") != steps or loop.updates != steps or whole.dim("batch") % 4:
         raise SpecError(
@@ -105,10 +107,11 @@ def split(loop, module, *, steps, climbed):
 
     def made(name, i, state, writes):
         where = "branches" if state.startswith("critic") else module
+        sizes = {**whole.dims, "number": i, "followed": followed}
         kind = f"examples.twin_critics.{where}:{name.upper()}"
-        work = kernel(kind, {**whole.dims, "number": i}, args={"of": loop.name})
-        read = (state, *(climbed if name.startswith("climb") else ()))
-        return Task(name, work, reads=() if writes else read, writes=(state,) if writes else ())
+        reads, writes = ((), (state,)) if writes else ((state,), ())
+        work = kernel(kind, sizes, args={"of": loop.name})
+        return Task(name, work, reads=reads, writes=writes)
 
     new = [
         made(f"{name}{i}", i, f"critic{i}" if state == "critic" else state, writes)
@@ -128,7 +131,6 @@ def split(loop, module, *, steps, climbed):
         back = (("update", "act"), ("update", "climb"), (f"critic{i}", "value"))
         edges += [Edge(src, f"{dst}{i}", tokens_seq=1) for src, dst in back]
         edges.append(Edge(f"critic{i}", f"critic{i}", tokens_seq=1))
-        edges += [Edge(critic, f"climb{i}") for critic in climbed]
     place, third = loop.tasks.index(loop.task("update")), loop.states["learner"] / 3
     return replace(
         loop,
@@ -165,11 +167,12 @@ def value(k, a):
 
 
 def critic(k, a):
-    """Bind a critic's gradient steps."""
+    """Bind a critic's gradient steps, then the value of the present actions and its slope."""
     name, rows, act = f"critic{k.dim('number')}", k.dim("batch"), k.dim("act")
-    net, td, wanted = net_of(name, k, a), a[f"{name}.td"], np.zeros(rows, np.float32)
+    net, td, half = net_of(name, k, a), a[f"{name}.td"], rows // 2
     rules = rules_of({**a, "loop.stop": np.zeros(2, np.int64), "learner.step": net.steps})
     inputs, parts = np.zeros((rows, k.dim("obs") + act), np.float32), np.zeros(rows, np.float32)
+    wanted, none = np.zeros(rows, np.float32), np.zeros(0, np.float32)
 
     def fire():
         td[:] = 0.0
@@ -180,25 +183,14 @@ def critic(k, a):
             join(a["batch.obs"][s], a["batch.action"][s], inputs)
             critic_step(net, inputs, wanted, a["batch.weight"][s], td[s], parts, rules)
         follow_target(net, rules)
+        for i in (1, 2) if k.dim("number") <= k.dim("followed") else ():
+            x, part = a[f"act{i}.own"], slice((i - 1) * half, i * half)
+            a[f"{name}.own"][part] = forward(net.params, net.layers, x, net.acts, False)[:, 0]
+            net.deltas[:half] = -1.0 / rows
+            rest = (none, np.int64(act), a[f"{name}.slope"][part], False)
+            backward(net.params, net.layers, x, net.acts, half, half, net.deltas, *rest)
 
     return fire
-
-
-def slopes_of(name, k, a):
-    """A function that returns a critic's values (rows,) of present actions, and the derivatives
-    (rows, A) of minus their mean over the batch by the actions."""
-    rows, act, inputs = k.dim("batch") // 2, k.dim("act"), a[f"act{k.dim('number')}.own"]
-    widths, (acts, deltas) = np.array(k.layers(name), np.int64), scratch(k.layers(name), rows)
-    slopes, none = np.zeros((rows, act), np.float32), np.zeros(0, np.float32)
-    params, tail = a[f"learner.{name}"], np.int64(act)
-
-    def find():
-        values = forward(params, widths, inputs, acts, False)[:, 0]
-        deltas[:rows] = -1.0 / k.dim("batch")
-        backward(params, widths, inputs, acts, rows, rows, deltas, none, tail, slopes, False)
-        return values, slopes
-
-    return find
 
 
 def update(k, a):

@@ -16,15 +16,11 @@ from pearl_devices.primitives.updates.sac import HIGHEST, LOWEST, sample
 __all__ = ["ACTIONS", "LEARNING", "POLICY", "Options", "graph", "initialise", "losses"]
 
 ACTOR = ("learner.actor", "learner.alpha", "batch.obs", "act.low", "act.high")
+SLOPES = ("critic1.own", "critic2.own", "critic1.slope", "critic2.slope")
 (ACT1, CLIMB1), (ACT2, CLIMB2) = (
     (
         record("sac:act", (*ACTOR, "batch.next_obs"), (f"rng.act{i}",), (f"act{i}.",)),
-        record(
-            "sac:climb",
-            (*ACTOR, "learner.critic1", "learner.critic2", f"act{i}."),
-            (),
-            (f"climb{i}.",),
-        ),
+        record("sac:climb", (*ACTOR, *SLOPES, f"act{i}."), (), (f"climb{i}.",)),
     )
     for i in (1, 2)
 )
@@ -39,7 +35,7 @@ UPDATE = record(
 
 
 def graph(system):
-    return branches.split(sac.graph(system), "sac", steps=1, climbed=("critic1", "critic2"))
+    return branches.split(sac.graph(system), "sac", steps=1, followed=2)
 
 
 def initialise(buffers, system, seed):
@@ -73,21 +69,21 @@ def act(k, a):
 
 
 def climb(k, a):
-    """Bind the actor's gradient through the critic of smaller value, row by row."""
+    """Bind the actor's gradient along the slope of the critic of smaller value."""
     layers, rows, i, size = k.layers("actor"), half_of(k), k.dim("number"), k.dim("act")
     half, share = k.dim("batch") // 2, np.float32(1.0 / k.dim("batch"))
     widths, (_, deltas) = np.array(layers, np.int64), scratch(layers, half)
     raw = a[f"act{i}.pass"][-2 * half * size :].reshape(half, 2 * size)[:, size:]
     d = deltas[: 2 * half * size].reshape(half, 2 * size)
     spread = 0.5 * (a["act.high"] - a["act.low"])
-    both = [branches.slopes_of(name, k, a) for name in ("critic1", "critic2")]
 
     def fire():
         heat, t = np.float32(math.exp(a["learner.alpha"][0])), a[f"act{i}.squashed"]
-        (first, slope1), (second, slope2) = (find() for find in both)
+        first, second = (a[f"critic{c}.own"][rows] for c in (1, 2))
         loss = heat * a[f"act{i}.log_prob"] - np.minimum(first, second)
         a[f"climb{i}.loss"][0] = share * loss.sum()
-        slope = np.where((first <= second)[:, None], slope1, slope2) * spread * (1 - t * t)
+        slopes = [a[f"critic{c}.slope"][rows] for c in (1, 2)]
+        slope = np.where((first <= second)[:, None], *slopes) * spread * (1 - t * t)
         slope += share * heat * 2 * t
         d[:, :size] = slope
         wide = slope * np.exp(raw) * a[f"act{i}.noise"] - share * heat

@@ -15,11 +15,11 @@ from pearl_devices.primitives.updates.td3 import smooth
 __all__ = ["ACTIONS", "LEARNING", "POLICY", "Options", "graph", "initialise", "losses"]
 
 ACTOR = ("learner.actor", "learner.actor.target", "hyper.smoothing", "act.")
-SEEN = ("batch.obs", "learner.critic1", "learner.actor", "act.")
+SEEN = ("batch.obs", "critic1.own", "critic1.slope", "learner.actor", "act.")
 (ACT1, CLIMB1), (ACT2, CLIMB2) = (
     (
         record("td3:act", (*ACTOR, "batch.next_obs", "batch.obs"), (f"rng.act{i}",), (f"act{i}.",)),
-        record("td3:climb", (*SEEN, f"act{i}.own", f"act{i}.pass"), (), (f"climb{i}.",)),
+        record("td3:climb", (*SEEN, f"act{i}.pass"), (), (f"climb{i}.",)),
     )
     for i in (1, 2)
 )
@@ -33,7 +33,7 @@ UPDATE = record(
 
 def graph(system):
     delay = system.algorithm.policy_delay
-    return branches.split(td3.graph(system), "td3", steps=delay, climbed=("critic1",))
+    return branches.split(td3.graph(system), "td3", steps=delay, followed=1)
 
 
 def initialise(buffers, system, seed):
@@ -67,16 +67,15 @@ def act(k, a):
 
 
 def climb(k, a):
-    """Bind the actor's gradient through the first critic."""
+    """Bind the actor's gradient along the first critic's slope."""
     layers, rows, i = k.layers("actor"), half_of(k), k.dim("number")
     widths, (_, deltas) = np.array(layers, np.int64), scratch(layers, k.dim("batch") // 2)
     half, size, passed = rows.stop - rows.start, k.dim("act"), a[f"act{i}.pass"]
-    find_slopes = branches.slopes_of("critic1", k, a)
     action, d = (x.reshape(half, size) for x in (passed[-half * size :], deltas[: half * size]))
 
     def fire():
-        values, d[:] = find_slopes()
-        a[f"climb{i}.loss"][0] = -values.sum() / k.dim("batch")
+        a[f"climb{i}.loss"][0] = -a["critic1.own"][rows].sum() / k.dim("batch")
+        d[:] = a["critic1.slope"][rows]
         unsquash_gradient(action, d, a["act.low"], a["act.high"])
         rest = (deltas, a[f"climb{i}.grad"], np.int64(0), d, False)
         seen = a["batch.obs"][-1, rows]

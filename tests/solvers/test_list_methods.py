@@ -110,6 +110,7 @@ class TestCritic(KernelKindContract):
         steps=2,
         policy_delay=2,
         number=1,
+        followed=1,
     )
 
 
