@@ -92,7 +92,7 @@ def compare(case: Case) -> tuple[float, float]:
     return sent, added
 
 
-UNITS, FEW_UNITS = 192, 16
+UNITS, FEW_UNITS = 128, 16
 """Hidden units in each of two layers, and rows in a batch."""
 
 
