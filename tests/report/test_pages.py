@@ -29,12 +29,13 @@ from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
+from pearl.report.document import KeyFigure
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html, page_svg
+from pearl.report.html import _whisker, page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
@@ -419,3 +420,9 @@ def test_advice_leads_with_the_answer_that_gains_most() -> None:
     ]
     page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
     assert "(second): 2.50 × as fast" in str(page.lead)
+
+
+def test_the_band_of_a_key_figure_ends_inside_its_drawing() -> None:
+    figure = KeyFigure("speed", "5", "env steps/s", "90 %", band=(2.5, 5.0, 10.0))
+    drawn = str(_whisker(figure))
+    assert {float(x) for x in re.findall(r'x[12]="([\d.]+)"', drawn)} >= {34.0, 124.0}
