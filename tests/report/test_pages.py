@@ -379,6 +379,16 @@ def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
     assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
 
 
+def test_a_table_of_plans_has_the_band_of_each_and_a_dash_for_none() -> None:
+    plan = two_device_plan()
+    sides = side_of_plan("a", plan), side_of_plan("b", replace(plan, bands=None))
+    (row,) = (row for row in SideBySide(sides).table().rows if row[0] == "90 % band")
+    assert plan.bands is not None
+    assert plan.bands.env_steps_per_s is not None
+    low, high = plan.bands.env_steps_per_s
+    assert row == ("90 % band", f"{count(low)}–{count(high)}", "–")
+
+
 def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
     plan = planned("dqn_cartpole_gpu")
