@@ -24,6 +24,12 @@ from pearl.report.lead import percent as rounded_percent
 if TYPE_CHECKING:
     from pearl_devices import Platform
 
+APART = (
+    "Tasks that run as one call were timed apart, which adds to small ones; their part of the time "
+    "is that of the call."
+)
+"""What the times of members of a fused call are."""
+
 
 def key_figures(run: Run) -> tuple[KeyFigure, ...]:
     """Return, time to solution, speed, duration, memory and energy."""
@@ -134,7 +140,7 @@ def ratio_section(run: Run) -> Section | None:
     if any(r.share < 0.05 for r in rows):
         guide += " Hollow: under 5 % of the time; being off there costs little."
     if any(t.profiled for t in run.tasks):
-        guide += " Tasks were timed apart, which adds to small ones."
+        guide += f" {APART}"
     blocks: list[Block] = [figure]
     return Section("Prediction and measurement", finding, guide, tuple(blocks))
 
@@ -250,6 +256,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         Column("ratio", "right"), Column("in band"), Column("of the time", "right"),
     )  # fmt: skip
     notes = []
+    if any(t.profiled for t in run.tasks):
+        notes.append(APART)
     if run.drift is not None and run.drift.off is not None and abs(run.drift.off) > 0.15:
         named = tuple(
             replace(t, task=words.call_name(run.plan, t.task.split("+"))) for t in run.drift.tasks

@@ -12,6 +12,7 @@ from pearl.report import words
 from pearl.report.canvas import LETTER, Canvas, shorten
 from pearl.report.document import Drawing
 from pearl.report.figures.timeline import iteration_s
+from pearl.report.lane_time import member_shares
 
 SMALL = 0.05
 """Rows with a smaller share of the time are hollow: being off there costs little."""
@@ -45,21 +46,32 @@ class TimeRatio:
 
 
 def comparisons(run: Run) -> list[TimeRatio]:
-    """The iteration, then each task by its share of the time."""
+    """The iteration, then each task by its share of the time.
+
+    Members of a fused call were timed apart, which adds to small ones. Their shares are those of
+    their call, divided in proportion to these times, so that shares add up to the iteration.
+    """
     plan, rows = run.plan, []
     measured = iteration_s(run)
+    whole_s = measured or plan.period_s
     if measured and plan.period_s > 0:
         low, high = (plan.bands and plan.bands.period_s) or (plan.period_s, plan.period_s)
         rows.append(TimeRatio(words.ITERATION, plan.period_s, low, high, measured, 1.0))
     placed = {t.task: t for t in reversed(plan.tasks)}
     timed = {t.task: t for t in run.tasks if t.measured_s and t.predicted_s}
+    shares = {
+        member.partition("#")[0]: part * min((t.measured_s or 0.0) / whole_s, 1.0)
+        for name, t in timed.items()
+        if "+" in name
+        for member, part in member_shares(run, name).items()
+    }
     each = []
     for name, t in timed.items():
         p = placed.get(name)
         if p is None or t.measured_s is None:
             continue
         scale = t.predicted_s / p.seconds if p.seconds else 1.0
-        share = t.measured_s * p.firings / (measured or plan.period_s)
+        share = shares.get(name, t.measured_s * p.firings / whole_s)
         each.append(
             TimeRatio(
                 words.task_word(p), t.predicted_s, p.low_s * scale, p.high_s * scale,

@@ -224,8 +224,13 @@ class LaneRunner:
         spin, publish = counters.spin_until_reached, counters.publish
         number, words, recorder = self.round, self.stop_word.words, self.recorder
         busy, timed, clock = recorder.busy_ns, recorder.calls, perf_counter_ns
+        due, kept = recorder.next_timed(number), False
         while number < end:
-            stamped, kept = recorder.is_timed(number), recorder.keeps(number)
+            stamped = number == due
+            if stamped:
+                due, kept = recorder.next_timed(number + 1), recorder.keeps(number)
+                recorder.timed_rounds += 1
+            recorder.rounds += 1
             for place, s in enumerate(steps):
                 which = s.which
                 if which is not None and not spin(address, which, s.base, s.step, number, 0):

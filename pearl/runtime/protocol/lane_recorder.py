@@ -159,13 +159,12 @@ class LaneRecorder:
         time.sleep(max(0.0, until_s - begin * 1e-9))
         self.held_ns += perf_counter_ns() - begin
 
-    def is_timed(self, number: int) -> bool:
-        """Begin a round. Whether its calls are timed."""
+    def next_timed(self, number: int) -> int:
+        """Return the first round from `number` on whose calls are timed."""
         s = self.sampling
-        timed = (s.every < NEVER and number % s.every == 0) or s.first <= number < s.last
-        self.rounds += 1
-        self.timed_rounds += timed
-        return timed
+        due = -(-number // s.every) * s.every if s.every < NEVER else NEVER
+        kept = max(number, s.first)
+        return min(due, kept) if kept < s.last else due
 
     def add(self, place: int, number: int, begin: int, end: int, lag: int = -1) -> None:
         """Add a call of round `number`. lag: see `kept`."""

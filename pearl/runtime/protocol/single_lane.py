@@ -273,9 +273,13 @@ class SingleLaneRunner:
         else:
             busy, timed, places = recorder.busy_ns, recorder.calls, self._places
             calls = [[(s.call, places[id(s)]) for s in part] for part in steps]
+            due, kept = recorder.next_timed(self.iteration), False
             for _ in range(rounds):
-                stamped = recorder.is_timed(self.iteration)
-                kept = recorder.keeps(self.iteration)
+                stamped = self.iteration == due
+                if stamped:
+                    due, kept = recorder.next_timed(due + 1), recorder.keeps(due)
+                    recorder.timed_rounds += 1
+                recorder.rounds += 1
                 for number, part in enumerate(calls):
                     for call, place in part:
                         if not stamped:
