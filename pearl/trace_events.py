@@ -13,6 +13,10 @@ from typing import Any
 MICROSECONDS = 1e6
 """Units of time of the format in a second."""
 
+INSIDE_S = 2e-9
+"""Seconds before the end of a call at which its flows begin: readers, which round to nanoseconds,
+bind a flow to the call that is open at its time, and the next call may begin at the end."""
+
 
 class TraceEvents:
     """Events in the making. `to_json` is the object that a file of the format holds."""
@@ -59,14 +63,19 @@ class TraceEvents:
     def flow(
         self,
         name: str,
-        source: tuple[str, str, float],
-        target: tuple[str, str, float],
+        source: tuple[str, str, float, float],
+        target: tuple[str, str, float, float],
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """An arrow from a call to another. source, target: device, lane and a time, in seconds,
-        within the call. values: shown where the arrow is selected."""
+        """An arrow from the end of a call to the start of another.
+
+        source, target: device, lane, start and end of the call, in seconds.
+        values: shown where the arrow is selected.
+        """
         self._flows += 1
-        for phase, (device, lane, at_s) in (("s", source), ("f", target)):
+        device, lane, start_s, end_s = source
+        sent = device, lane, max(end_s - INSIDE_S, (start_s + end_s) / 2)
+        for phase, (device, lane, at_s) in (("s", sent), ("f", target[:3])):
             event = {"ph": phase, "id": self._flows, "name": name, "cat": "transfer"}
             where = self._where(device, lane)
             event |= {"bp": "e", "ts": at_s * MICROSECONDS, "args": dict(values or {})}

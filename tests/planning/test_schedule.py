@@ -76,7 +76,7 @@ def test_the_trace_has_processes_threads_calls_and_flows(tmp_path: Path) -> None
         assert len(ends) == 7  # each firing to its message and that to the next, but for the last
         for e in ends:
             assert any(
-                (pid, tid) == (e["pid"], e["tid"]) and at <= e["ts"] <= at + dur
+                (pid, tid) == (e["pid"], e["tid"]) and at <= e["ts"] < at + dur
                 for pid, tid, at, dur in calls
             )
 
