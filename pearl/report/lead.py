@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pearl.formatting import count, listed, si
-from pearl.planning.plans import Placement, Plan
+from pearl.planning.plans import Lane, Placement, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.bands_text import gap_text, rate_band
@@ -19,7 +19,9 @@ FORGOTTEN = 0.9
 NOTHING = 0.02
 """A change that brings a smaller share of speed is not worth a word (assumed)."""
 NEVER_WAITS = 0.98
-"""From this share of the time on a lane counts as busy all the time."""
+"""From this share of the time on a lane sets the pace, whatever the plan names as its bound."""
+NEGLIGIBLE = 0.005
+"""A lane that waits for a smaller share of the time never waits, as sentences put it."""
 BUSY = 0.1
 """From this share of time without a core on, a host counts as busy."""
 
@@ -114,14 +116,12 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         if most
         else f"an iteration takes {period}"
     )
-    lane = next((k for k in plan.lanes if k.lane == b.name), None)
     if b.kind == "link":
         link = f"The link {b.name}"
         reason = f": its messages take all of each {period}."
         return LeadSentence(LIMITS, link, reason)
     busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
-    if b.kind == "cycle" and busiest is not None and busiest.load >= NEVER_WAITS:
-        lane = busiest
+    lane = bounding_lane(plan)
     if lane is not None:
         name = words.lane_name(plan, lane.lane)
         others = [k for k in plan.lanes if k.lane != lane.lane and k.width]
@@ -129,7 +129,8 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         if others:
             least = max(others, key=lambda k: k.load)
             idle = f"; {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
-        return LeadSentence(LIMITS, f"The {name}", f": it never waits, and {part}{idle}.")
+        waits = _waits(1 - lane.load)
+        return LeadSentence(LIMITS, f"The {name}", f": it {waits}, and {part}{idle}.")
     stations = [t for t in b.tasks if ">" not in t]
     around = " → ".join(dict.fromkeys(words.short_name(t) for t in stations)) or b.name
     busy = (
@@ -139,6 +140,19 @@ def limit_sentence(plan: Plan) -> LeadSentence:
     )
     reason = f" ({around}): each call waits for the one before, and {part}.{busy}"
     return LeadSentence(LIMITS, "One chain of calls", reason)
+
+
+def bounding_lane(plan: Plan) -> Lane | None:
+    """The lane that sets the pace of a plan; None if a link or a chain of calls does."""
+    b = plan.bottleneck
+    if b.kind == "cycle":
+        busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
+        return busiest if busiest is not None and busiest.load >= NEVER_WAITS else None
+    return next((k for k in plan.lanes if k.lane == b.name and k.width), None)
+
+
+def _waits(share: float) -> str:
+    return "never waits" if share < NEGLIGIBLE else f"waits {percent(share)} of the time"
 
 
 def faster_gain(share: float, by: float = 0.2) -> float:
@@ -180,7 +194,8 @@ def _got(run: Run) -> LeadSentence:
         if solution.threshold_s is None and mean < solution.threshold:
             parts.append(f"below the {solution.threshold:g} that count as solved")
         elif solution.threshold_s is not None:
-            parts.append(f"solved after {si(solution.threshold_s, 's')}")
+            solved = f"{solution.threshold:g}, which counts as solved"
+            parts.append(f"after {si(solution.threshold_s, 's')} the run had reached {solved}")
     elif solution is not None and solution.best_s is not None:
         parts.append(f"found after {si(solution.best_s, 's')}")
     text = "".join(f", {part}" for part in parts)
@@ -217,34 +232,51 @@ def _run_limit(run: Run) -> LeadSentence:
             f"{net:.2f}{words.BLANK}× the prediction."
         )
         return LeadSentence(LIMITS, "Other programs on this host", reason)
-    whole = next((r for r in comparisons(run) if r.name == words.ITERATION), None)
+    whole = next((r for r in comparisons(run) if not r.task), None)
     if whole is not None and not whole.inside:
         off = run.plan.period_s / measured - 1
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"
         return LeadSentence(LIMITS, text, f", outside the band; {_bound_phrase(run)}.")
-    base = limit_sentence(plan)
-    return LeadSentence(LIMITS, base.answer, f": {_bound_phrase(run)}.")
+    answer = limit_sentence(plan).answer
+    return LeadSentence(LIMITS, answer, f": {_bound_phrase(run, 'it')}.")
 
 
-def _bound_phrase(run: Run) -> str:
-    most = _largest_measured(run)
-    plan = run.plan
-    waits = "it never waits" if plan.bottleneck.kind == "lane" else "each call waits for another"
+def _bound_phrase(run: Run, subject: str = "") -> str:
+    """What sets the pace of a run, by what was measured. subject: of the clause on a lane."""
+    plan, most = run.plan, _largest_measured(run)
+    lane = bounding_lane(plan)
+    if plan.bottleneck.kind == "link":
+        waits = f"by the plan, messages over {plan.bottleneck.name} set the pace"
+    elif lane is None:
+        waits = "each call waits for the one before"
+    else:
+        subject = subject or f"the {words.lane_name(plan, lane.lane)}"
+        waits = f"{subject} {_waits(_waiting_share(run, lane))}"
     if most is None:
         return waits
-    return f"{waits}, and {most[0]} takes {percent(most[1])} of its training time"
+    return f"{waits}, and {most[0]} takes {percent(most[1])} of each iteration"
+
+
+def _waiting_share(run: Run, lane: Lane) -> float:
+    """The share of its time that a lane waited for others, as measured or else as predicted."""
+    own = next((k for k in run.lanes if k.lane.partition(" (")[0] == lane.lane), None)
+    running_s = own.wall_s - own.held_s if own is not None else 0.0
+    if own is None or running_s <= 0:
+        return 1 - lane.load
+    return own.waiting_s / running_s
 
 
 def _largest_measured(run: Run) -> tuple[str, float] | None:
-    rows = [r for r in comparisons(run) if r.name != words.ITERATION]
-    whole = sum(r.share for r in rows)
+    """The task with most of the measured time, on the lane that sets the pace if one does."""
+    lane = bounding_lane(run.plan)
+    own = {t.task for t in run.plan.tasks if lane is None or t.lane == lane.lane}
+    rows = [r for r in comparisons(run) if r.task in own]
     if not rows:
         most = largest_task(run.plan)
         return (words.task_word(most), most.share_of_period) if most else None
     best = max(rows, key=lambda r: r.share)
-    single = len([k for k in run.plan.lanes if k.width]) == 1
-    return best.name, best.share / whole if single and whole > 0 else min(best.share, 1.0)
+    return best.name, min(best.share, 1.0)
 
 
 def _run_help(run: Run) -> LeadSentence:
@@ -270,18 +302,20 @@ def _run_help(run: Run) -> LeadSentence:
         text = f" saves the {si(solution.plan_s, 's')} of planning, {percent(saved)} of the run"
         options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
         saved = solution.bind_s / max(end_s, 1e-9)
-        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} of it"
+        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} "
+        text += "of the run"
         options.append((saved, "Running it again", text))
     most = _largest_measured(run)
     tail = ""
     if most is not None:
         gain = faster_gain(most[1])
         word = most[0].partition(words.BLANK)[0]
-        tail = f"a {word} call 20{words.BLANK}% faster gives +{percent(gain)}"
+        upto = "up to " if len([k for k in run.plan.lanes if k.width]) > 1 else ""
+        tail = f"a {word} call 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
     best = max(options, default=None)
     if best is not None and best[0] >= 0.15:
         speed = f"; for speed, {tail}." if tail else "."
         return LeadSentence(HELPS, best[1], f"{best[2]}{speed}")
     if not tail or most is None or faster_gain(most[1]) < NOTHING:
-        return LeadSentence(HELPS, "It does not matter", ": no single part takes much of the time.")
-    return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", ".")
+        return LeadSentence(HELPS, "No single change", ": no part takes much of the time.")
+    return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", " env steps/s.")

@@ -31,6 +31,11 @@ APART = (
 """What the times of members of a fused call are."""
 
 
+def parts_were_timed_apart(run: Run) -> bool:
+    """Whether the run has a fused call whose members were timed apart."""
+    return any(t.profiled for t in run.tasks) and any("+" in t.task for t in run.tasks)
+
+
 def key_figures(run: Run) -> tuple[KeyFigure, ...]:
     """Return, time to solution, speed, duration, memory and energy."""
     returns, solution, found = run.returns, run.solution, []
@@ -139,7 +144,7 @@ def ratio_section(run: Run) -> Section | None:
     guide = f"Dot: {source}; grey with whiskers: the 90 % band of the prediction."
     if any(r.share < 0.05 for r in rows):
         guide += " Hollow: under 5 % of the time; being off there costs little."
-    if any(t.profiled for t in run.tasks):
+    if parts_were_timed_apart(run):
         guide += f" {APART}"
     blocks: list[Block] = [figure]
     return Section("Prediction and measurement", finding, guide, tuple(blocks))
@@ -256,7 +261,7 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         Column("ratio", "right"), Column("in band"), Column("of the time", "right"),
     )  # fmt: skip
     notes = []
-    if any(t.profiled for t in run.tasks):
+    if parts_were_timed_apart(run):
         notes.append(APART)
     if run.drift is not None and run.drift.off is not None and abs(run.drift.off) > 0.15:
         named = tuple(

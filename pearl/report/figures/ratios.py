@@ -26,9 +26,14 @@ MOST = 6
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """A time as predicted, with its band, and as measured. share: of the measured iteration."""
+    """A time as predicted, with its band, and as measured.
+
+    name: in words. task: its name in the plan; empty for the iteration.
+    share: of the measured iteration.
+    """
 
     name: str
+    task: str
     predicted_s: float
     low_s: float
     high_s: float
@@ -56,7 +61,7 @@ def comparisons(run: Run) -> list[TimeRatio]:
     whole_s = measured or plan.period_s
     if measured and plan.period_s > 0:
         low, high = (plan.bands and plan.bands.period_s) or (plan.period_s, plan.period_s)
-        rows.append(TimeRatio(words.ITERATION, plan.period_s, low, high, measured, 1.0))
+        rows.append(TimeRatio(words.ITERATION, "", plan.period_s, low, high, measured, 1.0))
     placed = {t.task: t for t in reversed(plan.tasks)}
     timed = {t.task: t for t in run.tasks if t.measured_s and t.predicted_s}
     shares = {
@@ -74,7 +79,7 @@ def comparisons(run: Run) -> list[TimeRatio]:
         share = shares.get(name, t.measured_s * p.firings / whole_s)
         each.append(
             TimeRatio(
-                words.task_word(p), t.predicted_s, p.low_s * scale, p.high_s * scale,
+                words.task_word(p), name, t.predicted_s, p.low_s * scale, p.high_s * scale,
                 t.measured_s, share,
             )
         )  # fmt: skip
