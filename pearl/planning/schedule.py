@@ -112,8 +112,8 @@ class Timetable:
                     continue
                 one, other = firings[(k - m) * n + s], firings[k * n + d]
                 if one.lane != other.lane:
-                    ends = [(f.device, f.lane, f.start_s, f.free_s) for f in (one, other)]
-                    events.flow(one.task, *ends)
+                    source, target = ((f.device, f.lane, f.start_s, f.free_s) for f in (one, other))
+                    events.flow(one.task, source, target)
         return events.to_json()
 
     def _labels(self) -> dict[str, str]:
