@@ -128,13 +128,13 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         idle = ""
         if others:
             least = max(others, key=lambda k: k.load)
-            idle = f"; {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
+            idle = f"; the {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
         waits = _waits(1 - lane.load)
         return LeadSentence(LIMITS, f"The {name}", f": it {waits}, and {part}{idle}.")
     stations = [t for t in b.tasks if ">" not in t]
     around = " → ".join(dict.fromkeys(words.short_name(t) for t in stations)) or b.name
     busy = (
-        f" {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)}."
+        f" The {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)} of the time."
         if busiest
         else ""
     )
@@ -198,7 +198,7 @@ def _got(run: Run) -> LeadSentence:
             parts.append(f"after {si(solution.threshold_s, 's')} the run had reached {solved}")
     elif solution is not None and solution.best_s is not None:
         parts.append(f"found after {si(solution.best_s, 's')}")
-    text = "".join(f", {part}" for part in parts)
+    text = "".join(f"{'; ' if part.startswith('after') else ', '}{part}" for part in parts)
     if last is not None and not returns.get("best_is_last") and _forgot(mean, last):
         text += "; the run went on and forgot it, so use policy_best, not the last one "
         text += f"({number(last)})"
@@ -226,11 +226,14 @@ def _run_limit(run: Run) -> LeadSentence:
         return limit_sentence(plan)
     taken = waited(run)
     if taken >= BUSY:
-        net = measured * (1 - taken) / plan.period_s
-        reason = (
-            f": they had its core for {percent(taken)} of the time; without them it takes "
-            f"{net:.2f}{words.BLANK}× the prediction."
-        )
+        net_s = measured * (1 - taken)
+        least_s = plan.bands.period_s[0] if plan.bands and plan.bands.period_s else plan.period_s
+        reason = f": they had its core for {percent(taken)} of the time"
+        if net_s < least_s:
+            reason += ", too much to judge the prediction."
+        else:
+            reason += f"; without them an iteration takes {net_s / plan.period_s:.2f}"
+            reason += f"{words.BLANK}× the predicted time."
         return LeadSentence(LIMITS, "Other programs on this host", reason)
     whole = next((r for r in comparisons(run) if not r.task), None)
     if whole is not None and not whole.inside:
@@ -275,8 +278,10 @@ def _largest_measured(run: Run) -> tuple[str, float] | None:
     if not rows:
         most = largest_task(run.plan)
         return (words.task_word(most), most.share_of_period) if most else None
-    best = max(rows, key=lambda r: r.share)
-    return best.name, min(best.share, 1.0)
+    best, running = max(rows, key=lambda r: r.share), 1 - waited(run)
+    single = len([k for k in run.plan.lanes if k.width]) == 1
+    whole = max(sum(r.share for r in rows), running) if single else running
+    return best.name, min(best.share / (whole or 1.0), 1.0)
 
 
 def _run_help(run: Run) -> LeadSentence:
@@ -307,13 +312,13 @@ def _run_help(run: Run) -> LeadSentence:
         options.append((saved, "Running it again", text))
     most = _largest_measured(run)
     tail = ""
-    if most is not None:
+    if most is not None and waited(run) < BUSY:
         gain = faster_gain(most[1])
         word = most[0].partition(words.BLANK)[0]
         upto = "up to " if len([k for k in run.plan.lanes if k.width]) > 1 else ""
         tail = f"a {word} call 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
     best = max(options, default=None)
-    if best is not None and best[0] >= 0.15:
+    if best is not None and (best[0] >= 0.15 or waited(run) >= BUSY):
         speed = f"; for speed, {tail}." if tail else "."
         return LeadSentence(HELPS, best[1], f"{best[2]}{speed}")
     if not tail or most is None or faster_gain(most[1]) < NOTHING:

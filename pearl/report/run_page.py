@@ -122,7 +122,7 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
         name = words.lane_name(run.plan, busiest.lane)
         finding = f"The {name} is busy {rounded_percent(busiest.load)} of the time, predicted."
     if kept is not None:
-        guide += " Measured: two iterations as they happened"
+        guide += " Measured: two iterations of median length, as they happened"
         fused = any("+" in c.call for c in run.calls)
         guide += "; tasks that run as one call are one box." if fused else "."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)

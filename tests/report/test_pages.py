@@ -334,7 +334,7 @@ def test_what_would_help_most_is_the_best_change_or_that_it_does_not_matter() ->
     best = max(w.gain or 0.0 for w in e.what_ifs if w.kind != "device")
     assert f"+{100 * best:.0f} %" in e.help_sentence().text.replace(words.BLANK, " ")
     flat = replace(e, what_ifs=tuple(replace(w, gain=0.0) for w in e.what_ifs))
-    assert flat.help_sentence().answer == "It does not matter"
+    assert flat.help_sentence().answer == "Nothing that was tried"
 
 
 def test_bars_share_a_scale_from_zero() -> None:
