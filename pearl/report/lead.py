@@ -20,6 +20,8 @@ NOTHING = 0.02
 """A change that brings a smaller share of speed is not worth a word (assumed)."""
 NEVER_WAITS = 0.98
 """From this share of the time on a lane sets the pace, whatever the plan names as its bound."""
+MOSTLY = 0.5
+"""A lane that waits for a larger share of its time does not set the pace, whatever was planned."""
 NEGLIGIBLE = 0.005
 """A lane that waits for a smaller share of the time never waits, as sentences put it."""
 BUSY = 0.1
@@ -241,6 +243,11 @@ def _run_limit(run: Run) -> LeadSentence:
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"
         return LeadSentence(LIMITS, text, f", outside the band; {_bound_phrase(run)}.")
+    lane = bounding_lane(plan)
+    if lane is not None and (share := _waiting_share(run, lane)) >= MOSTLY:
+        reason = f": the {words.lane_name(plan, lane.lane)}, by the plan the busiest, "
+        reason += f"waits {percent(share)} of the time."
+        return LeadSentence(LIMITS, "Cores and devices that wait for each other", reason)
     answer = limit_sentence(plan).answer
     return LeadSentence(LIMITS, answer, f": {_bound_phrase(run, 'it')}.")
 
@@ -304,7 +311,8 @@ def _run_help(run: Run) -> LeadSentence:
         options.append((lost_s / max(end_s, 1e-9), "A core of its own", text))
     if solution is not None:
         saved = solution.plan_s / max(end_s, 1e-9)
-        text = f" saves the {si(solution.plan_s, 's')} of planning, {percent(saved)} of the run"
+        text = f" saves most of the {si(solution.plan_s, 's')} of planning, {percent(saved)} "
+        text += "of the run"
         options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
         saved = solution.bind_s / max(end_s, 1e-9)
         text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} "
