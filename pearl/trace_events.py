@@ -1,7 +1,7 @@
 """Trace events in Chrome's format, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-A process for each device, a thread for each of its lanes, a complete event for each firing, a flow
-from the firing that sends to the one that waits, and counters ("Trace Event Format", Google, 2016).
+Each device is a process, each of its lanes a thread, each firing a complete event, each message a
+flow between two firings; counters show numbers ("Trace Event Format", Google, 2016).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ that is open at its time, and the next call may begin at the end."""
 
 
 class TraceEvents:
-    """Events in the making. `to_json` is the object that a file of the format holds."""
+    """A collection of events. `to_json` returns the object of a trace file."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -28,7 +28,7 @@ class TraceEvents:
         self._flows = 0
 
     def _where(self, device: str, lane: str) -> dict[str, int]:
-        """The numbers of a process and a thread, named at their first use."""
+        """Return the numbers of a process and a thread, which get their names at the first use."""
         if device not in self._processes:
             self._processes[device] = len(self._processes) + 1
             number = self._processes[device]
@@ -54,7 +54,7 @@ class TraceEvents:
         end_s: float,
         values: Mapping[str, object],
     ) -> None:
-        """A call on a lane. values: shown where the call is selected."""
+        """Add a call on a lane. values: shown when the call is selected."""
         begin, end = _nanoseconds(start_s), _nanoseconds(end_s)
         where = self._where(device, lane)
         event = {"ph": "X", "name": name, "cat": "call"}
@@ -68,10 +68,10 @@ class TraceEvents:
         target: tuple[str, str, float, float],
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """An arrow from the end of a call to the start of another.
+        """Add an arrow from the end of a call to the start of another.
 
         source, target: device, lane, start and end of the call, in seconds.
-        values: shown where the arrow is selected.
+        values: shown when the arrow is selected.
         """
         self._flows += 1
         begin, end = _nanoseconds(source[2]), _nanoseconds(source[3])
@@ -83,14 +83,14 @@ class TraceEvents:
             self._events.append({**event, **where})
 
     def counter(self, group: str, name: str, at_s: float, value: float) -> None:
-        """The value of a counter from a time on. group: the process that it is shown in."""
+        """Add the value of a counter from a time on. group: the process that shows the counter."""
         where = self._where(group, "")
         at = _microseconds(_nanoseconds(at_s))
         event = {"ph": "C", "name": name, "ts": at, "args": {"value": value}}
         self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
-        """The object that a file of the format holds. Events at no finite time are left out."""
+        """Return the object of a trace file, without events whose times are not finite."""
         return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
 
 

@@ -76,7 +76,7 @@ def train(
         held = q(taken["obs"]).gather(1, taken["action"][:, None])[:, 0]
         loss = nn.functional.smooth_l1_loss(held, wanted)
         optimiser.zero_grad(set_to_none=False)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
     def put(name: str, value: object, at: Tensor) -> None:

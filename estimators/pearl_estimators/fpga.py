@@ -21,7 +21,7 @@ from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # of the clock, see above
-DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
+DDR_LATENCY_S = 100e-9  # assumed if the platform has no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
 
 

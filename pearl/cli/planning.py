@@ -284,9 +284,9 @@ def rtl(
     if spec is None:
         different = write_resources(out, listener=lambda line: print(line, file=sys.stderr))
         found = (
-            f"differs from the one in use in {', '.join(different)}"
+            f"differs from the table in use in {', '.join(different)}"
             if different
-            else ("is the one in use")
+            else "equals the table in use"
         )
         value = {"schema": SCHEMA, "table": str(out / "logic.json"), "different": different}
         return Result(f"{out / 'logic.json'}: the table for the simulated FPGA {found}", value)

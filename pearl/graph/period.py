@@ -279,7 +279,7 @@ def _compiled_howard(
 
 
 def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
-    """The arcs out of each node, without those to nodes that lead to no cycle."""
+    """Return the arcs out of each node, except to nodes that lead to no cycle."""
     into: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
     for s, d, _, _ in watched(arcs):

@@ -1,4 +1,4 @@
-"""What simulated boards do for a plan: which do not learn, and whether its engines fit together."""
+"""Simulated boards in a plan: which of them cannot learn, and whether its engines fit together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pearl_devices.kernels import kind_of
 
 
 def tell_refusals(graph: TaskGraph, platform: Platform) -> list[str]:
-    """A sentence for each simulated device that runs no gradient step of this algorithm."""
+    """Return a sentence for each simulated device that runs no gradient step of this algorithm."""
     learning = [t for t in graph.tasks if kind_of(t.kernel).structure == "gradient"]
     return [
         f"the simulated {device.name} does not run {task.name}: {why}"
@@ -23,10 +23,10 @@ def tell_refusals(graph: TaskGraph, platform: Platform) -> list[str]:
 
 
 def check_boards(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
-    """Holds the engines of a plan against what their part has, all of a part together.
+    """Check that the engines of a plan fit together on each simulated device.
 
     Raises:
-        InfeasibleError: they do not fit; names the resource, the need and the limit.
+        InfeasibleError: they do not fit; the text names the resource, the need and the limit.
     """
     for device in platform.devices:
         crowding = has_backend(device) and getattr(backend(device.kind), "crowding", None)

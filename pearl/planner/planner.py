@@ -125,11 +125,11 @@ def plan_graph(
     hosts = {system.platform.device(t.device).host for t in many.tasks}
     named, gain = listed(sorted(hosts)), _gain(many, one) if one else math.inf
     if one is None or (hosts != {home} and gain >= MIN_GAIN):
-        worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
+        worth = f"{gain:.2f} x the value of {home} alone" if one else f"{home} alone has no plan"
         return _add_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
         return _add_host_note(many, system, f"{home} alone: no plan over several hosts is better")
-    less = f"less than the {MIN_GAIN:g} x below which unmodelled effects decide"
+    less = f"less than {MIN_GAIN:g} x, below which unmodelled effects decide"
     return _add_host_note(
         one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
     )
@@ -159,7 +159,7 @@ def _add_host_note(found: Plan, system: System, why: str) -> Plan:
 
 
 def _gain(many: Plan, one: Plan) -> float:
-    """How many times as good as the second plan the first one is."""
+    """Return the ratio of the values of two plans; above 1 if the first is better."""
     gain = many.value / one.value if one.value > 0 else math.inf
     return 1 / gain if many.objective == "makespan" else gain
 
@@ -196,13 +196,13 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = _gain(many, one)
     if lanes > 1 and gain >= MIN_GAIN:
-        reason = f"{lanes} lanes give {gain:.2f} x what one gives"
+        reason = f"{lanes} lanes give {gain:.2f} x the value of one"
         return _add_notes(many, reason, *guessed)
     if lanes > 1:
         return _add_notes(
             one,
-            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
-            f"gives, less than the {MIN_GAIN:g} x below which interference of lanes decides",
+            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x the value of one, "
+            f"less than {MIN_GAIN:g} x, below which the interference of lanes decides",
             *guessed,
         )
     return _add_notes(one, "a second lane does not pay: the best plan of several has one", *guessed)
@@ -229,7 +229,7 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
 
 
 LANE_SHARE = 0.05
-"""Least fraction of the loop's time for which evaluations get a lane of their own."""
+"""Least fraction of the loop's time from which evaluations get a separate lane."""
 
 START_S = 2.0
 """CPU seconds until a process has imported PEARL and bound an evaluation (assumed: rounded up from
@@ -346,7 +346,7 @@ def pareto(
         return energy_front.front(of, costs, limits=limits or Limits(), **how)  # type: ignore[arg-type]
     if limits is not None:
         raise SpecError(
-            "pareto: limits are given beside a system, which has its own; set them in it"
+            "pareto: limits are given in addition to a system, which has limits; set them there"
         )
     system = as_system(of)
     problem = build_problem(system)

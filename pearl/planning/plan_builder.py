@@ -20,8 +20,8 @@ from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
-"""Iterations of the simulation with a spread of times; the first quarter is left out. Large graphs
-have only as many as have so many firings together, but never fewer than the second number."""
+"""Iterations of the simulation with sampled times, of which the first quarter is not counted; least
+number of iterations of large graphs; largest number of firings of all iterations together."""
 
 WORK = 6000
 """Steps that raise capacities on critical cycles, times nodes of the timed graph (assumed: a step
@@ -59,8 +59,6 @@ def build_plan(
     proof: Proof,
     *,
     power_w: float | None = None,
-    spec_sha256: str = "",
-    host: str = "",
 ) -> Plan:
     """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
@@ -103,8 +101,8 @@ def build_plan(
     status = "optimal" if gap <= 1e-6 else "time_limit" if proof.timed_out else "feasible"
     return Plan(
         pearl_version=pearl_version(),
-        spec_sha256=spec_sha256,
-        host=host,
+        spec_sha256="",
+        host="",
         objective=proof.objective,
         status=status,  # type: ignore[arg-type]
         method=proof.method,

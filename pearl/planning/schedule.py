@@ -28,7 +28,7 @@ class FiringTimes:
     device, lane: the place; for a transfer both are the link.
     start_s: the start, in seconds from the beginning of the first iteration.
     free_s: when the lane is free again.
-    end_s: when the result is there, which may be later.
+    end_s: time of the result, which may be later than free_s.
     """
 
     iteration: int

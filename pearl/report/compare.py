@@ -1,4 +1,4 @@
-"""Runs or plans side by side: one table, the differences in placement, and figures."""
+"""A comparison of runs or plans: one table, the differences in placement, and figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pearl.report.terminal import page_text
 
 @dataclass(frozen=True)
 class Side:
-    """One of the plans or runs.
+    """One of the compared plans or runs.
 
     name: the folder of a run, the file of a plan, or the name of a spec.
     curve: (env steps, return) of its evaluations; empty for a plan.
@@ -48,14 +48,14 @@ class Side:
 
     @property
     def rate(self) -> float:
-        """Env steps (iterations) per second: measured of a run, predicted of a plan."""
+        """Env steps (iterations) per second: measured for a run, predicted for a plan."""
         if self.run is not None:
             return self.run.env_steps_per_s or 0.0
         return self.plan.rates.get("env_steps_per_s") or 1 / self.plan.period_s
 
 
 def side_of_run(report: Report) -> Side:
-    """A run, by the name of its folder."""
+    """Return the side of a run, named by its folder."""
     assert report.run is not None
     name = Path(report.run.out).name if report.run.out else report.plan.host
     rows = report.learning()
@@ -65,13 +65,13 @@ def side_of_run(report: Report) -> Side:
 
 
 def side_of_plan(name: str, plan: Plan) -> Side:
-    """A plan, by a name."""
+    """Return the side of a plan, with a name."""
     return Side(name, plan, subtitle=what_it_is(plan, None, "plan"))
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Several plans, or several runs. The first is the one that the others are measured by."""
+    """Several plans or several runs. The first is the reference for the others."""
 
     sides: tuple[Side, ...]
 
@@ -82,7 +82,7 @@ class SideBySide:
         return cell_html(self.page())
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object: `sides` as the objects of plans or runs, each with its `name`."""
+        """Return a plain object: `sides` as the objects of plans or runs, each with its `name`."""
         found = [
             {"name": s.name, **(s.plan.to_json() if s.run is None else s.run.to_json())}
             for s in self.sides
@@ -108,8 +108,8 @@ class SideBySide:
             if figure is not None:
                 timelines.append(Drawing(s.name, figure.sentence, figure.draw))
         sections = (
-            Section("Side by side", "", "The best of each row is not marked: it depends on what "
-                    "you want.", (table,), brief=True),
+            Section("Side by side", "", "No value is marked as best: that depends on your goal.",
+                    (table,), brief=True),
             self._speed(),
             self._learning(),
             Section("Who does what", self._moved(), "", (places,)),
@@ -137,7 +137,7 @@ class SideBySide:
         return f"{s.rate / first.rate:.2f} × {first.name}"
 
     def lead(self) -> tuple[LeadSentence, ...]:
-        """Which is fastest, which learned best, and whether it matters."""
+        """Return which is fastest, which learned best, and whether the difference matters."""
         ranked = sorted(self.sides, key=lambda s: -s.rate)
         best, next_ = ranked[0], ranked[1]
         gain = best.rate / next_.rate - 1 if next_.rate else 0.0
@@ -177,15 +177,15 @@ class SideBySide:
         return f"; other programs had the cores for {taken} of the time, so this may change"
 
     def _moved(self) -> str:
-        """The tasks that run elsewhere or otherwise in another plan; empty for none."""
+        """Return the tasks that run on another device or in another variant; empty for none."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
         moved = [t for t in tasks if len({_place(s.plan, t) for s in self.sides}) > 1]
         if not moved:
             return ""
-        return f"{listed([words.short_name(t) for t in moved])} run otherwise."
+        return f"{listed([words.short_name(t) for t in moved])} run on another device or variant."
 
     def table(self) -> Table:
-        """One row a figure, one column a side."""
+        """Return one row per figure, one column per side."""
         rows: list[tuple[str, Callable[[Side], str]]] = [
             ("env steps/s", lambda s: count(s.rate)),
             ("predicted", lambda s: count(s.plan.rates.get("env_steps_per_s"))),
@@ -204,7 +204,7 @@ class SideBySide:
         return Table("", columns, shown)
 
     def placement(self) -> Table:
-        """Where each task runs in each of them."""
+        """Return the place of each task in each plan."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
         rows = tuple((words.short_name(t), *(_place(s.plan, t) for s in self.sides)) for t in tasks)
         simulated = {name for s in self.sides for name in s.plan.simulated}
@@ -214,7 +214,7 @@ class SideBySide:
 
     def _speed(self) -> Section | None:
         bars = [BarRow(s.name, s.rate, f"{count(s.rate)} env steps/s") for s in self.sides]
-        figure = bar_chart(bars, "Env steps per second of each.")
+        figure = bar_chart(bars, "Env steps per second of each plan or run.")
         return Section("Speed", "", "", (figure,)) if figure else None
 
     def _learning(self) -> Section | None:

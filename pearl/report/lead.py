@@ -1,4 +1,4 @@
-"""The three sentences on top of a page: what you get, what limits it, what would help most."""
+"""The three sentences at the top of a page: what you get, what limits it, what would help most."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ GET, GOT = "What you get", "What you got"
 LIMITS, HELPS = "What limits it", "What would help most"
 
 FORGOTTEN = 0.9
-"""A last policy that keeps a smaller share of the best return has forgotten what it knew."""
+"""If the last policy has a smaller share of the best return, the run forgot its best policy."""
 NOTHING = 0.02
-"""A change that brings a smaller share of speed is not worth a word (assumed)."""
+"""A change that gains a smaller share of speed is not mentioned (assumed)."""
 NEVER_WAITS = 0.98
-"""From this share of the time on a lane sets the pace, whatever the plan names as its bound."""
+"""Load from which a lane sets the pace, even if the plan names a cycle as its bound."""
 MOSTLY = 0.5
-"""A lane that waits for a larger share of its time does not set the pace, whatever was planned."""
+"""If a lane waits for a larger share of its time, the lane does not set the pace."""
 NEGLIGIBLE = 0.005
-"""A lane that waits for a smaller share of the time never waits, as sentences put it."""
+"""If a lane waits for a smaller share of its time, sentences say that it never waits."""
 BUSY = 0.1
-"""From this share of time without a core on, a host counts as busy."""
+"""Share of time without a core from which the host counts as busy."""
 
 
 def plan_lead(plan: Plan, help_sentence: LeadSentence | None = None) -> tuple[LeadSentence, ...]:
-    """Of a plan. help_sentence: from an explanation; by default what the plan alone tells."""
+    """Return the lead of a plan. help_sentence: from an explanation; by default from the plan."""
     return (_gets(plan), limit_sentence(plan), help_sentence or _plan_help(plan))
 
 
 def run_lead(run: Run) -> tuple[LeadSentence, ...]:
-    """Of a run: the result first, and bad news in its first words."""
+    """Return the lead of a run: the result first, and bad news in its first words."""
     return (_got(run), _run_limit(run), _run_help(run))
 
 
 def percent(share: float) -> str:
-    """A rounded share for sentences: `72 %`, `0.4 %`."""
+    """Return a rounded share for sentences: `72 %`, `0.4 %`."""
     value = 100 * share
     text = f"{value:.0f}" if abs(value) >= 9.5 or value == 0 else f"{value:.1f}"
     return f"{text}{words.BLANK}%".replace("-", "−")
@@ -52,7 +52,7 @@ def _rate(plan: Plan) -> str:
 
 
 def rounded(value: float) -> str:
-    """Two or three digits, as in speech: `9,600`."""
+    """Return two or three digits, as in speech: `9,600`."""
     if value >= 1000:
         digits = 10.0 ** (len(f"{value:.0f}") - 3)
         value = round(value / digits) * digits
@@ -60,7 +60,7 @@ def rounded(value: float) -> str:
 
 
 def where(plan: Plan) -> str:
-    """Where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
+    """Return where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
     places: dict[str, list[str]] = {}
     for t in plan.tasks:
         name = words.short_name(t.task)
@@ -80,7 +80,7 @@ def where(plan: Plan) -> str:
 
 
 def the_device(plan: Plan, device: str) -> str:
-    """A device in a sentence: `the GPU`; a name of the user's own without the article."""
+    """Return a device in a sentence: `the GPU`; a custom name without the article."""
     name = words.device_name(device, plan.simulated)
     return f"the {name}" if name[:2].isupper() else name
 
@@ -101,16 +101,16 @@ def _gets(plan: Plan) -> LeadSentence:
 
 
 def largest_task(plan: Plan, tasks: tuple[str, ...] = ()) -> Placement | None:
-    """The task that takes most of an iteration, of these tasks if any are named."""
+    """Return the task with the largest share of an iteration, among `tasks` if there are any."""
     some = [t for t in plan.tasks if not tasks or t.task in tasks] or list(plan.tasks)
     return max(some, key=lambda t: t.share_of_period, default=None)
 
 
 def limit_sentence(plan: Plan) -> LeadSentence:
-    """The bound of an iteration."""
+    """Return what limits an iteration."""
     b, period = plan.bottleneck, si(plan.period_s, "s")
     if plan.pace_s is not None and plan.pace_s >= plan.period_s:
-        reason = f": iterations start {si(plan.pace_s, 's')} apart to keep it, and devices wait."
+        reason = f": iterations start {si(plan.pace_s, 's')} apart to respect it; devices wait."
         return LeadSentence(LIMITS, "The limit on power", reason)
     most = largest_task(plan, b.tasks)
     part = (
@@ -145,7 +145,7 @@ def limit_sentence(plan: Plan) -> LeadSentence:
 
 
 def bounding_lane(plan: Plan) -> Lane | None:
-    """The lane that sets the pace of a plan; None if a link or a chain of calls does."""
+    """Return the lane that sets the pace of a plan; None if a link or a chain of calls does."""
     b = plan.bottleneck
     if b.kind == "cycle":
         busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
@@ -157,13 +157,14 @@ def _waits(share: float) -> str:
     return "never waits" if share < NEGLIGIBLE else f"waits {percent(share)} of the time"
 
 
-def faster_gain(share: float, by: float = 0.2) -> float:
-    """The gain in speed where a task with this share of the time takes `by` less."""
-    return 1 / (1 - by * min(share, 1.0)) - 1
+def faster_gain(share: float) -> float:
+    """Return the gain in speed if a task with this share of the time takes a fifth less."""
+    return 1 / (1 - 0.2 * min(share, 1.0)) - 1
 
 
 def _plan_help(plan: Plan) -> LeadSentence:
-    """By the shares of the plan alone: exact where one lane sets the pace, else a bound."""
+    """Return the help from the shares of the plan: exact if one lane sets the pace, else a
+    bound."""
     most = largest_task(plan, plan.bottleneck.tasks)
     if most is None:
         return LeadSentence(HELPS, "Nothing is known", ".")
@@ -183,7 +184,7 @@ def _got(run: Run) -> LeadSentence:
         steps = f" after {count(run.env_steps)} env steps"
         if run.status == "failed":
             return LeadSentence(GOT, f"The run failed{steps}", f": {run.message or 'no reason'}.")
-        return LeadSentence(GOT, f"The run was interrupted{steps}", "; `--resume` goes on with it.")
+        return LeadSentence(GOT, f"The run was interrupted{steps}", "; `--resume` continues it.")
     if mean is None:
         value = returns.get("mean_last_20")
         if value is None:
@@ -194,7 +195,7 @@ def _got(run: Run) -> LeadSentence:
     parts = []
     if solution is not None and solution.threshold is not None:
         if solution.threshold_s is None and mean < solution.threshold:
-            parts.append(f"below the {solution.threshold:g} that count as solved")
+            parts.append(f"below the threshold of {solution.threshold:g}")
         elif solution.threshold_s is not None:
             solved = f"{solution.threshold:g}, which counts as solved"
             parts.append(f"after {si(solution.threshold_s, 's')} the run had reached {solved}")
@@ -202,7 +203,7 @@ def _got(run: Run) -> LeadSentence:
         parts.append(f"found after {si(solution.best_s, 's')}")
     text = "".join(f"{'; ' if part.startswith('after') else ', '}{part}" for part in parts)
     if last is not None and not returns.get("best_is_last") and _forgot(mean, last):
-        text += "; the run went on and forgot it, so use policy_best, not the last one "
+        text += "; later training forgot it, so use policy_best, not the last one "
         text += f"({number(last)})"
     return LeadSentence(GOT, answer, f"{text}.")
 
@@ -212,17 +213,17 @@ def _forgot(best: float, last: float) -> bool:
 
 
 def number(value: float) -> str:
-    """A return: three digits, and a true minus sign."""
+    """Return a return with three digits and a true minus sign."""
     return count(value).replace("-", "−")
 
 
 def waited(run: Run) -> float:
-    """The share of the iteration in which the run was ready and had no core."""
+    """Return the share of the iteration in which the run was ready and had no core."""
     return (run.drift.waited or 0.0) if run.drift is not None else 0.0
 
 
 def _run_limit(run: Run) -> LeadSentence:
-    """Who has the time; a run outside its band says so first."""
+    """Return what limits a run; a run outside its band states this first."""
     plan, measured = run.plan, iteration_s(run)
     if run.simulated or not measured:
         return limit_sentence(plan)
@@ -230,7 +231,7 @@ def _run_limit(run: Run) -> LeadSentence:
     if taken >= BUSY:
         net_s = measured * (1 - taken)
         least_s = plan.bands.period_s[0] if plan.bands and plan.bands.period_s else plan.period_s
-        reason = f": they had its core for {percent(taken)} of the time"
+        reason = f": they used its core for {percent(taken)} of the time"
         if net_s < least_s:
             reason += ", too much to judge the prediction."
         else:
@@ -292,9 +293,9 @@ def _largest_measured(run: Run) -> tuple[str, float] | None:
 
 
 def _run_help(run: Run) -> LeadSentence:
-    """Stopping in time, a free core, or a faster call, in this order of what they would save."""
+    """Return the change that saves most: an earlier stop, a free core, or a faster call."""
     if run.status == "failed":
-        return LeadSentence(HELPS, "Mending the failure", "; Details have what went wrong.")
+        return LeadSentence(HELPS, "Fixing the failure", "; Details describe it.")
     solution, options = run.solution, []
     end_s = solution.end_s if solution is not None else run.wall_s
     training_s = end_s
@@ -307,8 +308,8 @@ def _run_help(run: Run) -> LeadSentence:
         options.append((saved, "Stopping once solved", text))
     if waited(run) >= BUSY:
         lost_s = waited(run) * training_s
-        text = f" would give {si(lost_s, 's')} of the {si(end_s, 's')} back"
-        options.append((lost_s / max(end_s, 1e-9), "A core of its own", text))
+        text = f" would save {si(lost_s, 's')} of the {si(end_s, 's')}"
+        options.append((lost_s / max(end_s, 1e-9), "A dedicated core", text))
     if solution is not None:
         saved = solution.plan_s / max(end_s, 1e-9)
         text = f" saves most of the {si(solution.plan_s, 's')} of planning, {percent(saved)} "

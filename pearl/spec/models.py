@@ -40,8 +40,8 @@ Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 def _carrier(given: object) -> object:
     if given == "gloo":
         raise ValueError(
-            "allowed: tcp or ray; gloo was removed because it believed what came before any proof "
-            "of the secret: write tcp, or leave the key out"
+            "allowed: tcp or ray; gloo was removed because it accepted data before any proof of "
+            "the secret: write tcp, or remove the key"
         )
     return given
 
@@ -51,7 +51,7 @@ Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "rob
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LimitsSection:
-    """What a plan may do. Slack limits are 0 by default: the sequential program."""
+    """The limits of a plan. Slack limits are 0 by default: the sequential program."""
 
     power: Watts | None = Field(default=None, description="Maximum average power, e.g. 350 W.")
     period: Seconds | None = Field(
@@ -149,7 +149,8 @@ class LimitsSection:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Train:
-    """How long to train, and what to do meanwhile. Env steps count over all environments."""
+    """Options of training and of evaluation during training. Env steps count over all
+    environments."""
 
     steps: StrictInt = Field(
         default=50_000, ge=1, le=10**12, description="Env steps, rounded up to an iteration."

@@ -254,7 +254,7 @@ def checkpoint_error_text(run: TrainingRun, error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     return (
         f"the checkpoint at env step {run.state.iteration * run.graph.env_steps} could not be "
-        f"written: {error.strerror}{where}; the one before, if there is one, is whole"
+        f"written: {error.strerror}{where}; an earlier checkpoint, if there is one, is complete"
     )
 
 

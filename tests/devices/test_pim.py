@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused_with_the_need_and_the_limit() -> None:
 @pytest.mark.parametrize("name", pim.FIGURES)
 def test_a_figure_that_is_missing_is_named(name: str) -> None:
     figures = {n: v for n, v in pim.EXAMPLE.figures.items() if n != name}
-    with pytest.raises(FigureError, match=f"gives no {name}; give each of clock_hz, "):
+    with pytest.raises(FigureError, match=f"gives no {name}; it needs each of clock_hz, "):
         pim.check(replace(pim.EXAMPLE, figures=figures))
 
 

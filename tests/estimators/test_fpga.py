@@ -262,7 +262,7 @@ def test_what_no_engine_computes_is_refused_in_words():
     many = some("update.dqn", q=(4, 8, 18))
     assert {v for v, _ in device_kind.offers(many, FPGA)} == {"array32", "array64"}
     deep = some("update.dqn", batch=5000)
-    assert "a batch of 5000 rows: an engine counts to 4095" in why(deep)
+    assert "a batch of 5000 rows: an engine supports at most 4095" in why(deep)
     assert device_kind.offers(some("replay_sample", fanout=6), FPGA)
 
 
@@ -282,7 +282,7 @@ def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
     assert device_kind.offers(some("replay_update", capacity=2_000_000), FPGA)
     large = device_kind.offers(some("replay_update", capacity=16_000_000), FPGA)
     assert large == ()
-    assert "the sum tree takes 15,632 memory blocks on chip" in repr(large)
+    assert "the sum tree needs 15,632 memory blocks on chip" in repr(large)
     uniform = some("replay_sample", capacity=50_000_000, prioritised=0)
     assert device_kind.offers(uniform, FPGA)
 
@@ -307,7 +307,7 @@ def test_environments_do_not_run_on_it():
     [
         (
             {"clock_hz": 250e6},
-            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 of an Intel M20K",
+            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 for an Intel M20K",
         ),
         ({"clock_hz": 250e6, "ram_blocks": 7110}, "no figure 'ram_block_bits'"),
         ({"clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 0}, "gives ram_block_bits as 0"),
@@ -359,7 +359,7 @@ def test_ultraram_takes_what_finds_no_room_in_block_ram():
 
     assert misfit() == ""
     for name in sized:
-        assert "the sum tree takes" in misfit(**{name: sized[name] - 1}), name
+        assert "the sum tree needs" in misfit(**{name: sized[name] - 1}), name
 
 
 def test_the_band_is_that_of_the_clock():

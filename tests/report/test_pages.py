@@ -239,7 +239,7 @@ def test_a_run_outside_its_band_or_on_a_busy_host_says_so_second() -> None:
     drift = Drift(5e-4, 2e-3, 3.0, (), waited=0.6)
     busy = Report(plan, replace(slow, drift=drift)).page().lead
     told = busy[1].text.replace(words.BLANK, " ")
-    assert told.startswith("Other programs on this host: they had its core for 60 %")
+    assert told.startswith("Other programs on this host: they used its core for 60 %")
 
 
 def test_a_run_that_did_not_reach_the_threshold_or_failed_says_so_first() -> None:

@@ -89,7 +89,7 @@ def test_the_report_and_its_explanation_say_it() -> None:
     e = explain(plan, time_limit_s=3.0)
     report = Report(plan, explanation=e)
     facts = [text for _, text in report.plan_facts()]
-    assert ("simulated", "fpga: times of a model; no such hardware is driven") in (
+    assert ("simulated", "fpga: times of a model; no such device is driven") in (
         report.plan_facts()
     )
     assert unmarked(iter([*(f for f in facts if not f.startswith("fpga:"))])) == []

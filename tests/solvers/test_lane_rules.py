@@ -102,7 +102,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     assert solve(graph, table(2, 11.0)).task("a").lane == plan.task("a").lane  # one lane is enough
     with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is 10 bytes.* 11 bytes"):
         solve(graph, table(1, 10.0))
-    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a keeps"):
+    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a needs"):
         solve(graph, table(2, 5.5))
     crowded = replace(plan, tasks=tuple(replace(t, lane="pool.0") for t in plan.tasks))
     lanes = (replace(plan.lanes[0], order=plan.lanes[0].order + plan.lanes[1].order),)
@@ -126,7 +126,7 @@ def test_apart_is_never_one_call_nor_one_lane() -> None:
     assert solve(graph, costs).task("a").fused_with == ("b",)
     plan = solve(graph, costs, limits=Limits(apart=(("a", "b"),)))
     assert plan.task("a").lane != plan.task("b").lane
-    with pytest.raises(InfeasibleError, match=r"lanes of their own \(apart\)"):
+    with pytest.raises(InfeasibleError, match=r"separate lanes \(apart\)"):
         solve(graph, costs, limits=Limits(apart=(("a", "b"),), max_lanes=1))
     with pytest.raises(SpecError, match=r"limits.apart: no task 'c'"):
         solve(graph, costs, limits=Limits(apart=(("a", "c"),)))
@@ -193,7 +193,7 @@ def test_a_sync_beside_the_rollout_that_moves_no_bytes_is_told() -> None:
     seconds = {"train": {"a": 1.0}, "sync": {"a": 0.0, "b": 0.0}, "rollout": {"b": 1.0}}
     costs = CostTable.from_seconds(platform, seconds)
     note = solve(loop(0.0, None), costs).note
-    assert "weights cross for nothing: sync runs on b beside rollout" in note
+    assert "weights move at no cost: sync and rollout run on b" in note
     assert "train → sync" in note
     assert solve(loop(8.0, None), costs).note == ""
     assert solve(loop(0.0, "trainer"), costs).note == ""

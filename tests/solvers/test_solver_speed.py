@@ -6,12 +6,10 @@ import itertools
 import math
 import time
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.solver.instances import large, small
-from benchmarks.solver.plot import panels, svg
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
@@ -183,18 +181,3 @@ def test_a_ring_is_proven_and_timed_beside_a_linear_program() -> None:
     assert cpu_s > 0
     assert wall_s > 0
     assert min(yardstick()()) > 0
-
-
-def test_cost_against_size_is_drawn_from_the_results() -> None:
-    proofs = {"4": [{"cpu_s": 0.01}, {"cpu_s": 0.03}], "12": [{"cpu_s": 0.5}]}
-    solves = [
-        {"devices": 16, "tasks": n, "ratio": 1, "seed": 0, "above": 3 / n} for n in (62, 1000)
-    ]
-    parts = {"speed": {"to_proof": proofs}, "scale": {"solves": solves}}
-    drawn = ElementTree.fromstring(svg(panels({"parts": parts})))
-    texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
-    assert {"median", "worst", "16 devices", "4", "12", "62", "1000"} <= set(texts)
-    lines = [e.get("points", "").split() for e in drawn.iter() if e.tag.endswith("polyline")]
-    assert [len(points) for points in lines] == [2, 2, 2]
-    with pytest.raises(ValueError, match="no part scale"):
-        panels({"parts": {"speed": parts["speed"]}})

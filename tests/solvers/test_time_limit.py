@@ -74,9 +74,9 @@ def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatc
     with pytest.raises(InfeasibleError) as error:
         solve(graph, table(graph), time_limit_s=0.01)
     assert str(error.value) == (
-        "no plan of graph 'rate' that meets the limits was found in 0.01 s; whether there is one "
-        "is not decided: give more time (time_limit_s, `pearl plan --time-limit`), relax a limit, "
-        "or give it rates with fewer than the 4,001 firings that an iteration has now"
+        "no plan of graph 'rate' within the limits was found in 0.01 s, and none is excluded: give "
+        "more time (time_limit_s, `pearl plan --time-limit`), relax a limit, or use rates with "
+        "fewer than the present 4,001 firings per iteration"
     )
 
 

@@ -56,7 +56,7 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
         (
             {"frame_stack": 2, "spaces": {"obs": 4, "actions": 2}},
             {"frame_stack": 2, "spaces": {"obs": 5, "actions": 2}},
-            "frame_stack: given 2; obs (5) is that of a whole stack, so a multiple of it",
+            "frame_stack: given 2; obs (5) must be the size of a whole stack, a multiple of it",
         ),
         (
             {"frame_stack": 2, "normalise": {"observations": False}},

@@ -1,10 +1,10 @@
-"""A simulated FPGA: engines in Verilog that learn and keep a sum tree, or PEARL's released design.
+"""A simulated FPGA: a learner and a sum tree in Verilog (`systolic`), or PEARL's `released` design.
 
-No board is driven. The engines of the design `systolic` are in `rtl/`; `program` and `learner` have
-their programs and exact cycles, `simulation` and `bench` run the Verilog, and `primitives.fpga` is
-its twin: what a plan computes on this device is what the Verilog computes, bit for bit. The design
-`released` is the model by which PEARL's authors chose devices (HeteroRL, Zenodo
-10.5281/zenodo.10982989): nothing of it was built here, and it computes the host's numbers.
+No board is driven. `rtl/` has the engines of the design `systolic`, `program` and `learner` their
+programs and exact cycles; `simulation` and `bench` run the Verilog. `primitives.fpga` is the
+bit-exact model of the Verilog, and computes the tasks that a plan puts on this device. The design
+`released` is the cost model by which PEARL's authors chose devices (HeteroRL, Zenodo
+10.5281/zenodo.10982989). It has no Verilog here, and its tasks compute the host's numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FRAMES = "no design stores stacked frames"
 
 
 def check(device: Device) -> None:
-    """Checks the figures that designs are offered and estimated by.
+    """Check the figures that offers and estimates need.
 
     Raises:
         FigureError: a figure is missing or 0.
@@ -66,13 +66,13 @@ def check(device: Device) -> None:
 
 
 def is_released(device: Device) -> bool:
-    """Whether its design is the one that PEARL's authors released."""
+    """Whether the device has the design that PEARL's authors released."""
     return device.design == DESIGNS[1]
 
 
 @cache
 def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
-    """The learner of this shape for a kernel, or why there is none."""
+    """Return the learner of this shape for a kernel, or the reason why there is none."""
     functions = kind_of(kernel).fpga
     assert functions is not None
     module, _, name = functions[0].partition(":")
@@ -84,11 +84,11 @@ def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
 
 
 def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
-    """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
-    have room for.
+    """Return the learner of a mode: variant `arrayN`, with as many lanes of Adam as fit into
+    `width` multiply-add units.
 
     Raises:
-        FigureError: there is none, or the device has no hard float32 block.
+        FigureError: no learner fits, or the device has no hard float32 block.
     """
     found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
     fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
@@ -101,7 +101,7 @@ def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> Lear
 
 
 def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
-    """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
+    """Return the learners of all sizes; for a forward pass, those with the fewest lanes of Adam."""
     latency = int(figure(device, "float32_cycles"))
     parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
     return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
@@ -112,12 +112,12 @@ def _mode(found: LearnerProgram) -> tuple[str, int]:
 
 
 def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The engines that compute a forward pass or gradient steps, in several sizes."""
+    """Return the modes of the engines that compute a forward pass or gradient steps."""
     on_chip(device)
     if not device.figures.get("float32_cycles"):
         return Refused(
-            "no hard float32 block (figure float32_cycles), on which the array is built: soft ones "
-            "take 8 to 11 cycles a sum"
+            "no hard float32 block (figure float32_cycles), which the array needs: a soft block "
+            "takes 8 to 11 cycles a sum"
         )
     reasons, fitting = [], []
     for found in _learners(kernel, device):
@@ -133,11 +133,11 @@ def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """What the released design runs: `layered`, a unit of its own for each layer and pass of a
-    gradient step, all of which share the DSP blocks; a prioritised replay; the copy of parameters.
+    """Return the modes of the released design.
 
-    It has no inference, which stays on the CPU, no replay without priorities, and no engine that
-    samples and learns in one call.
+    The design runs gradient steps (`layered`: one unit for each layer and pass; the units share
+    the DSP blocks), a prioritised replay (`tree`), and the copy of parameters. It has no inference,
+    no replay without priorities, and no engine that samples and learns in one call.
     """
     structure = kind_of(kernel).structure
     found: tuple[tuple[str, int], ...]
@@ -164,11 +164,11 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
+    """Return the engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
 
-    An engine is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
-    where one does float32) or the memory on chip. No design draws random numbers, stores frames,
-    or computes duelling networks, torch modules or algorithms of the user's own.
+    An engine fits if the device has enough multiply-add units (`Device.width`: DSP blocks with
+    float32) and enough memory on chip. No design draws random numbers, stores frames, or computes
+    duelling networks, torch modules or custom algorithms.
     """
     kind = kind_of(kernel)
     if kernel.dims.get("duelling"):
@@ -202,8 +202,11 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
-    """Why the engines of a plan do not fit together on a device; empty where they do. engines:
-    kernel, variant and width of each task there. All tasks of a replay have one tree."""
+    """Return why the engines of a plan do not fit together on a device; empty if they fit.
+
+    engines: kernel, variant and width of each task on the device. The tasks of a replay share a
+    tree.
+    """
     if is_released(device):
         return ""
     sizes: Sizes = []
@@ -217,17 +220,15 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
             tree = tree_engine(kernel, device)
             sizes += tree_memories(tree.capacity, tree.fanout)
             logic.append(tree_logic(tree.fanout, tree.depth))
-    what = "all of them"
+    what = "the set of engines"
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 
 
 def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design | None:
-    """The design that a mode runs on; None where there is none of its own.
-
-    A learner is the design of its gradient steps, a sum tree that of its draws.
+    """Return the design of a mode: a learner for gradient steps, a sum tree for draws, else None.
 
     Raises:
-        UnsupportedError: the design is the released one, of which there is no Verilog.
+        UnsupportedError: the device has the released design, which has no Verilog here.
     """
     structure = kind_of(kernel).structure
     if is_released(device):
@@ -247,11 +248,11 @@ def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design 
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Bind the twin of an engine, which computes the engine's bits on the host; of `ring`, `copy`
-    and the released design, the host's own code.
+    """Bind the bit-exact model of an engine. `ring`, `copy` and the released design run the host's
+    code.
 
     Raises:
-        UnsupportedError: no engine of an FPGA has this name.
+        UnsupportedError: the variant is no engine of a simulated FPGA.
     """
     if variant.startswith("array") and (functions := kind_of(kernel).fpga):
         module, _, name = functions[1].partition(":")

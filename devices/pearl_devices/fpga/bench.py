@@ -1,4 +1,4 @@
-"""The simulated register-transfer code of the learner, driven as a host would drive it."""
+"""`SimulatedEngine`: the learner's Verilog in simulation, with the interface of a host driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAMS = 64
 
 
 def parameters(learner: LearnerProgram) -> dict[str, int]:
-    """The parameters of `rtl/engine.v` for a learner."""
+    """Return the parameters of `rtl/engine.v` for a learner."""
     n, p = learner.shape.array, learner.shape.lanes
     return {
         "N": n, "LN": log2(n), "P": p, "LP": log2(n // p), "L": learner.shape.latency,
@@ -34,7 +34,7 @@ def parameters(learner: LearnerProgram) -> dict[str, int]:
 
 
 class SimulatedEngine:
-    """A simulated engine. library: of another build than `parameters(learner)`, for tests."""
+    """A simulated engine. library: replaces the build for `parameters(learner)`, in tests."""
 
     def __init__(self, learner: LearnerProgram, library: Path | None = None) -> None:
         self.learner = learner
@@ -46,11 +46,11 @@ class SimulatedEngine:
         self._engine = ctypes.c_void_p(self._library.engine_make())
 
     def close(self) -> None:
-        """Free the engine; it must not be used after this."""
+        """Free the engine, which must not be used afterwards."""
         self._library.engine_free(self._engine)
 
     def program(self, instructions: Sequence[Instruction]) -> None:
-        """Write a program to place 0."""
+        """Write a program to address 0."""
         if len(instructions) > PROGRAMS:
             raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAMS}")
         for at, instruction in enumerate(instructions):
@@ -66,7 +66,7 @@ class SimulatedEngine:
     def run(
         self, stream: Words, stalls: Sequence[int] = NO_STALLS, most: int = 1 << 20
     ) -> tuple[int, Words, Words]:
-        """Run the program: (cycles, rows that left the engine, words of `td`).
+        """Run the program and return (cycles, output rows, words of `td`).
 
         stream (beats, words of a row): beat i comes stalls[i % 16] cycles after the engine waits.
         """
@@ -87,13 +87,14 @@ class SimulatedEngine:
         return int(cycles), out[: counts[0].value], td[: counts[1].value]
 
     def load(self, place: str, vectors: Mapping[str, Array]) -> int:
-        """Write parameters (place B), targets (T) or moments (M, V) of all networks; the cycles."""
+        """Write parameters (place B), targets (T) or moments (M, V) of all networks; return the
+        cycles."""
         self.program(transfer(self.learner, "load", place))
         rows = [r for net, flat in vectors.items() for r in rows_of(self.learner, net, flat)]
         return self.run(stream_of(self.learner, rows))[0]
 
     def store(self, place: str) -> tuple[int, dict[str, Array]]:
-        """Read them: cycles, and the flat vector of each network."""
+        """Read parameters, targets or moments; return cycles and the flat vector per network."""
         self.program(transfer(self.learner, "store", place))
         cycles, rows, _ = self.run(np.zeros((0, self.learner.stream_words), np.uint32))
         found, at = {}, 0
@@ -114,7 +115,7 @@ class SimulatedEngine:
 
 
 def tiles(matrix: Array, n: int) -> list[Words]:
-    """The rows of a matrix as the engine's walk takes them: tile after tile, padded to n words."""
+    """Return the rows of a matrix in the order of the engine: tile by tile, padded to n words."""
     rows, columns = matrix.shape
     padded = np.zeros((rows, -(-columns // n) * n), np.uint32)
     padded[:, :columns] = np.ascontiguousarray(matrix, np.float32).view(np.uint32)
@@ -127,7 +128,7 @@ def tiles(matrix: Array, n: int) -> list[Words]:
 
 
 def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
-    """The parameters of a network as rows of the stream."""
+    """Return the parameters of a network as rows of the stream."""
     net, rows, at = learner.nets[name], list[Words](), 0
     for i, o in zip(net.widths, net.widths[1:], strict=False):
         rows += tiles(flat[at : at + (i + 1) * o].reshape(i + 1, o), learner.shape.array)
@@ -136,7 +137,7 @@ def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
 
 
 def stream_of(learner: LearnerProgram, rows: Sequence[Words]) -> Words:
-    """Rows as the batch stream has them."""
+    """Return rows in the format of the batch stream."""
     stream = np.zeros((len(rows), learner.stream_words), np.uint32)
     for at, row in enumerate(rows):
         stream[at, : len(row)] = row
@@ -147,8 +148,11 @@ def batch_stream(
     learner: LearnerProgram, obs: Array, action: npt.NDArray[Any], reward: Array, next_obs: Array,
     discount: Array, weight: Array, steps: Sequence[tuple[float, float, int]],
 ) -> Words:  # fmt: skip
-    """The stream of one gradient step. steps: (size, root, mode of the target) of each network, in
-    the order of its program; mode 0 leaves the target, 1 copies, 2 moves it by tau."""
+    """Return the stream of one gradient step.
+
+    steps: (size, root, mode of the target) of each network, in the order of the program. Mode 0
+    keeps the target network, 1 copies the parameters, 2 moves the target by tau.
+    """
     n, rows = learner.shape.array, list[Words]()
     discrete = learner.action == 0
     ahead = next_obs
@@ -166,5 +170,6 @@ def batch_stream(
 
 
 def bounds_program() -> tuple[Instruction, ...]:
-    """The program that takes the bounds of actions: a row of middles, a row of half widths."""
+    """Return the program that loads the bounds of actions: a row of midpoints, a row of
+    half-widths."""
     return (Instruction("load", where=7, rl=2), Instruction("halt"))

@@ -1,7 +1,7 @@
 """Gradient steps of DQN and DDPG as programs of the simulated FPGA's learner.
 
-`dqn` and `ddpg` place the matrices and write the program of one gradient step; `transfer` writes
-the programs that load or store parameters. Orders are those of `primitives.updates`.
+`dqn` and `ddpg` place the matrices and write the program of one gradient step, in the order of
+`primitives.updates`. `transfer` writes the programs that load or store parameters.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from pearl_devices.fpga.program import MOST_ROWS, PLACES, Instruction, Matrix, M
 from pearl_devices.kernel import Kernel
 
 HEAD, TARGET_HEAD, GRADIENT, IN_A, IN_B = 8, 16, 4, 1, 2
-"""Where results of a product go: `where` of its instruction, a sum of these."""
+"""Destinations of the result of a product; `where` of the instruction is their sum."""
 
 
 @dataclass(frozen=True)
 class PlacedNet:
-    """A dense network on the engine: widths, input first; the matrix of parameters of each layer,
-    the bias as last row; what each layer reads from memory A, input first; the gradient by the
-    output."""
+    """A dense network on the engine.
+
+    widths: input first.
+    weights: the parameters of each layer, with the bias as the last row.
+    inputs: the input of each layer in memory A, first layer first.
+    out: the output in memory A.
+    deltas: the derivative of each layer's output in memory B.
+    """
 
     widths: tuple[int, ...]
     weights: tuple[Matrix, ...]
@@ -34,8 +39,10 @@ class PlacedNet:
 class LearnerProgram:
     """A learner: its engine, networks by name, memories, and the program of one gradient step.
 
-    blocks_a, blocks_b, blocks_w: blocks of memory A, of B, and of those beside B. heads: rows of
-    the outputs' memories. batch, double: as of the kernel.
+    blocks_a, blocks_b: blocks of memory A and of memory B.
+    blocks_w: blocks of each memory of targets, moments and gradients.
+    heads: rows of the outputs' memories.
+    batch, double: sizes of the kernel.
     """
 
     shape: Shape
@@ -66,14 +73,17 @@ class LearnerProgram:
         return max(4, self.shape.array)
 
     def blocks(self) -> int:
-        """DSP blocks, one to a float32 multiply-add: the array, lanes of 11, a square to a column
-        of the gradient's norm and 2 more, the loss, and tanh and its gradient."""
+        """Number of DSP blocks, one per float32 multiply-add.
+
+        The array has n², each lane of Adam 11, the gradient's norm n + 2, the loss 4, and tanh with
+        its gradient 6.
+        """
         n = self.shape.array
         return n * n + 11 * self.shape.lanes + n + 2 + 4 + (6 if self.action else 0)
 
 
 def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) -> Instruction:
-    """The product of a layer's forward pass over `rows` rows in `down` blocks from the input's."""
+    """Return the product of a layer's forward pass over `rows` rows."""
     i, weights = net.widths[layer], net.weights[layer]
     hidden = layer < len(net.weights) - 1
     x = net.inputs[layer]
@@ -89,8 +99,8 @@ def _layer(net: PlacedNet, layer: int, rows: int, n: int, **more: int | bool) ->
 
 
 def _forward(net: PlacedNet, rows: int, n: int, first: int = 0, **last: int) -> list[Instruction]:
-    """A forward pass. first: block of the input, if not its own first. last: `where` of the
-    output."""
+    """Return a forward pass. first: offset of the input in blocks. last: fields of the last
+    product."""
     found = [_layer(net, layer, rows, n) for layer in range(len(net.weights))]
     found[0] = replace(found[0], abase=found[0].abase + first)
     found[-1] = replace(found[-1], **last)  # type: ignore[arg-type]
@@ -102,8 +112,8 @@ def _of_target(program: list[Instruction]) -> list[Instruction]:
 
 
 def _backward(net: PlacedNet, batch: int, n: int, *, gradient: bool = True) -> list[Instruction]:
-    """The gradients by parameters (if `gradient`) and by activations, last layer first. That by the
-    activations of a layer takes their place in A."""
+    """Return the backward pass, last layer first: gradients of parameters (if `gradient`) and of
+    activations. The gradient of a layer's activations overwrites them in memory A."""
     found, down = [], -(-batch // n)
     for layer in range(len(net.weights) - 1, -1, -1):
         i, o, weights = net.widths[layer], net.widths[layer + 1], net.weights[layer]
@@ -127,7 +137,7 @@ def _backward(net: PlacedNet, batch: int, n: int, *, gradient: bool = True) -> l
 
 
 def _optimise(net: PlacedNet, n: int) -> list[Instruction]:
-    """Clip, take the step's constants, and walk over all parameters."""
+    """Return the optimiser step: clip, load the constants of the step, update all parameters."""
     found = [Instruction("norm"), Instruction("load", where=6)]
     for layer, w in enumerate(net.weights):
         waits = layer == len(net.weights) - 1
@@ -163,19 +173,18 @@ def _deltas(net: PlacedNet, batch: int, b: Memory) -> PlacedNet:
 
 
 def _check(outputs: int, batch: int, n: int) -> None:
-    """Raises ValueError where the outputs have no place in a row, or a counter no place for a
-    sum."""
+    """Raise ValueError if the outputs do not fit into a row, or the batch into a counter."""
     if outputs > n:
         raise ValueError(
-            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; a larger "
-            "array computes them"
+            f"an array of {n} × {n} elements computes at most {n} outputs, not {outputs}; more "
+            "outputs need a larger array"
         )
     if batch > MOST_ROWS:
-        raise ValueError(f"a batch of {batch} rows: an engine counts to {MOST_ROWS}")
+        raise ValueError(f"a batch of {batch} rows: an engine supports at most {MOST_ROWS}")
 
 
 def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> LearnerProgram:
-    """The learner of DQN, plain or double (`primitives.updates.dqn`)."""
+    """Return the learner of DQN, plain or double (`primitives.updates.dqn`)."""
     n = shape.array
     _check(widths[-1], batch, n)
     a, w = Memory(n), Memory(n)
@@ -209,7 +218,7 @@ def dqn(widths: tuple[int, ...], batch: int, double: bool, shape: Shape) -> Lear
 def ddpg(
     actor: tuple[int, ...], critic: tuple[int, ...], batch: int, shape: Shape
 ) -> LearnerProgram:
-    """The learner of DDPG (`primitives.updates.ddpg`): the critic's step, then the actor's."""
+    """Return the learner of DDPG (`primitives.updates.ddpg`): a critic step, then an actor step."""
     n, seen, act = shape.array, actor[0], actor[-1]
     _check(act, batch, n)
     a, w = Memory(n), Memory(n)
@@ -227,7 +236,7 @@ def ddpg(
     loss = Instruction("loss", k=batch, cl=1, dbase=q.out.base, dbase2=q.deltas[-1].base)
     through = _backward(q, batch, n, gradient=False)
     after = q.inputs[1] if len(q.weights) > 1 else q.out
-    through.append(Instruction(  # the gradient by the action: a few columns of the first layer
+    through.append(Instruction(  # gradient of the action: a few columns of the first layer
         "mul", k=critic[1], rt=down, ct=tail, rl=(batch - 1) % n + 1, cl=n, abase=after.base,
         a_sr=after.across, a_sk=1, acol=True, bbase=q.weights[0].base + first * q.weights[0].across,
         b_sc=q.weights[0].across, b_sk=1, where=TARGET_HEAD,
@@ -263,8 +272,8 @@ def ddpg(
 
 
 def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction, ...]:
-    """The program that loads or stores (`op`) all parameters, targets or moments: place B, T, M or
-    V."""
+    """Return the program that loads or stores (`op`) all parameters (place B), targets (T) or
+    moments (M, V)."""
     at, n = PLACES.index(place), learner.shape.array
     walks = [
         Instruction(
@@ -277,7 +286,7 @@ def transfer(learner: LearnerProgram, op: str, place: str) -> tuple[Instruction,
 
 
 def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
-    """A forward pass alone: observations in, outputs out. The host chooses the actions."""
+    """Return the engine of a forward pass only. The host chooses actions from the outputs."""
     n = shape.array
     _check(widths[-1], rows, n)
     a, w = Memory(n), Memory(n)
@@ -306,15 +315,15 @@ def acting(widths: tuple[int, ...], rows: int, shape: Shape) -> LearnerProgram:
 
 
 def of_dqn(kernel: Kernel, shape: Shape) -> LearnerProgram:
-    """The learner of an update.dqn."""
+    """Return the learner of a kernel update.dqn."""
     return dqn(kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double")), shape)
 
 
 def of_ddpg(kernel: Kernel, shape: Shape) -> LearnerProgram:
-    """The learner of an update.ddpg."""
+    """Return the learner of a kernel update.ddpg."""
     return ddpg(kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch"), shape)
 
 
 def of_acting(kernel: Kernel, shape: Shape) -> LearnerProgram:
-    """The engine of an inference."""
+    """Return the engine of an inference kernel."""
     return acting(kernel.layers(), kernel.dim("envs"), shape)

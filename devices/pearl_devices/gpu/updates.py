@@ -20,7 +20,7 @@ from pearl_devices.primitives import LOG_STD
 STATIC_BYTES = 4096
 """Most shared memory that the sources declare themselves."""
 STAND_IN_BYTES = 227 * 1024
-"""Shared memory of a block if no GPU says its own: that of the H100 (NVIDIA, "CUDA C++ Programming
+"""Shared memory of a block if the GPU gives none: that of the H100 (NVIDIA, "CUDA C++ Programming
 Guide", compute capability 9.0)."""
 ROWS = (64, 32, 16)
 """Row counts of a pass, in order of preference; the first that leaves room for the parameters is

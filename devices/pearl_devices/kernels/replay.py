@@ -189,7 +189,7 @@ ONE_BLOCK_LANES = 8192
 is a launch of many blocks."""
 
 WHOLE_NODES = 1024
-"""Levels of the sum tree with at most so many nodes are recomputed completely, in one block."""
+"""Levels of the sum tree with at most this many nodes are recomputed completely, in one block."""
 
 
 def lanes(fanout: int) -> int:
@@ -248,7 +248,7 @@ REPLAY_UPDATE = KernelKind(
     name="replay_update",
     structure="prioritise",
     word="priorities",
-    does="says what to draw more often",
+    does="sets the probabilities of sampling",
     count=_update_work,
     arrays=_update_arrays,
     writes=("replay.",),

@@ -200,7 +200,7 @@ def select_jobs(
 
 
 def measure_all(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
-    """Time what `known` lacks: points of these groups, and the costs of several lanes.
+    """Time the points of these groups and the costs of several lanes that `known` lacks.
 
     The costs of lanes are those of the runtime, and the slow-down of two kernels by each other.
     """
@@ -321,9 +321,9 @@ def time_held_out(
 def _end_with_parent() -> None:
     """End this process, and those it has started, once the parent has closed the input.
 
-    The descriptor is read directly, not through `sys.stdin`: a process that an environment forks
-    meanwhile closes its own copy of `sys.stdin`, and would wait for ever for the lock of a thread
-    that it does not have.
+    The descriptor is read directly, not through `sys.stdin`: a process that an environment forks at
+    the same time closes its own copy of `sys.stdin`, and would wait forever for the lock of a
+    thread that it does not have.
     """
     while os.read(0, 1 << 12):
         pass

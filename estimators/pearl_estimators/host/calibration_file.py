@@ -108,7 +108,7 @@ def load_usable() -> Calibration | None:
 
 
 def _changed_versions(value: Any) -> list[str]:
-    """The names of the versions that differ from those of an undamaged file of this host.
+    """Return the names of the versions that differ from those of an undamaged file of this host.
 
     Fits of other versions may have another form. Empty for a damaged file, whose versions are
     unknown.
@@ -176,7 +176,7 @@ def _lock(handle: int, limit_s: float) -> bool:
 
 
 def journal_path() -> Path:
-    """Return the path of the journal, beside this host's calibration."""
+    """Return the path of the journal, in the folder of this host's calibration."""
     return path().with_suffix(".journal")
 
 
@@ -205,8 +205,9 @@ def journal_writer(file: Path) -> Tell:
 def read_journal(max_age_s: float | None = None) -> list[dict[str, Any]]:
     """Read the findings in the journal, oldest first.
 
-    Lines that are cut, damaged or of another host or version are left out.
-    max_age_s: age of the last line above which the whole journal is left out.
+    Lines that are cut, damaged or of another host or version are ignored.
+
+    max_age_s: age of the last line above which the whole journal is ignored.
     """
     file = journal_path()
     try:

@@ -69,8 +69,8 @@ def calibrate(
     calibration, reason = _measure(wanted, seconds, limit_s, force)
     if reason:
         raise CalibrationError(
-            f"{reason}; the {len(calibration.points)} kernels timed so far are kept, and the next "
-            "try goes on with the others"
+            f"{reason}; the timings of {len(calibration.points)} kernels are stored, and the next "
+            "attempt continues with the others"
         )
     return calibration
 

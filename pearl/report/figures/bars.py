@@ -1,4 +1,4 @@
-"""Bars: loads of devices, gains of changes, plans that come close, shares of time."""
+"""Bars: loads of devices, gains of changes, near-optimal plans, shares of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ BAR = 28.0
 
 @dataclass(frozen=True)
 class BarRow:
-    """A row: name, a second line below it, a value, its text, and whether the bar is hollow."""
+    """A row of a bar chart.
+
+    name: label of the row. value, text: length of the bar and its label.
+    hollow: whether the bar is not filled. style: classes of the bar.
+    """
 
     name: str
     value: float
@@ -28,7 +32,7 @@ class BarRow:
 
 
 def bar_chart(bars: Sequence[BarRow], sentence: str, largest: float = 0.0) -> Drawing | None:
-    """Horizontal bars from zero, one scale; None without bars. Bars go left for values below 0."""
+    """Draw horizontal bars from zero on one scale; None without bars. Negative values go left."""
     if not bars:
         return None
     return Drawing("", sentence, lambda width: _bars(width, bars, largest))
@@ -67,7 +71,10 @@ def _bars(width: float, bars: Sequence[BarRow], largest: float) -> Canvas:
 def almost_as_good(
     rows: Sequence[tuple[str, float, float]], unit: str, within: float
 ) -> Drawing | None:
-    """Plans as dots left of this one. rows: (what differs, value, loss as a share of this plan)."""
+    """Draw plans as dots left of this one.
+
+    rows: (difference to this plan, value, loss as a share of this plan).
+    """
     if len(rows) < 2:
         return None
     told = [f"{name} {count(value)} {unit}" for name, value, _ in rows]
@@ -124,9 +131,9 @@ class Part:
 
 
 def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | None:
-    """Shares of one whole, as one bar with a legend; None where all are zero.
+    """Draw the shares of one whole as one bar with a legend; None if all are zero.
 
-    in_seconds: the whole is a duration, so that the legend has seconds too.
+    in_seconds: the whole is a duration, so the legend also has seconds.
     """
     parts = [p for p in parts if p.seconds > 0]
     total = sum(p.seconds for p in parts)
@@ -149,7 +156,7 @@ def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | 
 
 
 def _segment(c: Canvas, x: float, y: float, wide: float, p: Part, hint: str) -> None:
-    """One share of a bar, with its name where there is room."""
+    """Draw one share of a bar, with its name if it fits."""
     if p.style == "hatch":
         c.hatch(x, y, wide, BAR)
         c.rect(x, y, wide, BAR, "outline", hint=hint)
@@ -163,7 +170,7 @@ def _segment(c: Canvas, x: float, y: float, wide: float, p: Part, hint: str) -> 
 def _legend(
     c: Canvas, top: float, entries: Sequence[tuple[str, str, float]], in_seconds: bool
 ) -> float:
-    """Names and styles with their seconds and shares of the whole; return the lower edge."""
+    """Draw names and styles with their seconds and shares; return the lower edge."""
     total = sum(seconds for _, _, seconds in entries)
     columns = 2 if c.narrow else 4
     step = c.width / columns
@@ -180,7 +187,7 @@ def _legend(
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
-    """Several wholes on one scale, one bar each, with one legend; None where all are zero."""
+    """Draw several wholes on one scale, one bar each, with one legend; None if all are zero."""
     rows = [(name, [p for p in parts if p.seconds > 0]) for name, parts in rows]
     most = max((sum(p.seconds for p in parts) for _, parts in rows), default=0.0)
     if not most > 0:

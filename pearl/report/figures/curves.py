@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed
 from pearl.planning.runs import Row, Run
 from pearl.report.canvas import LETTER, Canvas, shorten, text_width, ticks
 from pearl.report.document import Drawing
@@ -14,13 +14,13 @@ from pearl_devices.validation import LARGEST
 
 Points = Sequence[tuple[float, float]]
 MOST_POINTS = 300
-"""A line keeps at most so many of its points."""
+"""Largest number of points of a line."""
 
 
 def points_of(rows: Sequence[Row], key: str, *, changes: bool = False) -> list[tuple[float, float]]:
-    """Env steps and one column of `metrics.csv`. Values beyond LARGEST are left out.
+    """Return env steps and one column of `metrics.csv`, without values beyond LARGEST.
 
-    changes: only the rows where the value is new, as of an evaluation that later rows repeat.
+    changes: only the rows with a new value; later rows repeat the value of an evaluation.
     """
     found: list[tuple[float, float]] = []
     for r in rows:
@@ -58,7 +58,7 @@ class Axes:
 
 
 def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) -> Axes | None:
-    """Draw grid and ticks for these points; None where there is no range."""
+    """Draw grid and ticks for these points; None if they have no range."""
     points = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]
     if not points:
         return None
@@ -86,9 +86,10 @@ def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) 
 
 
 def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | None:
-    """Return against env steps: training, evaluations as dots, and the final test at the right.
+    """Draw return against env steps: training, evaluations as dots, and the final test at the
+    right.
 
-    None where there is not enough to draw a line.
+    None if there are too few points for a line.
     """
     training = points_of(rows, "mean_return_20")
     tests = points_of(rows, "eval_mean", changes=True)
@@ -109,7 +110,7 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
 
 
 def _ranges(rows: Sequence[Row]) -> dict[float, tuple[float, float]]:
-    """Env steps → lowest and highest return of an episode of the evaluation that a row names."""
+    """Return the lowest and the highest return of the evaluation at each number of env steps."""
     low, high = (dict(points_of(rows, key)) for key in ("eval_low", "eval_high"))
     return {s: (low[s], high[s]) for s in low if s in high}
 
@@ -226,7 +227,7 @@ DASHES = ("solid", "dash1", "dash2", "dash3")
 
 
 def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
-    """The curves of the best settings with their bands; None where no curve has two points."""
+    """Draw the curves of the best settings with their bands; None if no curve has two points."""
     shown = [s for s in settings if len(s.curve) > 1][:4]
     every = [(x, v) for s in shown for x, *ends in s.curve for v in ends]
     if not shown:
@@ -255,8 +256,8 @@ def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
     return Drawing("", f"Return during training: {listed(told)}.", draw)
 
 
-def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing | None:
-    """One row a setting: the mean as a dot on its interval, all on one scale."""
+def intervals(settings: Sequence[SettingCurve]) -> Drawing | None:
+    """Draw one row per setting: the mean as a dot on its interval, all on one scale."""
     if not settings:
         return None
     ends = [v for s in settings for v in (s.low, s.high)]
@@ -275,7 +276,7 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
         for tick in ticks(low, high, 3 if c.narrow else 5):
             c.line(x(tick), 4, x(tick), bottom)
             c.text(x(tick), bottom + 16, f"{tick:,.6g}".replace("-", "−"), "middle")
-        c.text(width - right, bottom + 32, unit, "end")
+        c.text(width - right, bottom + 32, "return", "end")
         for n, s in enumerate(settings):
             y = 20 + 26.0 * n
             style = "ink strong" if n == 0 else "ink"
@@ -291,8 +292,3 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
 
 def _linear(low: float, high: float, left: float, right: float) -> Callable[[float], float]:
     return lambda value: left + (value - low) / (high - low) * (right - left)
-
-
-def seconds_text(value: float) -> str:
-    """A duration in words."""
-    return si(value, "s")

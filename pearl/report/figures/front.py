@@ -1,4 +1,4 @@
-"""The front of throughput and power, and numbers tried around the present one."""
+"""Figures of the front of throughput and power, and of numbers tried around the present one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LABELS = tuple((dx, anchor, dy) for dy in (-18, 14, -30, -46)
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A plan of a front. label: its name for one of the labelled points, else empty.
+    """A plan of a front.
 
-    style: colour of the device that its learner runs on. band: of the rate; None for none.
+    label: its name if it is one of the labelled points, else empty.
+    style: colour of the learner's device. band: of the rate; None for none.
     """
 
     power_w: float
@@ -30,7 +31,7 @@ class FrontPoint:
 
 
 def front_chart(stretches: Sequence[Sequence[FrontPoint]], unit: str) -> Drawing | None:
-    """Power and rate: each assignment, slowed down, is a line; labelled points have their band."""
+    """Draw power and rate: a line for each assignment at decreasing speed, labels with bands."""
     points = [p for s in stretches for p in s]
     if not points:
         return None
@@ -118,7 +119,7 @@ def _front(
 
 
 def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
-    """Numbers that were tried, as dots around the present one, with a grey zone of ±5 %.
+    """Draw numbers that were tried as dots around the present one, with a grey zone of ±5 %.
 
     values: (number, rate). now: the present number.
     """
@@ -164,7 +165,7 @@ def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
 
 
 def sureness(share: float, draws: int, worst: float | None) -> Drawing:
-    """20 dots for the draws in which a verdict holds, and the loss in the others from 1 to 10 ×."""
+    """Draw 20 dots for the share of draws in which a verdict holds, and the loss in the others."""
 
     def draw(width: float) -> Canvas:
         c = Canvas(min(width, 352.0), 20.0 if worst is None else 42.0)

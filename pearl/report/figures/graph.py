@@ -1,4 +1,4 @@
-"""The task graph: tasks as pills in bands of their devices, with what they wait for."""
+"""The task graph: tasks as pills in bands of their devices, with edges between them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pearl.report.canvas import Canvas, Shape, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
-"""Most tasks that are drawn; the table of edges has all of any graph."""
+"""Largest number of drawn tasks; the table of edges lists all edges of any graph."""
 PILL = 34.0
 """Height of a task."""
 
 Box = tuple[float, float, float, float]
-"""Left, upper, right and lower edge of what is taken."""
+"""Left, upper, right and lower edge of an occupied area."""
 
 Point = tuple[float, float]
 
 
 def task_graph(plan: Plan) -> Drawing | None:
-    """Tasks and the edges between them; None where there are too many, or one task alone.
+    """Draw tasks and the edges between them; None for one task or too many.
 
-    Self-loops and edges that follow from others are left out.
+    Self-loops and edges that follow from other edges are not drawn.
     """
     tasks = list(dict.fromkeys(t.task for t in plan.tasks))
     if not 1 < len(tasks) <= MOST:
@@ -45,9 +45,9 @@ def task_graph(plan: Plan) -> Drawing | None:
 
 
 def shown_edges(plan: Plan) -> list[Channel]:
-    """One edge for each pair of tasks, without self-loops and edges that follow from others.
+    """Return one edge per pair of tasks, without self-loops and edges that follow from others.
 
-    Tokens count in iterations: an edge that only orders follows from a path of edges with no more.
+    Tokens count in iterations. An edge that only orders follows from a path with no more tokens.
     """
     firings = {t.task: t.firings for t in plan.tasks}
     first: dict[tuple[str, str], Channel] = {}
@@ -72,7 +72,7 @@ def shown_edges(plan: Plan) -> list[Channel]:
 def _reach(
     edges: Sequence[Channel], ahead: Callable[[Channel], float], src: str, dst: str
 ) -> float:
-    """The fewest iterations of tokens on a path."""
+    """Return the fewest iterations of tokens on a path."""
     best = {src: 0.0}
     for _ in range(len(edges) + 1):
         changed = False
@@ -91,12 +91,12 @@ class _Graph:
 
     @cached_property
     def tasks(self) -> list[Placement]:
-        """Each task once, in the order of the program."""
+        """Return each task once, in the order of the program."""
         return list({t.task: t for t in reversed(self.plan.tasks)}.values())[::-1]
 
     @cached_property
     def bands(self) -> dict[str, list[str]]:
-        """Device → its tasks; CPUs first."""
+        """Return the tasks of each device; CPUs first."""
         found: dict[str, list[str]] = {}
         for t in self.tasks:
             found.setdefault(t.device, []).append(t.task)
@@ -108,7 +108,7 @@ class _Graph:
         return shown_edges(self.plan)
 
     def _cells(self, columns: int) -> dict[str, tuple[int, int]]:
-        """Task → column and row: once around a ring, along the top and back along the bottom."""
+        """Return column and row of each task: along the top, then back along the bottom."""
         names, n = [t.task for t in self.tasks], len(self.tasks)
         columns = min(columns, max(2, math.ceil(n / 2)))
         rows = 2 + max(0, math.ceil((n - 2 * columns) / 2))
@@ -157,7 +157,7 @@ class _Graph:
         across: Point,
         y: float,
     ) -> float:
-        """Put the tasks of one device in their places; return the lower edge of its band."""
+        """Draw the tasks of one device; return the lower edge of its band."""
         rows = sorted({cells[t][1] for t in tasks})
         single = len(self.bands) == 1
         first = next(iter(self.bands)) == device
@@ -196,7 +196,7 @@ class _Graph:
     def _edges(
         self, c: Canvas, place: Mapping[str, tuple[float, float]], pill: float
     ) -> list[Shape]:
-        """Draw the edges; return their words, which are painted over the tasks."""
+        """Draw the edges; return their labels, which are painted over the tasks."""
         above = Canvas(c.width, c.height)
         taken = [
             (x - pill / 2 - 2, y - PILL / 2 - 2, x + pill / 2 + 2, y + PILL / 2 + 2)
@@ -245,7 +245,7 @@ class _Graph:
         y, x = c.height + 10, 0.0
         parts = [("solid", "data, with size"), ("dotted", "order only")]
         if any(e.tokens for e in self.edges):
-            parts.append(("dot", "there at the start"))
+            parts.append(("dot", "initial result"))
         for kind, text in parts:
             need = 24 + text_width(text) + 14
             if x + need - 14 > c.width:
@@ -268,7 +268,7 @@ def _label(
     taken: Sequence[Box],
     others: Sequence[Point],
 ) -> None:
-    """A word beside a curve, at the first spot where nothing else stands and no curve passes."""
+    """Draw a label beside a curve, at the first free spot that no other curve passes."""
     wide = text_width(text)
     options: list[tuple[float, float, str, Box]] = []
     for t in spots:
@@ -345,7 +345,7 @@ class _EdgeCurve:
         c: Canvas,
         crossed: Sequence[Point],
     ) -> _EdgeCurve:
-        """The straightest curve that crosses no other task, few edges, and stays on the page."""
+        """Return the straightest curve that stays on the page and crosses no task and few edges."""
         length = math.hypot(b[0] - a[0], b[1] - a[1]) or 1.0
         nx, ny = -(b[1] - a[1]) / length, (b[0] - a[0]) / length
         straight = 26.0 if both else 0.0
@@ -384,7 +384,7 @@ class _EdgeCurve:
 def _border(
     centre: tuple[float, float], towards: tuple[float, float], pill: float
 ) -> tuple[float, float]:
-    """Where a line from the centre of a pill leaves it."""
+    """Return the point in which a line from the centre of a pill leaves the pill."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     if dx == dy == 0:
         return centre

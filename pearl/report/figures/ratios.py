@@ -15,18 +15,18 @@ from pearl.report.figures.timeline import iteration_s
 from pearl.report.lane_time import member_shares
 
 SMALL = 0.05
-"""Rows with a smaller share of the time are hollow: being off there costs little."""
+"""Rows with a smaller share of the time are hollow, because an error there costs little."""
 
 FAR = 1e9
-"""A ratio beyond is no measurement and is left out."""
+"""A ratio beyond this limit is no measurement and is omitted."""
 
 MOST = 6
-"""Powers of 4 that the axis reaches at most; a larger ratio stands at its end."""
+"""Largest power of 4 on the axis; a larger ratio is drawn at its end."""
 
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """A time as predicted, with its band, and as measured.
+    """A predicted time with its band, and the measured time.
 
     name: in words. task: its name in the plan; empty for the iteration.
     share: of the measured iteration.
@@ -51,10 +51,10 @@ class TimeRatio:
 
 
 def comparisons(run: Run) -> list[TimeRatio]:
-    """The iteration, then each task by its share of the time.
+    """Return the iteration, then each task by its share of the time.
 
-    Members of a fused call were timed apart, which adds to small ones. Their shares are those of
-    their call, divided in proportion to these times, so that shares add up to the iteration.
+    Members of a fused call were timed one by one, which lengthens short ones. They divide the share
+    of their call in proportion to these times, so that shares add up to the iteration.
     """
     plan, rows = run.plan, []
     measured = iteration_s(run)
@@ -88,7 +88,7 @@ def comparisons(run: Run) -> list[TimeRatio]:
 
 
 def ratio_chart(run: Run) -> Drawing | None:
-    """The measured over the predicted time of each task; None where nothing was timed."""
+    """Draw measured over predicted time of each task; None if nothing was timed."""
     rows = comparisons(run)
     if not rows:
         return None
@@ -99,7 +99,7 @@ def ratio_chart(run: Run) -> Drawing | None:
 
 
 def reach(rows: Sequence[TimeRatio]) -> int:
-    """The axis goes from 1/reach to reach: 4, or 16, 64, … where data need it, 4^MOST at most."""
+    """Return the end of the axis from 1/reach to reach: 4, or 16, 64, … if the data need it."""
     off = max((abs(math.log(r.ratio)) for r in rows if r.ratio > 0), default=0.0)
     return int(4 ** min(MOST, max(1, math.ceil(off / math.log(4) - 1e-9))))
 

@@ -1,8 +1,8 @@
 """Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
 
-Many tasks go through annealing and a bound of loads first (`load_search`), and no further where the
-period form would be too large. Graphs with cycles are searched by assignments that are valued with
-their orders (`loop_search`), where the period form does not prove the best plan soon.
+For many tasks, annealing and a bound of loads come first (`load_search`); if the period form would
+be too large, nothing follows. For graphs with cycles, assignments are evaluated with their orders
+(`loop_search`) if the period form does not prove the best plan soon.
 
 The period form of `docs/search.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
@@ -35,38 +35,38 @@ from pearl.time_limit import OutOfTimeError, extended, within
 
 ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
-where the period form has not proven the best plan by then (assumed)."""
+unless the period form has proven the best plan (assumed)."""
 
 AHEAD = 12
-"""Classes of a search space with cycles from which on that search comes before the period form. The
-period form proves most smaller spaces within seconds, however many firings they have (assumed)."""
+"""Number of classes of a search space with cycles from which that search precedes the period form.
+The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
-"""CPU-seconds of steps of that search at most, for each pair of classes: more gain nothing in small
+"""Largest number of CPU-seconds of that search for each pair of classes: more gain nothing in small
 search spaces (assumed)."""
 
 TRIED = 3
-"""Simple assignments that are given orders (assumed)."""
+"""Number of simple assignments that get orders (assumed)."""
 
 TRYING = 0.3
-"""Share of the time limit that finding and ordering them may take (assumed)."""
+"""Share of the time limit for finding and ordering simple assignments (assumed)."""
 
 ORDERING_S = 2e-3
-"""Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
+"""Time reserved for the lane orders of many tasks, per firing (1e-3 s measured on one core)."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The best plan over all search spaces, with the proven bound.
+    """Return the best plan over all search spaces, with the proven bound.
 
-    Deterministic for small graphs, where `seed` changes nothing, and for graphs with cycles, as far
-    as the time limit does not end the search; annealing of many tasks depends on the clock.
+    The result is deterministic for small graphs, where `seed` has no effect, and for graphs with
+    cycles, unless the time limit ends the search. Annealing of many tasks depends on the clock.
 
     Raises:
-        InfeasibleError: no plan meets the limits.
-        OutOfTimeError: the time ran out before there was any plan.
+        InfeasibleError: no plan is within the limits.
+        OutOfTimeError: the time ran out before the first plan.
     """
     deadline = search.deadline
     few = select_splits(problem)
@@ -101,13 +101,13 @@ class _Branches:
         self._offer = search.offer
         self._best: Candidate | None = None
         self.timed_out = False
-        # number of a search space → no plan of it costs less
+        # index of a search space → no plan of the space costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
-        self._models: dict[int, PeriodForm] = {}  # made when their turn comes
+        self._models: dict[int, PeriodForm] = {}  # built on first use
         self._loose = ALL  # least bound of assignments whose orders were not exhausted
         self._annealing: dict[int, LoadSearch] = {}
         self._loops: list[int] = []  # search spaces with cycles that are not searched yet
-        self._until = self.deadline  # of the period form's next run
+        self._until = self.deadline  # time limit of the period form's next run
 
     @property
     def best(self) -> Candidate | None:
@@ -121,17 +121,18 @@ class _Branches:
             self._offer(found)
 
     def leave_out(self, bound: float) -> None:
-        """Say that there are plans in no search space here. None, there or here, costs less."""
+        """Record that plans exist outside these search spaces, and that none costs less than
+        this."""
         self._loose, self.timed_out = CostBound(bound, "work"), True
         self._open = dict.fromkeys(self._open, self._loose)
 
     @property
     def bound(self) -> CostBound:
-        """No plan costs less that is not `best`."""
+        """A lower bound on the cost of every plan except `best`."""
         return min(self._loose, *self._open.values(), ALL)
 
     def stop(self) -> list[Assignment]:
-        """The assignments that annealing found; ends all annealing in the background."""
+        """Stop all annealing in the background and return the assignments that it found."""
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:
@@ -162,12 +163,12 @@ class _Branches:
             self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
 
     def _worth(self, cost: float) -> bool:
-        """Whether a plan of this cost would be better than the best."""
+        """Return whether a plan of this cost would be better than the best."""
         return self.best is None or cost < self.best.cost * (1 - SAME)
 
     def _next(self, i: int) -> None:
-        """The best assignment of a search space that is not cut off, its orders, and the next
-        cut."""
+        """Solve a search space for its best assignment that is not cut off, order its lanes, and
+        add the next cut."""
         problem = self.problem
         if i not in self._models:
             self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
@@ -203,8 +204,8 @@ class _Branches:
         model.cut(assignment, to_blame)
 
     def _overlap(self) -> None:
-        """Plans and bounds of the search spaces whose iterations overlap around cycles, by as many
-        steps as suit the time limit."""
+        """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
+        a number of steps that suits the time limit."""
         from pearl.solvers.large.loop_search import LoopSearch
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
@@ -219,11 +220,11 @@ class _Branches:
                 search.run(min(STEPPED * self.limit_s / len(worth), most))
             if search.bound is not None:
                 self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-            with extended(math.inf):  # what was found is not lost
+            with extended(math.inf):  # keeps what was found
                 self._take(search.orders())
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
-        """Take an assignment with orders and their exact period if it is better than the best."""
+        """Accept an assignment with orders and exact period if it is better than the best."""
         if found is None:
             return
         a, orders, period_s = found
@@ -233,8 +234,8 @@ class _Branches:
             self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
 
     def _anneal(self) -> None:
-        """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
-        the background."""
+        """Search plans and bounds of spaces with many tasks by loads. Some searches continue in the
+        background."""
         for i, space in enumerate(self.spaces):
             if not applies_to(space, self.problem) or not self._worth(self._open[i].cost):
                 continue
@@ -260,7 +261,7 @@ def _better(
     problem: Problem,
     deadline: float,
 ) -> Candidate | None:
-    """The best of a plan and some assignments with the best orders found for them."""
+    """Return the best of a plan and some assignments with the best orders found for them."""
     for a in candidates:
         timed = build_timed_graph(a)
         least, _ = cost_of(problem, a, timed.order_bound_s)
@@ -275,7 +276,8 @@ def _better(
 
 
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
-    """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
+    """Return the least cost (seconds or joules of an iteration) of any assignment, without
+    orders."""
     least = math.inf
     for space in spaces:
         model = PeriodForm(space, problem, None)
@@ -287,7 +289,7 @@ def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
 
 
 def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
-    """The period at which an assignment costs `cost`: no use in a longer one."""
+    """Return the period at which an assignment costs `cost`; a longer period is useless."""
     if problem.objective == "throughput":
         return cost
     if a.idle_power_w == 0:
@@ -298,8 +300,11 @@ def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
 def _first(
     spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Candidate | None:
-    """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
-    copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
+    """Return a plan for scaling and as upper bound: all on one device as far as possible, each
+    class at its best, or copies in parallel.
+
+    spaces: with a lower bound on the cost of their plans, least bound first.
+    """
     now = time.monotonic()
     until = now + TRYING * max(0.0, deadline - now)
     trials: list[tuple[float, int, Assignment]] = []
@@ -373,7 +378,7 @@ def _best_there(
 
 
 def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
-    """The devices, of those that cost the same and are linked alike the first."""
+    """Return one device of each set of devices with the same costs and links."""
     platform, first_of = space.costs.platform, dict[object, str]()
     for d in platform.devices:
         way = platform.route(platform.host, d.name)

@@ -43,9 +43,9 @@ DTYPES = {
 NUMPY = {ours: name for name, ours in DTYPES.items()}
 
 EVERY = 10_000
-"""Minimum env steps between two checkpoints, if the spec does not say."""
+"""Minimum env steps between two checkpoints, if the spec gives none."""
 SHARE = 0.02
-"""Maximum share of a run's time that checkpoints take, if the spec does not say."""
+"""Maximum share of a run's time for checkpoints, if the spec gives no interval."""
 BEFORE_S, BYTES_PER_S = 0.05, 200e6
 """Fixed cost of the first checkpoint, and the rate of its bytes (assumed)."""
 
@@ -58,7 +58,7 @@ ABOUT: dict[str, type | tuple[type, ...]] = {
     "environments": dict,
     "pearl_version": str,
 }
-"""What the description must hold."""
+"""Keys that the description must have."""
 WORDS = {dict: "an object", bool: "true or false", int: "a whole number", str: "a text"}
 
 

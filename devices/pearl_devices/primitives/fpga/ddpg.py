@@ -1,5 +1,7 @@
-"""DDPG's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.ddpg` has the
-host's."""
+"""DDPG's gradient steps in the arithmetic of the simulated FPGA.
+
+`primitives.updates.ddpg` has the host's gradient steps.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from pearl_devices.primitives.updates.stop_word import call_ends
 
 @exact
 def curve(z, table):
-    """Return tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
+    """Return tanh(z) from the table of `rtl/squash.v`: linear in each of 512 intervals of 1/64."""
     size = flush(abs(z))
     at = min(np.int64(size * np.float32(64.0)), table.shape[0] - 1) if size < 8.0 else 511
     past = flush(size - table[at, 0])
@@ -40,7 +42,7 @@ def curve(z, table):
 
 @exact
 def squash(z, low, high, table, bent, joined):
-    """The last columns of joined ← actions of the outputs z (rows, A); bent ← their tanh."""
+    """Last columns of joined ← actions of the outputs z (rows, A); bent ← tanh(z)."""
     actions = z.shape[1]
     start = joined.shape[1] - actions
     for b in range(z.shape[0]):
@@ -67,7 +69,7 @@ def step(
     obs, action, reward, next_obs, discount, weight, td, actor, critic, rules, array, inv_rows,
     table, joined, ahead, bent, tail, d_out, d_action, none, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch, of the critic and then of the actor."""
+    """Take one gradient step of the critic on one batch, then one of the actor."""
     samples, inputs, actions = obs.shape[0], obs.shape[1], action.shape[1]
     low, high = rules.low, rules.high
     for b in range(samples):
@@ -148,7 +150,7 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """The arguments of `step` after the batch."""
+    """Return the arguments of `step` after the batch."""
     samples, act = kernel.dim("batch"), kernel.dim("act")
     actor, critic = _net("actor", kernel, buffers), _net("critic", kernel, buffers)
     inputs = kernel.layers("critic")[0]
@@ -165,6 +167,6 @@ def _net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """update.ddpg on an engine of array × array elements."""
+    """Bind update.ddpg on an engine of array × array elements."""
     actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
     return bind_call(update, batch_of(buffers), constants, actor, critic, *rest)

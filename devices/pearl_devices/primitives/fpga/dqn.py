@@ -1,5 +1,7 @@
-"""DQN's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.dqn` has the
-host's."""
+"""DQN's gradient steps in the arithmetic of the simulated FPGA.
+
+`primitives.updates.dqn` has the host's gradient steps.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def step(
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, d_out, deltas, grad, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch. both (2·rows, obs): flushed observations, then successors."""
+    """Take one gradient step on one batch.
+
+    both (2·rows, obs): observations, then next observations; subnormal numbers are 0.
+    """
     samples, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
     for b in range(samples):
         for c in range(inputs):
@@ -91,7 +96,7 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """The arguments of `step` after the batch."""
+    """Return the arguments of `step` after the batch."""
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     names = (
         "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",
@@ -114,7 +119,7 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
 
 
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """update.dqn on an engine of array × array elements."""
+    """Bind update.dqn on an engine of array × array elements."""
     return bind_call(
         update,
         buffers["loop.stop"],

@@ -18,7 +18,7 @@ CLIP_EPS = np.float32(1e-6)
 
 @exact
 def flush(x):
-    """x as the DSP block reads it: a subnormal number or zero is +0."""
+    """Return x as the DSP block reads x: a subnormal number or zero is +0."""
     return np.float32(0.0) if abs(x) < TINY else x
 
 
@@ -90,7 +90,7 @@ def mask(out, active):
 
 @exact
 def hidden(layers, stored):
-    """Where the output begins in the activations of a pass with `stored` rows per block."""
+    """Return the offset of the output in the activations of a pass with `stored` rows per block."""
     at = 0
     for layer in range(1, layers.size - 1):
         at += stored * layers[layer]
@@ -115,10 +115,10 @@ def forward(params, layers, x, acts, stored, rows):
 
 @exact_apart
 def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, transposed):
-    """The gradient by the parameters (if `gradient` is not empty), and by the last tail.shape[1]
-    inputs.
+    """Compute the gradients with respect to the parameters and the last tail.shape[1] inputs.
 
-    acts: of a pass. d_out (rows, out): the derivative by the output. deltas: scratch of two blocks.
+    acts: activations of a forward pass. d_out (rows, out): derivative of the loss with respect to
+    the output. deltas: scratch of two blocks. gradient: empty if not needed.
     """
     rows = d_out.shape[0]
     half = deltas.size // 2
@@ -148,8 +148,11 @@ def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, tra
 
 @exact_apart
 def clip_factor(gradient, layers, array, sums, clip_norm):
-    """The factor that clips a gradient (`rtl/norm.v`). sums (array): sums of column c over all
-    array × array tiles, last layer first; then the columns are summed in order."""
+    """Return the factor that clips a gradient (`rtl/norm.v`).
+
+    sums (array,): scratch for the squares of each column over all array × array tiles, last layer
+    first. The columns are then added in order.
+    """
     if clip_norm <= 0.0:
         return np.float32(1.0)
     for c in range(array):
@@ -176,8 +179,10 @@ def clip_factor(gradient, layers, array, sums, clip_norm):
 
 @exact_apart
 def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
-    """One step of Adam with the target (`rtl/adam.v`). mode: 0 keeps the target, 1 copies, 2 moves
-    it by tau."""
+    """Take one step of Adam and update the target (`rtl/adam.v`).
+
+    mode: 0 keeps the target, 1 copies the parameters, 2 moves the target by tau.
+    """
     beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
     rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
     size = np.float32(lr / (1.0 - hyper[0] ** step))
@@ -197,7 +202,7 @@ def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
 
 @exact
 def target_mode(count, every):
-    """How gradient step `count` moves the target."""
+    """Return the mode of the target in gradient step `count`."""
     if every > 0.0:
         return 1 if count % every == 0.0 else 0
     return 2
@@ -205,7 +210,7 @@ def target_mode(count, every):
 
 @exact
 def td_slope(error, weight, inv_rows, delta):
-    """The derivative by the value of one sample (`rtl/loss.v`)."""
+    """Return the derivative of the loss with respect to the value of one sample (`rtl/loss.v`)."""
     cut = error
     if delta > np.float32(0.0) and abs(error) > delta:
         cut = delta if error > np.float32(0.0) else -delta
@@ -214,7 +219,7 @@ def td_slope(error, weight, inv_rows, delta):
 
 @exact
 def loss_part(size, weight, inv_rows, delta):
-    """The loss of one sample, as the host computes it from the FPGA's results. size: |error|."""
+    """Return the loss of one sample, which the host computes. size: |error| from the FPGA."""
     share = weight * inv_rows
     if delta > np.float32(0.0) and size > delta:
         return share * delta * (size - np.float32(0.5) * delta)

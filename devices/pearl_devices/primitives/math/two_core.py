@@ -48,8 +48,11 @@ _write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int
 
 
 class Team(NamedTuple):
-    """One side's view of both. address: of the cells. side: 0 the caller's thread, 1 the helper's.
-    sums: (2, 8), a number of each side in a cache line of its own."""
+    """One side's view of both sides.
+
+    address: of the shared cells. side: 0 for the caller's thread, 1 for the helper's.
+    sums: (2, 8), a number of each side in a separate cache line.
+    """
 
     address: int
     side: int

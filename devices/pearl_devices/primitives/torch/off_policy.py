@@ -277,8 +277,8 @@ def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
 
 
 def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind uniform actions, drawn as in native variants: the choice before `learning_starts`,
-    whatever the network's outputs."""
+    """Bind uniform actions, drawn as in native variants: the choice before `learning_starts`, which
+    ignores the network's outputs."""
     counter, explore, action = (buffers[n] for n in ("rng.inference", "explore", "act.action"))
     act, rows = kernel.dim("act"), buffers["env.obs"].shape[0]
     if act:

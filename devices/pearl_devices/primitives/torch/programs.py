@@ -60,8 +60,8 @@ def normal(advantage: Any) -> Any:
 
 
 class Noise:
-    """Random numbers of one task's stream, in the order of the calls. Each firing number has its
-    own numbers, whatever ran before.
+    """Random numbers of one task's stream, in the order of the calls. The numbers of a firing
+    depend on its index only.
 
     device: where the numbers lie; None: where the host draws them.
     """
@@ -88,5 +88,5 @@ class Noise:
         return self._fill(rng.normals, shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform float32 in [0, 1)."""
+        """Return uniform float32 numbers in [0, 1)."""
         return self._fill(rng.uniforms, shape)

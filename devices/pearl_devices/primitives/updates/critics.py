@@ -211,7 +211,7 @@ def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def rules_of(buffers: Buffers) -> CriticRules:
-    """Return the constants. If a gradient step draws nothing, rng.update is a stand-in."""
+    """Return the constants. If a gradient step draws nothing, rng.update is an unused array."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",

@@ -1,7 +1,7 @@
 """DDPG's gradient step on two cores; each takes half of the batch and half of the parameters.
 
-Both sides do the work of `ddpg.step` on their rows. They meet at four points: when both gradients
-of the critic are there, when it has moved, and the same for the actor.
+Both sides do the work of `ddpg.step` on their rows. They meet at four barriers: after both
+gradients of the critic, after its step, and the same for the actor.
 """
 
 from __future__ import annotations
