@@ -277,6 +277,12 @@ def evil_advice() -> Advice:
     return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
 
 
+def test_the_page_of_a_front_has_the_title_that_is_given_or_one_of_its_own() -> None:
+    plan = two_device_plan()
+    assert front_page([plan], "Mine").title == "Mine"
+    assert front_page([plan]).title == f"Front for {plan.host}"
+
+
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
     plan = evil_plan()
     sides = SideBySide((side_of_plan(EVIL, plan), side_of_plan("b", two_device_plan())))
@@ -391,3 +397,26 @@ def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
         assert task == other
         assert phase == pytest.approx(expected, abs=1e-5)
+
+
+def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
+    advice = evil_advice()
+    for suffix in (".HTML", ".json", ".txt"):
+        advice.save(tmp_path / f"advice{suffix}")
+    html, said, text = (
+        (tmp_path / f"advice{suffix}").read_text() for suffix in (".HTML", ".json", ".txt")
+    )
+    assert html.lower().startswith("<!doctype html>")
+    assert json.loads(said)["draws"] == 200
+    assert text == f"{advice}\n"
+    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* one of .html, .json, .txt"):
+        advice.save(tmp_path / "advice.csv")
+
+
+def test_advice_leads_with_the_answer_that_gains_most() -> None:
+    better = [
+        Finding(name, f"Yes: {name}", "", 0.9, {"choice": "other", "ratio": ratio})
+        for name, ratio in (("first", 1.5), ("second", 2.5), ("third", 2.0))
+    ]
+    page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
+    assert "(second): 2.50 × as fast" in str(page.lead)

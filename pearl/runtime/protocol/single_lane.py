@@ -351,7 +351,7 @@ class SingleLaneRunner:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What the recorder of the lane has noted."""
+        """The measurements of the lane's recorder."""
         calls = [(s.job.name, s.call) for part in self._steps for s in part]
         return [self.recorder.to_json(calls)]
 
