@@ -223,7 +223,7 @@ class LaneRunner:
         sleepers = self.control.sleepers
         spin, publish = counters.spin_until_reached, counters.publish
         number, words, recorder = self.round, self.stop_word.words, self.recorder
-        busy, timed, clock = recorder.busy_ns, recorder.calls, perf_counter_ns
+        clock, time_call = perf_counter_ns, recorder.time_call
         due, kept = recorder.next_timed(number), False
         while number < end:
             stamped = number == due
@@ -246,14 +246,7 @@ class LaneRunner:
                     continue
                 if s.first <= number < s.last:
                     if stamped:
-                        begin = clock()
-                        s.calls[number % len(s.calls)]()
-                        end_ns = clock()
-                        busy[place] += end_ns - begin
-                        timed[place] += 1
-                        if kept:
-                            lag = -1 if s.lag is None else s.lag(number)
-                            recorder.keep(place, number, begin, end_ns, lag)
+                        time_call(place, s.calls[number % len(s.calls)], number, kept, s.lag)
                     else:
                         s.calls[number % len(s.calls)]()
                     if s.interruptible and words[0]:

@@ -271,7 +271,7 @@ class SingleLaneRunner:
             self.iteration += done
             self._more[0] = 0
         else:
-            busy, timed, places = recorder.busy_ns, recorder.calls, self._places
+            places, time_call = self._places, recorder.time_call
             calls = [[(s.call, places[id(s)]) for s in part] for part in steps]
             due, kept = recorder.next_timed(self.iteration), False
             for _ in range(rounds):
@@ -282,16 +282,10 @@ class SingleLaneRunner:
                 recorder.rounds += 1
                 for number, part in enumerate(calls):
                     for call, place in part:
-                        if not stamped:
+                        if stamped:
+                            time_call(place, call, self.iteration, kept)
+                        else:
                             call()
-                            continue
-                        begin = perf_counter_ns()
-                        call()
-                        end = perf_counter_ns()
-                        busy[place] += end - begin
-                        timed[place] += 1
-                        if kept:
-                            recorder.keep(place, self.iteration, begin, end)
                     if words[0]:
                         self._on_stop_word(number, len(calls))
                         return
