@@ -446,12 +446,6 @@ def problems_of(spec: Any, **overlay: Any) -> tuple[str, ...]:
     return lines
 
 
-def test_a_carrier_that_is_gone_is_refused_with_the_one_that_took_its_place() -> None:
-    (line,) = problems_of("dqn_cartpole", set={"train.carrier": "gloo"})
-    assert "train.carrier: given 'gloo'; allowed: tcp or ray; gloo was removed" in line
-    assert line.endswith("write tcp, or remove the key")
-
-
 def total(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "s.yaml"
     path.write_bytes(content)
