@@ -10,8 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MICROSECONDS = 1e6
-"""Units of time of the format per second."""
+NANOSECONDS = 1e9
+"""Readers cut times to nanoseconds, and drop a call that begins before the end of the last one."""
+
+INSIDE_NS = 2
+"""Nanoseconds before the end of a call at which its flows begin: readers bind a flow to the call
+that is open at its time, and the next call may begin at the end."""
 
 
 class TraceEvents:
@@ -51,36 +55,56 @@ class TraceEvents:
         values: Mapping[str, object],
     ) -> None:
         """Add a call on a lane. values: shown when the call is selected."""
-        begin, whole = start_s * MICROSECONDS, (end_s - start_s) * MICROSECONDS
+        begin, end = _nanoseconds(start_s), _nanoseconds(end_s)
         where = self._where(device, lane)
-        event = {"ph": "X", "name": name, "cat": "call", "ts": begin, "dur": whole}
-        self._events.append({**event, **where, "args": dict(values)})
+        event = {"ph": "X", "name": name, "cat": "call"}
+        times = {"ts": _microseconds(begin), "dur": _microseconds(end - begin)}
+        self._events.append({**event, **times, **where, "args": dict(values)})
 
     def flow(
         self,
         name: str,
-        source: tuple[str, str, float],
-        target: tuple[str, str, float],
+        source: tuple[str, str, float, float],
+        target: tuple[str, str, float, float],
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """Add an arrow between two calls. source, target: device, lane and a time within the call,
-        in seconds. values: shown when the arrow is selected."""
+        """Add an arrow from the end of a call to the start of another.
+
+        source, target: device, lane, start and end of the call, in seconds.
+        values: shown when the arrow is selected.
+        """
         self._flows += 1
-        for phase, (device, lane, at_s) in (("s", source), ("f", target)):
+        begin, end = _nanoseconds(source[2]), _nanoseconds(source[3])
+        ends = ("s", source, max(end - INSIDE_NS, begin)), ("f", target, _nanoseconds(target[2]))
+        for phase, (device, lane, *_), at in ends:
             event = {"ph": phase, "id": self._flows, "name": name, "cat": "transfer"}
             where = self._where(device, lane)
-            event |= {"bp": "e", "ts": at_s * MICROSECONDS, "args": dict(values or {})}
+            event |= {"bp": "e", "ts": _microseconds(at), "args": dict(values or {})}
             self._events.append({**event, **where})
 
     def counter(self, group: str, name: str, at_s: float, value: float) -> None:
         """Add the value of a counter from a time on. group: the process that shows the counter."""
         where = self._where(group, "")
-        event = {"ph": "C", "name": name, "ts": at_s * MICROSECONDS, "args": {"value": value}}
+        at = _microseconds(_nanoseconds(at_s))
+        event = {"ph": "C", "name": name, "ts": at, "args": {"value": value}}
         self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of a trace file, without events whose times are not finite."""
         return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
+
+
+def _nanoseconds(seconds: float) -> float:
+    """Whole nanoseconds; as they are where they are not finite."""
+    return round(seconds * NANOSECONDS) if math.isfinite(seconds) else seconds
+
+
+def _microseconds(nanoseconds: float) -> float:
+    """The unit of the format, from which readers get the same whole nanoseconds by cutting."""
+    found = nanoseconds / 1000
+    if not math.isfinite(found) or math.floor(found * 1000) == nanoseconds:
+        return found
+    return math.nextafter(found, math.inf)
 
 
 def _finite(event: Mapping[str, Any]) -> bool:

@@ -13,7 +13,6 @@ from benchmarks.run import main
 from pearl.formatting import count
 
 PARTS = {
-    "compiled": "registers, spills and warps of every kernel in CUDA on one multiprocessor",
     "verify": "every kernel against the CPU's",
     "kernels": "time of every kernel and its share of the roof",
     "tree": "the sum tree over the memory limit",

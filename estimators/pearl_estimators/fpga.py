@@ -37,12 +37,14 @@ def _learner_times(
     work = (engine.cycles - engine.beats) / clock
     if kind_of(kernel).structure != "gradient":  # the host writes the observations into the engine
         return work + engine.beats / clock, 0.0, 0.0
-    stream = max(engine.beats / clock, engine.batch * _sample_bytes(kernel) / ddr)
+    moved = engine.batch * _sample_bytes(kernel)
+    moved += engine.rows_again * 4 * (kernel.dim("obs") + kernel.dim("act"))
+    stream = max(engine.beats / clock, moved / ddr)
     return steps * (work + stream), 0.0, device.figures.get("ddr_latency_s", DDR_LATENCY_S)
 
 
 def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[float, float, float]:
-    """(compute, memory, fixed) seconds of one firing, without the doorbell.
+    """Return (compute, memory, fixed) seconds of one firing, without the doorbell.
 
     Compute and memory overlap; fixed overlaps with neither: DDR latency and the depth of the tree.
     """

@@ -106,7 +106,7 @@ def plan(
         return Result(str(beside), value, page=lambda: beside.page(today()))
 
     def page() -> Page:
-        """With --explain and for the throughput, the page shows the front of power too."""
+        """Return the page; with --explain and for throughput, it also shows the front of power."""
         drawn = explain and result.objective == "throughput"
         front = make_front(system, time_limit_s=time_limit) if drawn else ()
         return replace(report, front=front).page(today())

@@ -6,6 +6,7 @@ Solvers are imported when a search needs one; cached or given plans need none.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.boards import check_boards, tell_refusals
+from pearl.planner.boards import solve_on_boards, tell_refusals
 from pearl.planning.costs import CostTable
 from pearl.planning.estimated_costs import add_lane_overhead, build_cost_table
 from pearl.planning.plans import EvaluationPlacement, Plan
@@ -38,6 +39,9 @@ MIN_GAIN = 1.15
 """The least gain for which a plan has a second lane. A smaller gain is uncertain, because no
 estimate includes the caches and memory that lanes share (assumed; DQN with eight native
 environments: 1.22 predicted, 1.13 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
+
+MIN_SOLVE_S = 0.1
+"""Time limit of each solve at least, where the engines of a first plan do not fit on their part."""
 
 ASSUMED_LANE_OVERHEAD = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
 """Overhead of lanes if it was not measured: rounded up from readings of
@@ -172,12 +176,17 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
     system = problem.spec
 
     def solved(lanes: Problem, share: float) -> Plan:
-        seconds = share * time_limit_s
-        plan = solve_problem(lanes, method=method, time_limit_s=seconds, seed=seed)
+        until = time.monotonic() + share * time_limit_s
+
+        def solve(part: Problem) -> Plan:
+            seconds = max(MIN_SOLVE_S, until - time.monotonic())
+            return solve_problem(part, method=method, time_limit_s=seconds, seed=seed)
+
+        plan = solve_on_boards(lanes, solve)
         return replace(plan, spec_sha256=system.sha256, host=system.platform.name)
 
     if system.limits.any_order:
-        plan = async_plan.solve(problem)
+        plan = solve_on_boards(problem, async_plan.solve)
         plan = replace(plan, spec_sha256=system.sha256, host=system.platform.name)
         return _add_notes(plan)
     several = with_lane_overhead(problem)
@@ -213,7 +222,6 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
     from the data sheet for now, with the reason."""
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
-    check_boards(found, graph, system.platform)
     found = replace(found, evaluation=place_evaluation(found, graph, system))
     notes = (*tell_refusals(graph, system.platform), *notes)
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)

@@ -220,8 +220,8 @@ class CostTable:
 
     @cached_property
     def lane_terms(self) -> tuple[tuple[str, str, float, bool], ...]:
-        """(task, other task, seconds, whether they count on one lane or on two) of `apart_extra_s`
-        and `shared_extra_s`."""
+        """The terms of `apart_extra_s` and `shared_extra_s`: (task, other task, seconds, whether
+        the term counts on one lane or on two)."""
         return tuple(
             (a, b, seconds, shared)
             for terms, shared in ((self.apart_extra_s, False), (self.shared_extra_s, True))

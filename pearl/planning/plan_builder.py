@@ -151,12 +151,13 @@ def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
 def _capacities(
     timed: TimedGraph, rings: list[Arc], period: float, *, whole: bool
 ) -> tuple[dict[int, int], list[Arc]]:
-    """Least capacities found of the data channels (edge number → tokens) that keep the period, and
-    their arcs. The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles
-    only; if it takes too many steps (WORK), the result is the need of the earliest periodic
-    schedule.
+    """Return the least capacities found of the data channels (edge number → tokens) with which the
+    period stays the same, and their arcs.
 
-    whole: start at m and everything that an iteration produces, so that no firing waits for room.
+    The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles only. If it
+    takes too many steps (WORK), the result is the need of the earliest periodic schedule.
+
+    whole: start at m plus all tokens of an iteration, so that no firing waits for space.
     """
     x = timed.assignment.expansion
     capacity: dict[int, int] = {}

@@ -106,7 +106,7 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
             ),
         )
     except ValueError as error:
-        raise SpecError(f"plan: the times that it states are not sound: {error}") from None
+        raise SpecError(f"plan: its times are invalid: {error}") from None
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:

@@ -150,7 +150,7 @@ class Assignment:
 
     @cached_property
     def hops(self) -> dict[tuple[str, str], Transfer]:
-        """(task, destination device) → transfer. Consumers on one device share a transfer, at the
+        """Transfers by (task, destination device). Consumers on one device share a transfer, at the
         size of the largest; a message for two devices behind the host is uploaded once."""
         transfers: dict[tuple[str, str], Transfer] = {}
         host = self.costs.platform.host

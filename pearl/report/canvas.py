@@ -8,6 +8,7 @@ Style names are classes of the style sheet: a colour of a device (`d0`, `d1`, `d
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass, field
 
 WIDE, NARROW = 808.0, 352.0
@@ -16,8 +17,8 @@ WIDE, NARROW = 808.0, 352.0
 LETTER = 6.5
 """Width of a letter of chart text in user units, in the widest common system font."""
 
-STRONG = 7.4
-"""Width of a letter of bold chart text in user units."""
+STRONG, CAPITAL = 7.4, 9.6
+"""Widths of a letter and of a capital of bold chart text in user units."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,16 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: max(length - 1, 1)] + "…"
 
 
-def text_width(text: str) -> float:
-    """Return the largest width of a chart text in user units."""
+def two_lines(text: str, length: int) -> list[str]:
+    """Return a text as at most two lines of `length` letters each, broken at blanks."""
+    if len(text) <= length:
+        return [text]
+    first, *rest = textwrap.wrap(text, max(length, 2))
+    return [first, shorten(" ".join(rest), length)] if rest else [first]
+
+
+def text_width(text: str, *, strong: bool = False) -> float:
+    """Return the largest width of a chart text in user units. strong: of bold text."""
+    if strong:
+        return sum(CAPITAL if letter.isupper() else STRONG for letter in text)
     return LETTER * len(text)

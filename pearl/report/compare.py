@@ -26,7 +26,7 @@ from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.curves import SettingCurve, points_of, sweep_curves
 from pearl.report.figures.timeline import timeline
 from pearl.report.html import cell_html
-from pearl.report.lead import NOTHING, number, percent
+from pearl.report.lead import BUSY, NOTHING, number, percent, waited
 from pearl.report.plan_page import what_it_is
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
@@ -145,7 +145,8 @@ class SideBySide:
             rates = f": {best.name} and {next_.name} are within {percent(NOTHING)}."
             fast = LeadSentence("Which is faster", "It does not matter", rates)
         else:
-            rates = f": {count(best.rate)} env steps/s, {percent(gain)} more than {next_.name}."
+            rates = f": {count(best.rate)} env steps/s, {percent(gain)} more than {next_.name}"
+            rates += f"{self._disturbed()}."
             fast = LeadSentence("Which is faster", best.name, rates)
         scored = [(s, _best_return(s)) for s in self.sides]
         known = [(s, value) for s, value in scored if value is not None]
@@ -157,15 +158,30 @@ class SideBySide:
             answer = "All the same" if same else top.name
             text = f": {number(value)}." if same else f": {number(value)}; {listed(others)}."
             lead.insert(0, LeadSentence("Which learned more", answer, text))
-        lead.append(LeadSentence("What differs", self._moved().rstrip("."), "."))
+        moved = self._moved()
+        if moved:
+            lead.append(LeadSentence("What differs", moved.rstrip("."), "."))
+        else:
+            digests = {s.plan.spec_sha256 for s in self.sides}
+            specs = "the specs differ" if len(digests) > 1 else "the specs are the same"
+            text = f": every task runs in the same place, in the same way; {specs}."
+            lead.append(LeadSentence("What differs", "Not the placement", text))
         return tuple(lead)
 
+    def _disturbed(self) -> str:
+        """What other programs took of these runs, if any run had to wait for a core."""
+        shares = [waited(s.run) if s.run is not None else 0.0 for s in self.sides]
+        if max(shares) < BUSY:
+            return ""
+        taken = listed([percent(share) for share in shares])
+        return f"; other programs had the cores for {taken} of the time, so this may change"
+
     def _moved(self) -> str:
-        """Return the tasks that run on another device or in another variant in another plan."""
+        """Return the tasks that run on another device or in another variant; empty for none."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
         moved = [t for t in tasks if len({_place(s.plan, t) for s in self.sides}) > 1]
         if not moved:
-            return "Every task runs in the same place."
+            return ""
         return f"{listed([words.short_name(t) for t in moved])} run on another device or variant."
 
     def table(self) -> Table:

@@ -34,6 +34,8 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
     rows = front_assignments(plans)
     fastest, least = rows[-1].fastest, min(plans, key=lambda p: p.power_w)
     best = max(plans, key=per_joule)
+    system = fastest.problem.system if fastest.problem is not None else None
+    name = system.name if system is not None else fastest.host
     unit, open_w = fastest.value_unit, getattr(plans, "open_w", ())
     section = front_section(plans)
     sections = [section] if section is not None else []
@@ -55,7 +57,7 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
         f"plans, each {'proved' if not open_w else 'proved except in the ranges named'}"
     )
     return Page(
-        title or f"Front for {fastest.host}",
+        title or f"Front for {name}",
         (front_table(rows),),
         footer=footer + (f" · written {written}" if written else ""),
         subtitle=f"Speed and power, nothing has run yet · {fastest.host}",

@@ -155,7 +155,7 @@ class MeasuredSchedule:
     events: tuple[TimedCall, ...]
 
     def within(self, iterations: int = 2) -> list[TimedCall]:
-        """The events."""
+        """Return the events."""
         return list(self.events)
 
 

@@ -232,7 +232,8 @@ class Report:
                 "the schedule of a plan"
             )
         platform = self.system.platform if self.system is not None else None
-        write_atomically(path, json.dumps(run_trace(self.run, platform)).encode())
+        text = json.dumps(run_trace(self.run, platform), separators=(",", ":"))
+        write_atomically(path, text.encode())
 
 
 def today() -> str:

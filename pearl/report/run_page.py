@@ -24,6 +24,17 @@ from pearl.report.lead import percent as rounded_percent
 if TYPE_CHECKING:
     from pearl_devices import Platform
 
+APART = (
+    "Tasks of a fused call were timed one by one, which lengthens short ones; their part of the "
+    "time is their part of the call."
+)
+"""The note on the times of members of a fused call."""
+
+
+def parts_were_timed_apart(run: Run) -> bool:
+    """Whether the run has a fused call whose members were timed apart."""
+    return any(t.profiled for t in run.tasks) and any("+" in t.task for t in run.tasks)
+
 
 def key_figures(run: Run) -> tuple[KeyFigure, ...]:
     """Return the key figures: return, time to solution, speed, duration, memory and energy."""
@@ -111,7 +122,7 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
         name = words.lane_name(run.plan, busiest.lane)
         finding = f"The {name} is busy {rounded_percent(busiest.load)} of the time, predicted."
     if kept is not None:
-        guide += " Measured: two iterations as they happened"
+        guide += " Measured: two iterations of median length, as they happened"
         fused = any("+" in c.call for c in run.calls)
         guide += "; a fused call is one box." if fused else "."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)
@@ -133,8 +144,8 @@ def ratio_section(run: Run) -> Section | None:
     guide = f"Dot: {source}; grey with whiskers: the 90 % band of the prediction."
     if any(r.share < 0.05 for r in rows):
         guide += " Hollow: under 5 % of the time, so an error there costs little."
-    if any(t.profiled for t in run.tasks):
-        guide += " Tasks were timed one by one, which lengthens short ones."
+    if parts_were_timed_apart(run):
+        guide += f" {APART}"
     blocks: list[Block] = [figure]
     return Section("Prediction and measurement", finding, guide, tuple(blocks))
 
@@ -250,6 +261,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         Column("ratio", "right"), Column("in band"), Column("of the time", "right"),
     )  # fmt: skip
     notes = []
+    if parts_were_timed_apart(run):
+        notes.append(APART)
     if run.drift is not None and run.drift.off is not None and abs(run.drift.off) > 0.15:
         named = tuple(
             replace(t, task=words.call_name(run.plan, t.task.split("+"))) for t in run.drift.tasks

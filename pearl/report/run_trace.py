@@ -75,8 +75,8 @@ def _write(
             events.call(name, lane.lane, c.name, c.start_s, c.end_s, values)
     for h in handovers(plan, calls):
         ends = [
-            (f"{group}: {lanes[c.lane].device}", c.lane, at_s)
-            for c, at_s in ((h.source, h.source.end_s), (h.target, h.target.start_s))
+            (f"{group}: {lanes[c.lane].device}", c.lane, c.start_s, c.end_s)
+            for c in (h.source, h.target)
         ]
         values = {"bytes": h.edge.bytes, "link": h.edge.link or "none"}
         events.flow(f"{h.edge.src} → {h.edge.dst}", ends[0], ends[1], values)

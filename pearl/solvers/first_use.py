@@ -55,7 +55,7 @@ def _is_compiled(function: Any) -> bool:
 
 
 def _search_makespan() -> None:
-    """Tabu search."""
+    """Run tabu search."""
     from pearl.solvers.methods import heft, local_search
 
     (space,) = makespan_spaces(_tiny("makespan"))

@@ -37,17 +37,17 @@ def _misplaced(a: Assignment, problem: Problem) -> str:
     split = split_of(x.graph)
     part = split_problem(problem, split)
     graph, limits = part.graph, part.limits
-    slack = [e.slack for e in x.graph.edges]
+    edges = list(zip(graph.edges, (e.slack for e in x.graph.edges), strict=False))
     if x.graph.tasks != graph.tasks or x.graph.edges != tuple(
-        replace(e, slack=s) for e, s in zip(graph.edges, slack, strict=False)
+        replace(e, slack=slack) for e, slack in edges
     ):
         return "its plan is for another graph"
     for task in split.tasks:
         if len(split.shares) > problem.limits.replicas.get(task, 1):
             return f"its plan has {len(split.shares)} replicas of {task}, more than the limit"
-    for e, allowed_edge in zip(x.graph.edges, graph.edges, strict=True):
-        if e.slack > max(allowed_edge.slack, getattr(limits, e.limit or "", 0)):
-            return f"its plan gives edge {e.src} → {e.dst} the slack {e.slack}, above its limit"
+    for e, slack in edges:
+        if slack > max(e.slack, getattr(limits, e.limit or "", 0)):
+            return f"its plan gives edge {e.src} → {e.dst} the slack {slack}, above its limit"
     try:
         allowed = space_of(x, part, every_mode=True)
     except InfeasibleError as error:

@@ -237,7 +237,7 @@ class _Game:
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """(candidates, draws)."""
+        """Seconds of an iteration of every candidate in every draw: (candidates, draws)."""
         return np.array(self.rows)
 
     def regrets(self) -> NDArray[np.float64]:

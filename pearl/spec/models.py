@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.options import STRICT, Acting
@@ -35,15 +35,6 @@ Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
-
-
-def _carrier(given: object) -> object:
-    if given == "gloo":
-        raise ValueError(
-            "allowed: tcp or ray; gloo was removed because it accepted data before any proof of "
-            "the secret: write tcp, or remove the key"
-        )
-    return given
 
 
 Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "robust_worst"]
@@ -200,7 +191,7 @@ class Train:
         "processes here (ray). The results are the same. Default: ray if the plan has lanes on "
         "other hosts, else processes.",
     )
-    carrier: Annotated[Literal["tcp", "ray"], BeforeValidator(_carrier)] | None = Field(
+    carrier: Literal["tcp", "ray"] | None = Field(
         default=None,
         description="The carrier of messages to lanes on other hosts: TCP connections between the "
         "nodes, or calls of Ray. The results are the same. Default: tcp, or ray if Ray encrypts "

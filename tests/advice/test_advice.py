@@ -217,6 +217,12 @@ def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
     assert sure.share == 1.0
 
 
+def test_no_plan_is_sought_when_the_time_is_over() -> None:
+    plan = solve(loop("x"), two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(2.0, 2.0, 1.9, 2.1)))
+    case = Case(pearl.load(SPEC), plan, Draws(1), time.monotonic() - 1, ("spec.yaml",))
+    assert case.plan_system(case.system) is None
+
+
 def test_devices_that_are_alike_are_told_together() -> None:
     """Two cards by which x is five times as fast, of which a plan can use one."""
     found = [mode("x", "cpu", 1.0), *(mode("x", d, 0.2) for d in ("gpu", "gpu2"))]

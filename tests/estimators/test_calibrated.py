@@ -156,6 +156,18 @@ def new(name: str) -> list[tuple[Kernel, str]]:
     return [(k, v) for _, k in kernels for v in offered_variants(k)]
 
 
+def test_random_rollouts_have_8_to_256_vector_steps_and_those_of_a2c_4_to_32():
+    rng = np.random.default_rng(0)
+    drawn: dict[str, list[int]] = {}
+    for draw, kind, how in DRAWS.values():
+        if kind.structure in ("store", "advantages") or kind.name in ("update.ppo", "update.a2c"):
+            steps = [draw(rng, kind, how).dim("horizon") for _ in range(200)]
+            drawn[kind.name] = [min(steps), max(steps)]
+    assert drawn.pop("update.a2c") == [4, 32]
+    assert len(drawn) > 2
+    assert all(ends == [8, 256] for ends in drawn.values()), drawn
+
+
 def test_more_noise_widens_the_band():
     bands = [
         np.median([f.band for f in measure(1, kernels=KERNELS, prepare=synthetic(n)).fits])

@@ -86,7 +86,7 @@ def killing(times, apart=1):
 def test_killed_workers_are_started_again_and_no_row_is_torn(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     monkeypatch.setattr(loop, "ROUNDS", 8)
-    kills = 3  # `python -m benchmarks.soak` has many more
+    kills = 3  # `python -m benchmarks.chaos` has many more
     system, plan = native_plan()
     kill, before = killing(kills), handles()
     trainer = trained(system, plan, "processes", steps=1600, progress=kill, out=tmp_path)

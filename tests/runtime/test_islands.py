@@ -250,3 +250,12 @@ def test_a_lost_learner_does_its_firings_again(often, tmp_path):
     lost = trained(system, plan, "ray", steps=600, progress=lose, out=tmp_path)
     assert (lost.run.status, len(lose.lost), lost.run.restarts) == ("done", 2, 2)
     assert differing(one, lost) == []
+
+
+def test_each_message_brings_the_firings_that_are_due() -> None:
+    flow = batching.MessageFlow(("fast", "slow"), (4, 1), every=3)
+    assert flow.messages(1, 4) == 4
+    assert [flow.boundary(message, 1, 4) for message in range(4)] == [
+        [7, 1], [10, 2], [13, 3], [16, 4]
+    ]  # fmt: skip
+    assert batching.MessageFlow(("fast", "slow"), (4, 1), every=5).boundary(2, 1, 4) == [16, 4]

@@ -128,6 +128,13 @@ OUTCOMES = {
         "    return replace(outcome, best=replace(best, assignment=a))",
         "is for another graph",
     ),
+    "edges": (
+        GOOD + "    x = a.expansion\n"
+        "    other = replace(x.graph, edges=2 * x.graph.edges)\n"
+        "    a = replace(a, expansion=replace(x, graph=other))\n"
+        "    return replace(outcome, best=replace(best, assignment=a))",
+        "is for another graph",
+    ),
 }
 
 

@@ -9,7 +9,9 @@ bit-exact model of the Verilog, and computes the tasks that a plan puts on this 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -32,7 +34,6 @@ from pearl_devices.fpga.resources import (
     tree_engine,
     tree_memories,
 )
-from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import is_prioritised
@@ -48,6 +49,10 @@ ARRAYS = (8, 16, 32, 64)
 
 LANES = (4, 1)
 """N divided by one of these is the number of Adam's lanes that plans choose from."""
+
+SHARE = 1 / 8
+"""Share of the memory on chip. While a learner takes more, a smaller sub-batch is offered too: it
+takes longer and leaves room to other engines."""
 
 RELEASED_TREE_DSP = 40
 """DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
@@ -71,64 +76,93 @@ def is_released(device: Device) -> bool:
 
 
 @cache
-def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
-    """Return the learner of this shape for a kernel, or the reason why there is none."""
+def _learner(kernel: Kernel, shape: Shape, *rows: int) -> LearnerProgram | str:
+    """Return the learner of this shape for a kernel, or the reason why there is none.
+
+    rows: of a sub-batch; without it, the batch is whole.
+    """
     functions = kind_of(kernel).fpga
     assert functions is not None
     module, _, name = functions[0].partition(":")
     try:
-        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape)
+        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape, *rows)
     except ValueError as error:
         return str(error)
     return found
 
 
 def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
-    """Return the learner of a mode: variant `arrayN`, with as many lanes of Adam as fit into
-    `width` multiply-add units.
+    """Return the learner of a mode: variant `arrayN` or `arrayN-subR`, with as many lanes of Adam
+    as fit into `width` multiply-add units.
 
     Raises:
         FigureError: no learner fits, or the device has no hard float32 block.
     """
-    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
-    fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
+    array, rows = _sizes(variant)
+    found = [_learner(kernel, s, *rows) for s in _shapes(kernel, device) if s.array == array]
+    fitting = [x for x in found if isinstance(x, LearnerProgram) and x.blocks() <= width]
     if not fitting:
         raise FigureError(
             f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe "
-            f"computes it; there are {sorted(found)}"
+            f"computes it; there are {sorted(_arrays(kernel, device))}"
         )
-    return found[max(fitting)]
+    return max(fitting, key=LearnerProgram.blocks)
 
 
-def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
-    """Return the learners of all sizes; for a forward pass, those with the fewest lanes of Adam."""
+def _sizes(variant: str) -> tuple[int, tuple[int, ...]]:
+    """Return the array of a variant, 0 if there is none, and the rows of a sub-batch, if any."""
+    sizes = re.fullmatch(r"array(\d+)(?:-sub(\d+))?", variant)
+    if sizes is None:
+        return 0, ()
+    return int(sizes[1]), (int(sizes[2]),) if sizes[2] else ()
+
+
+def _shapes(kernel: Kernel, device: Device) -> list[Shape]:
+    """Return the learners' shapes; for a forward pass, those with the fewest lanes of Adam."""
     latency = int(figure(device, "float32_cycles"))
     parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
-    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
+    return [Shape(n, n // part, latency) for n in ARRAYS for part in parts]
 
 
 def _mode(found: LearnerProgram) -> tuple[str, int]:
-    return f"array{found.shape.array}", found.blocks()
+    return found.name, found.blocks()
+
+
+def _sub_batches(kernel: Kernel, shape: Shape) -> Iterator[tuple[int, ...]]:
+    """Yield () for the whole batch, then the rows of sub-batches: N times falling powers of two."""
+    yield ()
+    if kind_of(kernel).structure == "gradient":
+        tiles = -(-kernel.dim("batch") // shape.array)
+        for power in reversed(range((tiles - 1).bit_length())):
+            yield (shape.array << power,)
 
 
 def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Return the modes of the engines that compute a forward pass or gradient steps."""
-    on_chip(device)
+    ram = on_chip(device)
     if not device.figures.get("float32_cycles"):
         return Refused(
             "no hard float32 block (figure float32_cycles), which the array needs: a soft block "
             "takes 8 to 11 cycles a sum"
         )
+    part = tuple(replace(kind, blocks=SHARE * kind.blocks) for kind in ram)
     reasons, fitting = [], []
-    for found in _learners(kernel, device):
-        if isinstance(found, str):
-            reasons.append(found)
-        elif found.blocks() > device.width:
-            reasons.append(f"{_mode(found)[0]} needs {found.blocks()} pe, has {device.width}")
-        elif why := _learner_misfit(found, device):
-            reasons.append(why)
-        else:
-            fitting.append(_mode(found))
+    for shape in _shapes(kernel, device):
+        why = ""
+        for rows in _sub_batches(kernel, shape):
+            found = _learner(kernel, shape, *rows)
+            if isinstance(found, str):
+                why = why or found
+            elif found.blocks() > device.width:
+                why = f"{found.name} needs {found.blocks()} pe, has {device.width}"
+                break
+            elif why := logic_misfit([learner_logic(shape, found.action > 0)], device, found.name):
+                break
+            elif not (why := misfit(learner_memories(found), ram, found.name)):
+                fitting.append(_mode(found))
+                if not misfit(learner_memories(found), part, ""):
+                    break
+        reasons.append(why)
     return tuple(fitting) or Refused(reasons[0])
 
 
@@ -164,7 +198,8 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """Return the engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
+    """Return the engines that fit: `arrayN` with few or many lanes, `arrayN-subR` that processes
+    the batch in sub-batches of R rows, `integer-tree`, `ring`, `copy`.
 
     An engine fits if the device has enough multiply-add units (`Device.width`: DSP blocks with
     float32) and enough memory on chip. No design draws random numbers, stores frames, or computes
@@ -212,7 +247,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     sizes: Sizes = []
     logic: list[Logic] = []
     for kernel, variant, width in engines:
-        if variant.startswith("array"):
+        if _sizes(variant)[0]:
             learner = learner_of(kernel, device, variant, width)
             sizes += learner_memories(learner)
             logic.append(learner_logic(learner.shape, learner.action > 0))
@@ -254,9 +289,10 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     Raises:
         UnsupportedError: the variant is no engine of a simulated FPGA.
     """
-    if variant.startswith("array") and (functions := kind_of(kernel).fpga):
+    array, _ = _sizes(variant)
+    if array and (functions := kind_of(kernel).fpga):
         module, _, name = functions[1].partition(":")
-        call: Call = getattr(import_module(module), name)(kernel, buffers, int(variant[5:]))
+        call: Call = getattr(import_module(module), name)(kernel, buffers, array)
         return call
     if variant == "integer-tree":
         from pearl_devices.primitives.fpga import tree

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.fpga.learner import LearnerProgram, transfer
-from pearl_devices.fpga.program import Instruction
+from pearl_devices.fpga.program import PROGRAM_WORDS, Instruction
 from pearl_devices.fpga.simulation import built, loaded, log2
 
 Array = npt.NDArray[np.float32]
@@ -19,7 +19,6 @@ Words = npt.NDArray[np.uint32]
 
 NO_STALLS = (0,) * 16
 SETTINGS = ("b1", "r1", "b2", "r2", "eps", "tau", "clip", "delta", "inv_rows", "actor_slope")
-PROGRAMS = 64
 
 
 def parameters(learner: LearnerProgram) -> dict[str, int]:
@@ -28,7 +27,7 @@ def parameters(learner: LearnerProgram) -> dict[str, int]:
     return {
         "N": n, "LN": log2(n), "P": p, "LP": log2(n // p), "L": learner.shape.latency,
         "BLOCKS_A": learner.blocks_a, "BLOCKS_B": learner.blocks_b, "BLOCKS_W": learner.blocks_w,
-        "HEADS": learner.heads, "SAMPLES": -(-learner.batch // n) * n, "PROGRAM": PROGRAMS,
+        "HEADS": learner.heads, "SAMPLES": -(-learner.rows // n) * n, "PROGRAM": PROGRAM_WORDS,
         "ACTOR": int(learner.action > 0), "BW": learner.stream_words,
     }  # fmt: skip
 
@@ -51,8 +50,8 @@ class SimulatedEngine:
 
     def program(self, instructions: Sequence[Instruction]) -> None:
         """Write a program to address 0."""
-        if len(instructions) > PROGRAMS:
-            raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAMS}")
+        if len(instructions) > PROGRAM_WORDS:
+            raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAM_WORDS}")
         for at, instruction in enumerate(instructions):
             words = np.frombuffer(instruction.word().to_bytes(32, "little"), np.uint32).copy()
             self._library.engine_program(self._engine, at, words.ctypes.data_as(ctypes.c_void_p))
@@ -159,11 +158,14 @@ def batch_stream(
     if not discrete:
         obs = np.concatenate([obs, action.reshape(len(obs), -1)], axis=1)
         ahead = np.concatenate([next_obs, np.zeros_like(action).reshape(len(obs), -1)], axis=1)
-    rows += tiles(obs, n) + tiles(ahead, n)
-    for b in range(len(obs)):
-        values = np.array([reward[b], discount[b], weight[b]], np.float32).view(np.uint32)
-        rows.append(np.append(values, np.uint32(action[b] if discrete else 0)))
-    for size, root, mode in steps:
+    for part in learner.sub_batches:
+        rows += tiles(obs[part], n) + tiles(ahead[part], n)
+        for b in part:
+            values = np.array([reward[b], discount[b], weight[b]], np.float32).view(np.uint32)
+            rows.append(np.append(values, np.uint32(action[b] if discrete else 0)))
+    for number, (size, root, mode) in enumerate(steps):
+        if number and learner.rows_again:
+            rows += [row for part in learner.sub_batches for row in tiles(obs[part], n)]
         values = np.array([size, root], np.float32).view(np.uint32)
         rows.append(np.append(values, np.uint32(mode)))
     return stream_of(learner, rows)

@@ -122,8 +122,7 @@ def _hex(rows: Words) -> str:
 
 def learner_design(kernel: Kernel, learner: LearnerProgram) -> Design:
     """Return the design for a kernel of gradient steps, with the cycles of one step."""
-    name = f"array{learner.shape.array}"
-    return Design(name, learner.cycles, learner.blocks(), export(kernel, learner))
+    return Design(learner.name, learner.cycles, learner.blocks(), export(kernel, learner))
 
 
 def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
@@ -154,9 +153,10 @@ def readme(learner: LearnerProgram, sources: Sequence[str], numbers: Mapping[str
     plain = " ".join(name for name in sources if name != "boxes.v")
     nets = ", ".join(f"{k} {'-'.join(map(str, v.widths))}" for k, v in learner.nets.items())
     chosen = " ".join(f"-set {k} {v}" for k, v in numbers.items() if k in parameters(learner))
+    parts = f" in sub-batches of {learner.rows} rows" if len(learner.sub_batches) > 1 else ""
     return f"""# A learner in Verilog
 
-Networks: {nets}; batch {learner.batch}{", double" if learner.double else ""}. Array of {n} × {n} float32
+Networks: {nets}; batch {learner.batch}{parts}{", double" if learner.double else ""}. Array of {n} × {n} float32
 multiply-accumulates, {p} lanes of Adam, {learner.blocks()} DSP blocks with hard float32 of latency {learner.shape.latency}.
 {needs_of(learner_logic(learner.shape, learner.action > 0), learner_memories(learner))}
 A gradient step takes {learner.cycles:,} cycles; {learner.beats} of them read rows of the batch stream. The clock rate is
@@ -174,7 +174,7 @@ blocks in plain Verilog, for simulation. `parameters.vh` has the parameters, `ta
 | `set_we`, `set_at`, `set_data` | writes a setting, float32, 0 to 9: {", ".join(SETTINGS)} |
 | `rst` | hold high for {8 * learner.shape.latency + 64} cycles after power-up, the length of the delay lines |
 | `start`, `start_at`, `idle` | runs the program from an instruction until halt |
-| `in_valid`, `in_ready`, `in_data` | the batch stream, {learner.stream_words} words a row, lowest word first: observations and next observations in blocks of {n} × {n}; one row per sample (reward, discount, weight, action); one row per network (size = rate / (1 - b1^t), root = 1 / sqrt(1 - b2^t), mode of the target: 0 kept, 1 copied, 2 moved by tau) |
+| `in_valid`, `in_ready`, `in_data` | the batch stream, {learner.stream_words} words a row, lowest word first: for each sub-batch, observations and next observations in blocks of {n} × {n} and one row per sample (reward, discount, weight, action); one row per network (size = rate / (1 - b1^t), root = 1 / sqrt(1 - b2^t), mode of the target: 0 kept, 1 copied, 2 moved by tau). With several sub-batches, DDPG reads the observations again before the row of its second network |
 | `out_valid`, `out_data` | rows of a store instruction |
 | `td_valid`, `td` | absolute TD error of each sample; for an actor's loss, its value |
 

@@ -21,7 +21,10 @@ moments, records of samples (reward, discount, weight, action), constants of a s
 mode of the target), bounds of actions. A store may also read the outputs of a pass (heads)."""
 
 MOST_ROWS = 4095
-"""Largest number of rows of a batch, and of terms of a sum: counters have 12 bits."""
+"""Largest number of rows of a sub-batch, and of terms of a sum: counters have 12 bits."""
+
+PROGRAM_WORDS = 256
+"""Largest number of instructions of a program: the counter has 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction. Each field is the field of `engine.v` with the same name."""
+    """One instruction. Each field is the field of `engine.v` with the same name. A product with
+    `variant` continues the sums of the gradient; with `waits`, a later product continues its sums.
+    """
 
     op: str
     where: int = 0

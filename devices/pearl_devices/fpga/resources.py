@@ -15,10 +15,10 @@ from pearl_devices.fpga.logic import (
     DEEPEST,
     Logic,
     golden_table,
-    learner_logic,
     logic_misfit,
     tree_logic,
 )
+from pearl_devices.fpga.program import PROGRAM_WORDS
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
@@ -101,7 +101,7 @@ Sizes = list[tuple[int, int, int]]
 def learner_memories(learner: LearnerProgram) -> Sizes:
     """Return the memories of `rtl/engine.v`."""
     n = learner.shape.array
-    samples = -(-learner.batch // n) * n
+    samples = -(-learner.rows // n) * n
     found = [
         (n, learner.blocks_a * n, 32),  # activations
         (n, learner.blocks_b * n, 32),  # parameters, gradients by activations
@@ -109,7 +109,7 @@ def learner_memories(learner: LearnerProgram) -> Sizes:
         (3 * n, learner.heads, 32),  # outputs of two passes, one pass stored twice
         (1, learner.blocks_a * n, n),  # ReLU's mask
         (1, samples, 128),  # reward, discount, weight, action
-        (1, 64, 256),  # the program
+        (1, PROGRAM_WORDS, 256),  # the program
     ]
     if learner.action:
         found += [(1, samples * n, 32), (1, 512, 96)]  # tanh of the outputs, the table
@@ -144,15 +144,6 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
             )
         left[at] -= takes[at]
     return ""
-
-
-def learner_misfit(learner: LearnerProgram, device: Device) -> str:
-    """Return why the memories or the logic of a learner do not fit; empty if they fit."""
-    what = f"array{learner.shape.array}"
-    logic = learner_logic(learner.shape, learner.action > 0)
-    return misfit(learner_memories(learner), on_chip(device), what) or logic_misfit(
-        [logic], device, what
-    )
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """A line for people."""
+        """Return the verdict as a readable line."""
         name = f"{self.kernel} {self.variant}"
         if self.why:
             return f"{name}: could not be run: {self.why}"

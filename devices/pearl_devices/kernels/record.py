@@ -85,7 +85,7 @@ def always(kernel: Kernel) -> bool:
 
 
 def nowhere(name: str) -> bool:
-    """No array."""
+    """Return False: a kind keeps no array in the host's memory."""
     return False
 
 
@@ -134,7 +134,7 @@ def primitive(
 
 
 def size_bytes(spec: Spec) -> int:
-    """Bytes of an array."""
+    """Return the bytes of an array."""
     return math.prod(spec[0]) * np.dtype(spec[1]).itemsize
 
 

@@ -198,8 +198,8 @@ def lanes(fanout: int) -> int:
 
 
 def phases(kernel: Kernel) -> tuple[int, int, bool]:
-    """For writing a batch's priorities: tree levels that are recomputed completely, phases, and
-    whether one launch does all of them."""
+    """Return how a batch's priorities are written: number of tree levels that are recomputed
+    completely, number of phases, and whether one launch does all phases."""
     levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
     whole = sum(width <= WHOLE_NODES for width in levels[:-1])
     width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))

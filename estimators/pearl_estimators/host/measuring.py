@@ -88,7 +88,7 @@ def measured_calibration(groups: Sequence[str]) -> tuple[Calibration, str]:
 def _measure(
     wanted: set[str], seconds: float, limit_s: float, force: bool = False
 ) -> tuple[Calibration, str]:
-    """As `measured_calibration`, with a target duration and a limit."""
+    """Measure like `measured_calibration`, with a target duration and a limit."""
     calibration = None if force else load_usable()
     if calibration is not None and wanted <= set(calibration.groups):
         return calibration, ""

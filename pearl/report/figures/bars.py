@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pearl.formatting import count, listed, percent, si
-from pearl.report.canvas import LETTER, Canvas, shorten, text_width
+from pearl.report.canvas import LETTER, Canvas, shorten, text_width, two_lines
 from pearl.report.document import Drawing
 
 ROW = 24.0
@@ -52,15 +52,17 @@ def _bars(width: float, bars: Sequence[BarRow], largest: float) -> Canvas:
     y = 4.0
     letters = max(int(left / LETTER) - 1, 6)
     for b in bars:
-        c.text(0, y + 14, shorten(b.name, letters), style="ink")
+        lines = two_lines(b.name, letters)
+        for number, line in enumerate(lines):
+            c.text(0, y + 14 + 14 * number, line, style="ink")
         if b.below:
-            c.text(0, y + 28, shorten(b.below, letters), style="muted small")
+            c.text(0, y + 14 + 14 * len(lines), shorten(b.below, letters), style="muted small")
         wide = min(abs(b.value), most) * scale if math.isfinite(b.value) else 0.0
         x = zero - wide if b.value < 0 else zero
         box = "box" if b.hollow else b.style
         c.rect(x, y + 4, max(wide, 1.5), 12, box, hint=f"{b.name}: {b.text}")
         c.text(width, y + 14, b.text, "end", "ink")
-        y += ROW + (12 if b.below else 0)
+        y += ROW + 12 * (len(lines) - 1 + bool(b.below))
     c.line(zero, 2, zero, y - 2, "axis")
     c.height = y + 2
     return c
@@ -89,7 +91,9 @@ def almost_as_good(
         def at(share: float) -> float:
             return left + span * (share - low) / (high - low or 1.0)
 
-        bottom = 8 + ROW * len(rows)
+        letters = int((left - (0 if c.narrow else 70)) / LETTER) - 1
+        names = [two_lines(name, letters) for name, _, _ in rows]
+        bottom = 8 + ROW * len(rows) + 12 * sum(len(lines) - 1 for lines in names)
         for k in range(6):
             share = low * k / 5
             c.line(at(share), 4, at(share), bottom, "axis" if k == 0 else "grid")
@@ -97,10 +101,10 @@ def almost_as_good(
                 label = "0" if k == 0 else f"−{abs(100 * share):.3g} %"
                 c.text(at(share), bottom + 16, label, "middle")
         y = 4.0
-        for number, (name, value, loss) in enumerate(rows):
+        for number, (_, value, loss) in enumerate(rows):
             style = "ink strong" if number == 0 else "ink"
-            letters = int((left - (0 if c.narrow else 70)) / LETTER) - 1
-            c.text(0, y + 14, shorten(name, letters), style=style)
+            for line, text in enumerate(names[number]):
+                c.text(0, y + 14 + 14 * line, text, style=style)
             if not c.narrow:
                 c.text(left - 14, y + 14, count(value), "end", style)
             x = at(-loss)
@@ -110,7 +114,7 @@ def almost_as_good(
                 f"{'−' if loss > 0 else '+'}{abs(100 * loss):.1f} %"
             )  # fmt: skip
             c.text(width, y + 14, "best" if text == "this plan" else text, "end", style)
-            y += ROW
+            y += ROW + 12 * (len(names[number]) - 1)
         c.height = bottom + 24
         return c
 

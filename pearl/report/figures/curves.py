@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pearl.formatting import count, listed
 from pearl.planning.runs import Row, Run
-from pearl.report.canvas import LETTER, Canvas, shorten, ticks
+from pearl.report.canvas import LETTER, Canvas, shorten, text_width, ticks
 from pearl.report.document import Drawing
 from pearl_devices.validation import LARGEST
 
@@ -76,7 +76,9 @@ def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) 
         c.line(left, found.y(value), found.right, found.y(value))
         c.text(left - 8, found.y(value) + 4, text, "end")
     for steps in ticks(0, last, 3 if c.narrow else 5):
-        c.text(found.x(steps), found.bottom + 18, count(steps), "middle")
+        late = found.x(steps) + LETTER * len(count(steps)) / 2 > c.width
+        at = c.width if late else found.x(steps)
+        c.text(at, found.bottom + 18, count(steps), "end" if late else "middle")
     c.text(found.right, found.bottom + 34, "env steps", "end")
     c.line(left, found.bottom, found.right, found.bottom, "axis")
     c.height = found.bottom + 42
@@ -143,7 +145,7 @@ class _Curve:
 
     def draw(self, width: float) -> Canvas:
         c = Canvas(width)
-        right = (92.0 if c.narrow else 96.0) if self.final else 10.0
+        right = (96.0 if c.narrow else 106.0) if self.final else 10.0
         span = [(0.0, v) for _, _, a, b in self.final for v in (a, b)]
         span += [(0.0, v) for s, _ in self.tests for v in self.ranges.get(s, ())]
         at = axes(c, [*self.training, *self.tests, *span], right=right, top=34, height=210)
@@ -157,7 +159,9 @@ class _Curve:
             x = at.x(self.training[int(len(self.training) * 0.55)][0])
             half = LETTER * len(name) / 2 + 4
             under = [at.y(v) for s, v in self.training if abs(at.x(s) - x) <= half]
-            c.text(x, min(max(under) + 18, at.bottom - 6), name, "middle", "halo muted")
+            low = max(under) + 18
+            level = low if low <= at.bottom - 6 else min(under) - 8
+            c.text(x, level, name, "middle", "halo muted")
         if self.tests:
             if len(self.tests) > 1:
                 c.path(at.line(self.tests), "thin d0 none")
@@ -165,21 +169,28 @@ class _Curve:
                 hint = f"evaluation at {count(x)} env steps: {_number(y)}"
                 if x in self.ranges:
                     low, high = self.ranges[x]
-                    c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0")
+                    c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0 faint")
                     hint += f", episodes from {_number(low)} to {_number(high)}"
                 c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
             best = max(self.tests, key=lambda p: p[1])
             c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
             name, x = "best evaluation, kept", at.x(best[0])
-            late = x + LETTER * len(name) / 2 > at.right
-            c.text(x, at.y(best[1]) - 12, name, "end" if late else "middle", "halo ink strong")
-            first = at.x(self.tests[0][0])
-            over = [at.y(v) for s, v in self.tests if at.x(s) - first <= 11 * LETTER]
-            c.text(first, max(min(over) - 12, at.top + 8), "evaluations", style="halo d0")
+            half = text_width(name, strong=True) / 2
+            late = x + half > at.right
+            level = at.y(best[1]) - 12
+            c.text(x, level, name, "end" if late else "middle", "halo ink strong")
+            first, wide = at.x(self.tests[0][0]), text_width("evaluations")
+            beside = [at.y(v) for s, v in self.tests if at.x(s) - first <= wide]
+            above = max(min(beside) - 12, at.top + 8)
+            left = x - 2 * half if late else x - half
+            if abs(above - level) < 16 and first < left + 2 * half and left < first + wide:
+                above = max(beside) + 20
+            end = first + wide > at.right
+            c.text(first, above, "evaluations", "end" if end else "start", "halo d0")
         if self.final:
             c.text(width, 14, "final test", "end")
         for name, mean, low, high in self.final:
-            x = at.right + (14 if name == "best" else 26)
+            x = at.right + (20 if name == "best" else 32)
             c.line(x, at.y(low), x, at.y(high), "ink line")
             c.dot(x, at.y(mean), 3.6, "fill ink" if name == "best" else "hollow")
             level = at.y(mean) + 4

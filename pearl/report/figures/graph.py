@@ -10,7 +10,7 @@ from functools import cached_property
 from pearl.formatting import count, listed, percent, si
 from pearl.planning.plans import Channel, Placement, Plan
 from pearl.report import words
-from pearl.report.canvas import STRONG, Canvas, Shape, text_width
+from pearl.report.canvas import Canvas, Shape, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
@@ -87,7 +87,7 @@ def _reach(
 @dataclass(frozen=True)
 class _Graph:
     plan: Plan
-    _band_words: list[Box] = field(default_factory=list)
+    _band_words: list[_BandWords] = field(default_factory=list)
 
     @cached_property
     def tasks(self) -> list[Placement]:
@@ -168,17 +168,16 @@ class _Graph:
                 across[0] + cells[t][0] * across[1],
                 top + PILL / 2 + rows.index(cells[t][1]) * gap,
             )
-        bottom = top + PILL + (len(rows) - 1) * gap + (30 if single else 22 if first else 40)
+        below = 30 if single else 22 if first else 54 if c.narrow else 40
+        bottom = top + PILL + (len(rows) - 1) * gap + below
         colour = words.colour(self.plan, device)
         name = words.device_name(device, self.plan.simulated)
         lanes = [k for k in self.plan.lanes if k.device == device and k.width]
         busy = max((k.load for k in lanes), default=0.0)
         if not single:
-            at = y + 18 if first else bottom - 9  # no edge between bands crosses this corner
             c.rect(0, y, c.width, bottom - y, f"band {colour}", radius=2)
-            c.text(10, at, name, style=f"strong {colour}")
-            c.text(18 + STRONG * len(name), at, f"{percent(busy)} busy")
-            self._band_words.append((8, at - 12, 30 + text_width(name) + 90, at + 4))
+            levels = (y + 18, bottom - 9) if first else (bottom - 9, y + 18)
+            self._band_words.append(_BandWords(name, f"{percent(busy)} busy", colour, levels))
             return bottom + 26.0
         return bottom
 
@@ -203,13 +202,20 @@ class _Graph:
             (x - pill / 2 - 2, y - PILL / 2 - 2, x + pill / 2 + 2, y + PILL / 2 + 2)
             for x, y in place.values()
         ]
-        labels: list[Box] = list(self._band_words)
+        labels: list[Box] = []
         pairs = {(e.src, e.dst) for e in self.edges}
-        crossed: list[tuple[float, float]] = []
+        crossed: list[Point] = []
+        curves: list[tuple[Channel, _EdgeCurve]] = []
         for e in sorted(self.edges, key=lambda e: -e.bytes):
             both = (e.dst, e.src) in pairs
             curve = _EdgeCurve.best(place[e.src], place[e.dst], pill, taken, both, c, crossed)
             crossed += [curve.at(i / 12) for i in range(13)]
+            curves.append((e, curve))
+        on = [[curve.at(i / 60) for i in range(61)] for _, curve in curves]
+        for band in self._band_words:
+            labels.append(band.write(above, [p for points in on for p in points], taken))
+        for number, (e, curve) in enumerate(curves):
+            others = [p for k, points in enumerate(on) if k != number for p in points]
             style = "thin ink" if e.bytes else "thin dotted"
             c.path(curve.d, f"{style} none")
             (x1, y1), (x2, y2) = curve.at(0.93), curve.at(1.0)
@@ -227,10 +233,12 @@ class _Graph:
             if e.production != 1 or e.consumption != 1:
                 for t, number in ((0.1, e.production), (0.86, e.consumption)):
                     if number != 1 or e.production != e.consumption:
-                        _label(above, curve, (t, t + 0.06, t - 0.06), str(number), labels, taken)
+                        near = t, t + 0.06, t - 0.06
+                        _label(above, curve, near, str(number), labels, taken, others)
             if e.bytes:
                 text = si(e.bytes, "B")
-                _label(above, curve, (0.4, 0.5, 0.3, 0.6, 0.7, 0.25), text, labels, taken)
+                spots = 0.4, 0.5, 0.3, 0.6, 0.7, 0.25
+                _label(above, curve, spots, text, labels, taken, others)
         return above.shapes
 
     def _legend(self, c: Canvas) -> None:
@@ -258,8 +266,9 @@ def _label(
     text: str,
     labels: list[Box],
     taken: Sequence[Box],
+    others: Sequence[Point],
 ) -> None:
-    """Draw a label beside a curve, at the first free spot."""
+    """Draw a label beside a curve, at the first free spot that no other curve passes."""
     wide = text_width(text)
     options: list[tuple[float, float, str, Box]] = []
     for t in spots:
@@ -273,9 +282,44 @@ def _label(
             options.append((a, b, anchor, box))
     inside = [o for o in options if o[3][0] > -1 and o[3][2] < c.width + 1] or options
     free = [o for o in inside if not any(_overlap(o[3], k) for k in (*labels, *taken))]
-    a, b, anchor, box = (free or inside)[0]
+    clear = [o for o in free if not _passes(others, o[3])]
+    a, b, anchor, box = (clear or free or inside)[0]
     labels.append(box)
     c.text(a, b, text, anchor, "halo muted small")
+
+
+def _passes(points: Sequence[Point], box: Box) -> bool:
+    """Whether a curve through these points passes a box."""
+    return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+@dataclass(frozen=True)
+class _BandWords:
+    """The name of a device and how busy it is, in a corner of its band.
+
+    levels: of the upper and the lower corner, the preferred first.
+    """
+
+    name: str
+    busy: str
+    colour: str
+    levels: tuple[float, float]
+
+    def write(self, c: Canvas, curves: Sequence[Point], taken: Sequence[Box]) -> Box:
+        """Write them at the first corner that tasks and curves leave free; return its box."""
+        named = text_width(self.name, strong=True)
+        wide = named + 8 + text_width(self.busy)
+        corners = [(left, level) for level in self.levels for left in (10.0, c.width - 10 - wide)]
+        boxes = [(x - 2, y - 12, x + wide + 2, y + 4) for x, y in corners]
+        free = [
+            k for k, box in enumerate(boxes)
+            if not _passes(curves, box) and not any(_overlap(box, b) for b in taken)
+        ]  # fmt: skip
+        best = free[0] if free else 0
+        x, y = corners[best]
+        c.text(x, y, self.name, style=f"strong {self.colour}")
+        c.text(x + named + 8, y, self.busy)
+        return boxes[best]
 
 
 def _overlap(a: Box, b: Box) -> bool:

@@ -12,6 +12,7 @@ from pearl.report import words
 from pearl.report.canvas import LETTER, Canvas, shorten
 from pearl.report.document import Drawing
 from pearl.report.figures.timeline import iteration_s
+from pearl.report.lane_time import member_shares
 
 SMALL = 0.05
 """Rows with a smaller share of the time are hollow, because an error there costs little."""
@@ -25,9 +26,14 @@ MOST = 6
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """A predicted time with its band, and the measured time. share: of the measured iteration."""
+    """A predicted time with its band, and the measured time.
+
+    name: in words. task: its name in the plan; empty for the iteration.
+    share: of the measured iteration.
+    """
 
     name: str
+    task: str
     predicted_s: float
     low_s: float
     high_s: float
@@ -45,24 +51,35 @@ class TimeRatio:
 
 
 def comparisons(run: Run) -> list[TimeRatio]:
-    """Return the iteration, then each task by its share of the time."""
+    """Return the iteration, then each task by its share of the time.
+
+    Members of a fused call were timed one by one, which lengthens short ones. They divide the share
+    of their call in proportion to these times, so that shares add up to the iteration.
+    """
     plan, rows = run.plan, []
     measured = iteration_s(run)
+    whole_s = measured or plan.period_s
     if measured and plan.period_s > 0:
         low, high = (plan.bands and plan.bands.period_s) or (plan.period_s, plan.period_s)
-        rows.append(TimeRatio(words.ITERATION, plan.period_s, low, high, measured, 1.0))
+        rows.append(TimeRatio(words.ITERATION, "", plan.period_s, low, high, measured, 1.0))
     placed = {t.task: t for t in reversed(plan.tasks)}
     timed = {t.task: t for t in run.tasks if t.measured_s and t.predicted_s}
+    shares = {
+        member.partition("#")[0]: part * min((t.measured_s or 0.0) / whole_s, 1.0)
+        for name, t in timed.items()
+        if "+" in name
+        for member, part in member_shares(run, name).items()
+    }
     each = []
     for name, t in timed.items():
         p = placed.get(name)
         if p is None or t.measured_s is None:
             continue
         scale = t.predicted_s / p.seconds if p.seconds else 1.0
-        share = t.measured_s * p.firings / (measured or plan.period_s)
+        share = shares.get(name, t.measured_s * p.firings / whole_s)
         each.append(
             TimeRatio(
-                words.task_word(p), t.predicted_s, p.low_s * scale, p.high_s * scale,
+                words.task_word(p), name, t.predicted_s, p.low_s * scale, p.high_s * scale,
                 t.measured_s, share,
             )
         )  # fmt: skip

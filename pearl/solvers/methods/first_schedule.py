@@ -4,6 +4,7 @@ start of the search."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -72,12 +73,12 @@ def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
                 where = device if device in common else min(quick, key=lambda d: (quick[d], d))
                 options[u] = _quickest(p, u, where)[1]
         for spread in (False, True):
-            used: dict[str, int] = {}
+            used = Counter[str]()
             places: list[Place] = []
             for u, o in enumerate(options):
                 d = p.options[u][o].device
-                places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
-                used[d] = used.get(d, 0) + 1
+                places.append((o, used[d] % p.lanes[d] if spread else 0))
+                used[d] += 1
             if not p.violates_coupling(build_assignment(p, places)):
                 yield build_schedule(it, [-r for r in rank], places).to_candidate()
 

@@ -79,8 +79,5 @@ def places_of(p: SearchSpace, a: Assignment) -> list[Place]:
 
 
 def groups_of(p: SearchSpace) -> list[int]:
-    group = [0] * len(p.options)
-    for c, members in enumerate(p.classes):
-        for u in members:
-            group[u] = c
-    return group
+    group = {u: c for c, members in enumerate(p.classes) for u in members}
+    return [group[u] for u in range(len(p.options))]

@@ -128,7 +128,6 @@ class TabuSearch:
         self.value = np.array([np.inf, 0.0])  # best makespan, moves since then
         self.tabu = np.zeros((n, s.lanes), np.int64)
         self.state = np.array([seed * 2 + 1, 0], np.uint64)  # random state; moves made
-        self.moves = 0
 
     def run(self, moves: int, deadline: float, enough: float) -> float:
         """Make `moves` moves, or stop at the deadline (`time.monotonic()` seconds) or at a makespan

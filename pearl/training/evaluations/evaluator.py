@@ -36,7 +36,7 @@ class FinalEvaluations:
 
 
 class Evaluator:
-    """Evaluates the policies of a run. Close it.
+    """Evaluates the policies of a run. The user must close the evaluator.
 
     session: of the run; a change of the plan replaces it.
     worker: plays evaluations during training, if the plan has a place for that and the run is long

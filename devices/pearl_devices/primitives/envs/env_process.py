@@ -94,7 +94,7 @@ class EnvProcess:
         return (*self._answer("step", action), {})
 
     def generator_state(self) -> Any:
-        """As `gym_resume.generator_state`."""
+        """Return the state of the generator, like `gym_resume.generator_state`."""
         return self._answer("generator_state")
 
     def replay(self, origin: Any, actions: Sequence[Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pearl_devices.primitives.math.nets import rate
 from pearl_devices.primitives.native import exact, exact_apart
 
 TINY = np.float32(1.1754943508222875e-38)
@@ -26,6 +27,14 @@ def flush(x):
 def flush_all(flat):
     for j in range(flat.size):
         flat[j] = flush(flat[j])
+
+
+@exact
+def flush_net(net):
+    flush_all(net.params)
+    flush_all(net.target)
+    flush_all(net.m)
+    flush_all(net.v)
 
 
 @exact_apart
@@ -208,19 +217,31 @@ def target_mode(count, every):
     return 2
 
 
-@exact
-def td_slope(error, weight, inv_rows, delta):
-    """Return the derivative of the loss with respect to the value of one sample (`rtl/loss.v`)."""
-    cut = error
-    if delta > np.float32(0.0) and abs(error) > delta:
-        cut = delta if error > np.float32(0.0) else -delta
-    return flush(flush(weight * inv_rows) * cut)
+@exact_apart
+def optimise(net, rules, array, sums):
+    """Clip the gradient of a network, and take a step of Adam along the gradient."""
+    net.steps[0] += 1
+    scale = clip_factor(net.grad, net.layers, array, sums, rules.clip_norm[0])
+    adam(
+        net.params, net.target, net.grad, net.m, net.v, net.steps[0],
+        rate(net.lr, net.steps[0] - 1), rules.adam, scale,
+        target_mode(rules.count[0], rules.every[0]), np.float32(rules.tau[0]),
+    )  # fmt: skip
 
 
 @exact
-def loss_part(size, weight, inv_rows, delta):
-    """Return the loss of one sample, which the host computes. size: |error| from the FPGA."""
-    share = weight * inv_rows
+def target_value(ahead, reward, discount):
+    return flush(flush(flush(discount) * ahead) + flush(reward))
+
+
+@exact
+def td_terms(value, wanted, weight, inv_rows, delta):
+    """Return three figures of one sample: |error|; the derivative of the loss with respect to the
+    value (`rtl/loss.v`); its part of the loss, which the host computes."""
+    error = flush(value - wanted)
+    size, cut, share = abs(error), error, weight * inv_rows
+    part = np.float32(0.5) * share * size * size
     if delta > np.float32(0.0) and size > delta:
-        return share * delta * (size - np.float32(0.5) * delta)
-    return np.float32(0.5) * share * size * size
+        cut = delta if error > np.float32(0.0) else -delta
+        part = share * delta * (size - np.float32(0.5) * delta)
+    return size, flush(flush(flush(weight) * inv_rows) * cut), part

@@ -194,7 +194,7 @@ def update_target(target, params, step, tau, every):
 
 @fast
 def td_gradient(error, weight, rows, huber):
-    """(loss, derivative by the value) of a row's error = value − target, both divided by rows.
+    """Return (loss, derivative by the value) of a row's error = value − target, divided by rows.
 
     Half the squared error if huber is 0, else torch's huber_loss with that delta.
     """

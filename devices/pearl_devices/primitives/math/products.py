@@ -195,8 +195,8 @@ def weight_gradient(x, d, out):
 
 @fast
 def outer_narrow(x, d, spare, out):
-    """As `weight_gradient`, for fewer columns than a vector has lanes. spare: flat scratch of i · o
-    elements for the transposed product."""
+    """Compute `weight_gradient` for fewer columns than a vector has lanes. spare: flat scratch of
+    i · o elements for the transposed product."""
     (rows, i), o = x.shape, d.shape[1]
     if o == 1:
         _outer(np.int64(o), i, rows, d, o, x, i, out, i, d, np.int64(0))

@@ -114,7 +114,7 @@ def wait_for_work(team):
 
 @exact
 def split_items(size, side, grain):
-    """(first, end) of a side's part of `size` items, split at a multiple of `grain`."""
+    """Return (first, end) of a side's part of `size` items, split at a multiple of `grain`."""
     middle = size // 2 - (size // 2) % grain
     return (0, middle) if side == 0 else (middle, size)
 

@@ -114,7 +114,7 @@ def gather(
     action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
     cursor, n_step, gamma, index, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
-    """As `replay.gather`: copy the rows `index` with their n-step returns."""
+    """Copy the rows `index` with their n-step returns, like `replay.gather`."""
     size, capacity = frame.shape[1], reward.size
     frames, newest = b_obs.shape[1] // size, b_obs.shape[1] - size
     for b in range(index.size):

@@ -84,7 +84,7 @@ class Noise:
         return drawn if self._device is None else drawn.to(self._device)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal float32."""
+        """Return standard normal float32 numbers."""
         return self._fill(rng.normals, shape)
 
     def uniform(self, *shape: int) -> Tensor:

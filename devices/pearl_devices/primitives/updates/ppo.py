@@ -112,7 +112,7 @@ def normalise(x):
 
 @fast
 def surrogate(log_prob, old, advantage, clip):
-    """(−min(r · A, clip(r) · A), its derivative by log_prob); clip 0: r · A alone."""
+    """Return (−min(r · A, clip(r) · A), its derivative by log_prob); with clip 0, r · A only."""
     ratio = np.float32(math.exp(log_prob - old))
     free = ratio * advantage
     if clip > ZERO:

@@ -19,7 +19,7 @@ from pearl_devices.primitives.updates.ppo_descent import anneal, move
 
 @fast
 def add(net, share, summed):
-    """summed ← that and `share` of the gradient; its last number is of the loss."""
+    """Add `share` of the gradient to `summed`; the last element of `summed` is the loss."""
     for j in range(net.grad.size):
         summed[j] += share * net.grad[j]
     summed[net.grad.size] += share * net.loss[0]
