@@ -76,14 +76,16 @@ class _TimedKernel:
     def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
         self.kernel, self.variant, self._timer = kernel, variant, timer
         self.pair = offered_variants(kernel).get(variant, 1) > 1
-        self.timings: list[tuple[Timing, tuple[float, float]]] = []
+        self.timings: list[tuple[Timing, list[float]]] = []
 
     def add(self, seconds: float, latency: Callable[[], float]) -> None:
-        before_s = latency() if self.pair else 0.0
+        near = [latency()] if self.pair else []
         timing = self._timer(min(max(seconds, POINT_S[0]), POINT_S[1]))
-        self.timings.append((timing, (before_s, latency() if self.pair else 0.0)))
+        if self.pair:
+            near.append(latency())
+        self.timings.append((timing, near))
 
-    def uncontended(self) -> list[tuple[Timing, tuple[float, float]]]:
+    def uncontended(self) -> list[tuple[Timing, list[float]]]:
         """Timings in which the kernel had all its cores."""
         return [(t, near) for t, near in self.timings if t.contention <= HELD]
 
