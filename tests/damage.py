@@ -75,10 +75,10 @@ def main(folder: Path, count: int, case: str) -> None:
     sound = {name: stored.read(name) for name in stored.places}
     generator, refused = random.Random(case), 0
     damaged = [n for n in names(trainer) if sound[n].size]
-    first = [(n, v) for n in damaged for v in (-5, 10**9)]
+    first = [(n, v) for v in (10**9, -5) for n in damaged]
     for turn in range(count):
         name, value = generator.choice(damaged), generator.choice(VALUES)
-        if count > len(first) and turn < len(first):
+        if turn < len(first):
             name, value = first[turn]
         array = sound[name].copy()
         at = generator.randrange(array.size)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -256,6 +257,12 @@ def host() -> dict[str, str]:
 
     If kernels are compiled for another CPU, `compiled for` names it.
     """
+    target = {"compiled for": target_variables()} if target_variables() else {}
+    return {"cpu": _cpu_model(), "cores": str(os.cpu_count() or 1), **target}
+
+
+@cache
+def _cpu_model() -> str:
     import platform
 
     model = platform.processor() or platform.machine()
@@ -266,12 +273,16 @@ def host() -> dict[str, str]:
         pairs = {name.strip(): value.strip() for name, _, value in parts}
         names = ("model name", "cpu family", "model", "stepping")
         model = ", ".join(pairs[name] for name in names if name in pairs) or model
-    target = {"compiled for": target_variables()} if target_variables() else {}
-    return {"cpu": model, "cores": str(os.cpu_count() or 1), **target}
+    return model
 
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that a kernel's time depends on, without importing it."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> Mapping[str, str]:
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 
