@@ -9,6 +9,7 @@ from collections import deque
 
 import pytest
 
+from benchmarks.processes import below
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
@@ -20,7 +21,6 @@ from pearl.solvers import METHODS, solver
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.profiler import children as processes_of
 from tests.solvers.test_solver_process import ENVIRONMENT, LONG_S, came, children, cpu_s, gone
 
 LATE_S = 8.0
@@ -215,7 +215,7 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     try:
         assert process.stdout.readline() == "began\n"
         begin = cpu_s(process.pid)
-        of_all = lambda: sum(map(cpu_s, [process.pid, *processes_of(process.pid)]))  # noqa: E731
+        of_all = lambda: sum(map(cpu_s, [process.pid, *below(process.pid)]))  # noqa: E731
         assert came(lambda: of_all() > begin + 0.2)  # it searches, here or in the solver's process
         begin = cpu_s(process.pid)
         process.send_signal(signal.SIGINT)
