@@ -229,7 +229,7 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     bars = [Bar("mutants killed of those decided", share, f"at least {ASKED:.0%}", met)]
     if len(outcomes) >= DECIDED:
         bars.append(at_least("mutants decided", decided, DECIDED, "{}"))
-    columns = ["package", *OUTCOMES, "killed of decided", "if no other were"]
+    columns = ["package", *OUTCOMES, "killed of decided", "and of undecided"]
     return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
 
 
