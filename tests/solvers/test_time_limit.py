@@ -29,9 +29,9 @@ has nothing else to do."""
 
 
 def audio():
-    """A decoder of four actors: frames of 1,152 samples, turned from 48,000 to 44,100 a second."""
+    """A decoder of four actors: granules of 576 samples, turned from 48,000 to 44,100 a second."""
     edges = (
-        Edge("mp3", "src", 1152, 480, bytes=4608.0),
+        Edge("mp3", "src", 576, 480, bytes=4608.0),
         Edge("src", "app", 441, 1, bytes=1764.0),
         Edge("app", "dac", 1, 1, bytes=4.0),
     )
@@ -91,7 +91,7 @@ def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatc
 
 
 def test_the_decoder_has_as_many_firings_as_is_said():
-    assert sum(audio().repetition.values()) == 10_601
+    assert sum(audio().repetition.values()) == 5_303
 
 
 def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
