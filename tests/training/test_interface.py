@@ -289,7 +289,7 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = spec(on_env_failure="restart")
-    with pytest.raises(SpecError, match=r"on_env_failure: given 'restart'; normalise changes the net"):
+    with pytest.raises(SpecError, match=r"given 'restart'; normalise changes the network"):
         pearl.compile(given)
     given = {**spec(), "limits": {"env_groups": 2, "policy_lag": 1}}
     with pytest.raises(SpecError, match=r"env_groups is 2, each group has its own observations"):
