@@ -98,7 +98,7 @@ class Tree:
         (tree.home / "site").mkdir(parents=True)
         (tree.home / "site/pearl_configs").symlink_to("../../tree/configs")
         (tree.home / "cache").mkdir(mode=0o700)
-        for kept in ("pearl-kernels", "gpu-stand-in"):
+        for kept in ("pearl-kernels", "gpu-stand-in", "gpu-code"):
             if (cache_folder() / kept).is_dir():
                 shutil.copytree(cache_folder() / kept, tree.home / "cache" / kept)
         subprocess.run(["git", "init", "-q"], cwd=tree.root, check=True)

@@ -29,12 +29,13 @@ from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
+from pearl.report.document import KeyFigure
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html, page_svg
+from pearl.report.html import _whisker, page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
@@ -380,6 +381,16 @@ def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
     assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
 
 
+def test_a_table_of_plans_has_the_band_of_each_and_a_dash_for_none() -> None:
+    plan = two_device_plan()
+    sides = side_of_plan("a", plan), side_of_plan("b", replace(plan, bands=None))
+    (row,) = (row for row in SideBySide(sides).table().rows if row[0] == "90 % band")
+    assert plan.bands is not None
+    assert plan.bands.env_steps_per_s is not None
+    low, high = plan.bands.env_steps_per_s
+    assert row == ("90 % band", f"{count(low)}–{count(high)}", "–")
+
+
 def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
     plan = planned("dqn_cartpole_gpu")
@@ -421,3 +432,9 @@ def test_advice_leads_with_the_answer_that_gains_most() -> None:
     ]
     page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
     assert "(second): 2.50 × as fast" in str(page.lead)
+
+
+def test_the_band_of_a_key_figure_ends_inside_its_drawing() -> None:
+    figure = KeyFigure("speed", "5", "env steps/s", "90 %", band=(2.5, 5.0, 10.0))
+    drawn = str(_whisker(figure))
+    assert {float(x) for x in re.findall(r'x[12]="([\d.]+)"', drawn)} >= {34.0, 124.0}

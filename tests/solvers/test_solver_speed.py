@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.solver.instances import large, small
@@ -142,6 +143,24 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
     assert [build_timed_graph(a).loads_s for a in whole.stop()] == [
         build_timed_graph(found).loads_s
     ]
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_annealing_keeps_to_the_memory_of_the_devices(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_annealing, "MOVES", 5)
+    graph, costs = large(seed, 1.0, tasks=8, devices=2)
+    (space,) = search_spaces(Problem(graph, costs))
+    b = to_load_problem(space)
+    start = greedy(b)
+    assert start is not None
+    search = Annealing(b, start, seed=1, deadline=math.inf, runs=1)
+    search.run()
+    place = search.best[1]
+    of = b.loads.device[place]
+    used = np.bincount(of, weights=b.loads.memory, minlength=len(b.loads.capacity))
+    assert (used <= b.loads.capacity).all()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections import deque
 
 import pytest
 
+from benchmarks.processes import below
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
@@ -20,7 +21,6 @@ from pearl.solvers import METHODS, solver
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.profiler import children as processes_of
 from tests.solvers.test_solver_process import ENVIRONMENT, LONG_S, came, children, cpu_s, gone
 
 LATE_S = 8.0
@@ -29,9 +29,9 @@ has nothing else to do."""
 
 
 def audio():
-    """A decoder of four actors: frames of 1,152 samples, turned from 48,000 to 44,100 a second."""
+    """A decoder of four actors: granules of 576 samples, turned from 48,000 to 44,100 a second."""
     edges = (
-        Edge("mp3", "src", 1152, 480, bytes=4608.0),
+        Edge("mp3", "src", 576, 480, bytes=4608.0),
         Edge("src", "app", 441, 1, bytes=1764.0),
         Edge("app", "dac", 1, 1, bytes=4.0),
     )
@@ -91,7 +91,7 @@ def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatc
 
 
 def test_the_decoder_has_as_many_firings_as_is_said():
-    assert sum(audio().repetition.values()) == 10_601
+    assert sum(audio().repetition.values()) == 5_303
 
 
 def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
@@ -215,7 +215,7 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     try:
         assert process.stdout.readline() == "began\n"
         begin = cpu_s(process.pid)
-        of_all = lambda: sum(map(cpu_s, [process.pid, *processes_of(process.pid)]))  # noqa: E731
+        of_all = lambda: sum(map(cpu_s, [process.pid, *below(process.pid)]))  # noqa: E731
         assert came(lambda: of_all() > begin + 0.2)  # it searches, here or in the solver's process
         begin = cpu_s(process.pid)
         process.send_signal(signal.SIGINT)

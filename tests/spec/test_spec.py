@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pearl.algorithms import ALGORITHMS, algorithm
+from pearl.algorithms.fields import _ratio
 from pearl.errors import SpecError
 from pearl.spec.reading import System, init_text, json_schema, load, parse_set, read_shipped
 from pearl.spec.yaml_reader import parse_scalar
@@ -111,6 +112,14 @@ def test_an_environment_may_be_a_callable_of_a_module(tmp_path: Path) -> None:
 )
 def test_a_replay_ratio_is_an_exact_fraction(tmp_path: Path, written: str, ratio: Fraction) -> None:
     assert read(tmp_path, BASE + f"  replay_ratio: {written}\n").algorithm.replay_ratio == ratio
+
+
+def test_numerator_and_denominator_of_a_replay_ratio_are_from_1_to_1000() -> None:
+    for allowed in ("1/1000", "1000", "999/1000"):
+        assert _ratio(allowed) == Fraction(allowed)
+    for refused in ("1/1001", "1001", "1000/1001", "0", "-1"):
+        with pytest.raises(ValueError, match="numerator and denominator at most 1000"):
+            _ratio(refused)
 
 
 @pytest.mark.parametrize(

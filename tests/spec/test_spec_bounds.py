@@ -160,6 +160,8 @@ def test_collections_nest_to_the_bound() -> None:
         parse(flow(MAX_DEPTH + 1), "f")
     wide = b"".join(b"k%d: [[[]]]\n" % i for i in range(MAX_DEPTH))
     assert len(parse(wide, "f").data) == MAX_DEPTH  # what closes again does not count
+    with pytest.raises(SpecError, match=f"^f:{MAX_DEPTH + 1}: nested deeper"):
+        parse(wide + flow(MAX_DEPTH + 1), "f")
 
 
 def test_python_objects_nest_to_the_bound() -> None:

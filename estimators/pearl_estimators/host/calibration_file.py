@@ -41,7 +41,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 """Takes one finding: one of `point` (a Point's fields), `skipped` (family and variant → why),
 `apart_s`, `runtime` and `beside` (fields of Calibration)."""
 
-_loaded: dict[tuple[Path, int, int], Calibration] = {}
+_loaded: dict[tuple[Path, int, int, int], Calibration] = {}
 
 
 def path() -> Path:
@@ -50,7 +50,8 @@ def path() -> Path:
 
 
 def load_calibration() -> Calibration | None:
-    """Read the stored calibration of this host; None if there is no file.
+    """Read the stored calibration of this host, again only if the file has changed; None if there
+    is no file.
 
     Raises:
         CalibrationError: the file is damaged, edited or another host's.
@@ -58,8 +59,12 @@ def load_calibration() -> Calibration | None:
     """
     file = path()
     try:
+        stat = file.stat()
+        key = file, stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if key in _loaded:
+            return _loaded[key]
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{file}: cannot be read ({error})") from None
@@ -77,34 +82,22 @@ def load_calibration() -> Calibration | None:
             f"{file}: measured on another host ({calibration.host.get('cpu')}, "
             f"{calibration.host.get('cores')} cores), this one is {host()}"
         )
+    _loaded[key] = calibration
     return calibration
 
 
 def load_usable() -> Calibration | None:
-    """Return the stored calibration; None if there is none, or if it has to be measured again.
-
-    The file is read again only if it has changed. A CalibrationWarning reports a damaged file.
-    """
-    file = path()
+    """Return the stored calibration; None if there is none, or if it has to be measured again. A
+    CalibrationWarning reports a damaged file."""
     try:
-        stat = file.stat()
-    except OSError:
+        return load_calibration()
+    except OutdatedError:
         return None
-    key = file, stat.st_mtime_ns, stat.st_size
-    if key not in _loaded:
-        try:
-            calibration = load_calibration()
-        except OutdatedError:
-            return None
-        except CalibrationError as error:
-            warnings.warn(
-                f"{error}; the calibration is measured again", CalibrationWarning, stacklevel=3
-            )
-            return None
-        if calibration is None:
-            return None
-        _loaded[key] = calibration
-    return _loaded[key]
+    except CalibrationError as error:
+        warnings.warn(
+            f"{error}; the calibration is measured again", CalibrationWarning, stacklevel=3
+        )
+        return None
 
 
 def _changed_versions(value: Any) -> list[str]:

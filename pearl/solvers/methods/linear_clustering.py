@@ -144,7 +144,8 @@ def _place_groups(
     it: DagInstance, groups: list[list[int]], order: Sequence[int], most_lanes: float
 ) -> Schedule | None:
     """Place each group in the lane whose work then ends first. A unit that this lane cannot run
-    goes where it ends first."""
+    goes where it ends first, and so does a unit that its states bind to a device before its group
+    has a lane: the unit would bind the whole group."""
     made = Schedule(it, most_lanes)
     group_of = {u: g for g, group in enumerate(groups) for u in group}
     work = [_sum_seconds(it, group) for group in groups]
@@ -161,14 +162,15 @@ def _place_groups(
             places[lane] = min(places.get(lane, choice), choice)
         if not places:
             return None
-        if g not in lane_of:
+        bound = made.where[made.group[u]] is not None
+        if g not in lane_of and not bound:
             lane = min(
                 places,
                 key=lambda k: (loads.get(k, 0.0) + work[g].get(k[0], math.inf), places[k]),
             )
             lane_of[g] = lane
             loads[lane] = loads.get(lane, 0.0) + work[g].get(lane[0], 0.0)
-        own = places.get(lane_of[g])
+        own = places.get(lane_of[g]) if g in lane_of else None
         made.put(v, (own or min(places.values()))[1])
     return made
 
