@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pearl.graph.period import COMPILED_ARCS, howard
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -70,6 +72,7 @@ def _search_period() -> None:
     """Policy iteration, annealing of loads, the search of loops with the bound of chains, and lane
     orders."""
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+    from pearl.solvers.large.loop_moves import all_bounds
     from pearl.solvers.large.loop_search import LoopSearch
 
     (space,) = search_spaces(_tiny("throughput"))
@@ -77,6 +80,7 @@ def _search_period() -> None:
     loops.run(STEPPED_S)
     if loops.best is not None:
         loops.step(loops.best.place)  # not made where the first plan is the best
+    all_bounds(loops.t, loops.b.loads.seconds, np.zeros(1, np.int64), loops.s, np.empty(1))
     loads = to_load_problem(space)
     start = greedy(loads)
     if start is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.solvers.large.load_annealing import LoadProblem
-from pearl.solvers.large.loop_tables import LANE, LoopTables
+from pearl.solvers.large.loop_tables import LANE, LoopTables, Scratch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,6 +19,9 @@ SETS = 12
 
 SAMPLES = 60
 """Orders of more lanes that are tried (assumed)."""
+
+EVERY = 20_000
+"""Assignments that all are looked at: those of 9 classes on 3 lanes take 20 CPU-milliseconds."""
 
 BISECTIONS = 30
 """Halvings of the range of the largest load."""
@@ -125,3 +128,27 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
         used[loads.device[lane]] += loads.memory[c]
         place[c] = lane
     return None
+
+
+def few(b: LoadProblem) -> bool:
+    """Whether there are at most EVERY assignments. Hardly any of them has a bound below the least
+    period, so that the orders of all that do can be searched."""
+    count: int = len(_able(b)) ** len(b.space.classes)
+    return 0 < count <= EVERY
+
+
+def every(b: LoadProblem, t: LoopTables, s: Scratch) -> Iterator[tuple[float, Ints]]:
+    """The bound in seconds and the lanes of every assignment, the least bound first; the bound is
+    infinite where an assignment is not allowed."""
+    from pearl.solvers.large.loop_moves import all_bounds
+
+    able, items = _able(b), len(b.loads.seconds)
+    bounds = np.empty(len(able) ** items)
+    all_bounds(t, b.loads.seconds, able, s, bounds)
+    for k in np.argsort(bounds, kind="stable"):
+        yield float(bounds[k]), able[k // len(able) ** np.arange(items) % len(able)]
+
+
+def _able(b: LoadProblem) -> Ints:
+    """The lanes that some class may be on."""
+    return np.flatnonzero(np.isfinite(b.loads.seconds).any(axis=0))

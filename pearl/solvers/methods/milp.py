@@ -221,6 +221,12 @@ class _Branches:
                 self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
             with extended(math.inf):  # what was found is not lost
                 self._take(search.orders())
+            for place in search.every() if search.few else ():
+                if time.monotonic() >= self.deadline:
+                    break
+                a = search.b.assignment(place)
+                if not self.spaces[i].violates_coupling(a):
+                    self.best = _better(self.best, [a], self.problem, self.deadline)
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
         """Take an assignment with orders and their exact period if it is better than the best."""
