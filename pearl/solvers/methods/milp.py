@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, overlaps
 from pearl.solvers.large.split_selection import select_splits
+from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
-from pearl.solvers.orders.lane_sequencing import OrderResult, best_orders
+from pearl.solvers.orders.lane_sequencing import NODES, OrderResult, best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -48,11 +47,9 @@ PAIRS_S = 4e-3
 """CPU-seconds of steps of that search at most, for each pair of classes: more gain nothing in small
 search spaces (assumed)."""
 
-TRIED = 3
-"""Simple assignments that are given orders (assumed)."""
-
-TRYING = 0.3
-"""Share of the time limit that finding and ordering them may take (assumed)."""
+FURTHER = 8
+"""Searched nodes of the orders of an assignment as a multiple of the usual ones, where time is left
+at the end (of 50 loops of language models in 4 parts, one more is proven by 5, none by 8 or 64)."""
 
 ORDERING_S = 2e-3
 """Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
@@ -104,7 +101,8 @@ class _Branches:
         # number of a search space → no plan of it costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
         self._models: dict[int, PeriodForm] = {}  # made when their turn comes
-        self._loose = ALL  # least bound of assignments whose orders were not exhausted
+        self._loose = ALL  # least bound of what is given up
+        self._ordered: list[tuple[CostBound, Assignment]] = []  # whose orders were not exhausted
         self._annealing: dict[int, LoadSearch] = {}
         self._loops: list[int] = []  # search spaces with cycles that are not searched yet
         self._until = self.deadline  # of the period form's next run
@@ -128,7 +126,8 @@ class _Branches:
     @property
     def bound(self) -> CostBound:
         """No plan costs less that is not `best`."""
-        return min(self._loose, *self._open.values(), ALL)
+        bounds = (bound for bound, _ in self._ordered)
+        return min(self._loose, *self._open.values(), *bounds, ALL)
 
     def stop(self) -> list[Assignment]:
         """The assignments that annealing found; ends all annealing in the background."""
@@ -139,7 +138,7 @@ class _Branches:
             self._open[i] = max(self._open[i], cost_floor(space, self.problem.objective))
         floors = sorted((floor.cost, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors]
-        self.best = _first(likely, self.problem, self.deadline)
+        self.best = simple_plan(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
@@ -160,6 +159,7 @@ class _Branches:
                 self.timed_out = self.timed_out or bool(worth)
                 break
             self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
+        self._order_further()
 
     def _worth(self, cost: float) -> bool:
         """Whether a plan of this cost would be better than the best."""
@@ -188,19 +188,32 @@ class _Branches:
             self._open[i] = max(self._open[i], CostBound(least, "search"))
         to_blame = None
         if self._worth(least):
+            self._order(assignment, NODES)
             best = self.best
-            below = _period_at(problem, assignment, best.cost) if best else math.inf
-            ordered = best_orders(timed, below_s=below, deadline=self.deadline)
-            cost, paced = cost_of(problem, assignment, ordered.period_s)
-            proven, _ = cost_of(problem, assignment, ordered.bound_s)
-            if proven < cost:
-                self._loose = min(self._loose, CostBound(proven, "search"))
-            if cost < (best.cost if best else math.inf):
-                best = self.best = Candidate(assignment, ordered, paced, cost)
             if best and least < best.cost * (1 - SAME):
                 worth_s = cut_period(self.spaces[i], assignment, problem.objective, best.cost)
                 to_blame = conflict_units(self.spaces[i], assignment, worth_s)
         model.cut(assignment, to_blame)
+
+    def _order(self, a: Assignment, nodes: int) -> None:
+        """Take the best orders of an assignment that are found within so many searched nodes."""
+        below = _period_at(self.problem, a, self.best.cost) if self.best else math.inf
+        timed = build_timed_graph(a)
+        ordered = best_orders(timed, below_s=below, deadline=self.deadline, nodes=nodes)
+        cost, paced = cost_of(self.problem, a, ordered.period_s)
+        proven, _ = cost_of(self.problem, a, ordered.bound_s)
+        if proven < cost:
+            self._ordered.append((CostBound(proven, "search"), a))
+        if cost < (self.best.cost if self.best else math.inf):
+            self.best = Candidate(a, ordered, paced, cost)
+
+    def _order_further(self) -> None:
+        """Search the orders of assignments again that were not exhausted, the least bound first."""
+        for bound, a in sorted(self._ordered, key=lambda ordered: ordered[0]):
+            if not self._worth(bound.cost) or time.monotonic() >= self.deadline:
+                break
+            self._ordered.remove((bound, a))
+            self._order(a, FURTHER * NODES)
 
     def _overlap(self) -> None:
         """Plans and bounds of the search spaces whose iterations overlap around cycles, by as many
@@ -299,92 +312,3 @@ def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
     if a.idle_power_w == 0:
         return math.inf
     return max(0.0, (cost - a.dynamic_j) / a.idle_power_w)
-
-
-def _first(
-    spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
-) -> Candidate | None:
-    """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
-    copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
-    now = time.monotonic()
-    until = now + TRYING * max(0.0, deadline - now)
-    trials: list[tuple[float, int, Assignment]] = []
-    for floor, space in spaces:
-        if len(trials) >= TRIED and floor > sorted(trials)[TRIED - 1][0]:
-            break
-        for a in _simple(space):
-            if trials and time.monotonic() > until:
-                break
-            if not space.violates_coupling(a):
-                cost, _ = cost_of(problem, a, build_timed_graph(a).order_bound_s)
-                if cost < math.inf:
-                    trials.append((cost, len(trials), a))
-    best: Candidate | None = None
-    for least, _, a in sorted(trials, key=lambda t: t[:2])[:TRIED]:
-        if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
-            break
-        with suppress(OutOfTimeError):
-            ordered = best_orders(build_timed_graph(a), deadline=until, nodes=20, effort=0.1)
-            cost, paced = cost_of(problem, a, ordered.period_s)
-            if cost < (best.cost if best else math.inf):
-                best = Candidate(a, ordered, paced, cost)
-    return best
-
-
-def _simple(space: SearchSpace) -> Iterator[Assignment]:
-    def seconds(m: Mode) -> float:
-        return m.estimate.occupancy_s
-
-    def joules(m: Mode) -> float:
-        return m.estimate.energy_j
-
-    for taste in (seconds, joules):
-        there = [_best_there(space, members, taste) for members in space.classes]
-        usual = [min(sorted(best), key=lambda d: best[d][0]) for best in there]
-        for favourite in [*_different(space, there), None]:
-            modes: dict[int, Mode] = {}
-            for members, best, device in zip(space.classes, there, usual, strict=True):
-                chosen_there = best[favourite if favourite and favourite in best else device][1]
-                modes |= zip(members, chosen_there, strict=True)
-            chosen = tuple(modes[u] for u in range(len(space.options)))
-            yield Assignment(space.expansion, space.costs, chosen, (0,) * len(chosen))
-            used: dict[str, int] = {}
-            lanes = []
-            for m in chosen:
-                used[m.device] = used.get(m.device, -1) + 1
-                lanes.append(used[m.device] % space.lanes[m.device])
-            yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
-    yield from place_replicas(space)
-
-
-There = dict[str, tuple[float, list[Mode]]]
-"""Device that a class may be on → its cost there, and the best mode of each of its units."""
-
-
-def _best_there(
-    space: SearchSpace, members: Sequence[int], taste: Callable[[Mode], float]
-) -> There:
-    best: list[dict[str, Mode]] = []
-    for u in members:
-        best_modes: dict[str, Mode] = {}
-        for m in space.options[u]:
-            if m.device not in best_modes or taste(m) < taste(best_modes[m.device]):
-                best_modes[m.device] = m
-        best.append(best_modes)
-    firings = [space.expansion.firings(u) for u in members]
-    return {
-        d: (sum(n * taste(b[d]) for n, b in zip(firings, best, strict=True)), [b[d] for b in best])
-        for d in set.intersection(*map(set, best))
-    }
-
-
-def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
-    """The devices, of those that cost the same and are linked alike the first."""
-    platform, first_of = space.costs.platform, dict[object, str]()
-    for d in platform.devices:
-        way = platform.route(platform.host, d.name)
-        links = [(k.latency_s, k.per_message_s, k.bytes_per_s, k.paid_by) for k in way]
-        properties = space.lanes[d.name], space.capacity_bytes[d.name], d.idle_power_w, tuple(links)
-        costs = tuple(best[d.name][0] if d.name in best else None for best in there)
-        first_of.setdefault((d.name == platform.host, *properties, costs), d.name)
-    return list(first_of.values())
