@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
@@ -77,8 +76,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
         branches.timed_out = True
     finally:
         annealed = branches.stop()
-    with suppress(OutOfTimeError):
-        branches.best = _better(branches.best, annealed, problem, deadline)
+    branches.best = _better(branches.best, annealed, problem, deadline)
     best, bound = branches.best, branches.bound
     if best is None:
         if branches.timed_out or bound.cost < math.inf:
@@ -134,13 +132,13 @@ class _Branches:
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:
-        for i, space in enumerate(self.spaces):
-            self._open[i] = max(self._open[i], cost_floor(space, self.problem.objective))
+        self._raise_floors(programs=False)
         floors = sorted((floor.cost, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors]
         self.best = simple_plan(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
+        self._raise_floors(programs=True)  # after there is a plan: HiGHS may take all the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
         if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
@@ -160,6 +158,11 @@ class _Branches:
                 break
             self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
         self._order_further()
+
+    def _raise_floors(self, *, programs: bool) -> None:
+        for i, space in enumerate(self.spaces):
+            floor = cost_floor(space, self.problem.objective, programs=programs)
+            self._open[i] = max(self._open[i], floor)
 
     def _worth(self, cost: float) -> bool:
         """Whether a plan of this cost would be better than the best."""
@@ -279,15 +282,17 @@ def _better(
     problem: Problem,
     deadline: float,
 ) -> Candidate | None:
-    """The best of a plan and some assignments with the best orders found for them."""
+    """The best of a plan and some assignments with the best orders found for them. Past the time
+    limit they get list orders, so that what was found is not lost."""
     for a in candidates:
-        timed = build_timed_graph(a)
-        least, _ = cost_of(problem, a, timed.order_bound_s)
-        if best and least >= best.cost * (1 - SAME):
-            continue
-        below = _period_at(problem, a, best.cost) if best else math.inf
-        ordered = best_orders(timed, below_s=below, deadline=deadline)
-        cost, paced = cost_of(problem, a, ordered.period_s)
+        with extended(math.inf):
+            timed = build_timed_graph(a)
+            least, _ = cost_of(problem, a, timed.order_bound_s)
+            if best and least >= best.cost * (1 - SAME):
+                continue
+            below = _period_at(problem, a, best.cost) if best else math.inf
+            ordered = best_orders(timed, below_s=below, deadline=deadline)
+            cost, paced = cost_of(problem, a, ordered.period_s)
         if cost < (best.cost if best else math.inf):
             best = Candidate(a, ordered, paced, cost)
     return best

@@ -11,9 +11,11 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.greedy_replicas import place_replicas
+from pearl.solvers.large.load_annealing import greedy, to_load_problem
+from pearl.solvers.large.load_search import FEW
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, cost_of
-from pearl.solvers.orders.lane_sequencing import best_orders
+from pearl.solvers.orders.lane_sequencing import MANY, best_orders
 from pearl.time_limit import OutOfTimeError
 
 TRIED = 3
@@ -26,8 +28,9 @@ TRYING = 0.3
 def simple_plan(
     spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Candidate | None:
-    """A plan to scale by and to beat: all on one device as far as possible, or each at its best, or
-    copies side by side. spaces: with a cost that no plan of each undercuts, the least first."""
+    """A plan to scale by and to beat: all on one device as far as possible, or each at its best,
+    copies side by side, or loads that a greedy rule makes even. spaces: with a cost that no plan of
+    each undercuts, the least first."""
     now = time.monotonic()
     until = now + TRYING * max(0.0, deadline - now)
     trials: list[tuple[float, int, Assignment]] = []
@@ -46,7 +49,9 @@ def simple_plan(
         if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
             break
         with suppress(OutOfTimeError):
-            ordered = best_orders(build_timed_graph(a), deadline=until, nodes=20, effort=0.1)
+            timed = build_timed_graph(a)
+            effort = 0.1 if len(timed.names) < MANY else 0.0
+            ordered = best_orders(timed, deadline=until, nodes=20, effort=effort)
             cost, paced = cost_of(problem, a, ordered.period_s)
             if cost < (best.cost if best else math.inf):
                 best = Candidate(a, ordered, paced, cost)
@@ -77,6 +82,11 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
                 lanes.append(used[m.device] % space.lanes[m.device])
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
     yield from place_replicas(space)
+    if len(space.classes) >= FEW:
+        loads = to_load_problem(space)
+        place = greedy(loads)
+        if place is not None:
+            yield loads.assignment(place)
 
 
 There = dict[str, tuple[float, list[Mode]]]

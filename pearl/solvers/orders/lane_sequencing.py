@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from pearl.graph.period import Arc, howard, start_times
 from pearl.planning.timing import Orders, TimedGraph
-from pearl.solvers.orders.list_orders import in_turn, listed_orders, ring_period, to_list
+from pearl.solvers.orders.list_orders import (
+    SAME,
+    in_turn,
+    listed_orders,
+    ring_period,
+    shifted_orders,
+    to_list,
+)
 from pearl.time_limit import OutOfTimeError, look, within
 
 MANY = 30
@@ -32,9 +39,6 @@ NODES = 400
 
 FAR = 1 << 20
 """Tokens between nodes that no path joins."""
-
-SAME = 1e-9
-"""Relative difference below which two periods count as equal."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,10 @@ def best_orders(
 ) -> OrderResult:
     """Orders of least period. Orders that are not below below_s need not be told apart.
 
-    nodes: searched at most. effort: share of the usual steps of modulo schedules. deadline: in
-    `time.monotonic()` seconds; list orders alone are found past it. bound_s equals
-    period_s when the search finished, or is at least below_s when it finished without finding
-    anything below.
+    nodes: searched at most. effort: share of the usual steps of modulo schedules; with 0, and past
+    the deadline, in `time.monotonic()` seconds, list orders alone are found, which reach the
+    largest load if no cycle joins two tasks. bound_s equals period_s when the search finished, or
+    is at least below_s when it finished without finding anything below.
     """
     bound = timing.order_bound_s
     orders, period = listed_orders(timing, deadline)
@@ -68,13 +72,19 @@ def best_orders(
     def is_open() -> bool:
         return period > bound * (1 + SAME) and bound < below_s
 
-    with suppress(OutOfTimeError), within(deadline):
+    with suppress(OutOfTimeError), within(deadline if effort > 0 else -math.inf):
+        look()
         if many and is_open():
             orders, period = _modulo_orders(timing, orders, period, effort)
         if is_open():
             orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
         if not many and is_open():
             orders, period = _modulo_orders(timing, orders, period, effort)
+    with suppress(OutOfTimeError):
+        shifted = shifted_orders(timing, orders) if is_open() else None
+        exact = ring_period(timing, shifted) if shifted else math.inf
+        if shifted and exact < period:
+            orders, period = shifted, exact
     return OrderResult(orders, period, min(bound, period))
 
 
