@@ -94,16 +94,17 @@ def modulo(steps_s: float, case: tuple[TaskGraph, CostTable]) -> tuple[float, fl
 
 
 def run(quick: bool, data: Path | None) -> Part:
-    scale = 1 if quick else 3
-    cases = {
-        f"Xᵀ Y, {100 * scale} blocks, 4 devices": blocks("product", 100 * scale, 4),
-        f"logistic gradient, {64 * scale} blocks, 8 devices": blocks("gradient", 64 * scale, 8),
-        f"4 branches of {80 * scale} tasks, 4 lanes": branches(4, 80 * scale, 4),
-        f"layered, {320 * scale} tasks, 8 devices, copies 1": large(
-            0, 1.0, tasks=320 * scale, devices=8, shape="layered"
-        ),
-    }
-    rows, won = [], dict.fromkeys(("lshs", "linear_clustering"), "")
+    cases: dict[str, tuple[TaskGraph, CostTable]] = {}
+    for scale in (1,) if quick else (1, 3):
+        cases |= {
+            f"Xᵀ Y, {100 * scale} blocks, 4 devices": blocks("product", 100 * scale, 4),
+            f"logistic gradient, {64 * scale} blocks, 8 devices": blocks("gradient", 64 * scale, 8),
+            f"4 branches of {80 * scale} tasks, 4 lanes": branches(4, 80 * scale, 4),
+            f"layered, {320 * scale} tasks, 8 devices, copies 1": large(
+                0, 1.0, tasks=320 * scale, devices=8, shape="layered"
+            ),
+        }
+    rows, won = [], {name: list[str]() for name in ("lshs", "linear_clustering")}
     kept: dict[str, dict[str, tuple[float, float]]] = {}
     scheduled("heft", branches(2, 2, 2))  # loads what all of them use
     modulo(0.1, branches(4, 10, 4))
@@ -121,9 +122,10 @@ def run(quick: bool, data: Path | None) -> Part:
             as_good = [s for c, s in [*others, *repeated.values()] if c <= cost * SAME]
             least = min(c for c, _ in as_quick)
             if cost * SAME < least or (cost <= least * SAME and seconds < min(as_good)):
-                won[name] = title
+                won[name].append(title)
     bars = [
-        Bar(f"{name} wins a row", won[name] or "none", "a row", bool(won[name])) for name in won
+        Bar(f"{name} wins a row", "; ".join(titles) or "none", "a row", bool(titles))
+        for name, titles in won.items()
     ]
     return Part(
         "list schedulers: makespan of one iteration",
