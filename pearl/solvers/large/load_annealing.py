@@ -238,7 +238,8 @@ class Annealing(threading.Thread):
     """Annealing by the clock in a thread of its own: a short run to have something, then whole runs
     from where the last one ended, until told to stop.
 
-    best: the largest load found and its lanes, in seconds. enough: set to stop it.
+    best: the largest load found and its lanes, in seconds. enough: set to stop it. ended: to wait
+    for; a `join` that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
     """
 
     def __init__(
@@ -248,16 +249,19 @@ class Annealing(threading.Thread):
         self.b, self.start_place, self.seed = b, start, seed
         self.deadline, self.runs = deadline, runs
         self.best: tuple[float, Ints] = (math.inf, start)
-        self.enough = False
+        self.enough, self.ended = False, threading.Event()
         self._moves_per_s = 0.0
 
     def run(self) -> None:
         place, share = self.start_place.copy(), SHORT
-        for run in range(1 + self.runs):
-            self._anneal(place, share, 1 + self.seed * 1000 + run)
-            share = 1.0
-            if self._over:
-                return
+        try:
+            for run in range(1 + self.runs):
+                self._anneal(place, share, 1 + self.seed * 1000 + run)
+                share = 1.0
+                if self._over:
+                    return
+        finally:
+            self.ended.set()
 
     @property
     def _over(self) -> bool:
