@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,20 @@ class AbsentError(Exception):
     """Something a benchmark needs is not there; the text names it."""
 
 
-def ran(
-    what: str, command: Sequence[str], env: Mapping[str, str], timeout_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
-    """A command that has run in this repository with these variables besides, status 0 or ABSENT.
-    Exits with its last words where it failed; what: the beginning of these."""
+def run_module(
+    what: str,
+    module: str,
+    arguments: Iterable[str],
+    *,
+    python: str = sys.executable,
+    env: Mapping[str, str] = ONE_THREAD,
+    timeout_s: float | None = None,
+) -> Any:
+    """What a module of this repository, run in a process of its own, prints as its last line, read
+    as JSON; an `AbsentError` where its status is ABSENT (`answer`). Exits with its last words where
+    it failed; what: the beginning of these. env: variables besides those of this process."""
     done = subprocess.run(
-        command,
+        [python, "-m", module, *arguments],
         capture_output=True,
         text=True,
         cwd=str(Path(__file__).parents[1]),
@@ -75,9 +82,22 @@ def ran(
         timeout=timeout_s,
         check=False,
     )
-    if done.returncode not in (0, ABSENT):
+    if done.returncode == ABSENT:
+        raise AbsentError(done.stderr.strip().splitlines()[-1])
+    if done.returncode != 0:
         sys.exit(f"{what}: {done.stderr.strip()[-2000:]}")
-    return done
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(name: str, call: Callable[[], Any]) -> int:
+    """What such a module ends with: prints what `call` gives as JSON; the exit status, ABSENT and a
+    line with `name` where something that it needs is not there."""
+    try:
+        print(json.dumps(call()))
+    except (ModuleNotFoundError, AbsentError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return ABSENT
+    return 0
 
 
 def named_pythons(given: list[str], known: Iterable[str]) -> dict[str, str]:
@@ -107,9 +127,9 @@ def machine() -> str:
 def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table."""
     from rich.console import Console  # not at the top: a peer's environment may lack it
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*columns, title=title)
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         table.add_row(*row)
     Console(width=max(100, Console().width)).print(table)

@@ -1,23 +1,81 @@
 """Defaults, checked by return: `python -m benchmarks.defaults [--cases …] [--seeds N] [--peer …]`.
 
 Trains specs that name an algorithm and an environment and nothing else, and stable-baselines3 with
-the zoo's settings for as many env steps (`benchmarks.defaults_cases`), in the interpreter that
-`--peer sb3=…/bin/python` names. Prints, for every case, the interquartile mean of the last policy's
-greedy return over seeds with its 95 % interval (Agarwal et al. 2021). Runs are kept
-(`benchmarks.kept_runs`).
+the settings of rl-baselines3-zoo (its files `hyperparams/<algorithm>.yml`, kept in
+`defaults_cases.json`) for as many env steps, in the interpreter that `--peer sb3=…/bin/python`
+names. An environment that the zoo has in an older version (LunarLander-v2, Hopper-v3) is taken in
+the one that gymnasium has. Schedules of the zoo that fall in a line are `lin_<initial>`, as there.
+
+Prints, for every case, the interquartile mean of the last policy's greedy return over seeds with
+its 95 % interval (Agarwal et al. 2021). Runs are kept (`benchmarks.kept_runs`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.defaults_cases import BY_NAME, Case
 from benchmarks.kept_runs import OURS, Kept, judge
+
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm on an environment for `steps` env steps.
+
+    zoo: arguments of stable-baselines3's class, none for its own defaults. envs: its environments.
+    normalise: whether it normalises observations and rewards. hidden: widths of both its networks,
+    none where the class has its own. policy: further arguments of its policy.
+    """
+
+    algorithm: str
+    env: str
+    steps: int
+    zoo: dict[str, Any] = field(default_factory=dict)
+    envs: int = 1
+    normalise: bool = False
+    hidden: list[int] = field(default_factory=list)
+    policy: dict[str, Any] = field(default_factory=dict)
+    seeds: int = SEEDS
+    peers: tuple[str, ...] = ("sb3",)
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm} {self.env}"
+
+    def spec(self) -> dict[str, Any]:
+        """Name and environment, and how long; nothing of the algorithm."""
+        return {
+            "algorithm": {"name": self.algorithm, "env": self.env},
+            "train": {"steps": self.steps, "evaluate_every": 0, "final_episodes": 0},
+        }
+
+    def settings(self, who: str) -> str:
+        """Digest of what decides a run of `who` but for the seed: of ours, the defaults as `load`
+        writes them out."""
+        if who == "ours":
+            import pearl
+
+            decides: Any = dict(pearl.load(self.spec()).raw["algorithm"])
+        else:
+            decides = [self.zoo, self.envs, self.normalise, self.hidden, self.policy]
+        text = json.dumps([self.steps, decides], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+CASES = [
+    Case(**row) for row in json.loads((Path(__file__).parent / "defaults_cases.json").read_text())
+]
+"""The cheaper of stable-baselines3's runs first."""
+BY_NAME = {case.name: case for case in CASES}
 
 
 def ours(case: Case, seed: int) -> dict[str, Any]:
@@ -54,11 +112,11 @@ def sb3(case: Case, seed: int) -> dict[str, Any]:
     if "noise_std" in given:
         from stable_baselines3.common.noise import NormalActionNoise
 
-        size = gymnasium.make(case.env).action_space.shape
+        size: Any = gymnasium.make(case.env).action_space.shape
         given["action_noise"] = NormalActionNoise(
             np.zeros(size), given.pop("noise_std") * np.ones(size)
         )
-    policy = dict(case.policy) | ({"net_arch": list(case.hidden)} if case.hidden else {})
+    policy = dict(case.policy) | ({"net_arch": case.hidden} if case.hidden else {})
     build = getattr(stable_baselines3, case.algorithm.upper())
     model = build("MlpPolicy", envs, seed=seed, policy_kwargs=policy, device="cpu", **given)
     model.learn(case.steps)

@@ -1,15 +1,9 @@
-"""Plans over two hosts: `python -m benchmarks.distribution [policies] [kills] [learners] [choice]
-[waiting] [handled] [--carrier tcp|ray] [--quick] [--json FILE]`.
+"""Runs over two hosts: `python -m benchmarks.distribution [learners] [choice] [waiting] [links]
+[--carrier tcp|ray] [--quick] [--json FILE]`.
 
-The hosts are two raylets of this machine (`benchmarks.two_hosts`). By default policies and kills.
+The hosts are two raylets of this machine; the extra [ray] is needed. What a real network adds is
+not shown here. Tests hold bits, messages and bytes (`tests/runtime/test_islands.py`).
 
-policies: one DQN and one PPO source under six ways to share out their tasks, each a set of limits.
-    Parameters are those of the same plan in one thread, bit for bit, and without slack those of the
-    sequential program; messages and bytes are the plan's. With averaged gradients they are those of
-    one learner but for rounding.
-kills: actors of Ray, a raylet and the process that trains are killed with signal 9 at drawn moments
-    of runs; those end with the bits of runs that were never killed, the last gone on with from its
-    checkpoint, over the nodes and on this host alone.
 learners: env steps a second of one learner and of two with averaged gradients, a host each, where
     the network is wide and the batch large, measured and predicted.
 choice: env steps a second of the planner's choice beside one host and every policy, interleaved,
@@ -17,301 +11,287 @@ choice: env steps a second of the planner's choice beside one host and every pol
 waiting: env steps a second of PPO with 16 and 64 environments that sleep 8 ms each, on one host, on
     the other host, and as the planner has them with two copies of the actors. No number of hosts
     gives more than all environments in 8 ms, which the table tells.
-handled: CPU time that a run takes for a message beside carrying it, at home.
+links: a link is measured as `pearl calibrate --on ray` does, by each carrier. In turns with its
+    sizes 20 are timed that the fit does not see, and each is compared with its prediction. The
+    repeat error is that of a second timing of all: no prediction is nearer.
 carrier: what carries the messages of all runs, by default that of the product.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import copy
 import os
 import random
-import subprocess
 import sys
-import tempfile
-import time
+from dataclasses import asdict
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
-from benchmarks import distribution_rates
-from benchmarks.bars import Bar, Part, at_least, at_most
+from benchmarks.bars import ABSENT, Bar, Part, at_least, at_most
 from benchmarks.run import main
-from benchmarks.two_hosts import (
-    ALL,
-    LEARNERS,
-    POLICIES,
-    SEED,
-    SOURCES,
-    planned,
-    spec_of,
-    trained,
-    with_raylets,
-)
+from pearl.cluster.transport import CARRIERS
+from pearl.formatting import si
 
-KILLS = 30
-FEW_STEPS = {"dqn": 800, "ppo": 3_328}
-"""Env steps with 100 gradient steps or a few more, after which parameters are compared with those
-of one learner: later two runs act differently, and have nothing to do with each other."""
-
-
-def differing(one: Any, other: Any) -> list[str]:
-    """The arrays of two runs that are not equal bit for bit; what firings tell each other aside."""
-    from tests.lanes import differing as found
-
-    return found(one, other)
-
-
-def crossing(trainer: Any, island: Any, out: bool) -> float:
-    """Bytes of the edges between an island and the rest, an iteration, in one direction."""
-    graph = trainer.session.compiled.replica_graph
-    sent = {
-        (e.src, e.bytes)
-        for e in graph.edges
-        if e.bytes and (e.src in island.tasks) == out and (e.dst in island.tasks) != out
-    }
-    return sum(size * graph.repetition[task] for task, size in sent)
-
-
-def policies(cluster: Any, *, quick: bool) -> Part:
-    """The table of policies."""
-    rows, bars = [], []
-    for name in ("dqn",) if quick else SOURCES:
-        reference = None
-        for policy in POLICIES:
-            if name == "ppo" and policy in ("asynchronous_actors", "networks apart"):
-                continue  # a rollout lies with inference, and in order
-            system, plan = planned(spec_of(name, policy))
-            over = trained(system, plan, None)
-            run, said = over.run, f"{name}, {policy}"
-            if "asynchronous" in policy:
-                oldest = max(map(int, run.lags["policy_lag"]))
-                bars.append(at_most(f"{said}: age", oldest, 4, "{}"))
-                found = f"rows at most {oldest} versions old"
-            else:
-                same, beside = trained(system, plan, "one"), "one thread"
-                wrong = differing(same, over)
-                if policy == LEARNERS:
-                    bars += averaged(name, said, over)
-                else:
-                    beside += " and the sequential program"
-                    reference = reference or same
-                    others = differing(reference, same)
-                    wrong += [n for n in others if "#" not in n and "@" not in n]
-                what, how = f"{said}: parameters beside {beside}", ", ".join(wrong) or "equal"
-                bars.append(Bar(what, how, "equal bit for bit", not wrong))
-                found = "bits equal" if not wrong else "differs"
-                bars += messages(said, over)
-            traffic = sum(t["payload_bytes_to"] + t["payload_bytes_from"] for t in run.traffic)
-            lanes = len([k for k in plan.lanes if k.width > 0])
-            figures = [str(lanes), f"{traffic / 1e6:.2f} MB", f"{run.env_steps_per_s or 0.0:,.0f}"]
-            rows.append([name, policy, *figures, found])
-    columns = ["algorithm", "policy", "lanes", "payload", "env steps/s", "parameters"]
-    return Part("policies", columns, rows, bars)
+NODES = ("a", "b")
+SEED = 3
+QUIET: dict[str, Any] = {"evaluate_every": 0, "final_episodes": 0, "seed": SEED}
+"""Keys of `train` in every run; --carrier adds its own."""
+SOURCES: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 64], "batch_size": 64,
+        "replay_ratio": "1/4", "learning_starts": 256,
+        "replay": {"capacity": 10_000, "kind": "uniform"},
+    },
+    "ppo": {
+        "name": "ppo", "env": "CartPole-v1", "num_envs": 8, "rollout_steps": 32, "minibatches": 4,
+        "epochs": 2, "hidden": [64, 64],
+    },
+}  # fmt: skip
+LEARNERS: dict[str, Any] = {"distribution": "data_parallel_learners", "learners": 2}
+ONE_HOST: dict[str, Any] = {"distribution": "one_host"}
+COPIES = {"replicas": dict.fromkeys(("env_step", "inference"), 2)}
+"""Limits of the planner's choice."""
+PAIRS = 3
+WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 1024, "learning_starts": 1024}
+"""Changes of DQN's source with which a gradient step takes longer than a reduction."""
+WAITING = {"env": "benchmarks.slow_env:sleeping", "learning_starts": 64, "replay_ratio": "1/16"}
+WAITS: dict[str, tuple[dict[str, Any], int]] = {
+    "microseconds": ({}, 40_000),
+    "1 ms, 16 environments": ({**WAITING, "env_args": {"ms": 1.0}, "num_envs": 16}, 4_000),
+    "8 ms, 16 environments": ({**WAITING, "env_args": {"ms": 8.0}, "num_envs": 16}, 800),
+}
+"""What an env_step takes → changes of DQN's source, env steps of a run."""
+UNSEEN, LEAST, MOST = 20, 64, 1 << 20
+"""Messages of the links: sizes, log-uniform between these bytes."""
+INLINE = 100_000
+"""Bytes from which Ray hands an array over by its object store."""
+ASKED = 0.15
+"""Of the median error of a link."""
 
 
-def messages(said: str, over: Any) -> list[Bar]:
-    """Messages and bytes between home and each island, beside the plan's."""
-    from pearl.runtime.remote import batching
+def planned(
+    name: str, limits: dict[str, Any], steps: int, change: dict[str, Any]
+) -> tuple[Any, Any]:
+    """System and plan of an algorithm under limits, with other keys of its source."""
+    import pearl
 
-    run, c, bars = over.run, over.session.compiled, []
-    turns = run.env_steps // c.graph.env_steps
-    for island, flows in zip(
-        c.remote_groups, batching.plan_flows(c.protocol, c.remote_groups), strict=True
-    ):
-        (told,) = [t for t in run.traffic if t["tasks"] == list(island.tasks)]
-        for way, side, out in (("to", "inbound", False), ("from", "outbound", True)):
-            seen = told[f"messages_{way}"], told[f"payload_bytes_{way}"]
-            asked = (
-                batching.message_count(flows, [(0, turns)])[side],
-                crossing(over, island, out) * turns,
-            )
-            what = f"{said}: messages and bytes {way} {island.host}"
-            counts = f"{asked[0]}, {asked[1]:.0f}"
-            bars.append(Bar(what, f"{seen[0]}, {seen[1]}", counts, seen == asked))
-    return bars
+    train = QUIET | {"steps": steps}
+    algorithm = copy.deepcopy(SOURCES[name]) | change
+    system = pearl.load(
+        {"algorithm": algorithm, "platform": "ray", "train": train, "limits": limits}
+    )
+    return system, pearl.plan(system)
 
 
-def averaged(name: str, said: str, over: Any) -> list[Bar]:
-    """What several learners compute beside what one does: the mean gradient on the arrays that a
-    run has left, and the parameters after a little more than 100 gradient steps."""
-    import numpy as np
+def trained(system: Any, plan: Any) -> Any:
+    """The run of a plan."""
+    from pearl.training.trainer import Trainer
 
-    several, one = (_mean_gradient(over, alone) for alone in (False, True))
-    apart = max(float(np.linalg.norm(several[n] - g) / np.linalg.norm(g)) for n, g in one.items())
-    runs = []
-    for limits in (POLICIES[LEARNERS], {"distribution": "one_host"}):
-        spec = spec_of(name, "one_host", steps=FEW_STEPS[name])
-        spec["limits"] = {**limits, "variants": {"update": ["torch"]}}
-        runs.append(trained(*planned(spec), "one"))
-    learners, single = (r.session.arrays for r in runs)
-    names = [n for n in learners if n.startswith("learner.")]
-    names = [n for n in names if n.replace("learner.", "policy.") in learners]
-    norm = np.linalg.norm
-    away = max(float(norm(learners[n] - single[n]) / norm(single[n])) for n in names)
-    steps = runs[0].run.updates
-    far = f"{said}: parameters after {steps} steps"
-    return [
-        at_most(f"{said}: gradient of one step, of its norm", apart, 1e-6, "{:.1e}"),
-        Bar(far, f"{away:.1e}", "1e-4", away <= 1e-4 and steps >= 100),
-    ]
+    return Trainer(system, plan, seed=SEED).train()
 
 
-def _mean_gradient(trainer: Any, alone: bool) -> dict[str, Any]:
-    """The mean gradients of a step on copies of a run's arrays; alone: by one learner."""
-    from pearl_devices import backend, kernel
-    from pearl_devices.buffers import allocate
-
-    found = [t.kernel for t in trainer.graph.tasks if t.kernel.dims.get("learners")]
-    gradients = [k for k in found if k.kind.startswith("learner_gradient.")]
-    reduction = next(k for k in found if k.kind.startswith("all_reduce."))
-    kernels = [*gradients, reduction]
-    if alone:
-        dims = {"learners": 1, "learner": 0}
-        both = (gradients[0], reduction)
-        kernels = [kernel(k.kind, k.dims | dims, program=k.program, args=k.args) for k in both]
-    own = ("gradient.", "mean.")
-    arrays = {n: a.copy() for n, a in trainer.session.arrays.items() if not n.startswith(own)}
-    allocate(kernels, arrays)
-    for k in kernels:
-        backend("cpu").bind(k, "torch", arrays)()
-    return {n: a for n, a in arrays.items() if n.startswith("mean.")}
-
-
-def kills(cluster: Any, *, quick: bool) -> Part:
-    """Actors and a raylet killed at drawn moments."""
-    from pearl.training import loop
+def prepare(cluster: Any) -> None:
+    """Each node, and what runs there, has a core of its own, if there are two; links are timed."""
+    from pearl.cluster import links as measuring
     from tests.ray_cluster import members
 
-    dice, rows, wrong, done = random.Random(SEED), list[list[str]](), list[str](), 0
-    loop.PROGRESS_S = 0.0
-
-    def ended(name: str, policy: str, what: str, why: str, lost: int = 0) -> None:
-        rows.append([name, policy, what, str(lost), f"not: {why}" if why else "as promised"])
-        wrong.extend([f"{name}, {policy}, {what}: {why}"] if why else [])
-
-    wanted, turn = 4 if quick else KILLS, 0
-    cases = [("dqn", "synchronous_actors"), ("ppo", "central_inference")]
-    cases += [("dqn", "asynchronous_actors"), ("ppo", LEARNERS)]
-    while done < wanted:
-        name, policy = cases[turn % len(cases)]
-        turn += 1
-        system, plan = planned(spec_of(name, policy, checkpoint_every=2048))
-        calm = None if "asynchronous" in policy else trained(system, plan, "one")
-        moments, killed = sorted(dice.sample(range(1, 8), 3)), list[int]()
-
-        def strike(progress: Any, moments: list[int] = moments, killed: list[int] = killed) -> None:
-            if len(killed) == len(moments):
-                return
-            if progress.env_steps < moments[len(killed)] * progress.total_steps / 8:
-                return
-            actors = [p for p in members(cluster.nodes["b"].pid) if "_RayLaneServer" in cmdline(p)]
-            if actors:
-                killed.append(dice.choice(actors))
-                os.kill(killed[-1], 9)
-
-        with tempfile.TemporaryDirectory() as folder:
-            over = trained(system, plan, None, progress=strike, out=folder)
-        done += len(killed)
-        lost = over.run.lost_transitions
-        ended(name, policy, str(len(killed)), unlike(calm, over, lost if calm else 0), lost)
-    dqn = "dqn", "synchronous_actors"
-    system, plan = planned(spec_of(*dqn, checkpoint_every=2048, steps=40_000))
-    calm = trained(system, plan, "one")
-    for lanes in ("ray", "processes", "one")[: 1 if quick else 3]:
-        why = resumed(system, plan, calm, lanes, dice.uniform(0.1, 0.6))
-        ended(*dqn, f"this process; goes on with lanes {lanes}", why)
-        done += 1
-    system, plan = planned(spec_of(*dqn, checkpoint_every=2048))
-    calm, struck = trained(system, plan, "one"), list[int]()
-
-    def fell(progress: Any) -> None:
-        if not struck and progress.env_steps >= progress.total_steps / 3:
-            struck.append(1)
-            cluster.kill("b")
-
-    ended(*dqn, "the raylet", unlike(calm, trained(system, plan, None, progress=fell)))
-    bars = [
-        at_least("kills", done + 1, wanted, "{}"),
-        Bar("runs that ended otherwise", "; ".join(wrong) or "0", "0", not wrong),
-    ]
-    return Part("kills", ["algorithm", "policy", "kills", "lost", "ended"], rows, bars)
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[0]})
+        for name, core in zip(NODES, cores, strict=False):
+            for pid in members(cluster.nodes[name].pid):
+                os.sched_setaffinity(pid, {core})
+    measuring.measure()
 
 
-def unlike(calm: Any, over: Any, lost: int = 0) -> str:
-    """How a run ended that was to be done, with the bits of a calm one; "": so."""
-    if over.run.status != "done":
-        return f"{over.run.status} {over.run.message}"
-    if lost:
-        return f"{lost} transitions lost"
-    return ", ".join(differing(calm, over)) if calm else ""
+def learners(cluster: Any, *, quick: bool) -> Part:
+    """One learner and two, each host with a core of its own."""
+    prepare(cluster)
+    found, rows, bars = {}, [], []
+    steps = WIDE["learning_starts"] + (320 if quick else 800)
+    for limits in (ONE_HOST, LEARNERS):
+        found[limits["distribution"]] = planned("dqn", limits, steps, WIDE)
+    rates: dict[str, list[float]] = {policy: [] for policy in found}
+    for _ in range(1 if quick else PAIRS):
+        for policy, (system, plan) in found.items():
+            rates[policy].append(1 / trained(system, plan).drift.measured_s)
+    for policy, (_, plan) in found.items():
+        seen, told = median(rates[policy]), 1 / plan.period_s
+        rows.append([policy, f"{told:.2f}", f"{seen:.2f}"])
+        bars.append(near(policy, seen / told))
+    return Part("learners", ["policy", "iterations/s predicted", "measured"], rows, bars)
 
 
-def resumed(system: Any, plan: Any, calm: Any, lanes: str, after_s: float) -> str:
-    """A process that trains over the nodes is killed with signal 9 so long after its first
-    checkpoint; its run goes on from there with its lanes as said. How that ended, as `unlike`."""
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        spec, out = folder / "spec.json", folder / "run"
-        spec.write_text(json.dumps(system.raw))
-        plan.save(folder / "plan.json")
-        command = [sys.executable, "-m", "pearl.cli", "train", str(spec), "--out", str(out)]
-        command += ["--plan", str(folder / "plan.json"), "--set", f"train.seed={SEED}"]
-        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until_s = time.monotonic() + 120
-        while not list(out.glob("checkpoint*")) and time.monotonic() < until_s:
-            if run.poll() is not None:
-                return f"it ended by itself with {run.returncode}"
-            time.sleep(0.01)
-        time.sleep(after_s)
-        run.kill()
-        if run.wait() != -9:
-            return "it was done before it was killed"
-        over = trained(system, plan, lanes, out=out, resume=True)
-    return unlike(calm, over)
+def near(what: str, ratio: float) -> Bar:
+    close = abs(ratio - 1) <= 0.15
+    return Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.85 … 1.15", close)
 
 
-def cmdline(pid: int) -> str:
-    """The command line of a process."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as words:
-            return words.read().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
+def choice(cluster: Any, *, quick: bool) -> Part:
+    """The planner's choice beside every policy, each host with a core of its own."""
+    prepare(cluster)
+    rows, bars = [], []
+    for what, (change, steps) in WAITS.items():
+        systems = {}
+        for policy in ("chosen", "one_host", "synchronous_actors", "central_inference"):
+            limits = COPIES if policy == "chosen" else {"distribution": policy}
+            systems[policy] = planned("dqn", limits, steps, change)
+        rates: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(1 if quick else PAIRS):
+            for name, (system, plan) in systems.items():
+                rates[name].append(trained(system, plan).env_steps_per_s)
+        plan = systems["chosen"][1]
+        hosts = sorted({t.device.partition("/")[0] for t in plan.tasks})
+        best = max((median(r), name) for name, r in rates.items() if name != "chosen")
+        mine = median(rates["chosen"])
+        spread = max(max(r) / min(r) for r in rates.values()) - 1
+        allowed = max(0.05, spread)
+        predicted = plan.rates["env_steps_per_s"]
+        rows.append([what, ", ".join(hosts), *(f"{median(r):,.0f}" for r in rates.values())])
+        bars.append(at_least(f"{what}: the choice over {best[1]}", mine / best[0], 1 - allowed))
+        bars.append(near(what, mine / predicted))
+        if "8 ms" in what:
+            gain = mine / median(rates["one_host"])
+            bars.append(at_least(f"{what}: beside one host", gain, 1.7, "{:.2f}×"))
+    columns = ["env_step", "hosts chosen", *(f"{n}, env steps/s" for n in rates)]
+    return Part("choice", columns, rows, bars)
+
+
+def waiting(cluster: Any, *, quick: bool) -> Part:
+    """Environments that wait, in processes of their own, on one host and on two."""
+    from pearl.cluster import links as measuring
+
+    measuring.measure()
+    load = os.getloadavg()[0]
+    rows, bars = [], []
+    rates: dict[tuple[int, str], float] = {}
+    for envs in (16,) if quick else (16, 64):
+        most = envs / 8e-3
+        for policy in ("one_host", "synchronous_actors", "chosen"):
+            change = {
+                "env": "benchmarks.slow_env:sleeping", "env_args": {"ms": 8.0}, "num_envs": envs,
+            }  # fmt: skip
+            limits = COPIES if policy == "chosen" else {"distribution": policy}
+            system, plan = planned("ppo", limits, 320 * envs, change)
+            run = trained(system, plan)
+            seen, told = run.env_steps_per_s or 0.0, plan.rates["env_steps_per_s"]
+            rates[envs, policy] = seen
+            steps = [t for t in plan.tasks if t.task == "env_step"]
+            where = ", ".join(sorted(f"{t.device} {t.variant}" for t in steps))
+            shown = [f"{told:,.0f}", f"{seen:,.0f}", f"{seen / most:.0%}"]
+            rows.append([str(envs), policy, where, *shown])
+            what, ratio = f"{envs} environments, {policy}", seen / told
+            close = abs(ratio - 1) <= 0.25
+            bars.append(
+                Bar(f"{what}: measured over predicted", f"{ratio:.2f}", "0.75 … 1.25", close)
+            )
+        gain = max(r for (n, p), r in rates.items() if n == envs and p != "one_host")
+        gain /= rates[envs, "one_host"]
+        bars.append(
+            Bar(f"{envs} environments: two hosts", f"{gain:.2f}×", "at least 1.6×", gain >= 1.6)
+        )
+    columns = ["environments", "policy", "env_step", "env steps/s predicted", "measured"]
+    values = {"load": load}
+    return Part("waiting", [*columns, "of all in 8 ms"], rows, bars, values=values)
+
+
+def sizes(seed: int) -> list[int]:
+    """Sizes of messages, none of which the fit has seen."""
+    from pearl.cluster.links import SIZES
+
+    r, found = random.Random(seed), set[int]()
+    while len(found) < UNSEEN:
+        size = round(LEAST * (MOST / LEAST) ** r.random())
+        found |= {size} - set(SIZES)
+    return sorted(found)
+
+
+def links(cluster: Any, *, quick: bool) -> Part:
+    """A row a round and carrier."""
+    from pearl.cluster import connection
+    from pearl.cluster import links as measuring
+    from pearl.cluster.timing import time_messages
+
+    ray = connection.connect()
+    here = ray.get_runtime_context().get_node_id()
+    home, other = sorted(connection.nodes(), key=lambda node: node.id != here)
+    rows: list[list[str]] = []
+    kept: list[dict[str, Any]] = []
+    for seed, carrier in product(range(1 if quick else 3), CARRIERS):
+        all_sizes = [*measuring.SIZES, *sizes(seed)]
+        first, second = (time_messages(home, other, carrier, all_sizes) for _ in range(2))
+        seen = len(measuring.SIZES)
+        link = measuring.measure_link(home, other, carrier, first[:seen])
+        first, second = first[seen:], second[seen:]
+        off = link.errors(first)
+        small = link.errors([t for t in first if t.size_bytes < INLINE])
+        large = link.errors([t for t in first if t.size_bytes >= INLINE])
+        again = [
+            abs(a / b - 1)
+            for x, y in zip(first, second, strict=True)
+            for a, b in ((x.one_way_s, y.one_way_s), (x.pipelined_s, y.pipelined_s))
+        ]
+        cut = quantiles(off, n=20)
+        kept.append(
+            {
+                "link": asdict(link), "unseen": [asdict(t) for t in first],
+                "error": median(off), "small": median(small), "large": median(large),
+                "low": cut[0], "high": cut[-1], "repeat": median(again),
+            },
+        )  # fmt: skip
+        rows.append(
+            [
+                carrier, si(link.latency_s, "s"), si(link.per_message_s, "s"),
+                si(link.bytes_per_s, "B/s"), f"{median(off):.1%}",
+                f"{median(small):.1%}, {median(large):.1%}", f"{cut[0]:.1%} to {cut[-1]:.1%}",
+                f"{median(again):.1%}",
+            ],
+        )  # fmt: skip
+    bars = []
+    for carrier in CARRIERS:
+        found = sorted(each["error"] for each in kept if each["link"]["carrier"] == carrier)
+        over = f"{found[0]:.1%} to {found[-1]:.1%} over rounds"
+        what = f"median error of {UNSEEN} unseen sizes, both ways, by {carrier} ({over})"
+        bars.append(at_most(what, median(found), ASKED, "{:.1%}"))
+    columns = ["by", "latency", "a message", "bandwidth", "median error", "below, above 100 kB"]
+    return Part("links", [*columns, "5 to 95 %", "repeat"], rows, bars, [], {"rounds": kept})
 
 
 MAKES: dict[str, Any] = {
-    "policies": policies, "kills": kills, "learners": distribution_rates.learners,
-    "choice": distribution_rates.choice, "handled": distribution_rates.handled,
-    "waiting": distribution_rates.waiting,
+    "learners": learners, "choice": choice, "waiting": waiting, "links": links,
 }  # fmt: skip
 PARTS = {
-    "policies": "ways to share out tasks: bits, messages and bytes",
-    "kills": "actors, a node and the process that trains are killed",
     "learners": "one learner and two, predicted and measured",
     "choice": "the planner's choice beside every policy",
     "waiting": "environments that wait, on one host and on two",
-    "handled": "CPU time of a message beside carrying it",
+    "links": "messages of unseen sizes beside the fits, by each carrier",
 }
 
 
-def command(cluster: Any) -> int:
+def command() -> int:
     """The command; --carrier is of all parts."""
+    if find_spec("ray") is None:
+        print("absent: Ray; pip install 'pearl-toolkit[ray]'")
+        return ABSENT
+    from tests.ray_cluster import ray_cluster
+
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--carrier", choices=("tcp", "ray"))
     given, rest = parser.parse_known_args()
     if given.carrier:
-        ALL["carrier"] = given.carrier
-    if not PARTS.keys() & rest:
-        rest += ["policies", "kills"]
+        QUIET["carrier"] = given.carrier
+    with ray_cluster(cores=(2, 2)) as cluster:
 
-    def run(name: str, quick: bool, data: Path | None) -> Part:
-        made: Part = MAKES[name](cluster, quick=quick)
-        return made
+        def run(name: str, quick: bool, data: Path | None) -> Part:
+            made: Part = MAKES[name](cluster, quick=quick)
+            return made
 
-    return main("distribution", PARTS, rest, run)
+        return main("distribution", PARTS, rest, run)
 
 
 if __name__ == "__main__":
-    sys.exit(with_raylets(command))
+    sys.exit(command())

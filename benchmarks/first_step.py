@@ -1,9 +1,8 @@
 """The command line, watched for its first gradient step: `python -P first_step.py FILE train …`.
 
-Of no tree: it imports `pearl` from wherever PYTHONPATH says, so that `benchmarks.start` runs an
-older one beside this. FILE gets wall (since 1970) and CPU seconds of the process and its ended
-children when the first call that left `learner.step` above 0 has returned, and whether torch was
-imported by then.
+FILE gets wall (since 1970) and CPU seconds of the process and its ended children when the first
+call that left `learner.step` above 0 has returned, and whether torch was imported by then.
+`benchmarks.start` runs it; it imports nothing that the command line does not.
 
 `first_step.py --firing CORES FILE train …` watches for the first firing of several lanes, whichever
 process it is of, on this host seen with so many cores. The CPU-seconds are then those of living
@@ -57,7 +56,7 @@ def watch_firings(file: Path) -> None:
         if not file.exists():
             threading.Thread(target=look, daemon=True).start()
 
-    ControlBlock.reset = reset  # type: ignore[method-assign]
+    ControlBlock.reset = reset  # type: ignore[method-assign, assignment]
 
 
 def watch_steps(file: Path) -> None:

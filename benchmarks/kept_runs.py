@@ -16,11 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import ABSENT, ONE_THREAD, machine, named_pythons, ran, verdict
+from benchmarks.bars import (
+    ABSENT,
+    ONE_THREAD,
+    AbsentError,
+    Bar,
+    answer,
+    machine,
+    named_pythons,
+    run_module,
+    verdict,
+)
 from benchmarks.returns_cases import EPISODES
 from benchmarks.returns_table import tables
 
 OURS = "ours"
+BEGIN = "PEARL_BENCHMARK_BEGIN_S"
+"""Environment variable: the monotonic clock when the process of a run was started."""
+PREPARING_SEED = 1_000
+"""Of a run before the first one that counts."""
 Results = dict[str, dict[str, dict[str, Any]]]
 """Case → who → {settings, version, seeds: {seed: {final, cpu_s, …}}}."""
 
@@ -58,7 +72,9 @@ class Kept:
     name: of its module and its results file. cases: name → case, which has `name`, `seeds` and
     `peers`. settings: of a case and who trains, the digest of what decides a run. one: trains, and
     gives `final`, `version` and what else is kept. peers: peer → what its interpreter must have.
-    quick: the name of a case and how many seeds of it, for --quick.
+    quick: the name of a case and how many seeds of it, for --quick. tables: prints the runs of the
+    cases and gives their bars. prepared: before the first run that is lacking of a case and who
+    trains, a run that does not count fills the caches.
     """
 
     name: str
@@ -67,6 +83,8 @@ class Kept:
     one: Callable[[Any, str, int], dict[str, Any]]
     peers: Mapping[str, str]
     quick: tuple[str, int]
+    tables: Callable[[str, Sequence[Any], Any], list[Bar]] = tables
+    prepared: bool = False
 
     def write(self, path: Path, runs: Results) -> None:
         """The whole file, a run a line, or not at all."""
@@ -115,17 +133,29 @@ class Kept:
 
     def start(self, case: Any, who: str, seed: int, python: str) -> dict[str, Any]:
         """A run in a process of its own; exits with its last words if it fails."""
-        command = [python, "-m", f"benchmarks.{self.name}", "--one", case.name, who, str(seed)]
-        done = ran(f"{case.name}, {who}, seed {seed}", command, ONE_THREAD)
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        what, given = f"{case.name}, {who}, seed {seed}", ["--one", case.name, who, str(seed)]
+        env = ONE_THREAD | {BEGIN: str(time.monotonic())}
+        if self.prepared:
+            from pearl_devices.cache_folder import cache_folder
+
+            env |= {
+                "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "benchmarks" / "jax"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+            }
+        module = f"benchmarks.{self.name}"
+        try:
+            found: dict[str, Any] = run_module(what, module, given, python=python, env=env)
+        except AbsentError as error:
+            sys.exit(f"{what}: {error}")
+        return found
 
     def made(self, case: Any, who: str, seed: int) -> dict[str, Any]:
         """What `start` has computed: the run with its CPU-seconds."""
         begin = time.process_time()
         run = self.one(case, who, seed)
         rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in run.items()}
-        return rounded | {"cpu_s": round(time.process_time() - begin, 1)}
+        return {"cpu_s": round(time.process_time() - begin, 1)} | rounded
 
     def selected(self, names: Sequence[str] | None) -> list[Any]:
         """The cases whose names hold one of `names`; exits where one fits none."""
@@ -154,8 +184,7 @@ class Kept:
         options = parser.parse_args(arguments)
         if options.one:
             name, who, seed = options.one
-            print(json.dumps(self.made(self.cases[name], who, int(seed))))
-            return 0
+            return answer(who, lambda: self.made(self.cases[name], who, int(seed)))
         if options.quick:
             return self.few(options.json)
         if options.seeds is not None and options.seeds < 1:
@@ -163,13 +192,17 @@ class Kept:
         cases = self.selected(options.cases)
         pythons = {OURS: sys.executable} | named_pythons(options.peer, self.peers)
         todo = self.missing(read(options.results), cases, options.seeds, pythons)
+        ready = set[tuple[str, str]]()
         for done, (case, who, seed) in enumerate([] if options.show else todo):
+            if self.prepared and (case.name, who) not in ready:
+                self.start(case, who, PREPARING_SEED, pythons[who])
+                ready.add((case.name, who))
             run = self.start(case, who, seed, pythons[who])
             print(f"{done + 1}/{len(todo)} {case.name}, {who}, seed {seed}: {run}", flush=True)
             self.add(options.results, case, who, seed, run)
         runs, whos = read(options.results), (OURS, *self.peers)
         counted = {c.name: {w: self.current(runs, c, w) for w in whos} for c in cases}
-        bars = tables(self.name, cases, counted)
+        bars = self.tables(self.name, cases, counted)
         status = verdict(self.name, bars, [], options.json, {"cases": counted})
         lacking = self.missing(runs, cases, options.seeds, whos)
         for who in sorted({who for _, who, _ in lacking}):
@@ -182,7 +215,7 @@ class Kept:
         name, seeds = self.quick
         case = self.cases[name]
         found = {str(s): self.start(case, OURS, s, sys.executable) for s in range(seeds)}
-        tables(self.name, [case], {name: {OURS: found}})
+        self.tables(self.name, [case], {name: {OURS: found}})
         left_out = [f"{known}, {c.seeds} seeds" for known, c in self.cases.items()]
         values = {"cases": {name: {OURS: found}}}
         return verdict(self.name, [], left_out, json_path, values)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
 COMPARISONS: dict[type[ast.AST], bytes] = {
     ast.Lt: b"<=", ast.LtE: b"<", ast.Gt: b">=", ast.GtE: b">", ast.Eq: b"!=", ast.NotEq: b"==",
@@ -31,6 +32,9 @@ NAMES = {
 }  # fmt: skip
 OPERATOR = re.compile(rb"is\s+not|not\s+in|is|in|and|or|//|\*\*|<<|>>|[<>=!]=|[-+*/%@|&^<>]")
 COMMENT = re.compile(rb"#[^\n]*")
+
+
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,12 @@ class Mutant:
         begin = len(old) - len(old.lstrip())
         lines[self.line - 1] = old[:begin] + self.after.encode()
         return b"\n".join(lines)
+
+
+def key(mutant: Mutant | Mapping[str, Any]) -> Key:
+    """What a mutant, or its outcome, is known by wherever its line has moved."""
+    fields = mutant if isinstance(mutant, Mapping) else asdict(mutant)
+    return tuple(fields[name] for name in ("file", "where", "before", "after"))
 
 
 def mutants(file: str, source: bytes) -> list[Mutant]:

@@ -1,10 +1,12 @@
 """How many wrong lines the tests see: `python -m benchmarks.mutation [--seed 0] [--count 250]`.
 
 Draws modules of the three packages by their lines and a single-line mutant of each
-(`benchmarks.mutants`). In a copy of the tree it runs the tests that lead to the mutated lines and
-the others of its room, but for those marked `slow`, until one fails or they and their processes
-have taken 60 CPU-seconds (`--limit-s`). `mutation_choice` reads from the sources which tests lead
-where, and the nearest run first. Nothing is recorded before.
+(`benchmarks.mutants`). In a copy of the tree it runs the tests that reach the mutated lines, but
+for those marked `slow`, until one fails or they and their processes have taken 60 CPU-seconds
+(`--limit-s`). `mutation_reach` records which tests reach which mutants: the tests of at most 0.1
+CPU-seconds run once with a probe at each mutant. Dear tests of the mutant's room follow. Near and
+cheap tests run first (`mutation_choice`). The costs are those of `--profile` and
+`tests/costs.json`.
 
 Machine code of a mutant of a kernel would have to be compiled for every kernel that calls the
 mutated one. Mutants of compiled functions and of what these mention therefore meet the tests with
@@ -15,10 +17,12 @@ lines in files that machine code may come from find the machine code of before.
 A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
 it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
 
-A mutant is killed (a test fails), survived (none does, all having run or the CPU-seconds being
-spent), equivalent (it survived, and a sentence in `mutation_equivalent.json` says why no test can
-fail), or out of time (it makes one test take 10 CPU-seconds). The score is the share killed of
-killed and survived, with its 95 % interval (Wilson 1927).
+A mutant is killed (a test fails), survived (every test of the record that reaches it has passed,
+and of the others none has failed), undecided (the CPU-seconds were spent before), equivalent (it
+survived, and a sentence in `mutation_equivalent.json` says why no test can fail), or out of time
+(it makes one test take 10 CPU-seconds). The score is the share killed of killed and survived, with
+its 95 % interval (Wilson 1927). The table also has the share where every undecided mutant counts
+as survived.
 
 Why no maintained tool does this. mutmut 3.8 knows the tests that call a function and resumes, but
 leaves out module constants and decorated functions, so every kernel, property and cached function:
@@ -49,8 +53,9 @@ from typing import Any
 from scipy.stats import binomtest
 
 from benchmarks.bars import Bar, at_least, finish
-from benchmarks.mutants import Mutant, mutants, sound
-from benchmarks.mutation_choice import PACKAGES, Choice, file_of, module_name, sources
+from benchmarks.mutants import Mutant, key, mutants, sound
+from benchmarks.mutation_choice import PACKAGES, Choice, Reach, file_of, module_name, sources
+from benchmarks.mutation_reach import record
 from benchmarks.mutation_runs import Tree, adopt, listed, warm
 from pearl.files import write_atomically
 from pearl_devices.primitives import code_cache
@@ -61,7 +66,7 @@ ASKED, DECIDED = 0.9, 200
 TEST_S, COMPILING_S = 10.0, 40.0
 """CPU-seconds that one test may take: twice what makes a test `slow`; and where it compiles."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-OUTCOMES = ("killed", "survived", "equivalent", "out of time")
+OUTCOMES = ("killed", "survived", "undecided", "equivalent", "out of time")
 
 Outcome = dict[str, Any]
 """The fields of a `Mutant`; outcome: one of `OUTCOMES`; test: the one that failed or was stuck;
@@ -83,17 +88,19 @@ class Trial:
 
     tree: Tree
     choice: Choice
+    reach: Reach
     limit_s: float
     passes: dict[str, bool] = field(default_factory=dict)
     cpu_s: float = 0.0
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Run the tests of one mutant."""
-        batches, done, spent_s = self.choice.batches(mutant), set[str](), 0.0
+        batches, done, spent_s = self.choice.batches(mutant, self.reach), set[str](), 0.0
         ended = stopped = again = ""
         name = f"{module_name(mutant.file).replace('.', '/')}.py"
         of_kernels = name in code_cache.sources().names.values()
-        kernel = of_kernels and self.choice.is_compiled(mutant)
+        kernel = of_kernels and self.choice.is_compiled((mutant.file, mutant.where))
+        texts = {mutant.file: mutant.applied((self.tree.root / mutant.file).read_bytes())}
         for batch, compiled in product(batches, (False, True) if kernel else (True,)):
             slow = kernel and compiled
             left = [t for t in batch if not slow or self.passes.get(f"{t} False") is False]
@@ -101,14 +108,14 @@ class Trial:
             while not ended and (
                 left := [t for t in left if self.passes.get(f"{t} {compiled}", True)]
             ):
-                with self.tree.holding(mutant, same_code=of_kernels and not kernel):
+                with self.tree.holding(texts, same_code=of_kernels and not kernel):
                     ran = self.tree.run(left, self.limit_s - spent_s, test_s, compiled=compiled)
                 done |= {t for t, passed in ran.passed.items() if passed}
                 spent_s += ran.cpu_s
                 if ran.ended == "passed":
                     break
                 if ran.ended == "spent":
-                    ended = "survived"
+                    ended = "spent"
                     break
                 test = next((t for t in left if ran.test in (t, file_of(t))), left[0])
                 left = left[left.index(test) :]
@@ -117,9 +124,14 @@ class Trial:
                         ended, stopped = "killed" if ran.ended == "failed" else "out of time", test
                     again = test  # before it was stuck, it may have compiled something
         self.cpu_s += spent_s
+        chosen = {test for batch in batches for test in batch}
+        if ended in ("", "spent"):
+            passing = {test for test in chosen if self.passes.get(f"{test} True", True)}
+            reaching = passing & self.reach.tests.get(key(mutant), set()) or passing
+            ended = "survived" if not ended or reaching <= done else "undecided"
         return asdict(mutant) | {
-            "outcome": ended or "survived", "test": stopped, "tests": len(done),
-            "of": sum(map(len, batches)), "compiled": not kernel, "cpu_s": round(spent_s, 2),
+            "outcome": ended, "test": stopped, "tests": len(done), "of": len(chosen),
+            "compiled": not kernel, "cpu_s": round(spent_s, 2),
         }  # fmt: skip
 
     def sound(self, tests: list[str], test_s: float, *, compiled: bool) -> bool:
@@ -174,12 +186,6 @@ def alive(root: Path, results: Path) -> list[Mutant]:
     return found
 
 
-def key(mutant: Mutant | Outcome) -> tuple[str, ...]:
-    """What a mutant is known by wherever its line has moved."""
-    fields = mutant if isinstance(mutant, dict) else asdict(mutant)
-    return tuple(fields[name] for name in ("file", "where", "before", "after"))
-
-
 def labelled(outcomes: list[Outcome], root: Path) -> list[Outcome]:
     """The outcomes, the survivors that EQUIVALENT argues about as `equivalent`."""
     argued = {key(entry) for entry in json.loads((root / EQUIVALENT).read_text())}
@@ -207,21 +213,32 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     for outcome in outcomes:
         if outcome["outcome"] != "killed":
             print(text(outcome))
-    rows, share = [], "–"
+    rows, share, least = [], "–", "–"
     for package in (*PACKAGES, "all"):
         here = [o for o in outcomes if package in ("all", o["file"].split("/")[0])]
         ended = Counter(o["outcome"] for o in here)
         killed, decided = ended["killed"], ended["killed"] + ended["survived"]
+        every = decided + ended["undecided"]
         if decided:
             interval = binomtest(killed, decided).proportion_ci(method="wilson")
             share = f"{killed / decided:.1%} ({interval.low:.1%} to {interval.high:.1%})"
-        rows.append([package, *(str(ended[name]) for name in OUTCOMES), share if decided else "–"])
+            least = f"{killed / every:.1%}"
+        shares = [share, least] if decided else ["–", "–"]
+        rows.append([package, *(str(ended[name]) for name in OUTCOMES), *shares])
     met = killed >= ASKED * decided
     bars = [Bar("mutants killed of those decided", share, f"at least {ASKED:.0%}", met)]
     if len(outcomes) >= DECIDED:
         bars.append(at_least("mutants decided", decided, DECIDED, "{}"))
-    columns = ["package", *OUTCOMES, "killed of decided"]
+    columns = ["package", *OUTCOMES, "killed of decided", "and of undecided"]
     return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
+
+
+def costs_s(root: Path, profile: Path | None) -> dict[str, float]:
+    """Test → its CPU-seconds: those that `tests/costs.json` has, and of a profile."""
+    kept = root / "tests/costs.json"
+    found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
+    tests = json.loads(profile.read_text())["tests"] if profile else {}
+    return found | {test: costs["cpu_s"] for test, costs in tests.items()}
 
 
 def tested(given: argparse.Namespace, work: Path) -> int:
@@ -242,8 +259,13 @@ def tested(given: argparse.Namespace, work: Path) -> int:
     done = {(*key(o), o["line"]) for o in kept["mutants"]}
     if left := [m for m in chosen if (*key(m), m.line) not in done]:
         tree = Tree.copied(given.root, work)
-        choice = Choice(tree.root, tree.collected())
-        trial = Trial(tree, choice, given.limit_s, kept["passes"], kept["cpu_s"])
+        choice = Choice(tree.root, tree.collected(), costs_s(given.root, given.profile))
+        reach = Reach.read(given.reach) if given.reach and given.reach.exists() else Reach()
+        if any(key(mutant) not in reach.tests for mutant in left):
+            reach = record(tree, choice, chosen)
+            if given.reach:
+                reach.write(given.reach)
+        trial = Trial(tree, choice, reach, given.limit_s, kept["passes"], kept["cpu_s"])
         for mutant in left:
             kept["mutants"].append(trial.outcome(mutant))
             kept["cpu_s"] = round(trial.cpu_s, 1)
@@ -263,6 +285,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit-s", type=float, default=60.0, help="CPU-seconds for one mutant")
     parser.add_argument("--module", default="", help="only modules with this in their path")
     parser.add_argument("--resume", type=Path, help="keep outcomes in this file and go on from it")
+    parser.add_argument("--profile", type=Path, help="costs of the tests (`pytest --profile FILE`)")
+    parser.add_argument("--reach", type=Path, help="file that keeps which tests reach the mutants")
     parser.add_argument("--again", type=Path, help="those that this --resume file has not killed")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree (default: this one)")
     parser.add_argument("--json", metavar="FILE")

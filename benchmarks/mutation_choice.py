@@ -1,28 +1,35 @@
-"""Which tests a mutant meets, nearest first, and whether it changes machine code: the sources are
-read, no test runs for the choice."""
+"""Which tests a mutant meets, near and cheap ones first, and whether it changes machine code."""
 
 from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.mutants import Mutant
+from benchmarks.mutants import Key, Mutant, key
 from benchmarks.mutation_runs import Unit, listed
+from pearl.files import write_atomically
 
 PACKAGES = ("pearl", "devices", "estimators")
 """Folders of the tree with the packages in them."""
 
-FILES = 3
-"""Test files of the first batch of a mutant. Each batch has twice the files of the one before."""
+BATCH_S, GROWTH, FILE_S = 3.0, 3, 0.3
+"""CPU-seconds of the tests of the first batch of a mutant, the share that each further batch has of
+the one before, and CPU-seconds for each test file of a batch (assumed)."""
 
-NAMED, ROOM, FAR = 3, 4, 99
-"""Distances of a test whose file has a word of the module's name, of another test of its room, and
-of one that does not lead there. Nearer ones mention the mutated lines through fewer others."""
+RECORDED_S = 0.1
+"""CPU-seconds of a test beyond which it is too dear for the record of what tests reach (assumed):
+78 % of the tests take less, and together 7 % of all CPU-seconds."""
+
+FACTORS = (1, 2, 4, 8)
+"""Of the cost of a test in the order, where the test mentions the mutated function, its file has a
+word of the module's name, it is of the module's room, and elsewhere (assumed)."""
 
 COMPILERS = frozenset(["compiled", "part", "njit", "overload", "intrinsic"])
 """What compiles functions, and what is assigned from a call of one."""
@@ -48,22 +55,43 @@ def room(file: str) -> str:
     return rest[0] if first == "pearl" and len(rest) > 1 else first
 
 
+@dataclass
+class Reach:
+    """cpu_s: test that has run → its CPU-seconds; tests: mutant → the tests that reach it."""
+
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    tests: dict[Key, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> Reach:
+        kept = json.loads(file.read_text())
+        names = list(kept["cpu_s"])
+        reached = {tuple(mutant): {names[i] for i in tests} for mutant, tests in kept["tests"]}
+        return cls(kept["cpu_s"], reached)
+
+    def write(self, file: Path) -> None:
+        at = {test: i for i, test in enumerate(self.cpu_s)}
+        tests = [[mutant, sorted(at[t] for t in found)] for mutant, found in self.tests.items()]
+        write_atomically(file, json.dumps({"cpu_s": self.cpu_s, "tests": tests}).encode())
+
+
 class Choice:
     """The mentions of names in the packages and in the tests.
 
-    tests: test → the functions, fixtures and classes that it consists of.
+    tests: test → the functions, fixtures and classes that it consists of; costs_s: test → its
+    CPU-seconds, where they are known; trees: the syntax tree of each file.
     """
 
-    def __init__(self, root: Path, tests: dict[str, list[Unit]]) -> None:
-        self.tests = tests
-        costs = root / "tests/costs.json"
-        self.costs_s: dict[str, float] = json.loads(costs.read_text()) if costs.exists() else {}
+    def __init__(
+        self, root: Path, tests: dict[str, list[Unit]], costs_s: dict[str, float] | None = None
+    ) -> None:
+        self.root, self.tests, self.costs_s = root, tests, costs_s or {}
         self.mentions = defaultdict[str, set[Unit]](set)
         self.importers = defaultdict[str, set[str]](set)
-        self.tables = dict[str, str]()
-        trees = {f: ast.parse((root / f).read_bytes()) for f in sources(root, (*PACKAGES, "tests"))}
-        self._files = {module_name(file): file for file in trees}
-        assigned = [node for tree in trees.values() for node in tree.body]
+        files = sources(root, (*PACKAGES, "tests"))
+        self.trees = {file: ast.parse((root / file).read_bytes()) for file in files}
+        self._files = {module_name(file): file for file in files}
+        assigned = [node for tree in self.trees.values() for node in tree.body]
         self._compilers = COMPILERS.union(
             *(
                 {n.id for n in node.targets if isinstance(n, ast.Name)}
@@ -71,8 +99,8 @@ class Choice:
                 if isinstance(node, ast.Assign) and called(node.value) & COMPILERS
             )
         )
-        self.compiled, self.functions = set[Unit](), set[Unit]()
-        for file, tree in trees.items():
+        self.compiled, self.functions, self.classes = set[Unit](), set[Unit](), set[Unit]()
+        for file, tree in self.trees.items():
             self.importers[file].add(file)
             for where, node in inside(tree):
                 for name in self._names(file, node):
@@ -80,6 +108,8 @@ class Choice:
                 match node:
                     case ast.FunctionDef(decorator_list=by) | ast.ClassDef(decorator_list=by):
                         self.functions.add((file, where))
+                        if isinstance(node, ast.ClassDef):
+                            self.classes.add((file, where))
                         used = by
                     case ast.Assign(value=ast.Call(args=[_, *_]) as call):
                         used = [call]
@@ -102,19 +132,12 @@ class Choice:
             case ast.Constant(value=str(text)) if found := _REFERENCE.fullmatch(text):
                 module, name = found.groups()
                 modules = [m for m in self._files if f".{m}".endswith(f".{module}")]
-                self._table(modules)
                 yield name
             case ast.Constant(value=str(text)) if text.isidentifier():
                 modules = [f"{module_name(file)}.{text}"]
-                self._table(modules)
-                yield f"{text!r}"
         for name in modules:
             if name in self._files:
                 self.importers[self._files[name]].add(file)
-
-    def _table(self, modules: Iterable[str]) -> None:
-        """Note modules that are imported by a text: tests name them by the last word."""
-        self.tables |= {self._files[m]: m.rpartition(".")[2] for m in modules if m in self._files}
 
     def users(self, unit: Unit) -> set[Unit]:
         """The places that mention the unit, in its file or one that imports something of it; any
@@ -124,70 +147,72 @@ class Choice:
         there = {user for name in names for user in self.mentions[name]} - {unit}
         return {user for user in there if user[0] in self.importers[file]} or there
 
-    def distances(self, mutant: Mutant) -> tuple[dict[Unit, int], dict[str, int]]:
-        """Unit → number of mentions from there to the mutated one; and the same of the words by
-        which tests name modules that are imported by a text."""
-        near = {(mutant.file, mutant.where)}
-        known, words, distance = dict.fromkeys(near, 0), dict[str, int](), 0
-        while near:
-            distance += 1
-            for word in {self.tables[file] for file, _ in near if file in self.tables}:
-                words.setdefault(word, distance)
-            near = {user for unit in near for user in self.users(unit)}
-            for word in [w for w, begun in words.items() if begun == distance - 1]:
-                near |= {u for u in self.mentions[f"{word!r}"] if u[0].startswith("tests/")}
-            near -= known.keys()
-            known |= dict.fromkeys(near, distance)
-        return known, words
-
-    def is_compiled(self, mutant: Mutant) -> bool:
-        """Whether machine code may change with the mutant: it is in a compiled function or around
-        one, or a compiled function mentions it, directly or through what is assigned."""
-        file, where = mutant.file, mutant.where
+    def is_compiled(self, start: Unit) -> bool:
+        """Whether machine code may change with this unit: it is a compiled function or around one,
+        or a compiled function mentions it, directly or through what is assigned."""
+        file, where = start
         if where.partition(".")[0] in COMPILERS:
             return False
         if any(f == file and f"{w}.".startswith(f"{where}.") for f, w in self.compiled):
             return True
-        rest, known = [(file, where)], set[Unit]()
+        rest, known = [start], set[Unit]()
         while rest:
             known.add(unit := rest.pop())
             names = unit[1].split(".")
             around = {(unit[0], ".".join(names[:n])) for n in range(1, len(names) + 1)}
             if around & self.compiled:
                 return True
-            if unit == (file, where) or not around & self.functions:
+            if unit == start or not around & self.functions:
                 rest += self.users(unit) - known
         return False
 
-    def batches(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that lead to the mutant, and the others of its room and of files that import
-        its module or have a word of its name: the nearest first, of equal ones those of its room,
-        then the first of each function's parameters, then the cheapest."""
-        (near, words), place = self.distances(mutant), f"tests/{room(mutant.file)}/"
-        stem = set(Path(mutant.file).stem.split("_"))
-        order, seen = dict[str, tuple[float, ...]](), Counter[str]()
+    def callers(self, start: Unit) -> set[Unit]:
+        """The functions, but for compiled ones, that first lead to this unit."""
+        rest, known, found = [start], set[Unit](), set[Unit]()
+        while rest:
+            known.add(unit := rest.pop())
+            users = self.users(unit) - known
+            plain = {u for u in users & self.functions - self.classes if not self.is_compiled(u)}
+            found |= plain
+            rest += users - plain
+        return found
+
+    def batches(self, mutant: Mutant, reach: Reach) -> list[list[str]]:
+        """The tests that reach the mutant, and those without a record of its room and of
+        files that import its module: the cheap ones that are near first, dear ones without a record
+        last."""
+        place, stem = f"tests/{room(mutant.file)}/", set(Path(mutant.file).stem.split("_"))
+        reached = reach.tests.get(key(mutant), set())
+        direct = self.users((mutant.file, mutant.where))
+        costs_s = self.costs_s | reach.cpu_s
+        order, seen = dict[str, tuple[bool, float]](), Counter[str]()
         for test, units in self.tests.items():
-            function, _, given = test.partition("[")
-            distance = min((near[unit] for unit in units if unit in near), default=FAR)
-            parameters = [words[w] + 1 for w in re.split(r"\W", given) if w in words]
-            distance = min([distance, *parameters])
-            beside = test.startswith(place)
-            if beside or file_of(test) in self.importers[mutant.file]:
-                named = beside and stem & set(Path(file_of(test)).stem.split("_"))
-                distance = min(distance, NAMED if named else ROOM)
-            if distance < FAR:
-                order[test] = (
-                    distance, not beside, seen[function].bit_length(), self.costs_s.get(test, 0.0)
-                )  # fmt: skip
+            file, function = file_of(test), test.partition("[")[0]
+            beside, known = test.startswith(place), test in reach.cpu_s
+            if test in reached or (not known and (beside or file in self.importers[mutant.file])):
+                named = beside and stem & set(Path(file).stem.split("_"))
+                near = [bool(direct.intersection(units)), bool(named), beside, True]
                 seen[function] += 1
-        batches, files = list[list[str]]([[]]), set[str]()
+                factor = FACTORS[near.index(True)] * seen[function].bit_length()
+                cost_s = costs_s.get(test, 0.0)
+                order[test] = not known and cost_s > RECORDED_S, factor * (cost_s + FILE_S)
+        batches, files, spent_s, share_s = list[list[str]](), dict[str, int](), math.inf, BATCH_S
         for test in sorted(order, key=order.__getitem__):
-            if len(files | {file_of(test)}) > FILES << (len(batches) - 1):
+            if spent_s >= share_s:
+                share_s *= GROWTH if batches else 1
                 batches.append([])
+                spent_s = 0.0
                 files.clear()
-            files.add(file_of(test))
+            spent_s += costs_s.get(test, 0.0) + FILE_S * (file_of(test) not in files)
+            files[file_of(test)] = len(files)
             batches[-1].append(test)
-        return batches
+        return [by_file(batch) for batch in batches]
+
+
+def by_file(tests: list[str]) -> list[str]:
+    """The tests of each file together, so that what they share is made once."""
+    first = {file_of(test): -i for i, test in reversed(list(enumerate(tests)))}
+    return sorted(tests, key=lambda test: first[file_of(test)], reverse=True)
 
 
 def called(node: ast.AST) -> set[str]:

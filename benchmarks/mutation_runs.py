@@ -29,7 +29,6 @@ from typing import Any
 import pytest
 
 from benchmarks import processes
-from benchmarks.mutants import Mutant
 from pearl_devices.cache_folder import cache_folder
 
 LIBRARIES = (
@@ -67,13 +66,15 @@ class Ran:
     """What a fork did.
 
     ended: `passed`; `failed`: `test` did, or its file could not be imported; `stuck`: `test` took
-    too long; `spent`: the CPU-seconds of all tests were over. passed: test → whether it did; cpu_s:
-    CPU-seconds of the fork and of all processes below it; text: the end of what was printed.
+    too long; `spent`: the CPU-seconds of all tests were over. passed: test → whether it did;
+    costs_s: test → CPU-seconds of the fork and of the processes that it waited for; cpu_s: those of
+    all tests and of all processes below; text: the end of what was printed.
     """
 
     ended: str = ""
     test: str = ""
     passed: dict[str, bool] = field(default_factory=dict)
+    costs_s: dict[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0
     text: str = ""
 
@@ -97,7 +98,7 @@ class Tree:
         (tree.home / "site").mkdir(parents=True)
         (tree.home / "site/pearl_configs").symlink_to("../../tree/configs")
         (tree.home / "cache").mkdir(mode=0o700)
-        for kept in ("pearl-kernels", "gpu-stand-in"):
+        for kept in ("pearl-kernels", "gpu-stand-in", "gpu-code"):
             if (cache_folder() / kept).is_dir():
                 shutil.copytree(cache_folder() / kept, tree.home / "cache" / kept)
         subprocess.run(["git", "init", "-q"], cwd=tree.root, check=True)
@@ -115,12 +116,18 @@ class Tree:
         return done.stdout.strip()
 
     @contextlib.contextmanager
-    def holding(self, mutant: Mutant, *, same_code: bool) -> Iterator[None]:
-        """Within it the tree has the mutant, with a time of change that no cache has seen.
-        same_code: it finds the machine code of before, although a source of it has changed."""
-        file, kernels = self.root / mutant.file, self.home / "cache/pearl-kernels"
-        source, stat = file.read_bytes(), file.stat()
-        file.write_bytes(mutant.applied(source))
+    def holding(self, texts: dict[str, bytes], *, same_code: bool) -> Iterator[None]:
+        """Within it these files have other sources, with a time of change that no cache has seen.
+        same_code: the tree finds the machine code of before, although a source of it may have
+        changed."""
+        kernels, before = (
+            self.home / "cache/pearl-kernels",
+            dict[Path, tuple[bytes, os.stat_result]](),
+        )
+        for name, text in texts.items():
+            file = self.root / name
+            before[file] = file.read_bytes(), file.stat()
+            file.write_bytes(text)
         self.mutated = True
         link = kernels / ((same_code and self.digest()) or self.machine_code)
         if link.name != self.machine_code and (kernels / self.machine_code).is_dir():
@@ -130,8 +137,9 @@ class Tree:
         finally:
             if link.is_symlink():
                 link.unlink()
-            file.write_bytes(source)
-            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            for file, (source, stat) in before.items():
+                file.write_bytes(source)
+                os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             self.mutated = False
 
     def sources(self) -> list[str]:
@@ -199,6 +207,8 @@ class Tree:
                                 ran.test, begin_s, begin = test, ran.cpu_s, now
                             case "passed", test:
                                 ran.passed.setdefault(test, True)
+                            case "took", test, cost_s:
+                                ran.costs_s[test] = cost_s
                             case "failed", test:
                                 ran.test, ran.passed[test] = test, False
                     if gone:
@@ -269,7 +279,11 @@ class Reporter:
             items.sort(key=lambda item: self.order[item.nodeid])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.begin_s = sum(os.times()[:4])
         self.tell("begin", nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.tell("took", nodeid, round(sum(os.times()[:4]) - self.begin_s, 2))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

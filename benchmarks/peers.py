@@ -1,10 +1,9 @@
-"""Speed beside other libraries: `python -m benchmarks.peers [--quick] [--peers FOLDER]`.
+"""Speed beside other libraries: `python -m benchmarks.peers [--quick] [--peer …]`.
 
 Env steps per CPU-second of the workloads in `peers_workloads`, one thread, after a warm-up. All
 take turns, each run in a process of its own; medians, and the ratios pair by pair. A peer runs in
-the interpreter FOLDER/NAME/bin/python (NAME is jax for xla, torch for lean), or that which
-`--peer sb3=…/bin/python` names, else in this one; one that is not there is named as absent. XLA
-runs on one thread too (XLA_FLAGS).
+the interpreter that `--peer sb3=…/bin/python` names, else in this one; one that is not there is
+named as absent. XLA runs on one thread too (XLA_FLAGS).
 
 The rows of products are no loops but limits: what a workload would reach if a gradient step were
 its matrix products alone, by numpy or torch, or by our own tiles.
@@ -13,17 +12,15 @@ its matrix products alone, by numpy or torch, or by our own tiles.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks import peers_ours, peers_torch, peers_xla
+from benchmarks import peers_ours, peers_xla
 from benchmarks import peers_trainers as trainers
-from benchmarks.bars import ABSENT, ONE_THREAD, AbsentError, named_pythons, ran, show, verdict
+from benchmarks.bars import ABSENT, AbsentError, answer, named_pythons, run_module, show, verdict
 from benchmarks.peers_ours import BFLOAT16, GYMNASIUM, OWN_ENV, SMALLEST, TORCH
 from benchmarks.peers_table import ASKED, bars_of, rows_of
 from benchmarks.peers_workloads import WORKLOADS, Workload
@@ -41,7 +38,6 @@ RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
     "sbx": lambda w, s: trainers.stable("sbx", w, s),
     "tianshou": trainers.tianshou,
     "rllib": trainers.rllib,
-    "lean": peers_torch.run,
     "xla": peers_xla.run,
     "products": lambda w, s: peers_ours.products(w, own=False),
     "products, ours": lambda w, s: peers_ours.products(w, own=True),
@@ -49,61 +45,39 @@ RUNS: Mapping[str, Callable[[Workload, int], Any]] = {
 """Row → the run that gives env steps per CPU-second. It imports its library on use."""
 PEERS = {
     "sb3": "stable-baselines3", "sbx": "sbx-rl", "tianshou": "tianshou", "rllib": "ray[rllib]",
-    "xla": "jax and optax", "lean": "torch, gymnasium and a C++ compiler",
+    "xla": "jax and optax",
 }  # fmt: skip
 """Row that runs in an interpreter of its own (else in this one) → what that must have."""
-FOLDERS = {"xla": "jax", "lean": "torch"}
-"""Row → the name of its environment's folder, where that is not the row's."""
 PRODUCTS, UPDATES = ("products", "products, ours"), ("ours, torch", "ours, bfloat16")
 ROWS = {
     "W1x8": ("ours", "ours, gymnasium", "sbx", "sb3", "rllib", "xla", *PRODUCTS),
     "W1x1": (
         *("ours", "ours, gymnasium", "ours, own env", "ours, smallest"),
-        *("lean", "sb3", "sbx", "xla", *PRODUCTS),
+        *("sb3", "sbx", "xla", *PRODUCTS),
     ),
     "W2": ("ours", "ours, gymnasium", "ours, smallest", "tianshou", *PRODUCTS),
     "W3": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
     "W5": ("ours", "ours, gymnasium", *UPDATES, "sbx", "sb3", "xla", *PRODUCTS),
-    "W4": ("ours", "ours, gymnasium", "lean", "sb3", "sbx", "xla", *PRODUCTS),
+    "W4": ("ours", "ours, gymnasium", "sb3", "sbx", "xla", *PRODUCTS),
 }
 QUICK = {"W1x8": ("ours", "ours, gymnasium", "sb3", "sbx")}
 
 
 def measure(load: str, name: str, seed: int, python: str, steps: int | None) -> Any:
-    """One run in a process of its own; a text says why there is none."""
-    command = [python, "-m", "benchmarks.peers", "--one", load, name, "--seed", str(seed)]
-    command += ["--steps", str(steps)] if steps else []
-    done = ran(f"{load}, {name}", command, ONE_THREAD, 900)
-    if done.returncode == ABSENT:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout.splitlines()[-1])
+    """One run in a process of its own."""
+    given = ["--one", load, name, "--seed", str(seed), *(["--steps", str(steps)] if steps else [])]
+    what = f"{load}, {name}"
+    return run_module(what, "benchmarks.peers", given, python=python, timeout_s=900)
 
 
-def one(load: str, name: str, seed: int, steps: int | None) -> int:
-    """What `measure` starts: prints what the run gives as JSON, with the peak memory."""
+def one(load: str, name: str, seed: int, steps: int | None) -> dict[str, Any]:
+    """What `measure` starts: what the run gives, with the peak memory."""
     work = WORKLOADS[load]
     if steps:
         work = replace(work, steps=steps, peer_steps=dict.fromkeys(work.peer_steps, steps))
-    try:
-        given = RUNS[name](work, seed)
-    except (ModuleNotFoundError, AbsentError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return ABSENT
+    given = RUNS[name](work, seed)
     result = given if isinstance(given, dict) else {"per_cpu_s": given}
-    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(result))
-    return 0
-
-
-def interpreters(given: list[str], folder: str | None) -> dict[str, str]:
-    """Name → interpreter. Exits where an entry of `given` or the folder cannot be used."""
-    found = dict.fromkeys(PEERS, sys.executable)
-    if folder:
-        if not Path(folder).is_dir():
-            sys.exit(f"--peers {folder}: no such folder")
-        there = {n: Path(folder, FOLDERS.get(n, n), "bin", "python") for n in PEERS}
-        found |= {name: str(path) for name, path in there.items() if path.is_file()}
-    return found | named_pythons(given, PEERS)
+    return result | {"rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def collect(
@@ -122,9 +96,10 @@ def collect(
                 if f"{load}, {name}" in absent:
                     continue
                 python = pythons.get(name, sys.executable)
-                given = measure(load, name, pair, python, steps)
-                if isinstance(given, str):
-                    absent[f"{load}, {name}"] = given
+                try:
+                    given = measure(load, name, pair, python, steps)
+                except AbsentError as error:
+                    absent[f"{load}, {name}"] = str(error)
                     continue
                 here[name].append(given)
                 print(f"{load}, {name}, pair {pair + 1}: {_brief(given)}", flush=True)
@@ -141,7 +116,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("loads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--quick", action="store_true", help="one pair of W1 with 8 environments")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--peers", metavar="FOLDER", help="of environments named as the peers")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each row (default 3)")
     parser.add_argument("--steps", type=int, help="env steps of every run, to try the benchmark")
@@ -149,11 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
-        return one(options.one[0], options.one[1], options.seed, options.steps)
+        load, name = options.one
+        return answer(name, lambda: one(load, name, options.seed, options.steps))
     wrong = [load for load in options.loads if load not in ROWS]
     if wrong or options.pairs < 1:
         parser.error(f"workloads are {', '.join(ROWS)}, pairs at least 1")
-    pythons = interpreters(options.peer, options.peers)
+    pythons = named_pythons(options.peer, PEERS)
     plan = QUICK if options.quick else ROWS
     plan = {
         load: names for load, names in plan.items() if not options.loads or load in options.loads

@@ -12,7 +12,7 @@ from benchmarks.bars import Bar, at_least, at_most
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 """Row → what each run gave."""
 PRODUCTS = ("products", "products, ours")
-LIBRARIES = ("lean", "sb3", "sbx")
+LIBRARIES = ("sb3", "sbx")
 """Of W4 the libraries of which the fastest counts."""
 
 

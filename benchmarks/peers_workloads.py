@@ -139,7 +139,7 @@ WORKLOADS = {
     ),
     "W1x1": Workload(
         "the same with 1 env", envs=1, steps=60_000,
-        peer_steps={"sb3": 8_000, "sbx": 8_000, "lean": 8_000, "xla": 40_000}, **_DQN,
+        peer_steps={"sb3": 8_000, "sbx": 8_000, "xla": 40_000}, **_DQN,
     ),
     "W2": Workload(
         "the same with 1 env and prioritised replay", envs=1, steps=60_000,
@@ -157,6 +157,6 @@ WORKLOADS = {
         "PPO CartPole-v1, 64-64 tanh, 8 envs x 128 steps, 4 epochs of 4 minibatches",
         algorithm="ppo", env="CartPole-v1", envs=8, hidden=(64, 64), batch=256, capacity=0,
         learning_rate=1e-3, steps=400_000,
-        peer_steps={"lean": 40_000, "sb3": 40_000, "sbx": 40_000, "xla": 400_000},
+        peer_steps={"sb3": 40_000, "sbx": 40_000, "xla": 400_000},
     ),
 }  # fmt: skip

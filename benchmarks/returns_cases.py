@@ -31,9 +31,8 @@ class Case:
     """One algorithm on one environment for `steps` env steps.
 
     algorithm: the settings, as a spec of ours has them. seeds: how many are asked for. peers: who
-    runs the same settings. episodes: fresh greedy ones that judge the last policy. published:
-    for reference, in the table only, since none states an interval over seeds. optimum: the known
-    best return, where there is one. limits: of the spec, beside a single lane.
+    runs the same settings. episodes: fresh greedy ones that judge the last policy. optimum: the
+    known best return, where there is one. limits: of the spec, beside a single lane.
     """
 
     name: str
@@ -42,9 +41,7 @@ class Case:
     seeds: int = 10
     episodes: int = EPISODES
     peers: tuple[str, ...] = ()
-    published: tuple[Published, ...] = ()
     optimum: float | None = None
-    note: str = ""
     limits: dict[str, Any] = field(default_factory=dict)
 
     def spec(self) -> dict[str, Any]:
@@ -125,21 +122,23 @@ _MUJOCO: dict[str, Any] = {
 
 
 def _actor_critics(
-    env: str, steps: int, published: dict[str, tuple[Published, ...]], **changes: Any
+    env: str,
+    steps: int,
+    settings: dict[str, Any] | None = None,
+    own: dict[str, dict[str, Any]] | None = None,
+    **changes: Any,
 ) -> tuple[Case, ...]:
-    """DDPG, TD3 and SAC on one environment. Changes of `Case` have its fields' names."""
-    settings, extra = changes.pop("settings", {}), changes.pop("own", {})
-    notes = changes.pop("notes", {})
+    """DDPG, TD3 and SAC on one environment. settings: of all three; own: of each. Changes of `Case`
+    have its fields' names."""
+    shared, each = settings or {}, own or {}
     return tuple(
         Case(
             f"{name} {env}",
             steps,
-            {"name": name, "env": env, **_ACTOR_CRITIC, **own, **settings, **extra.get(name, {})},
-            published=published.get(name, ()),
-            note=notes.get(name, ""),
+            {"name": name, "env": env, **_ACTOR_CRITIC, **added, **shared, **each.get(name, {})},
             **changes,
         )
-        for name, own in _OWN.items()
+        for name, added in _OWN.items()
     )
 
 
@@ -158,18 +157,11 @@ _A2C: dict[str, Any] = {
 
 
 def _on_policy(
-    settings: dict[str, Any],
-    env: str,
-    steps: int,
-    published: Published | None = None,
-    seeds: int = 10,
-    **changes: Any,
+    settings: dict[str, Any], env: str, steps: int, seeds: int = 10, **changes: Any
 ) -> Case:
     name = settings["name"]
     peers = ("sb3", "sbx") if name == "ppo" else ("sb3",)
-    given = () if published is None else (published,)
-    algorithm = {**settings, "env": env, **changes}
-    return Case(f"{name} {env}", steps, algorithm, seeds, peers=peers, published=given)
+    return Case(f"{name} {env}", steps, {**settings, "env": env, **changes}, seeds, peers=peers)
 
 
 _LAKE: dict[str, Any] = {
@@ -213,99 +205,66 @@ SHIPPED = (
     Shipped("sac_pendulum", "mean_last_20", -200.0),
 )
 CASES: tuple[Case, ...] = (
-    Case(
-        "dqn CartPole-v1",
-        50_000,
-        {**_DQN, "env": "CartPole-v1"},
-        peers=("sb3", "sbx"),
-        published=(
-            Published(500.0, 0.0, 50_000, ZOO),
-            Published(488.69, 16.11, 500_000, CLEANRL),
-        ),
-    ),
-    Case(
-        "dqn Acrobot-v1",
-        100_000,
-        {**_DQN, "env": "Acrobot-v1"},
-        peers=("sb3", "sbx"),
-        published=(
-            Published(-76.639, 11.752, 100_000, ZOO),
-            Published(-91.54, 7.20, 500_000, CLEANRL),
-        ),
-    ),
+    Case("dqn CartPole-v1", 50_000, {**_DQN, "env": "CartPole-v1"}, peers=("sb3", "sbx")),
+    Case("dqn Acrobot-v1", 100_000, {**_DQN, "env": "Acrobot-v1"}, peers=("sb3", "sbx")),
+    *_actor_critics("Pendulum-v1", 20_000, peers=("sb3", "sbx")),
     *_actor_critics(
-        "Pendulum-v1",
-        20_000,
-        {
-            "ddpg": (Published(-152.099, 94.282, 20_000, ZOO),),
-            "td3": (Published(-151.855, 90.227, 20_000, ZOO),),
-            "sac": (Published(-156.995, 88.714, 20_000, ZOO),),
-        },
+        "MountainCarContinuous-v0", 50_000, _CAR, {"ddpg": _CAR_NOISE, "td3": _CAR_NOISE},
         peers=("sb3", "sbx"),
     ),
-    *_actor_critics(
-        "MountainCarContinuous-v0",
-        50_000,
-        {
-            "ddpg": (Published(93.512, 0.048, 300_000, ZOO),),
-            "td3": (Published(93.483, 0.075, 300_000, ZOO),),
-            "sac": (Published(94.679, 1.134, 50_000, f"{ZOO}, state-dependent noise"),),
-        },
-        peers=("sb3", "sbx"),
-        settings=_CAR,
-        own={"ddpg": _CAR_NOISE, "td3": _CAR_NOISE},
-        notes={
-            "sac": "no seed finds the goal: its noise is drawn anew every step, and the published "
-            "figure needs state-dependent exploration, which is not here"
-        },
-    ),
-    _on_policy(_PPO, "CartPole-v1", 100_000, Published(500.0, 0.0, 100_000, ZOO)),
-    _on_policy(_PPO, "Acrobot-v1", 200_000, Published(-73.506, 18.201, 1_000_000, ZOO)),
-    _on_policy(
-        _PPO,
-        "Pendulum-v1",
-        100_000,
-        Published(-172.225, 104.159, 100_000, f"{ZOO}, state-dependent noise"),
-        discount=0.9,
-    ),
-    _on_policy(
-        _PPO,
-        "MountainCarContinuous-v0",
-        100_000,
-        Published(88.343, 2.572, 20_000, f"{ZOO}, state-dependent noise"),
-        **_NORMAL,
-    ),
-    _on_policy(_A2C, "CartPole-v1", 200_000, Published(500.0, 0.0, 500_000, ZOO)),
-    _on_policy(_A2C, "Acrobot-v1", 500_000, Published(-83.353, 17.213, 500_000, ZOO)),
-    _on_policy(
-        _A2C,
-        "Pendulum-v1",
-        200_000,
-        Published(-162.965, 103.21, 1_000_000, f"{ZOO}, state-dependent noise"),
-        **{**_NORMAL, "discount": 0.9},
-    ),
-    _on_policy(
-        _A2C,
-        "MountainCarContinuous-v0",
-        100_000,
-        Published(91.166, 0.255, 100_000, f"{ZOO}, state-dependent noise"),
-        **_NORMAL,
-    ),
+    _on_policy(_PPO, "CartPole-v1", 100_000),
+    _on_policy(_PPO, "Acrobot-v1", 200_000),
+    _on_policy(_PPO, "Pendulum-v1", 100_000, discount=0.9),
+    _on_policy(_PPO, "MountainCarContinuous-v0", 100_000, **_NORMAL),
+    _on_policy(_A2C, "CartPole-v1", 200_000),
+    _on_policy(_A2C, "Acrobot-v1", 500_000),
+    _on_policy(_A2C, "Pendulum-v1", 200_000, **{**_NORMAL, "discount": 0.9}),
+    _on_policy(_A2C, "MountainCarContinuous-v0", 100_000, **_NORMAL),
     *(
-        replace(case, name=f"{case.name}, bfloat16", peers=(), published=(), limits=_BFLOAT16)
-        for case in _actor_critics("Pendulum-v1", 20_000, {})
+        replace(case, name=f"{case.name}, bfloat16", peers=(), limits=_BFLOAT16)
+        for case in _actor_critics("Pendulum-v1", 20_000)
         if case.algorithm["name"] in ("ddpg", "sac")
     ),
     *_tabular("FrozenLake-v1", 400_000, 0.7441902878292689, 2_000, _LAKE),
     *_tabular("Taxi-v4", 300_000, 7.93, 2_000, {"learning_rate": 0.5, **_TAXI}),
     *_tabular("CliffWalking-v1", 60_000, -13.0, 1, _CLIFF),
-    *_actor_critics("HalfCheetah-v5", 50_000, {}, peers=("sb3", "sbx"), seeds=3, settings=_MUJOCO),
-    *_actor_critics("Hopper-v5", 50_000, {}, peers=("sb3", "sbx"), seeds=3, settings=_MUJOCO),
+    *_actor_critics("HalfCheetah-v5", 50_000, _MUJOCO, peers=("sb3", "sbx"), seeds=3),
+    *_actor_critics("Hopper-v5", 50_000, _MUJOCO, peers=("sb3", "sbx"), seeds=3),
     _on_policy(_PPO, "HalfCheetah-v5", 50_000, seeds=3, **_NORMAL),
     _on_policy(_PPO, "Hopper-v5", 50_000, seeds=3, **_NORMAL),
     _on_policy(_A2C, "HalfCheetah-v5", 50_000, seeds=3, **_NORMAL),
     _on_policy(_A2C, "Hopper-v5", 50_000, seeds=3, **_NORMAL),
-)
+)  # fmt: skip
 """Cheapest first, as they are run."""
 _ALL: tuple[Case | Shipped, ...] = (*SHIPPED, *CASES)
 BY_NAME = {case.name: case for case in _ALL}
+
+SDE = f"{ZOO}, state-dependent noise"
+PUBLISHED = {
+    "dqn CartPole-v1": (
+        Published(500.0, 0.0, 50_000, ZOO), Published(488.69, 16.11, 500_000, CLEANRL)
+    ),
+    "dqn Acrobot-v1": (
+        Published(-76.639, 11.752, 100_000, ZOO), Published(-91.54, 7.20, 500_000, CLEANRL)
+    ),
+    "ddpg Pendulum-v1": (Published(-152.099, 94.282, 20_000, ZOO),),
+    "td3 Pendulum-v1": (Published(-151.855, 90.227, 20_000, ZOO),),
+    "sac Pendulum-v1": (Published(-156.995, 88.714, 20_000, ZOO),),
+    "ddpg MountainCarContinuous-v0": (Published(93.512, 0.048, 300_000, ZOO),),
+    "td3 MountainCarContinuous-v0": (Published(93.483, 0.075, 300_000, ZOO),),
+    "sac MountainCarContinuous-v0": (Published(94.679, 1.134, 50_000, SDE),),
+    "ppo CartPole-v1": (Published(500.0, 0.0, 100_000, ZOO),),
+    "ppo Acrobot-v1": (Published(-73.506, 18.201, 1_000_000, ZOO),),
+    "ppo Pendulum-v1": (Published(-172.225, 104.159, 100_000, SDE),),
+    "ppo MountainCarContinuous-v0": (Published(88.343, 2.572, 20_000, SDE),),
+    "a2c CartPole-v1": (Published(500.0, 0.0, 500_000, ZOO),),
+    "a2c Acrobot-v1": (Published(-83.353, 17.213, 500_000, ZOO),),
+    "a2c Pendulum-v1": (Published(-162.965, 103.21, 1_000_000, SDE),),
+    "a2c MountainCarContinuous-v0": (Published(91.166, 0.255, 100_000, SDE),),
+}  # fmt: skip
+"""Case → figures for reference, in the table only, since none states an interval over seeds."""
+NOTES = {
+    "sac MountainCarContinuous-v0": "no seed finds the goal: its noise is drawn anew every step, "
+    "and the published figure needs state-dependent exploration, which is not here"
+}
+"""Case → what a reader of its row must know."""

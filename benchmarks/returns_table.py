@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.bars import Bar, show
-from benchmarks.returns_cases import Case, Published, Shipped
+from benchmarks.returns_cases import NOTES, PUBLISHED, Case, Published, Shipped
 
 RESAMPLES = 20_000
 WITHIN = 0.02
@@ -48,13 +48,13 @@ def tables(title: str, cases: Sequence[Any], runs: Mapping[str, Mapping[str, Sco
         if isinstance(case, Shipped):
             bars += _shipped(case, here.get("ours", {}))
             continue
-        rows += [_published(case, figure) for figure in getattr(case, "published", ())]
+        rows += [_published(case, figure) for figure in PUBLISHED.get(case.name, ())]
         bars += _compared(case, here)
     columns = ["case", "who", "seeds", "env steps", "mean of the middle half", "95 % interval"]
     show(title, [*columns, "last 20 in training", "CPU s"], rows)
     for case in cases:
-        if getattr(case, "note", ""):
-            print(f"note: {case.name}: {case.note}")
+        if case.name in NOTES:
+            print(f"note: {case.name}: {NOTES[case.name]}")
     return bars
 
 

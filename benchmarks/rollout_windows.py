@@ -11,14 +11,17 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bars import run_module
+
 RETURNS: dict[str, Any] = {"monte_carlo": "monte_carlo", "8 steps": {"n_step": 8}}
+HORIZON = 1000
+"""Vector steps of the long rollout."""
+
 QUIET = {"evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 0}
 
 
@@ -34,16 +37,29 @@ def _status(name: str) -> int:
     return 1024 * int(text.split(f"{name}:")[1].split()[0])
 
 
-def hold(returns: Any, envs: int = 128, horizon: int = 1000) -> dict[str, float]:
-    """Counted and measured bytes of one run. The peak begins once everything is compiled."""
+def _long_rollout(returns: Any, envs: int) -> dict[str, Any]:
+    """The spec of one rollout of HORIZON vector steps."""
+    limits = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}  # no fused calls
+    sizes = {"rollout_steps": HORIZON, "hidden": [64, 64], "num_envs": envs}
+    return _spec(returns, HORIZON * envs, limits, **sizes)
+
+
+def rollout_bytes(returns: Any, envs: int = 128) -> float:
+    """Bytes that the task graph counts for the arrays of a rollout."""
     import pearl
+    from pearl.algorithms import algorithm
     from pearl.graph.liveness import stored_arrays
 
-    limits = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}  # no fused calls
-    sizes = {"rollout_steps": horizon, "hidden": [64, 64]}
-    pearl.compile(_spec(returns, 2 * horizon, limits, num_envs=2, **sizes)).train()
-    steps = horizon * envs
-    system = pearl.load(_spec(returns, steps, limits, num_envs=envs, **sizes))
+    graph = algorithm("a2c").graph(pearl.load(_long_rollout(returns, envs)))
+    return sum(a.bytes for a in stored_arrays(graph))
+
+
+def hold(returns: Any, envs: int = 128) -> dict[str, float]:
+    """Counted and measured bytes of one run. The peak begins once everything is compiled."""
+    import pearl
+
+    pearl.compile(_long_rollout(returns, 2)).train()
+    system = pearl.load(_long_rollout(returns, envs))
     plan = pearl.plan(system)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now
@@ -53,7 +69,7 @@ def hold(returns: Any, envs: int = 128, horizon: int = 1000) -> dict[str, float]
     assert run.status == "done", run.message
     arrays = sum(a.nbytes for a in trainer.session.arrays.values())
     scratch = sum(t.kernel.resident_bytes for t in trainer.graph.tasks)
-    rollout = sum(a.bytes for a in stored_arrays(trainer.graph))
+    rollout = rollout_bytes(returns, envs)
     return {"rollout": rollout, "counted": arrays + scratch, "measured": _status("VmHWM") - before}
 
 
@@ -61,11 +77,8 @@ def memory() -> dict[str, Any]:
     """Each of the two in a process of its own."""
     found = {}
     for name, returns in RETURNS.items():
-        command = [sys.executable, "-m", "benchmarks.rollout_windows", "--hold"]
-        text = subprocess.run(
-            [*command, json.dumps(returns)], check=True, capture_output=True, text=True
-        )
-        found[name] = json.loads(text.stdout.splitlines()[-1])
+        given = ["--hold", json.dumps(returns)]
+        found[name] = run_module(name, "benchmarks.rollout_windows", given, env={})
     whole, window = found.values()
     for what in ("rollout", "counted"):
         print(f"{what}: {whole[what]:,.0f} and {window[what]:,.0f} bytes, "
@@ -91,18 +104,26 @@ def overlap(pairs: int) -> dict[str, Any]:
         for name, (system, plan) in made.items():
             run = pearl.compile(system, plan=plan).train()
             rates[name].append(run.env_steps_per_s or 0.0)
-    found = {}
+    found = dict[str, Any]()
     for name, (_, plan) in made.items():
         lanes = len([k for k in plan.lanes if k.width])
-        predicted, measured = plan.rates["env_steps_per_s"], median(rates[name])
+        predicted = plan.rates["env_steps_per_s"]
         found[name] = {"lanes": lanes, "predicted": predicted, "measured": rates[name]}
-        print(f"{name}: {lanes} lanes, {predicted:,.0f} env steps/s predicted, {measured:,.0f} "
-              f"measured (best {max(rates[name]):,.0f})")  # fmt: skip
+        print(f"{name}: {lanes} lanes, {predicted:,.0f} env steps/s predicted")
     both = [found[name] for name in RETURNS]
     predicted = both[1]["predicted"] / both[0]["predicted"]
-    each = [b / a for a, b in zip(*(rates[n] for n in RETURNS), strict=True) if a]
-    print(f"8 steps over monte_carlo: {predicted:.2f} x predicted, {median(each):.2f} x measured")
+    print(f"8 steps over monte_carlo: {predicted:.2f} x predicted")
+    if pairs:
+        for name, measured in rates.items():
+            print(f"{name}: {median(measured):,.0f} measured (best {max(measured):,.0f})")
+        print(f"8 steps over monte_carlo: {faster(found):.2f} x measured, median of {pairs} pairs")
     return found
+
+
+def faster(found: dict[str, Any]) -> float:
+    """What the second of two plans is faster, the median over pairs of runs."""
+    slow, fast = (found[name]["measured"] for name in RETURNS)
+    return median(b / a for a, b in zip(slow, fast, strict=True))
 
 
 def firings() -> dict[str, Any]:
@@ -111,7 +132,7 @@ def firings() -> dict[str, Any]:
 
     import pearl
     from pearl.algorithms import algorithm
-    from pearl.testing.kernel_buffers import filled
+    from pearl.testing.kernel_buffers import fill_arrays
     from pearl_devices import cpu
 
     sizes = {"num_envs": 32, "rollout_steps": 256, "hidden": [256, 256]}
@@ -121,7 +142,7 @@ def firings() -> dict[str, Any]:
         system = pearl.load(_spec(returns, 8192, {"max_lanes": 1}, **sizes))
         graph = algorithm("a2c").graph(system)
         tasks = [t for t in graph.tasks if t.name != "env_step"]
-        arrays = filled([t.kernel for t in tasks])
+        arrays = fill_arrays([t.kernel for t in tasks])
         for array in (a for n, a in arrays.items() if n.startswith(zero)):
             array[:] = 0
         each = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.bars import ONE_THREAD, Bar, Part
 from benchmarks.peers_workloads import WORKLOADS
@@ -94,9 +94,25 @@ class Reading:
         return self.counted < LEAST_ROUNDS
 
 
+Found = TypeVar("Found")
 LEAST_ROUNDS = 5
 LIMIT_S, QUICK_S = 120.0, 20.0
 """For the rounds of one figure."""
+
+
+def rounds_of(
+    run: Callable[[], Found], control: Control, wanted: int, limit_s: float
+) -> list[tuple[float, Found]]:
+    """Rounds of the control and of `run`, until `wanted` of them count or the time is up: the
+    control's ratio, and what `run` returned."""
+    begin, rounds = time.monotonic(), list[tuple[float, Found]]()
+    while time.monotonic() - begin < limit_s:
+        before = control.ratio()
+        found = run()
+        rounds.append((min(before, control.ratio()), found))
+        if sum(c >= CONTROL for c, _ in rounds) >= wanted:
+            break
+    return rounds
 
 
 def interleaved(
@@ -106,21 +122,14 @@ def interleaved(
     wanted: int,
     limit_s: float,
 ) -> Reading:
-    """Rounds of one, two and the control in turns, until `wanted` of them count or the time is up.
-    one, two: run a stretch and return the seconds of a unit of work."""
-    begin, rounds = time.monotonic(), list[tuple[float, float, float]]()
+    """The ratio of one to two, which run a stretch and return the seconds of a unit of work."""
     one(), two()
-    while time.monotonic() - begin < limit_s:
-        before = control.ratio()
-        a, b = one(), two()
-        rounds.append((min(before, control.ratio()), a, b))
-        if sum(r[0] >= CONTROL for r in rounds) >= wanted:
-            break
+    rounds = rounds_of(lambda: (one(), two()), control, wanted, limit_s)
     counted = [r for r in rounds if r[0] >= CONTROL] or rounds
     return Reading(
-        median(a / b for _, a, b in counted), median(c for c, _, _ in counted), len(rounds),
-        sum(r[0] >= CONTROL for r in rounds), median(a for _, a, _ in counted),
-        median(b for _, _, b in counted),
+        median(a / b for _, (a, b) in counted), median(c for c, _ in counted), len(rounds),
+        sum(r[0] >= CONTROL for r in rounds), median(a for _, (a, _) in counted),
+        median(b for _, (_, b) in counted),
     )  # fmt: skip
 
 
@@ -286,4 +295,7 @@ def run(name: str, quick: bool, data: Path | None) -> Part:
 
 
 if __name__ == "__main__":
-    sys.exit(multiply() if sys.argv[1:] == ["--multiply"] else main("two_cores", PARTS, run=run))
+    if sys.argv[1:] == ["--multiply"]:
+        multiply()
+    else:
+        sys.exit(main("two_cores", PARTS, run=run))

@@ -1,11 +1,11 @@
-"""PEARL: which part of a deep-RL training loop should run where, what that costs, and training so.
+"""PEARL: plan where each part of a deep-RL training loop runs, predict its cost, and train it so.
 
 >>> trainer = pearl.compile("configs/dqn_cartpole.yaml")
 >>> print(trainer.report())
 >>> run = trainer.train(steps=50_000, seed=1)
 >>> trainer.report(run).save("runs/dqn/report.html")
 
-Names are imported on first use, so that `pearl --help` loads nothing that it does not need.
+Names are imported on first use, so that `pearl --help` loads only what it needs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SpecError(Exception):
-    """What the user wrote cannot be read or does not make sense.
+    """The user's input cannot be read or is invalid.
 
     problems: one line each, `file:line: key: what was given; what is allowed` of a file.
     """

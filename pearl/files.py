@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files, and locks on folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO
 from pearl.errors import SpecError
 
 PATIENCE_S = 10.0
-"""A pipe that is written to must be opened by a reader within this time (assumed)."""
+"""Seconds within which a reader must open a pipe that is written to (assumed)."""
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
@@ -27,11 +27,14 @@ def write_atomically(path: str | Path, data: bytes) -> None:
 
 @contextmanager
 def atomically(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of the one at `path` when the context ends.
+    """Yield a file to write, which replaces the file at `path` when the context ends.
 
-    Until then, and after any exception, the one at `path` is as it was. Mode and, where this user
-    may, owner stay; of a link the target is replaced; missing folders are made. What is no regular
-    file (a device, a pipe) is written to. Raises OSError, with `path` as its filename.
+    Until then, and after an exception, the file at `path` is unchanged. Its mode stays, and its
+    owner if this user may set it. For a link, the target is replaced. Missing folders are made. A
+    device or a pipe is written to directly.
+
+    Raises:
+        OSError: with `path` as its filename.
     """
     try:
         with _in_place(path) or _beside(path) as file:
@@ -42,7 +45,7 @@ def atomically(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _in_place(path: str | Path) -> IO[bytes] | None:
-    """The file at `path`, open, where it cannot be replaced; None where it can, or is not there."""
+    """Open the file at `path` if it cannot be replaced; None if it can, or does not exist."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -112,16 +115,18 @@ LOCK = ".lock"
 
 @contextmanager
 def locking(folder: Path) -> Iterator[None]:
-    """`folder`, made where it is missing, for this process alone.
+    """Within this context, lock `folder` for this process. The folder is made if it is missing.
 
-    The kernel gives the lock back when the process ends, however it ends, so that none is left
-    behind. A folder that another process holds, or that cannot be written, is a SpecError.
+    The kernel releases the lock when the process ends, in any way.
+
+    Raises:
+        SpecError: another process has locked the folder, or the folder cannot be written.
     """
     handle = _locked(folder)
     try:
         os.truncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
-        for left in folder.glob(".*.writing"):  # by a process that was killed while it wrote
+        for left in folder.glob(".*.writing"):  # from a process that was killed while it wrote
             left.unlink(missing_ok=True)
         yield
     finally:
@@ -150,7 +155,7 @@ def _locked(folder: Path) -> int:
         with suppress(FileNotFoundError):
             if os.stat(folder / LOCK).st_ino == os.fstat(handle).st_ino:
                 return handle
-        os.close(handle)  # whoever held it has just removed it
+        os.close(handle)  # the process with the lock has just removed the file
 
 
 def _umask() -> int:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits, SI prefixes, thousands grouped. For reports only;
+"""Readable numbers: three digits, SI prefixes, thousands grouped. For reports only;
 `pearl.spec.units` writes numbers that can be read back."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 
 
 
 def si(value: float | None, unit: str) -> str:
-    """Three significant digits with an SI prefix: `si(3.12e-05, "s")` is `31.2 µs`."""
+    """Return three significant digits with an SI prefix: `si(3.12e-05, "s")` is `31.2 µs`."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == 0:
@@ -28,7 +28,7 @@ def si(value: float | None, unit: str) -> str:
 
 
 def band(low: float, high: float, unit: str) -> str:
-    """Both ends under one prefix: `24.0–37.5 µs`."""
+    """Return both ends with one prefix: `24.0–37.5 µs`."""
     top = si(high, unit)
     number, _, symbol = top.partition(" ")
     if high <= 0 or not math.isfinite(high) or float(number.replace(",", "")) == 0:
@@ -39,32 +39,32 @@ def band(low: float, high: float, unit: str) -> str:
 
 
 def count(value: float | None) -> str:
-    """A plain number, grouped by thousands: `25,104`, `3.21`."""
+    """Return a plain number, grouped by thousands: `25,104`, `3.21`."""
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def figure(value: float | None, unit: str) -> str:
-    """A number under a heading that names its unit where that is a rate; with it where it is SI."""
+    """Return a number below a heading that names its unit: a rate without unit, else with it."""
     return si(value, unit) if unit in ("s", "J", "W") else count(value)
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage with one decimal."""
+    """Return a share as a percentage with one decimal."""
     if share is None or not math.isfinite(share):
         return NONE
     return f"{100 * share:.1f} %"
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return names as a list in words: `a`, `a and b`, `a, b and c`."""
     names = list(names)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def ratio(measured: float | None, predicted: float | None) -> str:
-    """measured / predicted with two decimals."""
+    """Return measured / predicted with two decimals."""
     if measured is None or not predicted:
         return NONE
     return f"{measured / predicted:.2f}"
@@ -74,11 +74,11 @@ WORD = "simulated"
 
 
 def marked(text: str, simulated: Collection[str]) -> str:
-    """A text in which each sentence about a simulated device says so: `fpga (simulated)`.
+    """Return a text in which each sentence about a simulated device has the word `(simulated)`.
 
-    simulated: names of devices. The first mention in a sentence counts, be it of the device, of one
-    of its lanes (`fpga.0`) or links (`cpu-fpga`); a sentence that says the word stays as it is.
-    Keys and values of a command (`limits.pin.update=fpga`) are no mention.
+    simulated: names of devices. The first mention of the device, of one of its lanes (`fpga.0`) or
+    links (`cpu-fpga`) in a sentence is marked. A sentence that has the word stays as it is. Keys
+    and values of a command (`limits.pin.update=fpga`) are not mentions.
     """
     if not simulated:
         return text

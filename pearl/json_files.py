@@ -15,7 +15,7 @@ MOST_BYTES, DEPTH = 1 << 28, 32
 def read_object(path: Path, hint: str) -> dict[str, Any]:
     """Read the JSON object in a file.
 
-    hint: where such a file comes from, for the error.
+    hint: origin of such a file, for the error.
 
     Raises:
         SpecError: the file cannot be read, is larger than MOST_BYTES, holds no JSON object, or is
@@ -43,7 +43,7 @@ def refuse_deep(value: object, where: str) -> None:
     """Check that a value has at most DEPTH levels of objects and lists.
 
     Raises:
-        SpecError: there are more.
+        SpecError: there are more levels.
     """
     level = [value]
     for _ in range(DEPTH + 1):
@@ -56,4 +56,4 @@ def refuse_deep(value: object, where: str) -> None:
         ]
         if not level:
             return
-    raise SpecError(f"{where}: nested deeper than {DEPTH} levels; a file of ours is not")
+    raise SpecError(f"{where}: nested deeper than {DEPTH} levels; PEARL writes no such file")

@@ -8,14 +8,14 @@ from typing import Any
 from pearl.errors import SpecError
 
 SEEDS = 2**63
-"""How many seeds there are, from 0 on."""
+"""Number of seeds, which start from 0."""
 
 
 def checked_seed(seed: Any) -> int:
     """Return `seed` as an int.
 
     Raises:
-        SpecError: it is no whole number from 0 to 2^63 - 1.
+        SpecError: the value is no whole number from 0 to 2^63 - 1.
     """
     try:
         number = -1 if isinstance(seed, bool) else operator.index(seed)

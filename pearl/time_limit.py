@@ -1,7 +1,7 @@
 """Time limit of planning, checked inside loops of any length.
 
 `within` sets the limit, and `look` raises OutOfTimeError once it has passed. A caller that has a
-plan by then catches the error and goes on with the plan.
+plan at that time catches the error and continues with the plan.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STRIDE = 1024
-"""Items of a long loop between two looks at the clock."""
+"""Items of a long loop between two checks of the clock."""
 
 _until: ContextVar[float] = ContextVar("until", default=math.inf)
 _given_up: ContextVar[Event | None] = ContextVar("given_up", default=None)
 
 
 class OutOfTimeError(Exception):
-    """The time given has passed."""
+    """The time limit has passed."""
 
 
 def look() -> None:
@@ -40,20 +40,20 @@ def look() -> None:
 
 
 def left_s() -> float:
-    """Seconds until the limit, 0 at least; infinite where there is none."""
+    """Return the seconds until the limit, at least 0; infinite if there is no limit."""
     return max(0.0, _until.get() - time.monotonic())
 
 
 def beside(given_up: Event, call: Callable[..., T], *args: Any, **more: Any) -> Callable[[], T]:
-    """A call for another thread, under the limit of this one and until `given_up` is set."""
+    """Return a call for another thread, under the limit of this one and until `given_up` is set."""
     context = copy_context()
     context.run(_given_up.set, given_up)
     return lambda: context.run(call, *args, **more)
 
 
 def watched(items: Iterable[T]) -> Iterator[T]:
-    """The items, those that are added in the meantime too, with a look at the clock before every
-    STRIDE of them."""
+    """Yield the items, including items added in the meantime; check the clock before every STRIDE
+    of them."""
     for number, item in enumerate(items):
         if number % STRIDE == 0:
             look()
@@ -61,7 +61,7 @@ def watched(items: Iterable[T]) -> Iterator[T]:
 
 
 def drained(queue: deque[T]) -> Iterator[T]:
-    """The items of a queue from its front until it is empty, with a look at the clock likewise."""
+    """Yield the items of a queue from its front until it is empty; check the clock as `watched`."""
     while queue:
         look()
         for _ in range(STRIDE):
@@ -71,14 +71,14 @@ def drained(queue: deque[T]) -> Iterator[T]:
 
 @contextmanager
 def within(until: float) -> Iterator[None]:
-    """Until then (`time.monotonic()` seconds) and no longer than is allowed already."""
+    """Within this context, the limit is at most `until` (`time.monotonic()` seconds)."""
     with extended(min(until, _until.get())):
         yield
 
 
 @contextmanager
 def extended(until: float) -> Iterator[None]:
-    """Until then, also where less was allowed."""
+    """Within this context, the limit is `until`, even if it was earlier."""
     before = _until.set(until)
     try:
         yield

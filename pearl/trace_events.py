@@ -1,7 +1,7 @@
 """Trace events in Chrome's format, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-A process for each device, a thread for each of its lanes, a complete event for each firing, a flow
-from the firing that sends to the one that waits, and counters ("Trace Event Format", Google, 2016).
+Each device is a process, each of its lanes a thread, each firing a complete event, each message a
+flow between two firings; counters show numbers ("Trace Event Format", Google, 2016).
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MICROSECONDS = 1e6
-"""Units of time of the format in a second."""
+NANOSECONDS = 1e9
+"""Readers cut times to nanoseconds, and drop a call that begins before the end of the last one."""
+
+INSIDE_NS = 2
+"""Nanoseconds before the end of a call at which its flows begin: readers bind a flow to the call
+that is open at its time, and the next call may begin at the end."""
 
 
 class TraceEvents:
-    """Events in the making. `to_json` is the object that a file of the format holds."""
+    """A collection of events. `to_json` returns the object of a trace file."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
@@ -24,7 +28,7 @@ class TraceEvents:
         self._flows = 0
 
     def _where(self, device: str, lane: str) -> dict[str, int]:
-        """The numbers of a process and a thread, named at their first use."""
+        """Return the numbers of a process and a thread, which get their names at the first use."""
         if device not in self._processes:
             self._processes[device] = len(self._processes) + 1
             number = self._processes[device]
@@ -50,37 +54,57 @@ class TraceEvents:
         end_s: float,
         values: Mapping[str, object],
     ) -> None:
-        """A call on a lane. values: shown where the call is selected."""
-        begin, whole = start_s * MICROSECONDS, (end_s - start_s) * MICROSECONDS
+        """Add a call on a lane. values: shown when the call is selected."""
+        begin, end = _nanoseconds(start_s), _nanoseconds(end_s)
         where = self._where(device, lane)
-        event = {"ph": "X", "name": name, "cat": "call", "ts": begin, "dur": whole}
-        self._events.append({**event, **where, "args": dict(values)})
+        event = {"ph": "X", "name": name, "cat": "call"}
+        times = {"ts": _microseconds(begin), "dur": _microseconds(end - begin)}
+        self._events.append({**event, **times, **where, "args": dict(values)})
 
     def flow(
         self,
         name: str,
-        source: tuple[str, str, float],
-        target: tuple[str, str, float],
+        source: tuple[str, str, float, float],
+        target: tuple[str, str, float, float],
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """An arrow from a call to another. source, target: device, lane and a time, in seconds,
-        within the call. values: shown where the arrow is selected."""
+        """Add an arrow from the end of a call to the start of another.
+
+        source, target: device, lane, start and end of the call, in seconds.
+        values: shown when the arrow is selected.
+        """
         self._flows += 1
-        for phase, (device, lane, at_s) in (("s", source), ("f", target)):
+        begin, end = _nanoseconds(source[2]), _nanoseconds(source[3])
+        ends = ("s", source, max(end - INSIDE_NS, begin)), ("f", target, _nanoseconds(target[2]))
+        for phase, (device, lane, *_), at in ends:
             event = {"ph": phase, "id": self._flows, "name": name, "cat": "transfer"}
             where = self._where(device, lane)
-            event |= {"bp": "e", "ts": at_s * MICROSECONDS, "args": dict(values or {})}
+            event |= {"bp": "e", "ts": _microseconds(at), "args": dict(values or {})}
             self._events.append({**event, **where})
 
     def counter(self, group: str, name: str, at_s: float, value: float) -> None:
-        """The value of a counter from a time on. group: the process that it is shown in."""
+        """Add the value of a counter from a time on. group: the process that shows the counter."""
         where = self._where(group, "")
-        event = {"ph": "C", "name": name, "ts": at_s * MICROSECONDS, "args": {"value": value}}
+        at = _microseconds(_nanoseconds(at_s))
+        event = {"ph": "C", "name": name, "ts": at, "args": {"value": value}}
         self._events.append({**event, **where})
 
     def to_json(self) -> dict[str, Any]:
-        """The object that a file of the format holds. Events at no finite time are left out."""
+        """Return the object of a trace file, without events whose times are not finite."""
         return {"traceEvents": [e for e in self._events if _finite(e)], "displayTimeUnit": "ms"}
+
+
+def _nanoseconds(seconds: float) -> float:
+    """Whole nanoseconds; as they are where they are not finite."""
+    return round(seconds * NANOSECONDS) if math.isfinite(seconds) else seconds
+
+
+def _microseconds(nanoseconds: float) -> float:
+    """The unit of the format, from which readers get the same whole nanoseconds by cutting."""
+    found = nanoseconds / 1000
+    if not math.isfinite(found) or math.floor(found * 1000) == nanoseconds:
+        return found
+    return math.nextafter(found, math.inf)
 
 
 def _finite(event: Mapping[str, Any]) -> bool:

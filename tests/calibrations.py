@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ LANES = {"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-11}
 """What lanes cost on it."""
 
 
+@cache
 def truth(k: Kernel, variant: str) -> float:
     """Seconds of the imagined machine: every term costs what it costs anywhere."""
     counted = terms(k, variant)

@@ -44,8 +44,9 @@ def this_host_is_calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Plans of this host follow from the times of an imagined machine, and no first use measures
     for tens of seconds. What is compiled stays where it is kept."""
     usual, here = cache_folder().absolute(), tmp_path_factory.mktemp("cache")
-    (usual / "gpu-stand-in").mkdir(mode=0o700, parents=True, exist_ok=True)
-    (here / "gpu-stand-in").symlink_to(usual / "gpu-stand-in")
+    for kept in ("gpu-stand-in", "gpu-code", "fpga-rtl"):
+        (usual / kept).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (here / kept).symlink_to(usual / kept)
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("NUMBA_CACHE_DIR"):
             patch.setenv("NUMBA_CACHE_DIR", str(usual))

@@ -1,4 +1,4 @@
-"""Checkpoints with one integer changed, each gone on from: `python -m tests.damage FOLDER CASE N`.
+"""Checkpoints with a number changed, each gone on from: `python -m tests.damage FOLDER N CASE …`.
 
 A run of its own, since native code that indexes by a damaged number ends the process. Exit status 0
 where each is refused in a sentence or trains on.
@@ -67,7 +67,8 @@ def names(trainer: Trainer) -> list[str]:
     return sorted(found)
 
 
-def main(folder: Path, case: str, count: int) -> None:
+def main(folder: Path, count: int, case: str) -> None:
+    print(case, flush=True)
     trainer = trainer_of(case)
     trainer.train(steps=STEPS, out=folder)
     stored = checkpoint.load(folder / CHECKPOINT)
@@ -102,4 +103,5 @@ def main(folder: Path, case: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    for case in sys.argv[3:]:
+        main(Path(sys.argv[1]) / case, int(sys.argv[2]), case)

@@ -111,6 +111,7 @@ def two_device_plan() -> Plan:
             energy_per_iteration_j=(0.05, 0.17),
             power_w=(140.0, 171.0),
             env_steps_per_j=(47.0, 160.0),
+            missed=0,
         ),
         regret=Regret("mean", 40, 0, 0.031, 0.42, 0.02, 31, 0.068, 0.76),
     )

@@ -1,5 +1,5 @@
 """Two hosts of this machine with a network between them: a namespace of the kernel each, with an
-address of its own, a loopback of its own, and a cable that can be pulled. Linux, as root."""
+address of its own, a loopback of its own, and a cable between them. Linux, as root."""
 
 import os
 import secrets
@@ -25,10 +25,6 @@ class Host:
         """The command, run on this host."""
         return [str(IP), "netns", "exec", self.name, *command]
 
-    def cable(self, state: str) -> None:
-        """Plug the cable in ("up") or pull it ("down")."""
-        _ip("-n", self.name, "link", "set", "cable", state)
-
 
 def _ip(*words: str) -> None:
     subprocess.run([str(IP), *words], check=True, capture_output=True, timeout=30)
@@ -51,7 +47,7 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         for host in hosts:
             _ip("-n", host.name, "address", "add", f"{host.address}/30", "dev", "cable")
             _ip("-n", host.name, "link", "set", "lo", "up")
-            host.cable("up")
+            _ip("-n", host.name, "link", "set", "cable", "up")
         yield hosts[0], hosts[1]
     finally:
         for host in hosts:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.processes import is_running
 from pearl.runtime import fork_server
 
 T = TypeVar("T")
@@ -30,30 +31,6 @@ def named(pid: int) -> str:
         return ""
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that are still there, as zombies too."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += [int(word) for word in task.read_text().split()]
-        except OSError:
-            continue
-    return found
-
-
-def below(pid: int) -> list[int]:
-    """Its children, theirs, and so on."""
-    return [p for child in children(pid) for p in (child, *below(child))]
-
-
-def running(pid: int) -> bool:
-    """Whether a process is there, and no mere entry that nobody has waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def until(found: Callable[[], T], what: str = "the event", *, pause_s: float = 0.02) -> T:
     """The first true answer of `found`."""
     end_s = time.monotonic() + HANG_S
@@ -65,7 +42,7 @@ def until(found: Callable[[], T], what: str = "the event", *, pause_s: float = 0
 
 def until_gone(pids: Iterable[int]) -> None:
     """Wait until none of them runs."""
-    until(lambda: not any(map(running, pids)), "the end of the processes")
+    until(lambda: not any(map(is_running, pids)), "the end of the processes")
 
 
 def handles() -> set[str]:

@@ -17,17 +17,17 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import processes
+
 KEY = "profile"
 """Of the property by which a worker of pytest-xdist hands a test's costs on."""
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 WRITTEN = pytest.StashKey[dict[str, bool]]()
 """Collected test → whether its source says that it is slow."""
@@ -140,26 +140,7 @@ def spent_cpu_s() -> float:
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         used = resource.getrusage(who)
         whole += used.ru_utime + used.ru_stime
-    for pid in children(os.getpid()):
-        whole += _tree_cpu_s(pid)
-    return whole
-
-
-def _tree_cpu_s(pid: int) -> float:
-    with suppress(OSError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        own = sum(int(ticks) for ticks in fields[11:15]) / TICKS_PER_S
-        return own + sum(_tree_cpu_s(child) for child in children(pid))
-    return 0.0
-
-
-def children(pid: int) -> list[int]:
-    """The living children of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += [int(word) for word in task.read_text().split()]
-    return found
+    return whole + processes.cpu_s(processes.below(os.getpid()), waited=True)
 
 
 def folders(tests: Mapping[str, Costs]) -> dict[str, Costs]:

@@ -108,11 +108,11 @@ def members(leader: int) -> list[int]:
 def listening(pids: Sequence[int]) -> list[tuple[int, str]]:
     """The (process, address:port) pairs that these processes listen at, TCP, of all interfaces."""
     inodes = {}
-    for pid in pids:
+    for each in pids:
         with suppress(OSError):
-            for handle in Path(f"/proc/{pid}/fd").iterdir():
+            for handle in Path(f"/proc/{each}/fd").iterdir():
                 with suppress(OSError):
-                    inodes[os.readlink(handle)] = pid
+                    inodes[os.readlink(handle)] = each
     found = []
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

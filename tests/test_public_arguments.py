@@ -30,7 +30,7 @@ CALLS = {
     "a task cannot be apart from itself": lambda: pearl.Limits(apart=(("a", "a"),)),
     "shares are": lambda: pearl.Fusion("f", ("a", "b"), shares={"a": 1.0}),
     "unit_memory_bytes is 0": lambda: pearl.Device("gpu", unit_memory_bytes=0),
-    "on_incumbent is 3; a function": lambda: pearl.solve(
+    "on_incumbent is 3; it must be a function": lambda: pearl.solve(
         pearl.TaskGraph("g", (pearl.Task("a"),), ()), pearl.CostTable(CPU, ()), on_incumbent=3
     ),
     "path is 3; the path": lambda: pearl.io.read_fjsp(3),
@@ -39,7 +39,7 @@ CALLS = {
     "kernel is 'update'": lambda: pearl.estimate("update", "gpu"),
     "add is 3; a list": lambda: pearl.advise(SPEC, add=3),
     "about is 3; a list": lambda: pearl.advise(SPEC, about=3),
-    "limits are given beside a system": lambda: pearl.pareto(SPEC, limits=pearl.Limits()),
+    "limits are given in addition to a system": lambda: pearl.pareto(SPEC, limits=pearl.Limits()),
     "costs is None; a CostTable": lambda: pearl.pareto(loop("x")),
     "seconds is 'x'": lambda: pearl.calibrate(seconds="x"),
     "path is 3; a file": lambda: pearl.Policy.load(3),

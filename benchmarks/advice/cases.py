@@ -154,8 +154,8 @@ def answered(given: dict[str, Any]) -> tuple[Plan, str, float]:
     assert about is not None
     tasks = tuple(learning(plan))
     here = devices_in(plan, tasks)[0]
-    table = restrict(about.costs, {}, {tasks: frozenset({here})})
-    other = solve(about.graph, table, limits=about.limits, time_limit_s=10.0)
+    away = restrict(about, {}, {tasks: frozenset({here})})
+    other = solve(about.graph, away.costs, limits=about.limits, time_limit_s=10.0)
     return plan, here, 1 - compare(plan, other, Draws()).better
 
 

@@ -14,6 +14,8 @@ PARTS = {
     "plans": "whole plans of this host",
     "learned": "shipped specs before and after a run of each",
     "actors": "one, two and four actors on this host",
+    "waiting": "environments that wait, in turn and as planned",
+    "products": "products of dense layers by our tiles, OpenBLAS and torch",
 }
 """Part → its subject."""
 

@@ -9,7 +9,6 @@ control of `benchmarks.two_cores`: rounds in which the machine was shared do not
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 
 import pearl
 from benchmarks.bars import Part, at_least, at_most
-from benchmarks.two_cores import CONTROL, LEAST_ROUNDS, Control
+from benchmarks.two_cores import CONTROL, LEAST_ROUNDS, Control, rounds_of
 from pearl_devices.cpu_count import usable_cpu_count
 
 ACTORS = (1, 2, 4)
@@ -53,16 +52,14 @@ def run(quick: bool, data: Path | None) -> Part:
     trainers = {n: trainer(n) for n in ACTORS}
     predicted = {n: t.plan.rates["env_steps_per_s"] for n, t in trainers.items()}
     wanted, limit_s = (LEAST_ROUNDS, LIMIT_S / 4) if quick else (9, LIMIT_S)
-    control, begin = Control(), time.monotonic()
-    rounds: list[tuple[float, dict[int, float]]] = []
     for t in trainers.values():
         t.train()
-    while time.monotonic() - begin < limit_s:
-        before = control.ratio()
-        found = {n: t.train().env_steps_per_s or math.nan for n, t in trainers.items()}
-        rounds.append((min(before, control.ratio()), found))
-        if sum(c >= CONTROL for c, _ in rounds) >= wanted:
-            break
+
+    def rate() -> dict[int, float]:
+        return {n: t.train().env_steps_per_s or math.nan for n, t in trainers.items()}
+
+    control = Control()
+    rounds = rounds_of(rate, control, wanted, limit_s)
     control.close()
     counted = [r for r in rounds if r[0] >= CONTROL]
     used = counted or rounds

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -140,9 +141,7 @@ def measured(system: System, plans: list[Plan], rounds: int) -> tuple[list[float
     for _ in range(rounds):
         for n, plan in enumerate(plans):
             for _ in range(TRIES):
-                rate, counts = as_calibrated(
-                    plan, lambda n=n: trained(system, plans[n], rates[n], RUN_S)
-                )
+                rate, counts = as_calibrated(plan, partial(trained, system, plan, rates[n], RUN_S))
                 (runs if counts else others)[n].append(rate)
                 if counts:
                     break

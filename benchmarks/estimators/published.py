@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.bars import AbsentError, Bar, Part
-from benchmarks.estimators.published_assumed import ASSUMED, RETYPED, Point, completed
-from benchmarks.estimators.published_points import TUNED, Constants, Said, predicted, read
+from benchmarks.estimators.published_assumed import ASSUMED, Point, completed
+from benchmarks.estimators.published_points import RETYPED, TUNED, Constants, Said, predicted, read
 from pearl_estimators.gpu.queue import Rates
 from pearl_estimators.gpu.variants import KERNEL_BAND
 
@@ -46,7 +47,7 @@ GUESSES = {
 """Constant → what it would be without any figure: a microsecond to begin and end a kernel, a load
 of shared memory and a multiply-add behind it, half of the cache's 64 bytes a cycle."""
 
-WITHOUT = {
+WITHOUT: dict[str, Any] = {
     "rtferraz/cuda-kernel-engineering": {"l4_share": 0.30},
     "isaac-sim/IsaacLab": {"host_power": 1.0},
     "MyoHub/myosuite": {"gradient_s": 20.9e-6},
@@ -58,8 +59,8 @@ the middle of a CPU's and of LeanRL's loops."""
 Told = tuple[Point, Said]
 
 
-def constants(values: Sequence[float], shipped: Constants) -> Constants:
-    """Constants with these logarithms over GUESSES."""
+def constants(values: Any, shipped: Constants) -> Constants:
+    """Constants with these logarithms over GUESSES, an array or a list of them."""
     found = {n: g * math.exp(v) for (n, g), v in zip(GUESSES.items(), values, strict=True)}
     of_rates = {n: v for n, v in found.items() if n in Rates.__dataclass_fields__}
     rest = {n: v for n, v in found.items() if n not in of_rates}
@@ -76,7 +77,7 @@ def fitted(told: Sequence[Told], shipped: Constants) -> Constants:
     """The constants that these figures ask for."""
     kernels = [(p, said) for p, said in told if p.sort != "2"]
 
-    def loss(values: np.ndarray) -> float:
+    def loss(values: Any) -> float:
         c, total = constants(values, shipped), float(np.sum((values / WIDE) ** 2))
         for point, said in kernels:
             ratio = said(c) / point.value
@@ -86,12 +87,17 @@ def fitted(told: Sequence[Told], shipped: Constants) -> Constants:
             total += OUT * broken(point, ratio) / 0.04
         return total
 
-    start = np.zeros(len(GUESSES))
+    start: Any = np.zeros(len(GUESSES))
     for _ in range(2):  # along each axis, then across the edges of bounds
         start = minimize(loss, start, method="Powell", options={"xtol": 0.003}).x
         simplex = np.vstack([start, *(start + 0.1 * row for row in np.eye(len(start)))])
-        options = {"initial_simplex": simplex, "maxiter": 1000, "xatol": 0.003, "fatol": 0.01}
-        start = minimize(loss, start, method="Nelder-Mead", options=options).x
+        options: dict[str, Any] = {
+            "initial_simplex": simplex,
+            "maxiter": 1000,
+            "xatol": 0.003,
+            "fatol": 0.01,
+        }
+        start = minimize(loss, start, method="Nelder-Mead", options=options).x  # type: ignore[call-overload]
     return constants(start, shipped)
 
 
@@ -129,14 +135,14 @@ def table_of(data: Path | None) -> Path:
 
 def run(quick: bool, data: Path | None) -> Part:
     """The table. quick: held-out constants are the shipped ones, for nothing is fitted."""
-    points, shipped = completed([*read(table_of(data)), *RETYPED]), Constants.shipped()
+    points, shipped = completed([*read(table_of(data)), *read(RETYPED)]), Constants.shipped()
     says = {p.name: predicted(p) for p in points}
     told = [(p, said) for p in points if not isinstance(said := says[p.name], str)]
     origins = {p.origin for p, _ in told}
     every: Callable[[str], Constants] = lambda origin: without(told, origin, shipped)  # noqa: E731
     held_out = {o: shipped if quick else every(o) for o in sorted(origins)}
     whole = shipped if quick else fitted(told, shipped)
-    rows, kept = [], []
+    rows, kept = list[list[str]](), list[dict[str, Any]]()
     loops: list[float] = []
     kernels: list[float] = []
     held = 0

@@ -3,7 +3,9 @@ others by their data sheets (recalled)."""
 
 from __future__ import annotations
 
+import csv
 import re
+from pathlib import Path
 
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_files import read_platform
@@ -18,29 +20,9 @@ NAMES = {
 }  # fmt: skip
 """Word of a name in lower case, entry of the catalogue."""
 
-OTHERS: dict[str, tuple[int, float, float, float, float]] = {
-    "h100 pcie": (114, 51.2, 2000, 1.755, 50), "4060": (24, 15.1, 272, 2.46, 24),
-    "4060 ti": (34, 22.06, 288, 2.535, 32), "4070 laptop": (36, 15.6, 256, 1.695, 32),
-    "4070": (46, 29.15, 504, 2.475, 36), "4070 super": (56, 35.5, 504, 2.475, 48),
-    "4070 ti": (60, 40.1, 504, 2.61, 48), "4070 ti super": (66, 44.1, 672, 2.61, 48),
-    "4080 super": (80, 52.2, 736, 2.55, 64), "5070": (48, 30.9, 672, 2.512, 48),
-    "5070 ti": (70, 43.9, 896, 2.452, 48), "5080": (84, 56.3, 960, 2.617, 64),
-    "3060": (28, 12.74, 360, 1.777, 3), "3060 ti": (38, 16.2, 448, 1.665, 4),
-    "3070": (46, 20.3, 448, 1.725, 4), "3080": (68, 29.8, 760, 1.71, 5),
-    "3080 ti": (80, 34.1, 912, 1.665, 6), "3090 ti": (84, 40.0, 1008, 1.86, 6),
-    "2060": (30, 6.45, 336, 1.68, 3), "2070": (36, 7.47, 448, 1.62, 4),
-    "2080": (46, 10.07, 448, 1.71, 4), "2080 ti": (68, 13.45, 616, 1.545, 5.5),
-    "titan rtx": (72, 16.3, 672, 1.77, 6), "titan v": (80, 14.9, 652, 1.455, 4.5),
-    "1660 ti": (24, 5.44, 288, 1.77, 1.5), "1070": (15, 6.46, 256, 1.683, 2),
-    "1080": (20, 8.87, 320, 1.733, 2), "1080 ti": (28, 11.34, 484, 1.582, 2.75),
-    "a10": (72, 31.2, 600, 1.695, 6), "a10g": (80, 35.0, 600, 1.71, 6),
-    "a30": (56, 10.3, 933, 1.44, 24), "a40": (84, 37.4, 696, 1.74, 6),
-    "a4000": (48, 19.2, 448, 1.56, 4), "a5000": (64, 27.8, 768, 1.695, 6),
-    "l40": (142, 90.5, 864, 2.49, 96), "p40": (30, 11.76, 346, 1.531, 3),
-    "p100": (56, 9.5, 732, 1.328, 4), "p104-100": (15, 6.66, 320, 1.733, 2),
-    "tu104-500a1": (40, 8.1, 320, 1.59, 4), "gv100": (80, 16.66, 870, 1.627, 6),
-}  # fmt: skip
-"""Word of a name, SMs, float32 TFLOP/s, GB/s, GHz, MiB of the second-level cache."""
+with Path(__file__).with_name("published_cards.csv").open(encoding="utf-8") as _file:
+    OTHERS = {row["name"]: row for row in csv.DictReader(_file)}
+"""Word of a name → SMs, float32 TFLOP/s, GB/s, GHz, MiB of the second-level cache."""
 
 STAND_INS = (("17.0 tflop/s", "a100_sxm_40gb"), ("ada", "rtx_4090"), ("", "a100_sxm_40gb"))
 """Cards that no source names: of 17 TFLOP/s at 2048 squared, of a generation, and any, where the
@@ -90,11 +72,11 @@ def card(name: str) -> Device | None:
     word = max(words, key=len)
     if word in NAMES:
         return catalogued(NAMES[word], "gpu")
-    sms, peak, bandwidth, hz, cache = OTHERS[word]
+    it = {figure: float(text) for figure, text in OTHERS[word].items() if figure != "name"}
     return Device(
-        "gpu", "gpu", sms, "sm", 1, peak_flops_per_s=1e12 * peak, overhead_s=5e-6, model=name,
-        memory_bytes_per_s=1e9 * bandwidth,
-        figures={"clock_hz": 1e9 * hz, "l2_bytes": cache * 2.0**20},
+        "gpu", "gpu", int(it["sms"]), "sm", 1, peak_flops_per_s=1e12 * it["tflops"],
+        overhead_s=5e-6, model=name, memory_bytes_per_s=1e9 * it["gb_per_s"],
+        figures={"clock_hz": 1e9 * it["ghz"], "l2_bytes": it["l2_mib"] * 2.0**20},
     )  # fmt: skip
 
 

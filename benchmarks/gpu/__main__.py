@@ -1,25 +1,18 @@
-"""A GPU, measured: `python -m benchmarks.gpu [--section NAME …] [--stand-in] [--resume FILE]
-[--json FILE]`. At most eight minutes, no network. On the stand-in it says pass or fail and counts,
-and no times."""
-
-from __future__ import annotations
+"""A GPU, measured: `python -m benchmarks.gpu [--stand-in] [--resume FILE] [--json FILE] [PART …]`.
+At most eight minutes, no network. On the stand-in it says pass or fail and counts, and no times."""
 
 import argparse
-import importlib
-import json
 import sys
-import time
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from benchmarks.bars import ABSENT, AbsentError, machine, show
+from benchmarks.bars import ABSENT, AbsentError, Bar, Part
 from benchmarks.gpu.target import Case, Target, target
-from pearl.files import write_atomically
+from benchmarks.run import main
 from pearl.formatting import count
 
-SECTIONS = {
-    "compiled": "registers, spills and warps of every kernel in CUDA on one multiprocessor",
+PARTS = {
     "verify": "every kernel against the CPU's",
     "kernels": "time of every kernel and its share of the roof",
     "tree": "the sum tree over the memory limit",
@@ -27,49 +20,20 @@ SECTIONS = {
     "loops": "whole training loops: CPU only, GPU only, planned, and other libraries",
     "slices": "slices of SMs against taking turns",
 }
+"""Part → its subject."""
 LIMIT_S = 480.0
-"""Sections begin no later; what is left out then, --resume does."""
-SCHEMA = 1
+"""Parts begin no later; what is left out then, --resume does."""
 
 
-def identity(found: Target) -> dict[str, Any]:
-    """What results must have in common to be of one file."""
-    device = "the stand-in, no GPU" if found.stand_in else found.device.model
-    return {"schema": SCHEMA, "benchmark": "gpu", "device": device, "stand_in": found.stand_in}
+def device_of(of: Target) -> str:
+    return "the stand-in, no GPU" if of.stand_in else of.device.model
 
 
-def begun(file: Path | None, about: dict[str, Any]) -> dict[str, Any]:
-    """The results in a file that an earlier run began, or none yet.
-
-    Raises:
-        SystemExit: the file holds something else.
-    """
-    if file is None or not file.exists():
-        return {**about, "machine": machine(), "sections": {}}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        same = {name: found[name] for name in about} == about and dict(found["sections"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{file}: no results of this benchmark ({error}); name another") from None
-    if same is False:
-        kept = {name: found[name] for name in about}
-        raise SystemExit(f"{file}: it has results of {kept}, this is {about}; name another file")
-    return dict(found)
-
-
-def result(name: str, cases: list[Case], stand_in: bool) -> dict[str, Any]:
-    """What the file keeps of a section. Of the stand-in no figure may come."""
+def part(name: str, cases: list[Case], of: Target) -> Part:
+    """The table of a part. Of the stand-in no figure may come."""
     for case in cases:
-        if stand_in and (case.figures or case.asked):
+        if of.stand_in and (case.figures or case.asked):
             raise AssertionError(f"{name}: {case.what}: figures of a stand-in: {case.figures}")
-    return {
-        "passed": sum(case.passed for case in cases),
-        "failed": sum(not case.passed for case in cases),
-        "cases": [asdict(case) for case in cases],
-    }
-
-
-def shown(name: str, cases: list[Case]) -> None:
     rows = [
         [
             case.what,
@@ -81,42 +45,28 @@ def shown(name: str, cases: list[Case]) -> None:
         ]
         for case in cases
     ]
-    show(f"{name}: {SECTIONS[name]}", ["", "counts", "figures", "asked", "", "note"], rows)
+    passed = sum(case.passed for case in cases)
+    bar = Bar(f"{name}, {device_of(of)}", f"{passed} pass", f"{len(cases)}", passed == len(cases))
+    columns, values = ["", "counts", "figures", "asked", "", "note"], [asdict(c) for c in cases]
+    return Part(f"{name}: {PARTS[name]}", columns, rows, [bar], [], {"cases": values})
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--section", nargs="*", choices=SECTIONS, metavar="NAME", default=None)
-    parser.add_argument("--stand-in", action="store_true", help="on the CPU, at small sizes")
-    parser.add_argument("--resume", metavar="FILE", type=Path, help="go on with its results")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there")
-    options = parser.parse_args(arguments)
-    begin = time.monotonic()
+def command(arguments: list[str] | None = None) -> int:
+    """The command; --stand-in is of all parts."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--stand-in", action="store_true")
+    given, rest = parser.parse_known_args(arguments)
     try:
-        found = target(options.stand_in)
+        of = target(given.stand_in)
     except AbsentError as error:
         print(f"absent: {error}")
         return ABSENT
-    kept = begun(options.resume, identity(found))
-    file = options.json or options.resume
-    for name in options.section or SECTIONS:
-        if name in kept["sections"]:
-            print(f"{name}: done before")
-            continue
-        if time.monotonic() - begin > LIMIT_S:
-            print(f"{name}: left out, the time is up; --resume FILE does it")
-            continue
-        section = importlib.import_module(f"benchmarks.gpu.{name}")
-        cases = section.run(found)
-        kept["sections"][name] = result(name, cases, found.stand_in)
-        shown(name, cases)
-        if file is not None:
-            write_atomically(file, (json.dumps(kept, indent=1) + "\n").encode())
-    ended = kept["sections"].values()
-    passed, failed = (sum(s[what] for s in ended) for what in ("passed", "failed"))
-    print(f"{identity(found)['device']}: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+
+    def run(name: str, quick: bool, data: Path | None) -> Part:
+        return part(name, import_module(f"benchmarks.gpu.{name}").run(of), of)
+
+    return main("gpu", PARTS, rest, run, about={"device": device_of(of)}, limit_s=LIMIT_S)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -7,7 +7,8 @@ batch at which the GPU becomes the faster is interpolated between two that were 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.gpu.target import Case, Target, on_device
 from pearl_devices import Device, Kernel, Link, discover, kernel, offers
@@ -102,7 +103,7 @@ def _predicted(of: Kernel, device: Device) -> float:
     return min(estimate(of, device, variant=v, width=w).latency_s for v, w in ways)
 
 
-def _crossing(of: Kernel, arrays: dict) -> dict:  # type: ignore[type-arg]
+def _crossing(of: Kernel, arrays: Mapping[str, Any]) -> dict[str, Any]:
     names = CROSSES[kind_of(of).structure]
     return {n: a for n, a in arrays.items() if n.startswith(names)}
 

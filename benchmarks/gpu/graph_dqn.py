@@ -37,36 +37,27 @@ def captured(step: Callable[[], None], device: torch.device) -> Callable[[], obj
     return graph.replay
 
 
-def train(
-    device: torch.device,
-    steps: int,
-    *,
-    num_envs: int = 8,
-    hidden: int = 64,
-    batch: int = 64,
-    capacity: int = 50_000,
-    learning_starts: int = 1000,
-    updates_per_step: float = 1.0,
-    seed: int = 0,
-) -> tuple[int, int, float]:
+ENVS, HIDDEN, BATCH, CAPACITY = 8, 64, 64, 50_000
+
+
+def train(device: torch.device, steps: int, learning_starts: int) -> tuple[int, int, float]:
     """Env steps, gradient steps, and seconds of both after learning has started."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     how = "vector_entry_point"
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode=how)
-    q, target = network(hidden, device), network(hidden, device)
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=ENVS, vectorization_mode=how)
+    q, target = network(HIDDEN, device), network(HIDDEN, device)
     target.load_state_dict(q.state_dict())
     graphs = device.type == "cuda"
     optimiser = torch.optim.Adam(q.parameters(), lr=2.5e-4, capturable=graphs)
     rows = {
-        "obs": torch.zeros(capacity, 4, device=device),
-        "next_obs": torch.zeros(capacity, 4, device=device),
-        "action": torch.zeros(capacity, dtype=torch.int64, device=device),
-        "reward": torch.zeros(capacity, device=device),
-        "done": torch.zeros(capacity, device=device),
+        "obs": torch.zeros(CAPACITY, 4, device=device),
+        "next_obs": torch.zeros(CAPACITY, 4, device=device),
+        "action": torch.zeros(CAPACITY, dtype=torch.int64, device=device),
+        "reward": torch.zeros(CAPACITY, device=device),
+        "done": torch.zeros(CAPACITY, device=device),
     }
-    drawn = torch.zeros(batch, dtype=torch.int64, device=device)
+    drawn = torch.zeros(BATCH, dtype=torch.int64, device=device)
     count = updates = 0
-    debt = 0.0
 
     def step() -> None:
         taken = {name: column[drawn] for name, column in rows.items()}
@@ -76,7 +67,7 @@ def train(
         held = q(taken["obs"]).gather(1, taken["action"][:, None])[:, 0]
         loss = nn.functional.smooth_l1_loss(held, wanted)
         optimiser.zero_grad(set_to_none=False)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
     def put(name: str, value: object, at: Tensor) -> None:
@@ -84,32 +75,31 @@ def train(
         column[at] = torch.as_tensor(value).to(device=device, dtype=column.dtype)
 
     learn: Callable[[], object] | None = None
-    obs, _ = envs.reset(seed=seed)
+    obs, _ = envs.reset(seed=0)
     begin, begun = time.perf_counter(), 0
     while count < steps:
         with torch.no_grad():
             greedy = q(torch.as_tensor(obs).to(device)).argmax(1).cpu()
-        explore = torch.rand(num_envs) < 0.1
-        action = torch.where(explore, torch.randint(2, (num_envs,)), greedy).numpy()
+        explore = torch.rand(ENVS) < 0.1
+        action = torch.where(explore, torch.randint(2, (ENVS,)), greedy).numpy()
         next_obs, reward, over, *_ = envs.step(action)
-        at = (torch.arange(count, count + num_envs) % capacity).to(device)
+        at = (torch.arange(count, count + ENVS) % CAPACITY).to(device)
         for name, value in (
             ("obs", obs), ("next_obs", next_obs), ("action", action), ("reward", reward),
             ("done", over),
         ):  # fmt: skip
             put(name, value, at)
-        obs, count = next_obs, count + num_envs
+        obs, count = next_obs, count + ENVS
         if count < learning_starts:
             continue
         if learn is None:
             learn = captured(step, device)
             begin, begun = time.perf_counter(), count
-        debt += updates_per_step * num_envs
-        while debt >= 1:
-            drawn.copy_(torch.randint(min(count, capacity), (batch,)))
+        for _ in range(ENVS):
+            drawn.copy_(torch.randint(min(count, CAPACITY), (BATCH,)))
             learn()
-            updates, debt = updates + 1, debt - 1
-        if count // 2000 != (count - num_envs) // 2000:
+            updates += 1
+        if count // 2000 != (count - ENVS) // 2000:
             target.load_state_dict(q.state_dict())
     if graphs:
         torch.cuda.synchronize(device)

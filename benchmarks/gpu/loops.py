@@ -109,9 +109,7 @@ def _baseline(target: Target) -> Case:
     steps = SMALL_STEPS if target.stand_in else LIBRARY_STEPS
     start = 64 if target.stand_in else 1000
     with EnergyMeter.of(target.devices) as meter:
-        count, updates, seconds = graph_dqn.train(
-            target.driver.device, steps, learning_starts=start
-        )
+        count, updates, seconds = graph_dqn.train(target.driver.device, steps, start)
         joules = counted(meter)
     return Case(
         "CUDA-graph baseline, DQN, 8 environments",

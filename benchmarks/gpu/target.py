@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.bars import AbsentError
 from pearl_devices import Device, Kernel, UnsupportedError, discover
+from pearl_devices.base import Pending
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import nvidia
 from pearl_devices.gpu.binding import bind_kernel
@@ -98,7 +99,7 @@ def target(stand_in: bool) -> Target:
 
 def on_device(
     target: Target, of: Kernel, variant: str
-) -> tuple[Arrays, Arrays, TorchMemory, Callable[[], object]]:
+) -> tuple[Arrays, Arrays, TorchMemory, Callable[[], Pending | None]]:
     """Filled arrays of a kernel, their twins on the device, its memory, and a call of a firing."""
     arrays = dict(allocate([of]))
     fill(arrays, of)

@@ -5,6 +5,7 @@ import sys
 from benchmarks.run import main
 
 PARTS = {
+    "windows": "time-indexed dependences: TimeRL",
     "pim": "tabular learning in memory: SwiftRL",
     "lists": "list schedulers: NumS, Ramiel",
     "learned": "a scheduler that is trained: RESPECT",

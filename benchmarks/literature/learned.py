@@ -21,7 +21,7 @@ def run(quick: bool, data: Path | None) -> Part:
     set_ = {"train.steps": 100_000} if quick else {}
     spec = ROOT / "examples/learned_scheduler/spec.yaml"
     with tempfile.TemporaryDirectory() as folder:
-        trained = pearl.compile(spec, set=set_, out=folder).train()
+        trained = pearl.compile(spec, set=set_).train(out=folder)
         policy = pearl.Policy.load(folder, trust=True)
     small = compare(policy, (8, 16), 10 if quick else 100, 20.0)
     large = compare(policy, (350, 350), 1, 3.0 if quick else 20.0)

@@ -1,14 +1,25 @@
 """NumS's LSHS (Elibol et al. 2022, arXiv 2206.14276) and linear clustering (Das and Rauchwerger
-2023, arXiv 2308.11192): list schedulers on the graphs that their papers are about."""
+2023, arXiv 2308.11192): list schedulers on the graphs that their papers are about, and linear
+clustering on gradient steps with two critics (`examples/twin_critics`)."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
+
+import pearl
 from benchmarks.bars import Bar, Part, at_least, at_most
 from benchmarks.literature import COLUMNS, command
 from benchmarks.solver.instances import blocks, branches
+from examples.twin_critics import branches as twin_critics
 from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -17,6 +28,7 @@ from pearl.planning.problem import Problem
 from pearl.solvers.methods import lshs
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule
+from pearl_devices import Link, Platform
 
 Case = tuple[TaskGraph, CostTable]
 ByteTable = dict[str, dict[str, float]]
@@ -78,6 +90,100 @@ def compare(case: Case) -> tuple[float, float]:
     return sent, added
 
 
+UNITS, FEW_UNITS = 128, 16
+"""Hidden units in each of two layers, and rows in a batch."""
+
+
+def compile_steps(module: str, units: int, lanes: int, iterations: int = 3000) -> pearl.Trainer:
+    """A trainer of a TD3 or SAC with so many hidden units in each of two layers and rows in a
+    batch, on as many lanes as pay; an iteration is one step of the actor."""
+    envs = 2 if module.endswith("td3") else 1
+    sizes = {"hidden": [units, units], "batch_size": units, "num_envs": envs}
+    replay = {"capacity": 10_000, "kind": "uniform"}
+    algorithm = {"name": module, "env": "Pendulum-v1", "learning_starts": units, "replay": replay}
+    train = {"steps": units + iterations * envs, "evaluate_every": 0, "final_episodes": 0}
+    spec = {"algorithm": algorithm | sizes, "limits": {"max_lanes": lanes}, "train": train}
+    system = pearl.load(spec)
+    return pearl.compile(system, plan=pearl.plan(system, method="linear_clustering"))
+
+
+def time_iterations(trainer: pearl.Trainer) -> list[float]:
+    """Seconds of each iteration of a run, from one step of the actor to the next, without the first
+    fifth of them."""
+    stamps, bind = list[float](), twin_critics.update
+
+    def bind_stamped(*given: Any) -> Callable[[], None]:
+        step = bind(*given)
+
+        def fire() -> None:
+            stamps.append(time.perf_counter())
+            step()
+
+        return fire
+
+    with patch.object(twin_critics, "update", bind_stamped):
+        run = trainer.train()
+    if run.status != "done":
+        raise RuntimeError(run.message)
+    return [b - a for a, b in pairwise(stamps[len(stamps) // 5 :])]
+
+
+FASTEST = 0.01
+"""The share of the iterations, the fastest first, whose slowest is the figure: other processes on
+the machine slow the others."""
+
+
+def measure_lanes(
+    one: pearl.Trainer, two: pearl.Trainer, rounds: int
+) -> tuple[dict[str, list[float]], bool]:
+    """Runs of both in turns: seconds of an iteration of each, the slowest of the fastest hundredth
+    and the median; and whether both learnt the same bits."""
+    times: tuple[list[float], list[float]] = [], []
+    for _ in range(rounds):
+        for trainer, found in zip((one, two), times, strict=True):
+            found += time_iterations(trainer)
+    shares = {"fastest_s": FASTEST, "median_s": 0.5}
+    seconds = {name: [float(np.quantile(t, q)) for t in times] for name, q in shares.items()}
+    a, b = (t.session.arrays for t in (one, two))
+    return seconds, all(np.array_equal(a[n], b[n]) for n in a if n.startswith("learner."))
+
+
+LATENCY_S, BYTES_PER_S = 1e-4, 1.25e9
+"""Of the link between two computers: Ethernet of 10 Gbit/s (assumed)."""
+
+
+def set_apart(problem: Problem) -> Case:
+    """The problem on two such hosts with a link between them, each with one core."""
+    (host,) = problem.costs.platform.devices
+    pair = tuple(replace(host, name=name, width=1, max_lanes=1) for name in ("here", "there"))
+    link = Link("here", "there", LATENCY_S, BYTES_PER_S)
+    modes = [replace(m, device=d.name) for m in problem.costs.modes for d in pair if m.width == 1]
+    return problem.graph, CostTable(Platform("pair", pair, (link,)), tuple(modes))
+
+
+def gradient_steps(name: str) -> tuple[list[list[str]], list[Bar], dict[str, Any]]:
+    """Rows, bars and values of TD3 or SAC with each critic as a task of its own."""
+    module, rows, bars = f"examples.twin_critics.{name}", [], []
+    one, two = (compile_steps(module, UNITS, lanes) for lanes in (1, 2))
+    seconds, equal = measure_lanes(one, two, 3)
+    first, second = seconds["fastest_s"]
+    ratio, predicted = first / second, one.plan.period_s / two.plan.period_s
+    here = f"gradient steps of {name}, {UNITS} units and rows, 2 lanes: {ratio:.2f}× of one lane ("
+    here += f"the fastest hundredth of the iterations), {predicted:.2f}× predicted"
+    rows.append(["Ramiel", "up to 1.9× of serial execution", here, "measured", command("lists")])
+    bars.append(at_least(f"{name}: two lanes over one", ratio, 1.5))
+    bars.append(at_least(f"{name}: both learn the same bits", float(equal), 1.0, "{:.0f}"))
+    small = compile_steps(module, FEW_UNITS, 1)
+    assert small.plan.problem is not None
+    plan = solve(*set_apart(small.plan.problem), method="linear_clustering")
+    used = len({t.device for t in plan.tasks})
+    here = f"the same with {FEW_UNITS} units and rows, two computers {1e6 * LATENCY_S:.0f} µs apart"
+    here += f": {used} used"
+    rows.append(["Ramiel", "", here, "modelled", command("lists")])
+    bars.append(at_most(f"{name}: computers where messages take longer", used, 1.0, "{:.0f}"))
+    return rows, bars, {"predicted": predicted, "equal": equal, **seconds}
+
+
 def run(quick: bool, data: Path | None) -> Part:
     rows, bars = list[list[str]](), list[Bar]()
     count = 64 if quick else 192
@@ -94,4 +200,12 @@ def run(quick: bool, data: Path | None) -> Part:
     here = f"4 branches of 40 tasks, 4 lanes: {faster:.2f}× of one lane"
     rows.append(["Ramiel", "up to 1.9× of serial execution", here, "modelled", command("lists")])
     bars.append(at_least("linear clustering over one lane", faster, 1.9))
-    return Part("literature: list schedulers", COLUMNS, rows, bars)
+    values, left_out = dict[str, Any](), list[str]()
+    for name in ("td3", "sac"):
+        if quick:
+            left_out.append(f"gradient steps of {name}, measured")
+            continue
+        more, promised, values[name] = gradient_steps(name)
+        rows += more
+        bars += promised
+    return Part("literature: list schedulers", COLUMNS, rows, bars, left_out, values)

@@ -18,7 +18,6 @@ from pearl.spec.system import System
 from pearl.training.trainer import Trainer
 
 LAGS = (0, 1, 4, 16)
-RESULTS = Path(__file__).parents[1] / "results"
 KINDS = {
     "policy_lag": ("param_sync", "inference"),
     "priority_staleness": ("update", "replay_update"),
@@ -82,56 +81,6 @@ def run(quick: bool, data: Path | None) -> Part:
                 rows.append([name, kind, str(slack), f"{middle:,.0f}", f"{spread:,.0f}"])
                 values.append({"case": name, "kind": kind, "slack": slack, "returns": found})
     if quick:
-        left_out.append("staleness: slack 1 and 16, 5 seeds, whole runs, the figure")
-    else:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "staleness.svg").write_text(figure(values), encoding="utf-8")
+        left_out.append("staleness: slack 1 and 16, 5 seeds, whole runs")
     columns = ["run", "slack of", "slack", "median return", "spread"]
     return Part("return against staleness", columns, rows, [], left_out, {"staleness": values})
-
-
-WIDTH, HEIGHT, EDGE = 320, 200, 46
-
-
-def figure(values: list[dict[str, Any]]) -> str:
-    """A panel for each run and kind of slack: a dot a seed, a line through the medians."""
-    panels = list(dict.fromkeys((v["case"], v["kind"]) for v in values))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" '
-        f'height="{-(-len(panels) // 2) * HEIGHT}" font-family="sans-serif" font-size="11">'
-    ]
-    for place, panel in enumerate(panels):
-        parts.append(f'<g transform="translate({place % 2 * WIDTH},{place // 2 * HEIGHT})">')
-        parts += _panel(panel, [v for v in values if (v["case"], v["kind"]) == panel])
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _panel(panel: tuple[str, str], values: list[dict[str, Any]]) -> list[str]:
-    every = [r for v in values for r in v["returns"]]
-    low, high = min(every), max(every)
-    room = max(high - low, 1.0)
-
-    def x(index: int) -> float:
-        return EDGE + index * (WIDTH - EDGE - 20) / max(len(values) - 1, 1)
-
-    def y(value: float) -> float:
-        return float(HEIGHT - 34 - (value - low) / room * (HEIGHT - 64))
-
-    middle = " ".join(
-        f"{x(i):.1f},{y(statistics.median(v['returns'])):.1f}" for i, v in enumerate(values)
-    )
-    found = [
-        f'<text x="{EDGE}" y="16" font-weight="bold">{panel[0]}</text>',
-        f'<text x="{EDGE}" y="{HEIGHT - 4}">{panel[1].replace("_", " ")}</text>',
-        f'<polyline points="{middle}" fill="none" stroke="#2b6cb0" stroke-width="1.5"/>',
-        f'<text x="4" y="{y(high) + 4:.1f}">{high:,.0f}</text>',
-        f'<text x="4" y="{y(low) + 4:.1f}">{low:,.0f}</text>',
-    ]
-    for i, v in enumerate(values):
-        found.append(f'<text x="{x(i) - 4:.1f}" y="{HEIGHT - 18}">{v["slack"]}</text>')
-        found += [
-            f'<circle cx="{x(i):.1f}" cy="{y(r):.1f}" r="2.5" fill="#2b6cb0" fill-opacity="0.5"/>'
-            for r in v["returns"]
-        ]
-    return found

@@ -142,7 +142,7 @@ def _after(sleep_s: Callable[[], float], call: Call) -> Call:
 
 def _acting(case: Case) -> float:
     """Environments of one whole firing."""
-    return case.algorithm["num_envs"] / case.limits.get("env_groups", 1)  # type: ignore[no-any-return]
+    return case.algorithm["num_envs"] / case.limits.get("env_groups", 1)
 
 
 def trained(case: Case, system: System, plan: Plan, steps: int, lanes: str = "threads") -> Run:

@@ -9,12 +9,12 @@ PARTS = {
     "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
     "layers": "published placements of layers", "speed": "small problems to proof",
-    "scale": "a thousand tasks", "jobshop": "makespans of flexible job shops",
+    "scale": "a thousand tasks", "hosts": "a plan for 64 hosts of eight devices",
+    "jobshop": "makespans of flexible job shops",
     "methods": "list schedulers beside each other",
     "dense": "a thousand tasks with many copies", "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
     "pipelines": "training of pipelines with micro-batches in flight",
-    "rl": "training loops on the shipped platforms",
 }  # fmt: skip
 """Part → its subject."""
 

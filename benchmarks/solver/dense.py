@@ -8,12 +8,11 @@ run before, which does not count, compiles what the others find compiled.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.bars import Bar, Part, at_most
+from benchmarks.bars import Bar, Part, at_most, run_module
 from benchmarks.solver.clock import timed
 from benchmarks.solver.instances import large
 
@@ -28,38 +27,22 @@ LIMIT_S = 30.0
 SEEDS = 1
 
 
-@dataclass(frozen=True)
-class Solved:
-    """One solve. period_s, bound_s: seconds of the model."""
-
-    shape: str
-    ratio: float
-    seed: int
-    tasks: int
-    limit_s: float
-    period_s: float
-    bound_s: float
-    bound_from: str
-    gap: float
-    cpu_s: float
-    wall_s: float
-
-
-def solved(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> Solved:
-    """Solve in this process."""
+def solved(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> dict[str, Any]:
+    """Solve in this process. period_s, bound_s: seconds of the model."""
     case = *large(seed, ratio, tasks=tasks, shape=shape), "throughput"
     plan, cpu, wall = timed(case, limit_s)
-    held = plan.period_s, plan.bound_s, plan.bound_from, plan.gap
-    return Solved(shape, ratio, seed, tasks, limit_s, *held, cpu, wall)
+    return {
+        "shape": shape, "ratio": ratio, "seed": seed, "tasks": tasks, "limit_s": limit_s,
+        "period_s": plan.period_s, "bound_s": plan.bound_s, "bound_from": plan.bound_from,
+        "gap": plan.gap, "cpu_s": cpu, "wall_s": wall,
+    }  # fmt: skip
 
 
-def apart(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> Solved:
+def apart(shape: str, ratio: float, seed: int, tasks: int, limit_s: float) -> dict[str, Any]:
     """Solve in a process of its own."""
     given = [shape, *(str(v) for v in (ratio, seed, tasks, limit_s))]
-    command = [sys.executable, "-m", "benchmarks.solver.dense", *given]
-    folder = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-    return Solved(**json.loads(done.stdout))
+    found: dict[str, Any] = run_module("dense", "benchmarks.solver.dense", given, env={})
+    return found
 
 
 def run(quick: bool, data: Path | None) -> Part:
@@ -73,16 +56,17 @@ def run(quick: bool, data: Path | None) -> Part:
     ]
     rows = [
         [
-            k.shape, f"{k.ratio:g}", str(k.seed), f"{k.period_s:.2f}", f"{k.bound_s:.2f}",
-            k.bound_from, f"{k.gap:.1%}", f"{k.cpu_s:.1f}", f"{k.wall_s:.1f}",
+            k["shape"], f"{k['ratio']:g}", str(k["seed"]), f"{k['period_s']:.2f}",
+            f"{k['bound_s']:.2f}", k["bound_from"], f"{k['gap']:.1%}", f"{k['cpu_s']:.1f}",
+            f"{k['wall_s']:.1f}",
         ]
         for k in solves
     ]  # fmt: skip
     bars: list[Bar] = []
     for ratio, asked in WITHIN.items() if not quick else ():
-        worst = max(k.gap for k in solves if k.ratio == ratio)
+        worst = max(k["gap"] for k in solves if k["ratio"] == ratio)
         bars.append(at_most(f"{tasks} × 16 at ratio {ratio:g}: worst gap", worst, asked, "{:.1%}"))
-    most = max(k.cpu_s for k in solves)
+    most = max(k["cpu_s"] for k in solves)
     bars.append(at_most(f"{tasks} × 16: most CPU", most, 1.1 * limit_s + 0.3, "{:.1f} s"))
     columns = ["shape", "ratio", "seed", "period, s", "bound, s", "bound from", "gap"]
     left_out = ["1,000 tasks and the bars on gaps: 125 tasks in 3 s, one seed, instead"]
@@ -92,10 +76,10 @@ def run(quick: bool, data: Path | None) -> Part:
         rows,
         bars,
         left_out if quick else [],
-        {"solves": [asdict(k) for k in solves]},
+        {"solves": solves},
     )
 
 
 if __name__ == "__main__":
     shape, ratio, seed, tasks, limit = sys.argv[1:]
-    print(json.dumps(asdict(solved(shape, float(ratio), int(seed), int(tasks), float(limit)))))
+    print(json.dumps(solved(shape, float(ratio), int(seed), int(tasks), float(limit))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import networkx as nx
@@ -14,10 +15,9 @@ from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
 
-def _mode(
-    task: str, device: str, latency: float, occupancy: float, joules: float, name: str
-) -> Mode:
-    return Mode((task,), device, name, 1, Estimate(latency, occupancy, latency, latency, joules))
+def mode(task: str, device: str, seconds: float) -> Mode:
+    """The one way to run a task on a device, busy all the time and without joules."""
+    return Mode((task,), device, "v", 1, Estimate(seconds, seconds, seconds, seconds, 0.0))
 
 
 def small(
@@ -63,9 +63,9 @@ def small(
             for v in range(modes):
                 latency = base * r.uniform(1.0, 1.6)
                 occupancy = latency * r.choice([1.0, 1.0, 0.6])
-                table.append(
-                    _mode(n, d, latency, occupancy, r.uniform(1.0, 3.0) * latency, f"v{v}")
-                )
+                joules = r.uniform(1.0, 3.0) * latency
+                estimate = Estimate(latency, occupancy, latency, latency, joules)
+                table.append(Mode((n,), d, f"v{v}", 1, estimate))
     kernels = [Kernel(n, resident_bytes=size) for n, size in zip(names, resident, strict=True)]
     graph = TaskGraph(
         f"ring{seed}",
@@ -77,6 +77,9 @@ def small(
 
 Pairs = list[tuple[int, int]]
 """Edges, as numbers of tasks, each to a later one."""
+
+Arcs = list[tuple[int, int, int]]
+"""Edges, as numbers of tasks, with the tokens on each."""
 
 LAYER = 50
 """Tasks of a layer."""
@@ -143,13 +146,29 @@ def large(
     of work with every task where it is quickest.
     shape: one of `SHAPES`.
     """
+
+    def draw(r: np.random.Generator) -> Arcs:
+        return [(i, j, 0) for i, j in SHAPES[shape](r, tasks)]
+
+    return unrelated(f"large{seed}", seed, ratio, tasks, devices, draw)
+
+
+def unrelated(
+    name: str,
+    seed: int,
+    ratio: float,
+    tasks: int,
+    devices: int,
+    draw: Callable[[np.random.Generator], Arcs],
+) -> tuple[TaskGraph, CostTable]:
+    """Tasks on unrelated devices, costs as `large` says. draw: the edges with their tokens."""
     r = np.random.default_rng(seed)
     names = [f"t{i}" for i in range(tasks)]
     places = [f"d{k}" for k in range(devices)]
     work = r.uniform(1.0, 10.0, (tasks, 1)) * r.uniform(0.5, 1.5, (tasks, devices))
-    pairs = SHAPES[shape](r, tasks)
+    arcs = draw(r)
     cost = r.uniform(0.2, 1.8, tasks)
-    crossing = 2 * sum(cost[i] for i, _ in pairs)
+    crossing = 2 * sum(cost[i] for i, _, _ in arcs)
     cost *= ratio * work.min(axis=1).sum() / crossing
     resident = r.uniform(1.0, 10.0, tasks)
     room = float(1.3 * resident.sum() / devices)
@@ -157,17 +176,15 @@ def large(
     found = [host, *(Device(d, "null", memory_bytes=room) for d in places)]
     links = [Link("host", d, 0.0, 1.0, paid_by="lane") for d in places]
     graph = TaskGraph(
-        f"large{seed}",
+        name,
         tuple(
             Task(n, Kernel(n, resident_bytes=float(s)))
             for n, s in zip(names, resident, strict=True)
         ),
-        tuple(Edge(names[i], names[j], bytes=float(cost[i])) for i, j in pairs),
+        tuple(Edge(names[i], names[j], tokens_seq=m, bytes=float(cost[i])) for i, j, m in arcs),
     )
     table = [
-        _mode(n, d, float(work[i, k]), float(work[i, k]), 0.0, "v")
-        for i, n in enumerate(names)
-        for k, d in enumerate(places)
+        mode(n, d, float(work[i, k])) for i, n in enumerate(names) for k, d in enumerate(places)
     ]
     return graph, CostTable(Platform("star", tuple(found), tuple(links)), tuple(table))
 
@@ -210,7 +227,7 @@ def blocks(
     for edge in edges:
         read[edge.dst] += edge.bytes
     seconds = {t: (read[t] + size) / 4e9 for t, size in sizes.items()}
-    table = [_mode(t, d, s, s, 0.0, "v") for t, s in seconds.items() for d in names]
+    table = [mode(t, d, s) for t, s in seconds.items() for d in names]
     graph = TaskGraph(subject, tuple(Task(t, Kernel(t)) for t in sizes), tuple(edges))
     return graph, CostTable(
         Platform("pairs", tuple(Device(d, "null") for d in names), tuple(links)), tuple(table)
@@ -223,7 +240,7 @@ def branches(count: int, length: int, lanes: int) -> tuple[TaskGraph, CostTable]
     pairs = [p for row in names for p in pairwise(["first", *row, "last"])]
     tasks = ["first", *(t for row in names for t in row), "last"]
     device = Device("cpu", "null", width=lanes, max_lanes=lanes)
-    table = [_mode(t, "cpu", 1.0, 1.0, 0.0, "v") for t in tasks]
+    table = [mode(t, "cpu", 1.0) for t in tasks]
     graph = TaskGraph(
         "branches", tuple(Task(t, Kernel(t)) for t in tasks), tuple(Edge(*p) for p in pairs)
     )

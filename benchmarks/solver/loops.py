@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.solver.instances import mode, unrelated
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable, Mode
+from pearl.planning.costs import CostTable
 from pearl_devices import Device, Kernel, Link, Platform
-from pearl_estimators import Estimate
 
 Loop = tuple[TaskGraph, CostTable]
-
-
-def _mode(task: str, device: str, seconds: float) -> Mode:
-    return Mode((task,), device, "v", 1, Estimate(seconds, seconds, seconds, seconds, 0.0))
 
 
 def ring(seed: int, ratio: float, tokens: int, *, tasks: int = 200, devices: int = 8) -> Loop:
@@ -26,7 +22,7 @@ def ring(seed: int, ratio: float, tokens: int, *, tasks: int = 200, devices: int
     where it is quickest.
     """
     pairs = [(i, (i + 1) % tasks, tokens if i + 1 == tasks else 0) for i in range(tasks)]
-    return _unrelated(f"ring{seed}", seed, ratio, tasks, devices, pairs)
+    return unrelated(f"ring{seed}", seed, ratio, tasks, devices, lambda _: pairs)
 
 
 def nested(
@@ -44,7 +40,7 @@ def nested(
         ]
         last = k + 1 == rings
         pairs.append((first + each - 1, 0 if last else first + each, outer if last else 0))
-    return _unrelated(f"nested{seed}", seed, ratio, rings * each, devices, pairs)
+    return unrelated(f"nested{seed}", seed, ratio, rings * each, devices, lambda _: pairs)
 
 
 def feedbacks(seed: int, ratio: float, *, tasks: int, backs: int, devices: int) -> Loop:
@@ -56,7 +52,7 @@ def feedbacks(seed: int, ratio: float, *, tasks: int, backs: int, devices: int) 
     pairs += [
         (min(tasks - 1, i + int(r.integers(4, 13))), int(i), int(r.integers(1, 4))) for i in starts
     ]
-    return _unrelated(f"feedbacks{seed}", seed, ratio, tasks, devices, pairs)
+    return unrelated(f"feedbacks{seed}", seed, ratio, tasks, devices, lambda _: pairs)
 
 
 def small_cycles(seed: int) -> Loop:
@@ -69,7 +65,9 @@ def small_cycles(seed: int) -> Loop:
         a, b = (int(k) for k in r.choice(tasks, size=2, replace=False))
         if (a, b) not in [(i, j) for i, j, _ in pairs]:
             pairs.append((a, b, int(r.integers(1, 3)) if b < a else 0))
-    return _unrelated(f"small{seed}", seed, float(r.choice([0.1, 0.5, 2.0])), tasks, devices, pairs)
+    return unrelated(
+        f"small{seed}", seed, float(r.choice([0.1, 0.5, 2.0])), tasks, devices, lambda _: pairs
+    )
 
 
 def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: bool) -> Loop:
@@ -91,9 +89,7 @@ def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: boo
         for name, seconds in (f"f{i}", forward[i]), (f"b{i}", 2 * forward[i]):
             kernel = Kernel(name, resident_bytes=bytes_each / 2)
             tasks.append(Task(name, kernel, group=f"block{i}"))
-            modes += [
-                _mode(name, d, float(seconds * s)) for d, s in zip(places, speed, strict=True)
-            ]
+            modes += [mode(name, d, float(seconds * s)) for d, s in zip(places, speed, strict=True)]
         if i:
             edges.append(Edge(f"f{i - 1}", f"f{i}", bytes=8e6))
             edges.append(Edge(f"b{i}", f"b{i - 1}", bytes=8e6))
@@ -104,31 +100,3 @@ def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: boo
     links += [Link(a, b, 1e-5, 2.5e10) for k, a in enumerate(places) for b in places[k + 1 :]]
     graph = TaskGraph(f"pipeline{seed}", tuple(tasks), tuple(edges))
     return graph, CostTable(Platform("gpus", tuple(found), tuple(links)), tuple(modes))
-
-
-def _unrelated(
-    name: str, seed: int, ratio: float, tasks: int, devices: int, pairs: list[tuple[int, int, int]]
-) -> Loop:
-    r = np.random.default_rng(seed)
-    names = [f"t{i}" for i in range(tasks)]
-    places = [f"d{k}" for k in range(devices)]
-    work = r.uniform(1.0, 10.0, (tasks, 1)) * r.uniform(0.5, 1.5, (tasks, devices))
-    cost = r.uniform(0.2, 1.8, tasks)
-    crossing = 2 * sum(cost[i] for i, _, _ in pairs)
-    cost *= ratio * work.min(axis=1).sum() / crossing
-    resident = r.uniform(1.0, 10.0, tasks)
-    room = float(1.3 * resident.sum() / devices)
-    found = [Device("host", "null"), *(Device(d, "null", memory_bytes=room) for d in places)]
-    links = [Link("host", d, 0.0, 1.0, paid_by="lane") for d in places]
-    graph = TaskGraph(
-        name,
-        tuple(
-            Task(n, Kernel(n, resident_bytes=float(s)))
-            for n, s in zip(names, resident, strict=True)
-        ),
-        tuple(Edge(names[i], names[j], tokens_seq=m, bytes=float(cost[i])) for i, j, m in pairs),
-    )
-    table = [
-        _mode(n, d, float(work[i, k])) for i, n in enumerate(names) for k, d in enumerate(places)
-    ]
-    return graph, CostTable(Platform("star", tuple(found), tuple(links)), tuple(table))

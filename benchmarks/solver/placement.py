@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import resource
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bars import AbsentError, Bar, Part, at_most
+from benchmarks.solver.clock import CpuClock
 from examples.llm_placement import groups_of, read
 from pearl import InfeasibleError, Plan, solve
 from pearl.planning.plan_validation import check_plan
@@ -120,26 +118,12 @@ def held_gb(instance: dict[str, Any], plan: Plan) -> float:
     return most
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process and of its children, past and present (HiGHS runs in one)."""
-    over = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total, mine = time.process_time() + over.ru_utime + over.ru_stime, str(os.getpid())
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if words[1] == mine:
-            total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
 def solved(instance: dict[str, Any], seconds: float = 60.0) -> tuple[Plan, float]:
     """The plan of an instance, checked, and the CPU seconds that it took."""
     problem = read(instance)
-    began = cpu_s()
+    began = CpuClock()()
     plan = solve(**problem, time_limit_s=seconds)
-    took = cpu_s() - began
+    took = CpuClock()() - began
     check_plan(plan, Problem(problem["graph"], problem["costs"], problem["limits"]))
     return plan, took
 

@@ -7,13 +7,12 @@ own. One run before, which does not count, compiles what the others find compile
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.bars import Bar, Part
+from benchmarks.bars import Bar, Part, run_module
 from benchmarks.solver.instances import large
 from pearl.planning.problem import Problem
 
@@ -84,10 +83,7 @@ def peak_bytes() -> int:
 def apart(seed: int, ratio: float, tasks: int, devices: int, limit_s: float) -> Solved:
     """Solve in a process of its own."""
     given = [str(v) for v in (seed, ratio, tasks, devices, limit_s)]
-    command = [sys.executable, "-m", "benchmarks.solver.scale", *given]
-    folder = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-    return Solved(**json.loads(done.stdout))
+    return Solved(**run_module("scale", "benchmarks.solver.scale", given, env={}))
 
 
 def run(quick: bool, data: Path | None) -> Part:

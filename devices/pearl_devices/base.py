@@ -50,8 +50,8 @@ def uses_several_cores(variant: str) -> bool:
 
 
 IN_TURN, PROCESSES = "gymnasium", "processes"
-"""The CPU variants that step environments one after another, and each in a process of its own. A
-plan uses `processes` only if environments wait or the user names the variant."""
+"""CPU variants that step environments one after another, and each in a separate process. A plan
+uses `processes` only if environments wait or the user names the variant."""
 
 OPT_IN_VARIANTS = {
     "torch-bf16": "rounds to bfloat16; of the updates of continuous actions, on a CPU that "
@@ -327,7 +327,7 @@ class Platform:
         linked = {end for link in self.links for end in (link.a, link.b)}
         for d in self.devices:
             if d.unified_memory and d.name not in (*linked, self.host):
-                told = f"unified memory: what {d.name} takes to start a kernel"
+                told = f"unified memory: the time in which {d.name} starts a kernel"
                 sources = {"latency_s": told, "bytes_per_s": "unified memory: nothing is copied"}
                 yield Link(self.host, d.name, d.overhead_s, LARGEST, sources=sources, band=UNTIMED)
 

@@ -7,11 +7,13 @@ Variants:
 - `torch-bf16`: `torch` with wide products in bfloat16; planned only if the user names it.
 - `torch-2` to `torch-64`: gradient steps with N threads of torch.
 - `gymnasium`: any environment.
-- `processes`: any environment, each in a process of its own; if they wait or the user names it.
-- `envpool`: needs that package; planned only if the user names it. A pair takes two cores,
-`torch-N` takes N, all others one. The records in `pearl_devices.kernels` list the variants of each
-kind. Native kernels have their own matrix products. Torch is limited to one thread while its
-kernels are bound (`torch_threads`).
+- `processes`: any environment, each in a separate process; planned if environments wait or if the
+  user names it.
+- `envpool`: needs the package envpool; planned only if the user names it.
+
+`native-pair` takes two cores, `torch-N` takes N, all other variants take one. The records in
+`pearl_devices.kernels` list the variants of each kind. Native kernels have their own matrix
+products. Torch is limited to one thread while its kernels are bound (`torch_threads`).
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def _refused(kernel: Kernel, device: Device) -> Refused:
-    """Why no variant is offered."""
+    """Return why no variant is offered."""
     kind = kind_of(kernel)
     if not kind.variants:
         return Refused(f"kernel {kernel.kind} has no variant for a CPU")
@@ -93,7 +95,7 @@ def _refused(kernel: Kernel, device: Device) -> Refused:
 
 
 def _lack(name: str, variant: Variant, device: Device) -> str | None:
-    """What `device` lacks to run a variant, as a predicate; None if nothing."""
+    """Return what `device` lacks to run a variant, as a predicate; None if it lacks nothing."""
     if variant.cores > device.width:
         return f"needs {variant.cores} cores and the device has {device.width}"
     if name.startswith("torch") and device.figures.get("torch") == 0:

@@ -1,4 +1,4 @@
-"""Interfaces of a device kind (`Backend`) and of a device with memory of its own."""
+"""Interfaces of a device kind (`Backend`) and of a device with separate memory."""
 
 from __future__ import annotations
 
@@ -142,9 +142,8 @@ class Backend(Protocol):
 
     def bind(self, kernel: Kernel, variant: str, buffers: Buffers) -> Call:
         """Prepare `kernel` over `buffers` once; return the call of one firing. On a device with
-        memory of its own, the call may have a `note`: a sentence for the run's log, or an empty
-        text.
+        separate memory, the call may have a `note`: a sentence for the run's log, or an empty text.
 
         Raises:
-            UnsupportedError: it cannot run this kernel in this variant; the text names both.
+            UnsupportedError: the kind cannot run this kernel in this variant; the text names both.
         """

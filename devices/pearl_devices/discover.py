@@ -336,7 +336,7 @@ def _gpu(handle: object, name: str) -> tuple[Device, Link]:
         try:
             return float(getattr(pynvml, function)(handle, *args)), f"NVML, {function}"
         except (pynvml.NVMLError, AttributeError, TypeError):
-            return otherwise, "assumed; NVML does not say"
+            return otherwise, "assumed; NVML gives no value"
 
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     cores, cores_source = ask("nvmlDeviceGetNumGpuCores", otherwise=5120)

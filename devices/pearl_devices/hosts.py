@@ -35,8 +35,8 @@ def join_hosts(name: str, hosts: Mapping[str, Platform], network: Iterable[Link]
             allowed = ", ".join(f"[{home}, {host}]" for host in others) or "none"
             raise ValueError(
                 f"platform {name!r}: link {link.name} joins {link.a!r} and {link.b!r}; messages "
-                f"between hosts pass {home!r}, the first of them, so the links between hosts are "
-                f"those of {allowed}"
+                f"between hosts pass the first host, {home!r}, so the allowed links between hosts "
+                f"are those of {allowed}"
             )
         if other in cables:
             raise ValueError(

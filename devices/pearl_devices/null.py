@@ -45,8 +45,8 @@ def estimate_from_figures(kernel: Kernel, device: Device, variant: str, width: i
             source = device.sources.get(name, "given by the platform")
             return {"latency_s": device.figures[name], "rung": "given", "source": source}
     raise FigureError(
-        f"device {device.name!r} of kind null gives no time for kernel {kernel.kind}; give the "
-        f"figure latency_s or latency_s.{kernel.kind}, in seconds; it gives "
+        f"device {device.name!r} of kind null gives no time for kernel {kernel.kind}; add the "
+        f"figure latency_s or latency_s.{kernel.kind}, in seconds, to its figures "
         f"{sorted(device.figures)}"
     )
 

@@ -30,7 +30,7 @@ INT_ADD, INT_MULTIPLY, INT_COMPARE = 6, 137, 3
 """Instructions of an operation of int32, of a product of 64 bits and of a comparison. Assumed: as
 above, of 58.56 and 2.56 million."""
 CONTROL = 40
-"""Instructions of a transition beside its arithmetic: loads, addresses and the loop. Assumed."""
+"""Assumed number of instructions of a transition for loads, addresses and the loop."""
 
 FIGURES = {
     "clock_hz": 350e6, "tasklets": 16, "wram_bytes": 65536, "dma_block_bytes": 2048,
@@ -51,8 +51,8 @@ def check(device: Device) -> None:
     for name in FIGURES:
         if not device.figures.get(name):
             raise FigureError(
-                f"device {device.name!r} of kind pim gives no {name}; give each of "
-                f"{', '.join(FIGURES)}, as configs/devices/pims.yaml does"
+                f"device {device.name!r} of kind pim gives no {name}; it needs each of "
+                f"{', '.join(FIGURES)}, as in configs/devices/pims.yaml"
             )
 
 

@@ -1,14 +1,14 @@
 """The datasheet level of a CPU that was not timed: counts of a kernel at the costs of another CPU.
 
 A roofline at the peak is three to ten times too fast for small networks, which consist of calls and
-products of a few tiles. So a kernel is counted as for a calibration (`host.features`). Each count
-costs what it cost on one calibrated CPU, REFERENCE, scaled to the other CPU: vector arithmetic by
-the peak of a core, waits for memory not at all, everything else by the clock. Peak and clock are
-those of a single busy core at boost; of a hybrid CPU, of a performance core. No datasheet estimate
-is below the time of its arithmetic at that peak, or of its bytes outside all caches at the memory
-bandwidth. Terms of one kernel kind are merged with those of all others, because a cost only holds
-elsewhere if several kinds agree on it. Cache misses are counted for the caches of the device's data
-sheet.
+products of a few tiles. So a kernel is counted as for a calibration (`host.features`). The cost of
+each count comes from one calibrated CPU, REFERENCE, and is scaled to the other CPU: vector
+arithmetic by the peak of a core, waits for memory not at all, everything else by the clock. Peak
+and clock are those of a single busy core at boost; for a hybrid CPU, of a performance core. No
+datasheet estimate is below the time of its arithmetic at that peak, or of its bytes outside all
+caches at the memory bandwidth. Terms of one kernel kind are merged with those of all others,
+because a cost is valid for another CPU only if several kinds agree on it. Cache misses are counted
+for the caches of the device's data sheet.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def counts(kernel: Kernel, device: Device, variant: str) -> dict[str, float]:
 
     for name, number in terms(kernel, variant).items():
         word = name.partition(" ")[0]
-        if not word.startswith(("miss", "far", "between")):  # those use this machine's caches
+        if not word.startswith(("miss", "far", "between")):  # terms of this machine's caches
             add(TOGETHER.get(word, word), number)
     if variant.endswith("-pair"):
         add("step_on_two", kernel.dim("steps"))
@@ -303,8 +303,8 @@ def _whole_s(kernel: Kernel, device: Device, variant: str) -> float:
 
 
 def _several(threads: int) -> tuple[float, float]:
-    """The speed of so many threads of torch over one, and the seconds that each operation adds for
-    starting and joining them."""
+    """Return the speed-up by torch's threads, and the seconds that each operation adds for starting
+    and joining them."""
     doublings = math.log2(threads)
     return threads * DOUBLED**doublings, doublings * JOIN_S
 

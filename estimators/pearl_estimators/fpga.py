@@ -21,7 +21,7 @@ from pearl_estimators import fpga_released
 from pearl_estimators.estimates import Bound, Estimate
 
 BELOW, ABOVE = 0.2, 0.5  # of the clock, see above
-DDR_LATENCY_S = 100e-9  # assumed where the platform gives no ddr_latency_s
+DDR_LATENCY_S = 100e-9  # assumed if the platform has no ddr_latency_s
 DDR_BURST_BYTES = 64  # DDR4: 8 beats of 64 bits
 
 
@@ -37,12 +37,14 @@ def _learner_times(
     work = (engine.cycles - engine.beats) / clock
     if kind_of(kernel).structure != "gradient":  # the host writes the observations into the engine
         return work + engine.beats / clock, 0.0, 0.0
-    stream = max(engine.beats / clock, engine.batch * _sample_bytes(kernel) / ddr)
+    moved = engine.batch * _sample_bytes(kernel)
+    moved += engine.rows_again * 4 * (kernel.dim("obs") + kernel.dim("act"))
+    stream = max(engine.beats / clock, moved / ddr)
     return steps * (work + stream), 0.0, device.figures.get("ddr_latency_s", DDR_LATENCY_S)
 
 
 def _times(kernel: Kernel, device: Device, variant: str, width: int) -> tuple[float, float, float]:
-    """(compute, memory, fixed) seconds of one firing, without the doorbell.
+    """Return (compute, memory, fixed) seconds of one firing, without the doorbell.
 
     Compute and memory overlap; fixed overlaps with neither: DDR latency and the depth of the tree.
     """

@@ -27,7 +27,7 @@ SERIAL_STEP_S = 8e-9
 # A vector step through Python, and each environment in it: points of a calibration of that EPYC.
 NATIVE_ENV_S = (1.2e-6, 0.12e-6)
 VECTOR_ENTRY_S = {"CartPole-v1": (43.6e-6, 0.36e-6)}
-TOGETHER = 6  # environments from which gymnasium steps those of VECTOR_ENTRY_S together
+TOGETHER = 6  # number of environments from which gymnasium steps VECTOR_ENTRY_S's in one batch
 SYNC_ENV_S = {
     "CartPole-v1": (6e-6, 7.6e-6),
     "Pendulum-v1": (7.5e-6, 10e-6),

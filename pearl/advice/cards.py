@@ -10,6 +10,7 @@ from pearl.advice.case import Finding
 from pearl.advice.comparison import number
 from pearl.explanation.sections import SLACK
 from pearl.planning.plans import Plan
+from pearl.report import words
 from pearl.report.document import Block, Card, Cards, Command, Section, Sentences
 from pearl.report.figures.bars import BarRow, Part, bar_chart, stacked_bar
 from pearl.report.figures.front import sureness, tried_numbers
@@ -64,6 +65,11 @@ def card(finding: Finding, draws: int, rate: float) -> Card:
     )
 
 
+def is_slack(finding: Finding) -> bool:
+    """Whether a verdict says what older data would gain."""
+    return _slack(finding.answer) is not None
+
+
 def _slack(answer: str) -> tuple[str, str] | None:
     """The verdict about one more of a slack: `Priorities one step old gives 1.37 ×`."""
     found = re.match(r"(\w+): \d+ is worth ([\d.]+) x: (.*)", answer)
@@ -77,10 +83,10 @@ def _split(answer: str) -> tuple[str, str]:
     """The first clause of an answer, and the rest."""
     found = re.search(r"[:;,.] | \(", answer)
     if found is None or found.start() > LONGEST:
-        words = answer.split(" ")
-        head = " ".join(words[:7])
+        head = " ".join(answer.split(" ")[:7])
         return (answer.rstrip("."), "") if len(answer) <= LONGEST else (f"{head} …", answer)
     rest = answer[found.start() :].lstrip(":;,. ")
+    rest = re.sub(r"^\(([^()]*)\)", r"\1", rest)
     return answer[: found.start()], rest[:1].upper() + rest[1:]
 
 
@@ -115,7 +121,7 @@ def sections(findings: Sequence[Finding], draws: int, plan: Plan) -> tuple[Secti
         else None,
     ]
     found += [_sure(f) for f in kinds.get("sure", ())]
-    found += [_measure(f) for f in kinds.get("measure", ())]
+    found += [_measure(f, plan) for f in kinds.get("measure", ())]
     found += [_power(f) for f in kinds.get("power", ())]
     return tuple(s for s in found if s is not None)
 
@@ -147,7 +153,7 @@ def _sure(finding: Finding) -> Section:
     return Section("How sure", text, more, (*blocks, *_command(finding)))
 
 
-def _measure(finding: Finding) -> Section:
+def _measure(finding: Finding, plan: Plan) -> Section:
     gain, now = (float(finding.numbers[k]) for k in ("gain", "regret_mean"))
     bars = [
         BarRow("now", now, percent(now), hollow=True),
@@ -155,9 +161,13 @@ def _measure(finding: Finding) -> Section:
     ]
     figure = bar_chart(bars, "Loss on average by not knowing the true times.")
     text = f"Knowing its time, the plan chosen is expected to be {percent(gain)} faster."
+    family = name_devices(str(finding.numbers["family"]), plan)
+    task = re.match(r"\w+", family)
+    if task is not None:
+        family = f"Task {words.short_name(task[0])}{family[task.end() :]}"
     return Section(
         "What to measure next",
-        f"{finding.numbers['family']}.",
+        f"{family}.",
         f"{text} Bars: loss on average by not knowing the true times.",
         (*((figure,) if figure else ()), *_command(finding)),
     )

@@ -66,11 +66,13 @@ def _help(advice: Advice) -> LeadSentence:
     if not better:
         rest = "no time was left for all questions" if advice.left_out else "leave it as it is"
         text = f": no answer beats this plan by {100 * (WORTH - 1):.0f} %; {rest}."
-        return LeadSentence(HELPS, "It does not matter", text)
+        return LeadSentence(HELPS, "No change", text)
     best = max(better, key=lambda v: v.numbers["ratio"])
     c = cards.card(best, advice.draws, number(advice.plan))
     verdict = c.verdict.partition(":")[0]
-    text = f" ({best.question}): {best.numbers['ratio']:.2f} × as fast."
+    about = "" if cards.is_slack(best) else f" ({best.question})"
+    older = ", with older data" if cards.is_slack(best) else ""
+    text = f"{about}: {best.numbers['ratio']:.2f} × as fast{older}."
     return LeadSentence(HELPS, verdict, text)
 
 

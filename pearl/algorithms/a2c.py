@@ -73,7 +73,7 @@ def initialise(buffers: Buffers, system: System, seed: int) -> None:
 def losses(
     nets: Any, batch: Any, hyper: Any
 ) -> Generator[tuple[tuple[str, ...], tuple[Any, ...]], None, None]:
-    """Compute one rollout's losses in torch: yield those of actor and critic, which move together.
+    """Compute one rollout's losses in torch: yield the losses of actor and critic together.
 
     mean(−A · log π(a)) − entropy · mean(H), and value_weight · mean((V − R)²).
     """

@@ -70,7 +70,7 @@ class Options(ReplayOptions):
     )
 
     def __post_init__(self) -> None:
-        """With one environment and no ratio in the spec, also hold the policy between updates."""
+        """Hold the policy between updates if there is one environment and the spec has no ratio."""
         if self.replay_ratio is not None:
             return
         alone = self.num_envs == 1

@@ -1,4 +1,4 @@
-"""The env_step kernel of a system, with the normalisation that its spec asks for."""
+"""The env_step kernel of a system, with the normalisation of its spec."""
 
 from __future__ import annotations
 

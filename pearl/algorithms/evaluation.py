@@ -35,7 +35,7 @@ def acting_of(graph: TaskGraph) -> Kernel:
 
 
 def acting_if_any(graph: TaskGraph) -> Kernel | None:
-    """As `acting_of`; None for a graph without a task that acts or writes such a policy."""
+    """Return `acting_of`, or None for a graph without a task that acts or writes such a policy."""
     found = any(t.name == "inference" or kind_of(t.kernel).policy for t in graph.tasks)
     return acting_of(graph) if found else None
 

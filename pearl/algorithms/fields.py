@@ -38,7 +38,7 @@ def _ratio(given: object) -> Fraction:
         ratio = Fraction(str(given)) if len(str(given)) <= 40 else None
     except (ValueError, ZeroDivisionError):
         ratio = None
-    if ratio is None or not (0 < ratio <= 1000 and max(ratio.as_integer_ratio()) <= 1000):
+    if ratio is None or not (ratio > 0 and max(ratio.as_integer_ratio()) <= 1000):
         raise ValueError(allowed)
     return ratio
 

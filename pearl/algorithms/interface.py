@@ -41,7 +41,7 @@ def interface_of(graph: TaskGraph) -> tuple[Kernel, ...]:
 
 
 def _obstacle(task: Task, graph: TaskGraph) -> str:
-    """Why a policy cannot have the kernel of a task; empty if it can."""
+    """Return why a policy cannot have the kernel of a task; empty if it can."""
     kernel, written = task.kernel, changes(task.kernel)
     nouns = " and ".join(f"{NOUNS[name]} ({name})" for name in written)
     where = f"graph {graph.name!r}: task {task.name!r} (kernel kind {kernel.kind}) writes {nouns}"
@@ -59,7 +59,8 @@ def _obstacle(task: Task, graph: TaskGraph) -> str:
         if (groups := _groups(graph)) > 1:
             return (
                 f"{where}, and limits.env_groups is {groups}: each group has its own observations, "
-                "and the task would change only those of the first; leave env_groups at 1"
+                "and the task would change only the observations of the first group; leave "
+                "env_groups at 1"
             )
     if kind_of(kernel).in_evaluation is None:
         return (

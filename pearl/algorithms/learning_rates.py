@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RateSchedule:
-    """A learning rate that falls over the run, whatever its length. Algorithms that learn from
-    rollouts read it once per rollout, others at every gradient step."""
+    """A learning rate that falls over the whole run. Algorithms that learn from rollouts read it
+    once per rollout, others at every gradient step."""
 
     initial: Rate = Field(description="At the first gradient step.")
     final: Share = Field(default=0.0, description="At the last gradient step.")

@@ -3,7 +3,8 @@
 The `Options` of an algorithm subclass those of its family (`ReplayOptions`, `RolloutOptions`,
 `tabular_options.TabularOptions`), or `Acting` if it builds its own graph:
 
-    @dataclass(frozen=True, kw_only=True, config=STRICT) class Options(RolloutOptions):
+    @dataclass(frozen=True, kw_only=True, config=STRICT)
+    class Options(RolloutOptions):
         clip: StrictFloat = Field(default=0.2, ge=0, le=100, description="Where … is clipped.")
 
 Every field except `name` and `env` has a default. This module has the shared groups of options
@@ -86,7 +87,7 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Target:
-    """How target networks move: exactly one of `tau` and `every`."""
+    """The update of target networks: exactly one of `tau` and `every`."""
 
     tau: Rate | None = Field(
         default=None, description="Share of the network mixed in at every gradient step."
@@ -204,7 +205,7 @@ class Deep(Acting):
 
     @property
     def scheduled(self) -> bool:
-        """Whether a learning rate has a schedule."""
+        """Return whether a learning rate has a schedule."""
         return any(isinstance(rate, RateSchedule) for rate in self.rates.values())
 
     def widths(self, network: Literal["actor", "critic"]) -> tuple[int, ...]:
@@ -266,7 +267,7 @@ class ReplayOptions(Deep):
     def disagreements(self) -> Iterator[Disagreement]:
         yield from super().disagreements()
         if self.together > 1 and self.replay.kind == "prioritised":
-            what = f"given {self.together}; gradient steps on prioritised replay are taken one"
+            what = f"given {self.together}; prioritised replay takes gradient steps one"
             yield ("train_every",), f"{what} by one: 1 is allowed"
         capacity, whole = self.replay.capacity, self.num_envs * self.n_step
         if capacity < self.batch_size:
@@ -274,7 +275,7 @@ class ReplayOptions(Deep):
             yield ("replay", "capacity"), what
         if capacity < whole:
             what = f"given {capacity}; at least num_envs · n_step ({whole}) is needed, or no"
-            yield ("replay", "capacity"), f"{what} transition is whole"
+            yield ("replay", "capacity"), f"{what} transition is complete"
         if self.learning_starts < self.batch_size:
             what = f"at least batch_size ({self.batch_size}) is needed"
             yield ("learning_starts",), f"given {self.learning_starts}; {what}"
@@ -338,7 +339,7 @@ class RolloutOptions(Deep):
         yield from super().disagreements()
         yield from returns_misfits(self)
         if self.anneal and self.scheduled:
-            what = "given true; learning_rate has a schedule of its own: leave one of them out"
+            what = "given true; learning_rate has another schedule: remove one of them"
             yield ("anneal",), what
 
 

@@ -14,7 +14,7 @@ from pearl.algorithms.fields import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class NStep:
-    """Returns of n rewards, and the value of what follows them."""
+    """Returns of n rewards plus the value of the next observation."""
 
     n_step: StrictInt = Field(ge=1, le=2**20, description="Rewards, at most rollout_steps.")
 
@@ -23,7 +23,7 @@ Returns = Literal["gae", "monte_carlo"] | NStep
 
 
 def steps_ahead(returns: Returns) -> int:
-    """Vector steps that a return reads beyond its own; 0 where it reads all of the rollout."""
+    """Return the vector steps that a return reads beyond its own; 0 for the whole rollout."""
     return returns.n_step if isinstance(returns, NStep) else 0
 
 
@@ -35,5 +35,5 @@ def returns_misfits(options: Any) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("returns", "n_step"), f"{what} is allowed, or returns: monte_carlo"
     own = {f.name: getattr(f.default, "default", f.default) for f in fields(options)}["gae_lambda"]
     if options.returns != "gae" and options.gae_lambda not in (1.0, own):
-        what = f"given {options.gae_lambda}; only `returns: gae` has a trace: leave it out"
+        what = f"given {options.gae_lambda}; only `returns: gae` has a trace: remove the key"
         yield ("gae_lambda",), what

@@ -30,7 +30,7 @@ class Spaces:
         default=None,
         description="Lower bounds of a continuous action: one number, or one each; or none.",
     )
-    high: Bounds | None = Field(default=None, description="Upper bounds, likewise.")
+    high: Bounds | None = Field(default=None, description="Upper bounds, one or one per component.")
     choices: Choices | None = Field(
         default=None,
         description="Instead of actions: of an action of several discrete components, how many "

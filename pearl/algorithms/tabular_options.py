@@ -1,8 +1,8 @@
 """Options of the tabular algorithms; `offline:` is learning from a log, in chunks of equal size.
 
 The scheme of `offline` is that of SwiftRL (Gogineni et al. 2024, arXiv 2405.03967): each chunk has
-a table of its own, and the tables are averaged every `limits.averaging` sweeps. One core of a
-device that processes in memory learns from one chunk.
+its own table, and the tables are averaged every `limits.averaging` sweeps. One core of a device
+that processes in memory learns from one chunk.
 """
 
 from __future__ import annotations

@@ -18,5 +18,5 @@ def import_extra(module: str, extra: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise SpecError(
-            f"{what}: {error}; `pip install 'pearl-toolkit[{extra}]'` brings what it needs"
+            f"{what}: {error}; `pip install 'pearl-toolkit[{extra}]'` installs the package"
         ) from None

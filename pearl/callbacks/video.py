@@ -46,7 +46,7 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
 
     asked = policy.system.env
     if asked.stack or asked.pixels:
-        raise SpecError(f"Video: {asked.id}: observations that are images are not recorded yet")
+        raise SpecError(f"Video: {asked.id} observes images; such environments are not supported")
     try:
         inner: Any = make_environment(asked.id, {**asked.args, "render_mode": "rgb_array"})
         env: Any = RecordVideo(inner, str(folder), name_prefix=name, disable_logger=True)

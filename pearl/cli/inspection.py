@@ -134,7 +134,7 @@ def check(
 
 
 class Kind(StrEnum):
-    """What `pearl list` lists."""
+    """A subject of `pearl list`."""
 
     algorithms = auto()
     platforms = auto()
@@ -230,7 +230,7 @@ def calibrate(
 ) -> Result:
     """Calibrate this host: time its CPU kernels, then its GPUs."""
     if probe and (check or on is not None):
-        raise SpecError("calibrate: --probe is by itself; leave out --check and --on")
+        raise SpecError("calibrate: --probe excludes --check and --on; remove them")
     if probe:
         return _probe()
     if on is not None:

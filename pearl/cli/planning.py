@@ -106,7 +106,7 @@ def plan(
         return Result(str(beside), value, page=lambda: beside.page(today()))
 
     def page() -> Page:
-        """With --explain and for the throughput, the page shows the front of power too."""
+        """Return the page; with --explain and for throughput, it also shows the front of power."""
         drawn = explain and result.objective == "throughput"
         front = make_front(system, time_limit_s=time_limit) if drawn else ()
         return replace(report, front=front).page(today())
@@ -284,9 +284,9 @@ def rtl(
     if spec is None:
         different = write_resources(out, listener=lambda line: print(line, file=sys.stderr))
         found = (
-            f"differs from the one in use in {', '.join(different)}"
+            f"differs from the table in use in {', '.join(different)}"
             if different
-            else ("is the one in use")
+            else "equals the table in use"
         )
         value = {"schema": SCHEMA, "table": str(out / "logic.json"), "different": different}
         return Result(f"{out / 'logic.json'}: the table for the simulated FPGA {found}", value)

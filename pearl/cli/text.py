@@ -128,7 +128,7 @@ def calibration_text(calibration: Calibration, path: str) -> str:
     pairs = [(share, a, b) for a, row in calibration.beside.items() for b, share in row.items()]
     if pairs:
         share, a, b = max(pairs)
-        notes.append(f"On two cores at once at most {percent(share)} slower: {a} beside {b}")
+        notes.append(f"Largest slow-down on two cores at once: {percent(share)}, of {a} by {b}")
     notes.append(f"{si(calibration.wall_s, 's')}, kept in {path}")
     return block_text(Table("Calibrated kernels", heading, rows, tuple(notes)))
 
@@ -254,8 +254,8 @@ def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()
     notes = []
     if any(len(row.plans) > 1 for row in rows):
         notes.append(
-            "A range of power is one assignment slowed down: an iteration costs the same joules "
-            "above idle, so power between its ends is linear in the rate. Band, "
+            "A range of power is one assignment at decreasing speed: an iteration takes the same "
+            "joules above idle, so power between its ends is linear in the rate. Band, "
             f"{unit.removesuffix('/s')}/J and status are those of the upper end."
         )
     for row in rows:
@@ -354,7 +354,7 @@ def difference_text(before: Plan, after: Plan) -> str:
     elif before.value > 0:
         change += f" ({100 * (after.value / before.value - 1):+.1f} %)"
     if not changes["tasks"]:
-        return f"{change}\nevery task runs where it did"
+        return f"{change}\nno task moves"
     rows = tuple(
         (t["task"], place_text(t["before"]), place_text(t["after"])) for t in changes["tasks"]
     )

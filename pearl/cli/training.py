@@ -182,7 +182,7 @@ def _calibrate_after(trainer: Trainer, run: Run) -> None:
         print(f"the run is complete; timing its kernels for later plans, {limit}", file=sys.stderr)
         timed, left = calibrating.calibrate_after(wanted)
     except KeyboardInterrupt:
-        print("skipped; what was timed is kept", file=sys.stderr)
+        print("skipped; the timings so far are stored", file=sys.stderr)
         return
     more = f"; {left} are left for the next run" if left else ""
     print(f"{timed} kernels timed{more}", file=sys.stderr)

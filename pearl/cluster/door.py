@@ -81,8 +81,8 @@ class TransportListener:
         self.at = Rendezvous(address, self._listening.getsockname()[1], token_bytes(32))
 
     def open(self) -> Transport:
-        """Return this process's end, once the other end has connected; then stop listening. Callers
-        are served in parallel, none of them beyond the end of `FORM_S`.
+        """Return this process's end after the other end has connected; then stop listening. Callers
+        are served in parallel, each for at most `FORM_S`.
 
         Raises:
             RuntimeError: no process that knows the secret connects in time.
@@ -111,14 +111,14 @@ class TransportListener:
                                 wire = callers[key.fd].hear(self.at.secret)
                             except BlockingIOError:  # another caller now has this number
                                 continue
-                            except OSError:  # drop a stranger, and serve the others
+                            except OSError:  # drop an unknown caller, and serve the others
                                 leave(key.fd)
                                 continue
                             if wire is not None:
                                 del callers[key.fd]
                                 return wire
             except OSError as error:
-                raise RuntimeError(f"no caller can be heard: {error}") from None
+                raise RuntimeError(f"the listener cannot accept callers: {error}") from None
             finally:
                 for caller in callers.values():
                     caller.socket.close()

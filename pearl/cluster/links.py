@@ -232,7 +232,7 @@ def _link_from(each: dict[str, Any]) -> MeasuredLink:
 
 
 def _keep(found: Sequence[MeasuredLink]) -> None:
-    """Store these links with the others, instead of older links of the same nodes."""
+    """Store these links; they replace older links of the same nodes."""
     new = {(each.home, each.other, each.carrier) for each in found}
     try:
         old = [each for each in load_links() if (each.home, each.other, each.carrier) not in new]

@@ -55,9 +55,12 @@ class TimedMessage:
 
 
 class _Echo:
-    """The actor at the other end. As in a lane server, one thread receives messages, one lane has
-    them, and one thread sends them back. Over a transport it only counts messages whose first byte
-    is COUNTED, and answers every IN_FLIGHT of them by one byte."""
+    """The actor at the other end.
+
+    As in a lane server, one thread receives messages, one lane holds them, and one thread sends
+    them back. Messages over a transport whose first byte is COUNTED are only counted, and one byte
+    answers every IN_FLIGHT of them.
+    """
 
     def __init__(self) -> None:
         self._taken: SimpleQueue[Bytes] = SimpleQueue()

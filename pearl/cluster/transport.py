@@ -117,13 +117,13 @@ class Transport:
                 try:
                     sent = self._socket.sendmsg(left)
                 except OSError as error:
-                    raise RuntimeError(f"the other end takes nothing: {error}") from None
+                    raise RuntimeError(f"the other end accepts no data: {error}") from None
                 while left and sent >= left[0].nbytes:
                     sent -= left.pop(0).nbytes
                 if sent:
                     left[0] = left[0][sent:]
                 if left and time.monotonic() > until_s:
-                    raise RuntimeError("the other end takes a batch too slowly")
+                    raise RuntimeError("the other end receives a batch too slowly")
             self._beat_s = time.monotonic()
 
     def _tag(self, *parts: Any) -> bytes:
@@ -176,13 +176,13 @@ class Transport:
                 at += got
         self._come.update(view[:size])
         if not hmac.compare_digest(self._come.digest(), view[size:]):
-            raise RuntimeError("the data are not those of the other end: the tag is wrong")
+            raise RuntimeError("the data do not come from the other end: their tag is wrong")
         found: Bytes = whole[:size]
         return found
 
 
 def carrier(asked: str | None) -> str:
     """Return the carrier of a run: the requested one, else Ray if it encrypts its traffic, which a
-    transport does not, else TCP, the fastest (`benchmarks.carriers`)."""
+    transport does not, else TCP, the fastest (`benchmarks.distribution links`)."""
     encrypted = os.environ.get(ENCRYPTED, "0").lower() in ("1", "true")  # the values that Ray reads
     return asked or ("ray" if encrypted else "tcp")

@@ -50,7 +50,6 @@ def crossover(
     system: System,
     task: str = "update",
     *,
-    least: int = 1,
     most: int = MOST,
     method: str | None = None,
     time_limit_s: float = 5.0,
@@ -100,7 +99,7 @@ def crossover(
     device_now = device_at(now)
     if device_now is None or len({m.device for m in problem.costs.of(task)}) < 2:
         return None
-    powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
+    powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
     where: dict[int, str] = {now: device_now}
     for outward in ([b for b in powers if b > now], [b for b in reversed(powers) if b < now]):
         for batch in outward:

@@ -141,8 +141,7 @@ def compare_with_cpu(resolver: Resolver, gpu: Device) -> QuestionAnswer | None:
     """Compare both devices on the task with the longest CPU time that both can run.
 
     The answer has the parts of the GPU's time, and the time that its messages add. The question
-    says which device is slower. None if no task runs on both. the two it is. None where no task
-    runs on both.
+    names the slower device. None if no task runs on both.
     """
     platform = resolver.problem.costs.platform
     kind = platform.device(platform.host).kind
@@ -212,8 +211,8 @@ def _parts_text(resolver: Resolver, task: str, mode: Mode) -> str:
 
 
 def _message_delay_s(resolver: Resolver, task: str, device: str, other: str) -> float:
-    """Seconds by which messages delay one firing of `task` on one device, with the tasks of other
-    classes on the other device.
+    """Return the seconds by which messages delay one firing of `task` on one device, with the tasks
+    of other classes on the other device.
 
     Parallel edges share a message; the largest counts.
     """

@@ -91,7 +91,7 @@ def runner_ups(resolver: Resolver, within: float) -> RunnerUps:
             if resolver.plan.status == "optimal" and loss < -FAULT:
                 raise AssertionError(
                     f"the plan is proved to be the best, but {'; '.join(differs)} is better by "
-                    f"{percent(-loss)}: its proof is wrong, or it is of other limits than these"
+                    f"{percent(-loss)}: its proof is wrong, or it belongs to other limits"
                 )
             whole = _of_whole_problem(plan, resolver)
             by_signature[key] = RunnerUp(whole, differs, loss, answer.proven)
@@ -206,8 +206,8 @@ class _Node:
 
 
 def _one_of_alike(resolver: Resolver, movable: Sequence[Group]) -> dict[Group, frozenset[str]]:
-    """For interchangeable devices, the first class that may use them uses only that of the plan,
-    else the first: swapping two of them gives the other assignments."""
+    """Restrict interchangeable devices: the first class that may use them uses only the plan's
+    device, else the first one. Exchanges of devices give the other assignments."""
     bans: dict[Group, frozenset[str]] = {}
     for same in resolver.interchangeable:
         for g in movable:

@@ -230,7 +230,7 @@ def help_sentence(e: Explanation) -> LeadSentence:
     if not good:
         least = rounded_percent(NOTHING)
         text = f": none of {len(e.what_ifs)} changes that were tried gives {least} or more."
-        return LeadSentence(HELPS, "It does not matter", text)
+        return LeadSentence(HELPS, "Nothing that was tried", text)
     first = max(good, key=lambda w: w.gain or 0.0)
     name = change_words(first)
     answer = f"{name[:1].upper()}{name[1:]} gives {gain_text(first.gain or 0.0)}"

@@ -1,4 +1,4 @@
-"""What a graph's states and reaches ask of its edges, beyond rates and tokens."""
+"""Checks of a graph's states and reaches against its edges, beyond rates and tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Edges = Mapping[str, Sequence[RatedEdge]]
 
 
 def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) -> Iterator[str]:
-    """The edges whose window or suffix has no meaning, a line each. firings: in an iteration."""
+    """Yield a line for each edge whose window or suffix is meaningless. firings: per iteration."""
     for e in edges:
         if e.reach == 0:
             continue
@@ -43,14 +43,14 @@ def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) ->
         if e.reach is None and (e.tokens or steps == 1):
             why = f"{e.tokens} tokens carry it over" if e.tokens else f"{e.src} gives one token in"
             yield (
-                f"{where}: reach is the suffix t..T, and {why} an iteration, so that nothing says "
-                "where it ends; leave out the tokens, give it the rates of a rollout of T steps, "
-                "or choose a window (reach n)"
+                f"{where}: reach is the suffix t..T, and {why} an iteration, so its end is "
+                "undefined; remove the tokens, use the rates of a rollout of T steps, or choose a "
+                "window (reach n)"
             )
         elif e.tokens:
             yield (
                 f"{where}: reach is the window t..t+{e.reach}, which the end of an iteration cuts, "
-                f"and {e.tokens} tokens carry the edge over that end; leave them out"
+                f"and {e.tokens} tokens carry the edge over that end; remove the tokens"
             )
         elif e.reach is not None and e.reach > steps:
             yield (
@@ -59,7 +59,7 @@ def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) ->
             )
         if e.bytes:
             yield (
-                f"{where}: {e.bytes:g} bytes a firing are a message, which is read once, and a "
+                f"{where}: {e.bytes:g} bytes per firing are a message, which is read once, but a "
                 "window or a suffix reads it again; let both tasks name a state, and send 0 bytes"
             )
 

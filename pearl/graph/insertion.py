@@ -12,8 +12,8 @@ from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import size_bytes
 
 GROUPS = (
-    "limits.env_groups is {}, each group has its own observations, and the task would get only "
-    "those of the first; leave env_groups at 1"
+    "limits.env_groups is {}, each group has its own observations, and the task would get only the "
+    "observations of the first group; leave env_groups at 1"
 )
 
 
@@ -93,7 +93,7 @@ def _bytes_between(task: Task, reader: Task) -> float:
 
 
 def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
-    """Why a task cannot be put on an edge; empty if it can."""
+    """Return why a task cannot be put on an edge; empty if it can."""
     if edge.production != edge.consumption:
         return f"the edge has the rates {edge.production} → {edge.consumption}"
     ends = [kind_of(graph.task(n).kernel).structure for n in (edge.src, edge.dst)]
@@ -103,14 +103,14 @@ def _obstacle(graph: TaskGraph, task: Task, edge: Edge) -> str:
     if edge.tokens_seq and not carries_observations:
         tokens = "an initial token" if edge.tokens_seq == 1 else f"{edge.tokens_seq} initial tokens"
         return (
-            f"the edge has {tokens}: {edge.dst} begins with what was there before {edge.src} "
-            "first fired, which would not pass the task"
+            f"the edge has {tokens}: {edge.dst} begins with data from before the first firing of "
+            f"{edge.src}, which would not pass the task"
         )
     return _rival(graph, task, edge.src, edge.dst) or _apart(graph, task)
 
 
 def _apart(graph: TaskGraph, task: Task) -> str:
-    """Why a task must not touch arrays that each group of environments has separately."""
+    """Return why a task must not use arrays that each group of environments has separately."""
     groups = [
         e.tokens_seq
         for e in graph.edges
@@ -123,7 +123,7 @@ def _apart(graph: TaskGraph, task: Task) -> str:
 
 
 def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
-    """Why a task must not be between the same two tasks as another one; empty if it may."""
+    """Return why a task must not be between the same two tasks as another; empty if it may."""
     ends = {(e.src, e.dst) for e in graph.edges}
     for other in graph.tasks:
         own = kind_of(other.kernel).structure == "own" and other.name not in (after, before)
@@ -131,7 +131,7 @@ def _rival(graph: TaskGraph, task: Task, after: str, before: str) -> str:
             continue
         if _bytes_between(task, other) or _bytes_between(other, task):
             return (
-                f"{other.name} is there, and one of the two writes what the other reads: put "
-                f"{task.name} after {other.name}, or before it"
+                f"{other.name} is on this edge, and one of the two tasks reads what the other "
+                f"writes: put {task.name} after or before {other.name}"
             )
     return ""

@@ -1,9 +1,9 @@
-"""How many rows of a rollout's arrays live at a time: what the reaches of edges leave unread.
+"""Number of rows of a rollout's arrays that are live at a time, from the reaches of edges.
 
-Row t of an array is written by firing t of its writer, and is dead once firing t of its last reader
-is over, since a window looks ahead and never back. A reader that waits for row t + n, by its own
-reach or by that of a task before it, keeps n + 1 rows alive; one that waits for a whole rollout
-keeps all of them (Tempo, Silvestre and others 2025, arXiv 2501.05408).
+Firing t of its writer writes row t of an array. The row is dead after firing t of its last reader,
+because a window looks ahead and never back. A reader that waits for row t + n, by its own reach or
+by that of a task before it, keeps n + 1 rows alive. A reader that waits for a whole rollout keeps
+all rows alive (Tempo, Silvestre and others 2025, arXiv 2501.05408).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StoredArray:
 
 
 def stored_arrays(graph: TaskGraph) -> tuple[StoredArray, ...]:
-    """The arrays of a graph's rollout, counters left out; empty where it has no rollout."""
+    """Return the arrays of a graph's rollout without counters; empty if it has no rollout."""
     found: dict[str, StoredArray] = {}
     steps = 0
     for task in graph.tasks if "rollout" in graph.states else ():

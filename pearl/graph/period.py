@@ -242,7 +242,7 @@ def max_cycle_ratio(
 
 
 def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-    """As `max_cycle_ratio`, by policy iteration (`policy_iteration`), without the check: a cycle of
+    """Compute `max_cycle_ratio` by policy iteration (`policy_iteration`), unchecked: a cycle of
     positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
     first, heads, seconds, tokens = [0], list[int](), list[float](), list[int]()
     for out in _leading_to_cycles(n, arcs):
@@ -279,7 +279,7 @@ def _compiled_howard(
 
 
 def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
-    """The arcs out of each node, without those to nodes that lead to no cycle."""
+    """Return the arcs out of each node, except to nodes that lead to no cycle."""
     into: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
     for s, d, _, _ in watched(arcs):

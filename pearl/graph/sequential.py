@@ -40,8 +40,8 @@ def blocking_reason(graph: TaskGraph, fired: Mapping[str, int], name: str) -> st
     for e in graph.edges:
         given = e.tokens + fired[e.src] * e.production
         if e.dst == name and given < e.tokens_needed(fired[name], graph.repetition[name]):
-            return f"{e.src} has not given it what it needs"
+            return f"{e.src} has not produced enough tokens for it"
         taken = fired[e.dst] * e.consumption
         if e.src == name and e.is_channel and given - taken + e.production > e.least_capacity:
-            return f"{e.dst} has not yet read what it gave before"
+            return f"{e.dst} has not yet read its earlier tokens"
     return None

@@ -186,7 +186,7 @@ class Edge:
 
     @property
     def is_channel(self) -> bool:
-        """Whether it carries data between two tasks, so that its buffer has a capacity."""
+        """Whether the edge carries data between two tasks, so that its buffer has a capacity."""
         return self.bytes > 0 and self.src != self.dst
 
     @property
@@ -246,7 +246,7 @@ class TaskGraph:
     env_steps: environment steps of one iteration; 0 without an env_step.
     updates: gradient steps of one iteration.
     batch: samples of one gradient step.
-    evaluation: the task beside the loop that evaluates the policy; none of `tasks` waits for it.
+    evaluation: the task outside the loop that evaluates the policy; none of `tasks` waits for it.
 
     Raises:
         SpecError: unknown names; rates that disagree or a deadlock (the text names a cycle).
@@ -344,7 +344,7 @@ class TaskGraph:
 
     @cached_property
     def _touching(self) -> Mapping[str, list[Edge]]:
-        """Task → the edges into and out of it, self-loops left out."""
+        """The edges into and out of each task, without self-loops."""
         found: dict[str, list[Edge]] = {name: [] for name in self._by_name}
         for e in (edge for edge in self.edges if edge.src != edge.dst):
             found[e.src].append(e)

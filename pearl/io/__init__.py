@@ -17,18 +17,18 @@ __all__ = ["from_networkx", "read_fjsp"]
 
 
 def read_fjsp(path: str | Path) -> tuple[TaskGraph, CostTable]:
-    """A flexible job shop from a file in Brandimarte's format, for `objective="makespan"`.
+    """Read a flexible job shop from a file in Brandimarte's format, for `objective="makespan"`.
 
-    An operation is a task `j0o0`, a machine a device `m0` with one lane, a job a chain of edges;
-    machines are joined by links that cost nothing. Times become seconds.
+    An operation is a task `j0o0`, a machine a device `m0` with one lane, a job a chain of edges.
+    Links between machines are free. Times become seconds.
 
-    The file: numbers of jobs and machines in the first line (what follows there is ignored), then a
-    job a line: its number of operations, and for each its number of machines and the pairs machine,
-    time. Machines count from 0 or from 1, whichever fits the file (Brandimarte 1993, "Routing and
-    scheduling in a flexible job shop by tabu search").
+    The first line of the file has the numbers of jobs and machines; the rest of the line is
+    ignored. Each further line is a job: its number of operations, and for each operation the number
+    of machines and the pairs machine, time. Machines count from 0 or from 1, as fits the file
+    (Brandimarte 1993, "Routing and scheduling in a flexible job shop by tabu search").
 
     Raises:
-        SpecError: the file cannot be read or is no flexible job shop; says where.
+        SpecError: the file cannot be read or is no flexible job shop; the text names the line.
     """
     if not isinstance(path, str | Path):
         raise SpecError(f"path is {quote(path)}; the path of a file is needed")
@@ -92,14 +92,16 @@ def _job(words: list[str], where: str) -> list[list[tuple[int, float]]]:
 
 
 def from_networkx(graph: Any, name: str = "") -> TaskGraph:
-    """A directed graph of networkx as a task graph: nodes are tasks, their names as text.
+    """Return the task graph of a directed graph of networkx: nodes are tasks, with text as names.
 
-    name: of the task graph; by default the graph's own. Attributes of nodes are fields of `Task`,
-    those of edges fields of `Edge` (`bytes`, `tokens_seq`, `production`, …); attributes of the
-    graph are `states`, `env_steps`, `updates`, `batch` and `fusions`.
+    Attributes of nodes are fields of `Task`, attributes of edges are fields of `Edge` (`bytes`,
+    `tokens_seq`, `production`, …). Attributes of the graph are `states`, `env_steps`, `updates`,
+    `batch` and `fusions`.
+
+    name: of the task graph; by default the graph's name.
 
     Raises:
-        SpecError: it is no directed graph, two nodes have one name, or an attribute is no field.
+        SpecError: the graph is not directed, two nodes have one name, or an attribute is no field.
     """
     if not callable(getattr(graph, "is_directed", None)) or not graph.is_directed():
         raise SpecError(

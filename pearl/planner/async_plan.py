@@ -32,15 +32,15 @@ def check(graph: TaskGraph, limits: Limits) -> int:
     """Return the number of copies of the actors.
 
     Raises:
-        SpecError: the graph or the limits allow no copies in any order; the text says why.
+        SpecError: the graph or the limits allow no copies in any order; the text gives the reason.
     """
     copies = limits.replicas.get("env_step", 1)
     tasks = {t.name: t for t in graph.tasks}
     problems = []
     if copies < 2 or limits.replicas.get("inference", 1) != copies:
         problems.append(
-            "limits.any_order: needs copies of the actors, as many of inference as of env_step: "
-            "limits.replicas: {inference: 4, env_step: 4}, say"
+            "limits.any_order needs copies of the actors, with equal numbers of inference and "
+            "env_step, for example limits.replicas: {inference: 4, env_step: 4}"
         )
     if "replay_insert" not in tasks:
         problems.append(
@@ -142,7 +142,7 @@ def solve(problem: Problem) -> Plan:
         fired[task] += 1
 
     def turn(node: int) -> int:
-        """When a firing is due, or the sender of a transfer."""
+        """Return the due time of a firing, or of the sender of a transfer."""
         name, firing = timed.names[node]
         return place[name.partition(">")[0], firing]
 

@@ -84,7 +84,7 @@ class Front(HasPage, list[Plan]):
 
     @property
     def assignments(self) -> tuple[FrontAssignment, ...]:
-        """The assignments of the plans, each with its plans, by rising power."""
+        """Return the assignments of the plans, each with its plans, by rising power."""
         return front_assignments(self)
 
     @property
@@ -109,7 +109,7 @@ def front_assignments(plans: Sequence[Plan]) -> tuple[FrontAssignment, ...]:
 
 @dataclass(frozen=True)
 class _Point:
-    """A plan of the front. exact: no plan has more throughput at its power, or less power at its
+    """A plan of the front. exact: no plan has more throughput at this power, or less power at this
     throughput."""
 
     plan: Plan
@@ -126,8 +126,8 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Gap:
-    """A range between two points: no plan within floor_w watts is faster than `low`. tried: there
-    is a plan just below `high`."""
+    """A range between two points: no plan within floor_w watts is faster than `low`. tried: a plan
+    just below `high` was found."""
 
     low: _Point
     high: _Point
@@ -251,7 +251,7 @@ class _Front:
         return self._undominated(points, open_below)
 
     def _size(self, s: _Gap, knee: float) -> float:
-        """Width of a range in units of the requested gap; 0 if no plan can lie in it."""
+        """Return the width of a range in units of the requested gap; 0 if it can have no plan."""
         if s.high.rate <= s.low.rate * (1 + SAME) or s.high.power_w <= s.floor_w * (1 + 2 * NEAR):
             return 0.0
         ratios = (s.high.power_w / s.floor_w, s.high.rate / s.low.rate)
@@ -262,19 +262,20 @@ class _Front:
         return max(0.05, min(self.share, self.deadline - time.monotonic()))
 
     def _fastest_within(self, cap: float | None, known: Plan | None = None) -> _Point:
-        """The best throughput within a power cap, and of the plans with it, one that draws the
-        least power.
-        known: a plan that the cap may slow down."""
+        """Return the best throughput within a power cap, with the least power among such plans.
+
+        known: a plan that the cap may slow down.
+        """
         limits, seconds = replace(self.limits, power_w=cap), self._seconds()
         capped = replace(self.problem, limits=limits)
         fast = solve_problem(capped, time_limit_s=seconds, known=known)
         exact = fast.status == "optimal"
         if fast.pace_s is not None or fast.power_w <= 0:
-            return _Point(fast, exact)  # if the cap binds, less power would be slower
+            return _Point(fast, exact)  # if the cap binds, a plan with less power is slower
         as_fast = replace(limits, period_s=fast.period_s * (1 + SAME), min_throughput_per_s=None)
         try:
             frugal = self._least_energy_plan(as_fast, fast)
-        except InfeasibleError:  # not found in time
+        except InfeasibleError:  # none was found in time
             return _Point(fast, False)
         steps = self.problem.graph.env_steps or 1
         exact = exact and frugal.status == "optimal"
@@ -296,18 +297,18 @@ class _Front:
         return _Point(plan, exact)
 
     def _least_energy_plan(self, limits: Limits, plan: Plan) -> Plan:
-        """The plan of least energy per iteration, or the fastest of those that cost nothing."""
+        """Return the plan of least energy per iteration, or the fastest plan without energy."""
         try:
             efficient = replace(self.problem, limits=limits, objective="power_efficiency")
             return solve_problem(efficient, time_limit_s=self._seconds(), known=plan)
-        except SpecError:  # an efficiency without bound has no value
+        except SpecError:  # an infinite efficiency has no value
             free = replace(limits, power_w=NEAR * NEAR * plan.power_w)
             capped = replace(self.problem, limits=free)
             return solve_problem(capped, time_limit_s=self._seconds())
 
     def _least_power(self, start: Plan, tiny: float) -> tuple[_Point, bool]:
-        """The least power at the longest period, by Newton's method on T(W) = 1 / that period. Each
-        step takes the best assignment within the power of the step before, slowed down."""
+        """Return the least power at the longest period, by Newton's method on T(W) = 1 / period.
+        Each step takes the best assignment within the power of the step before, slowed down."""
         plan, power = start, math.inf
         point: _Point | None = None
         while time.monotonic() <= self.deadline or point is None:
@@ -326,7 +327,7 @@ class _Front:
         return point, point.exact and time.monotonic() <= self.deadline
 
     def _undominated(self, points: list[_Point], open_below: set[float]) -> Front:
-        """The points that no other dominates, by rising power."""
+        """Return the points that no other point dominates, by rising power."""
         plans: list[Plan] = []
         gaps: list[tuple[float, float]] = []
         best = 0.0
@@ -339,8 +340,8 @@ class _Front:
         return Front(plans, gaps)
 
     def _update_bands(self, plan: Plan) -> Plan:
-        """The plan with the bands of its pace instead of those of the cap by which it was found: in
-        a sample with more watts it is no slower. A user's limit holds in each sample."""
+        """Return the plan with the bands of its pace instead of those of the search's power cap. In
+        a sample with more watts, such a plan is no slower. A user's limit holds in each sample."""
         most_w = self.limits.power_w
         at_limit = most_w is not None and plan.power_w >= most_w * (1 - NEAR)
         timed, orders, held = plan_orders(plan, self.problem)

@@ -5,7 +5,7 @@ threads to streaming multiprocessors (SM): with too few threads the GPU waits fo
 too few SMs the environments wait for the GPU. This module predicts the same ratio for a spec.
 
 Model: a actors share the N environments and run on c cores in ceil(a/c) rounds; the GPU runs every
-network task on s SMs; all other tasks (replay) have a core of their own. The model assumes enough
+network task on s SMs; all other tasks (replay) have a dedicated core. The model assumes enough
 slack that no task waits, so an iteration takes as long as the busiest of the three. On a platform
 without a GPU every actor runs its own inference, and all other tasks share the cores.
 """

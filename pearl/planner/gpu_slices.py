@@ -149,9 +149,7 @@ def search(
     probe: Callable[[int, int], Probe],
     memory_bytes: float,
     *,
-    most_slices: int = MOST_SLICES,
     environments: Sequence[int] = ENVIRONMENTS,
-    saturated: float = SATURATED,
 ) -> BestSlices | None:
     """Find the slices of one GPU and the environments of each slice with the most env steps per
     second; None if not even the smallest slice fits.
@@ -166,12 +164,11 @@ def search(
         memory_bytes: memory of the whole GPU.
         most_slices: the largest number of slices.
         environments: numbers of environments of a slice, rising.
-        saturated: gain of throughput over growth of memory at which a search stops.
     """
     best: BestSlices | None = None
     line: list[tuple[int, float]] = []
     probes = start = 0
-    for slices in range(most_slices, 0, -1):
+    for slices in range(MOST_SLICES, 0, -1):
         room, before = memory_bytes / slices, None
         for place, count in enumerate(environments[start:], start):
             if len(line) == 2 and _on_line(line, count) > room:
@@ -185,7 +182,7 @@ def search(
             total = slices * measured.env_steps_per_s
             if best is None or total > best.env_steps_per_s:
                 best = BestSlices(slices, count, total, measured.memory_bytes, probes)
-            if before and _saturation(before, measured) < saturated:
+            if before and _saturation(before, measured) < SATURATED:
                 break
             before, start = measured, place
     return replace(best, probes=probes) if best else None

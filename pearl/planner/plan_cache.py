@@ -149,7 +149,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, set | frozenset):
         return sorted(_plain(each) for each in value)
-    raise TypeError(f"{type(value).__name__} has no text that says all of it")
+    raise TypeError(f"{type(value).__name__} has no complete text form")
 
 
 def digest_sources() -> str:

@@ -6,6 +6,7 @@ Solvers are imported when a search needs one; cached or given plans need none.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.boards import check_boards, tell_refusals
+from pearl.planner.boards import solve_on_boards, tell_refusals
 from pearl.planning.costs import CostTable
 from pearl.planning.estimated_costs import add_lane_overhead, build_cost_table
 from pearl.planning.plans import EvaluationPlacement, Plan
@@ -38,6 +39,9 @@ MIN_GAIN = 1.15
 """The least gain for which a plan has a second lane. A smaller gain is uncertain, because no
 estimate includes the caches and memory that lanes share (assumed; DQN with eight native
 environments: 1.22 predicted, 1.13 measured, with one 1.14 and 0.71: `benchmarks.two_cores`)."""
+
+MIN_SOLVE_S = 0.1
+"""Time limit of each solve at least, where the engines of a first plan do not fit on their part."""
 
 ASSUMED_LANE_OVERHEAD = {"firing_s": 1e-6, "handoff_s": 2.5e-6, "carry_s_per_byte": 2e-11}
 """Overhead of lanes if it was not measured: rounded up from readings of
@@ -125,11 +129,11 @@ def plan_graph(
     hosts = {system.platform.device(t.device).host for t in many.tasks}
     named, gain = listed(sorted(hosts)), _gain(many, one) if one else math.inf
     if one is None or (hosts != {home} and gain >= MIN_GAIN):
-        worth = f"{gain:.2f} x what {home} alone gives" if one else f"{home} alone meets no limits"
+        worth = f"{gain:.2f} x the value of {home} alone" if one else f"{home} alone has no plan"
         return _add_host_note(many, system, f"lanes on {named}: {worth}")
     if hosts == {home}:
         return _add_host_note(many, system, f"{home} alone: no plan over several hosts is better")
-    less = f"less than the {MIN_GAIN:g} x below which unmodelled effects decide"
+    less = f"less than {MIN_GAIN:g} x, below which unmodelled effects decide"
     return _add_host_note(
         one, system, f"{home} alone: {named} would give {gain:.2f} x as much, {less}"
     )
@@ -159,7 +163,7 @@ def _add_host_note(found: Plan, system: System, why: str) -> Plan:
 
 
 def _gain(many: Plan, one: Plan) -> float:
-    """How many times as good as the second plan the first one is."""
+    """Return the ratio of the values of two plans; above 1 if the first is better."""
     gain = many.value / one.value if one.value > 0 else math.inf
     return 1 / gain if many.objective == "makespan" else gain
 
@@ -172,12 +176,17 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
     system = problem.spec
 
     def solved(lanes: Problem, share: float) -> Plan:
-        seconds = share * time_limit_s
-        plan = solve_problem(lanes, method=method, time_limit_s=seconds, seed=seed)
+        until = time.monotonic() + share * time_limit_s
+
+        def solve(part: Problem) -> Plan:
+            seconds = max(MIN_SOLVE_S, until - time.monotonic())
+            return solve_problem(part, method=method, time_limit_s=seconds, seed=seed)
+
+        plan = solve_on_boards(lanes, solve)
         return replace(plan, spec_sha256=system.sha256, host=system.platform.name)
 
     if system.limits.any_order:
-        plan = async_plan.solve(problem)
+        plan = solve_on_boards(problem, async_plan.solve)
         plan = replace(plan, spec_sha256=system.sha256, host=system.platform.name)
         return _add_notes(plan)
     several = with_lane_overhead(problem)
@@ -196,13 +205,13 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
     lanes = sum(k.width > 0 for k in many.lanes)
     gain = _gain(many, one)
     if lanes > 1 and gain >= MIN_GAIN:
-        reason = f"{lanes} lanes give {gain:.2f} x what one gives"
+        reason = f"{lanes} lanes give {gain:.2f} x the value of one"
         return _add_notes(many, reason, *guessed)
     if lanes > 1:
         return _add_notes(
             one,
-            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x what one "
-            f"gives, less than the {MIN_GAIN:g} x below which interference of lanes decides",
+            f"a second lane does not pay: {lanes} lanes would give {gain:.2f} x the value of one, "
+            f"less than {MIN_GAIN:g} x, below which the interference of lanes decides",
             *guessed,
         )
     return _add_notes(one, "a second lane does not pay: the best plan of several has one", *guessed)
@@ -213,7 +222,6 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
     from the data sheet for now, with the reason."""
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
-    check_boards(found, graph, system.platform)
     found = replace(found, evaluation=place_evaluation(found, graph, system))
     notes = (*tell_refusals(graph, system.platform), *notes)
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
@@ -229,7 +237,7 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
 
 
 LANE_SHARE = 0.05
-"""Least fraction of the loop's time for which evaluations get a lane of their own."""
+"""Least fraction of the loop's time from which evaluations get a separate lane."""
 
 START_S = 2.0
 """CPU seconds until a process has imported PEARL and bound an evaluation (assumed: rounded up from
@@ -346,7 +354,7 @@ def pareto(
         return energy_front.front(of, costs, limits=limits or Limits(), **how)  # type: ignore[arg-type]
     if limits is not None:
         raise SpecError(
-            "pareto: limits are given beside a system, which has its own; set them in it"
+            "pareto: limits are given in addition to a system, which has limits; set them there"
         )
     system = as_system(of)
     problem = build_problem(system)

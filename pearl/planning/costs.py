@@ -114,9 +114,9 @@ class CostTable:
         chosen. May be negative as long as the task's time is not; applies to latency and occupancy.
     apart_extra_s: (task, other task) → seconds added to every firing of the task if the other runs
         on another lane: the cost of crossing from one group of units to another.
-    shared_extra_s: the same if both run on one lane: the cost of switching a group of units between
-        two tasks. For a fused call both count once per firing of its member; between members of one
-        call neither counts.
+    shared_extra_s: the same, if both tasks run on one lane: the cost of switching a group of units
+        between two tasks. For a fused call, both terms count once per firing of its member; between
+        members of one call, no term counts.
     """
 
     platform: Platform
@@ -220,8 +220,8 @@ class CostTable:
 
     @cached_property
     def lane_terms(self) -> tuple[tuple[str, str, float, bool], ...]:
-        """(task, other task, seconds, whether they count on one lane or on two) of `apart_extra_s`
-        and `shared_extra_s`."""
+        """The terms of `apart_extra_s` and `shared_extra_s`: (task, other task, seconds, whether
+        the term counts on one lane or on two)."""
         return tuple(
             (a, b, seconds, shared)
             for terms, shared in ((self.apart_extra_s, False), (self.shared_extra_s, True))
@@ -243,13 +243,13 @@ class CostTable:
         return {tasks: tuple(modes) for tasks, modes in by_tasks.items()}
 
     def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
-        """Return task of a fused call → its share of the call: the shares of its `Fusion`, else
-        those of the parts' costs on its device.
+        """Return the share of each task in a fused call: the shares of its `Fusion`, else shares by
+        the costs of its parts on its device.
 
-        The cost of a part is that of its firings alone there, in the call's variant if the task has
-        it, else in its fastest. If a part cannot run alone, the cost is the time of flops and bytes
-        at the device's rates. Empty if these are not counted either: then only the call's time is
-        known.
+        The cost of a part is the cost of its firings alone, in the call's variant if the task has
+        this variant, else in its fastest one. If a part cannot run alone, its cost is the time of
+        its flops and bytes at the device's rates. If these are not counted either, the result is
+        empty: only the call's time is known.
         """
         given = next((f.shares for f in graph.fusions if f.tasks == mode.tasks and f.shares), None)
         if given is not None:
@@ -270,7 +270,7 @@ class CostTable:
 
 
 def _work_s(kernel: Kernel, device: Device) -> float:
-    """Seconds of flops or bytes at the rates of a data sheet, whichever is longer."""
+    """Return the longer of the seconds for flops and for bytes, at the rates of a data sheet."""
     moved = kernel.bytes_in + kernel.bytes_out
     return max(kernel.flops / device.peak_flops_per_s, moved / device.memory_bytes_per_s)
 

@@ -190,8 +190,8 @@ def uncertainties(
 ) -> list[tuple[Uncertainty | None, float]]:
     """Return the uncertainties of a mode, each with its share of the time; None if it has none.
 
-    A fused call has the uncertainties of its parts alone, if all of them can run in the same
-    variant on the same device with the same estimate level; else it has one of its own.
+    A fused call has the uncertainties of its parts, if all parts can run in the same variant on the
+    same device with the same estimate level; else it has a single uncertainty.
     """
     if not mode.fused:
         whole = graph.task(mode.tasks[0])
@@ -237,7 +237,7 @@ def _uncertainty(mode: Mode, kernel: Kernel, costs: CostTable) -> Uncertainty | 
     program = f" {kernel.program}" if kernel.program and environment else ""
     variant = torch_threads.base_variant(
         mode.variant
-    )  # whatever its threads, which `own` tells apart
+    )  # for any number of threads; `own` contains that number
     kernel_family = f"{kernel.kind.partition('.')[0]}{program} ({variant})"
     family = f"{kernel_family} on {model}"
     own = f"{family}, {mode.width} wide, {sorted(kernel.dims.items())} {kernel.program or ''}"

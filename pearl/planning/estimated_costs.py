@@ -127,13 +127,17 @@ def add_lane_overhead(
     carry_s_per_byte: float,
     beside: Shares = MappingProxyType({}),
 ) -> CostTable:
-    """Return the table for plans of several lanes. The runtime takes firing_s of a lane for each
-    call in addition to the kernel. Another lane sees the result handoff_s later. Each byte that a
-    call receives or sends takes carry_s_per_byte, because it lies in the cache of another core.
-    (The last two are also charged within a lane, because the orders of lanes are not known yet.)
-    beside: slow-down of an acting and a learning call by each other. Each is charged the cost of
-    the other side's fastest calls for the part of a period in which they run, as if the two sides
-    had separate lanes."""
+    """Return the table for plans with several lanes.
+
+    The runtime takes firing_s of a lane for each call in addition to the kernel. Another lane sees
+    the result handoff_s later. Each byte that a call receives or sends takes carry_s_per_byte,
+    because it lies in the cache of another core. Handoffs and bytes are also charged within a lane,
+    because the orders of lanes are not known yet.
+
+    beside: slow-down of an acting and a learning call by each other. Each side is charged for the
+        part of a period in which the other side's fastest calls run, as if the two sides had
+        separate lanes.
+    """
     modes, slower = [], _slowdowns(costs, graph, beside)
     for m in costs.modes:
         e = m.estimate
@@ -161,7 +165,7 @@ def _family(mode: Mode, graph: TaskGraph) -> str:
 
 
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
-    """The share of its time by which the other side slows down a call of a family."""
+    """Return for each family the share of its time by which the other side slows down its calls."""
     sides = [_fastest_calls(costs, graph, which) for which in (0, 1)]
     period_s = max(math.fsum(s for _, s in calls) for calls in sides)
     calibrated_devices = {d.name for d in costs.platform.devices if is_calibrated_here(d)}

@@ -1,4 +1,4 @@
-"""Where the time of the lanes of a run went, and the calls of a few steady iterations."""
+"""The time of the lanes of a run by what they did, and the calls of a few steady iterations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CallTime:
-    """The time of a lane that one of its calls took, in seconds over the whole run.
+    """The time of a lane in one of its calls, in seconds over the whole run.
 
     call: name of the task, or the members of a fused call joined with +.
-    calls: how often it was called.
-    busy_s: in the call, without the two that follow.
-    python_s: in environments of Python.
-    transfer_s: in copies to and from a device with memory of its own.
-    waiting_s: before the call, for other lanes.
+    calls: number of calls.
+    busy_s: time in the call, without `python_s` and `transfer_s`.
+    python_s: time in Python environments.
+    transfer_s: time in copies to and from a device with separate memory.
+    waiting_s: time before the call, for other lanes.
     """
 
     call: str
@@ -27,15 +27,15 @@ class CallTime:
 
 @dataclass(frozen=True)
 class LaneTime:
-    """Where the time of a lane went, in seconds: its parts add up to `wall_s`.
+    """The time of a lane in seconds; the parts add up to `wall_s`.
 
     lane: its name.
-    wall_s: from the first iteration to the end of the lane, by a clock read once at either end.
+    wall_s: from the first iteration to the end of the lane, by a clock read once at each end.
     calls: the calls of the lane, with their times.
     runtime_s: in the protocol between the calls, without `profiler_s`.
-    python_s: in the training loop between stretches of iterations; 0 for the other lanes.
-    held_s: stood still: for evaluations, checkpoints, a pace, or the limit of iterations.
-    profiler_s: in reading the clock, as measured apart.
+    python_s: in the training loop between segments of iterations; 0 for lanes without the loop.
+    held_s: held for evaluations, checkpoints, a pace, or the limit of iterations.
+    profiler_s: in reading the clock, estimated from a separate measurement.
     """
 
     lane: str
@@ -69,13 +69,13 @@ class LaneTime:
 
 @dataclass(frozen=True)
 class MeasuredCall:
-    """One call of a lane in the window of a run whose calls are kept.
+    """One call of a lane in the window of a run whose calls are recorded.
 
     lane: its name. call: as in `CallTime`.
-    firing: number of the task's firing, from 0; of a fused call its iteration.
-    start_s, end_s: seconds since the first call of the window began. A call that a device goes on
-        with ends here when its lane is free again.
-    lag: what was seen to lag (`Run.lags`) in this call; None for a call without lag.
+    firing: number of the task's firing, from 0; for a fused call, its iteration.
+    start_s, end_s: seconds since the start of the first call in the window. If a device continues a
+        call, end_s is the time when the lane is free again.
+    lag: observed lag (`Run.lags`) in this call; None for a call without lag.
     """
 
     lane: str

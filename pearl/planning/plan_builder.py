@@ -20,8 +20,8 @@ from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
 
 SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
-"""Iterations of the simulation with a spread of times; the first quarter is left out. Large graphs
-have only as many as have so many firings together, but never fewer than the second number."""
+"""Iterations of the simulation with sampled times, of which the first quarter is not counted; least
+number of iterations of large graphs; largest number of firings of all iterations together."""
 
 WORK = 6000
 """Steps that raise capacities on critical cycles, times nodes of the timed graph (assumed: a step
@@ -59,8 +59,6 @@ def build_plan(
     proof: Proof,
     *,
     power_w: float | None = None,
-    spec_sha256: str = "",
-    host: str = "",
 ) -> Plan:
     """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
@@ -103,8 +101,8 @@ def build_plan(
     status = "optimal" if gap <= 1e-6 else "time_limit" if proof.timed_out else "feasible"
     return Plan(
         pearl_version=pearl_version(),
-        spec_sha256=spec_sha256,
-        host=host,
+        spec_sha256="",
+        host="",
         objective=proof.objective,
         status=status,  # type: ignore[arg-type]
         method=proof.method,
@@ -153,12 +151,13 @@ def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
 def _capacities(
     timed: TimedGraph, rings: list[Arc], period: float, *, whole: bool
 ) -> tuple[dict[int, int], list[Arc]]:
-    """Least capacities found of the data channels (edge number → tokens) that keep the period, and
-    their arcs. The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles
-    only; if it takes too many steps (WORK), the result is the need of the earliest periodic
-    schedule.
+    """Return the least capacities found of the data channels (edge number → tokens) with which the
+    period stays the same, and their arcs.
 
-    whole: start at m and everything that an iteration produces, so that no firing waits for room.
+    The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles only. If it
+    takes too many steps (WORK), the result is the need of the earliest periodic schedule.
+
+    whole: start at m plus all tokens of an iteration, so that no firing waits for space.
     """
     x = timed.assignment.expansion
     capacity: dict[int, int] = {}

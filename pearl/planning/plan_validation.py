@@ -106,13 +106,15 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
             ),
         )
     except ValueError as error:
-        raise SpecError(f"plan: the times that it states are not sound: {error}") from None
+        raise SpecError(f"plan: its times are invalid: {error}") from None
 
 
 def check_plan(plan: Plan, problem: Problem) -> None:
-    """Check that a plan fits the graph and the costs of a problem: every task placed once with an
-    existing mode, orders complete, widths and lanes within the devices, states together, tokens
-    those of the graph plus slack, and the period as recomputed.
+    """Check that a plan fits the graph and the costs of a problem.
+
+    Every task is placed once in an existing mode; orders are complete; widths and lanes are within
+    the devices; tasks of a state share a device; tokens are those of the graph plus slack; the
+    period equals the recomputed one.
 
     Raises:
         SpecError: the plan disagrees with the problem; one line for each disagreement.
@@ -346,9 +348,8 @@ def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
         short = [t for t, q in expected if counts.get(t, 0) != q]
         if missing or short:
             raise SpecError(
-                f"plan: lane {lane.lane}: the order is incomplete: "
-                f"{', '.join(dict.fromkeys([*(m[0] for m in missing), *short]))} must stand in it "
-                "once a firing"
+                f"plan: lane {lane.lane}: the order is incomplete: it needs one entry per firing "
+                f"of {', '.join(dict.fromkeys([*(m[0] for m in missing), *short]))}"
             )
         orders[name] = tuple(ring.items())
     return orders

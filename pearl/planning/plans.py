@@ -1,4 +1,4 @@
-"""`Plan`: what runs where, in which order, its value and its proof. JSON and validation."""
+"""`Plan`: the place and order of every task, with value and proof; JSON and validation."""
 
 from __future__ import annotations
 
@@ -134,10 +134,9 @@ class Channel:
 
 @dataclass(frozen=True)
 class EvaluationPlacement:
-    """The evaluations during a run: the task beside the loop, which fires once in many iterations.
+    """The evaluations during a run: a task outside the loop, which fires once in many iterations.
 
-    apart: they have a lane of their own, a process beside those of `lanes`; else the lanes wait for
-        them at pauses.
+    apart: whether they run in a separate process; else the lanes wait for them at pauses.
     device, variant: the place, and the implementation of the kernel.
     every: iterations between evaluations.
     episodes: of each evaluation.
@@ -197,13 +196,13 @@ class Plan(HasPage):
     """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
     every field. Times in seconds, energies in joules, power in watts.
 
-    bound_from: what the bound counts, one of `BOUND_SOURCES`; empty where nothing is proven.
-    note: alternatives that were rejected and why, such as a second lane; in words.
+    bound_from: source of the bound, one of `BOUND_SOURCES`; empty if nothing is proven.
+    note: rejected alternatives, such as a second lane, and the reasons, in words.
     evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
     bands: of its rates, power and energy; None for a plan from a file without them.
     regret: of a plan chosen by regret (objective robust); else None.
-    rollout: the kept part of its rollout; empty if there is none.
-    simulated: the platform's devices without hardware; texts say so about each.
+    rollout: the stored part of its rollout; empty if there is none.
+    simulated: the platform's devices without hardware; texts mark each of them as simulated.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     timetable: start and end times of its firings; None for a plan from a file. Neither written nor
@@ -347,7 +346,7 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(*problems)
     if not isinstance(source, Mapping):
         where = str(source)
-        source = read_object(Path(source), "a plan is what `pearl plan --json FILE` writes")
+        source = read_object(Path(source), "`pearl plan --json FILE` writes a plan")
     if source.get("schema") != SCHEMA:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"

@@ -1,10 +1,10 @@
-"""Replicas: an acting task run as several copies, each with a share of the environments.
+"""Replicas: an acting task runs as several copies, each with a share of the environments.
 
-A choice of replicas is a graph of its own. A split task has one copy per share, named `task#0`,
+A choice of replicas is a separate graph. A split task has one copy per share, named `task#0`,
 `task#1`, …. Copy i of one split task communicates with copy i of another, and every copy with each
 whole task. A copy produces its share of the bytes. A whole task sends its whole output to every
-device with a copy. A state that a split task writes is divided among the copies; a state that they
-only read is held by each completely.
+device with a copy. A state that a split task writes is divided among the copies; a state that the
+copies only read exists once per copy.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def enumerate_splits(graph: TaskGraph, limits: Limits) -> list[ReplicaSplit]:
     wanted = {t: n for t, n in limits.replicas.items() if n > 1}
     able = {t.name: t.environments for t in graph.tasks if t.environments}
     problems = [
-        f"limits.replicas: task {t!r} cannot be split into replicas; those that can are "
+        f"limits.replicas: task {t!r} cannot be split into replicas; tasks that can be split are "
         f"{list(able) or 'none'}"
         for t in wanted
         if t not in able

@@ -70,8 +70,8 @@ class Drift:
     """Deviation of a run from its plan.
 
     predicted_s: seconds of an iteration by the plan.
-    measured_s: seconds of an iteration over the steady stretch, with waits, without evaluation and
-        checkpoints; None if the run ended before it.
+    measured_s: seconds of an iteration in the steady part, with waits, without evaluation and
+        checkpoints; None if the run had no steady part.
     off: measured / predicted - 1.
     tasks: every call that was timed.
     decisions: decisions of re-planning, with reasons.
@@ -214,7 +214,7 @@ class Run(HasPage):
         if (self.energy_j is None) != (self.energy_source is None):
             problems.append(
                 f"run: energy_j is {self.energy_j} but energy_source is {self.energy_source}; "
-                "an energy without its source, or a source without energy, says nothing"
+                "set both or none"
             )
         if problems:
             raise SpecError(*problems)
@@ -269,7 +269,7 @@ def load_run(path: str | Path) -> Run:
     if file.is_dir():
         file = file / "run.json"
     where = str(file)
-    source = read_object(file, "a run folder is what `pearl train` leaves")
+    source = read_object(file, "`pearl train` writes a run folder")
     if source.get("schema") != SCHEMA:
         raise SpecError(
             f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
@@ -343,7 +343,7 @@ def check_folder(folder: Path) -> None:
 
 
 Row = Mapping[str, float]
-"""One line of `metrics.csv`: column → number; empty cells are left out."""
+"""One line of `metrics.csv`: column → number, without empty cells."""
 
 
 def load_metrics(path: str | Path) -> tuple[Row, ...]:

@@ -28,7 +28,7 @@ class FiringTimes:
     device, lane: the place; for a transfer both are the link.
     start_s: the start, in seconds from the beginning of the first iteration.
     free_s: when the lane is free again.
-    end_s: when the result is there, which may be later.
+    end_s: time of the result, which may be later than free_s.
     """
 
     iteration: int
@@ -112,8 +112,8 @@ class Timetable:
                     continue
                 one, other = firings[(k - m) * n + s], firings[k * n + d]
                 if one.lane != other.lane:
-                    source = one.device, one.lane, one.free_s
-                    events.flow(one.task, source, (other.device, other.lane, other.start_s))
+                    source, target = ((f.device, f.lane, f.start_s, f.free_s) for f in (one, other))
+                    events.flow(one.task, source, target)
         return events.to_json()
 
     def _labels(self) -> dict[str, str]:

@@ -150,7 +150,7 @@ class Assignment:
 
     @cached_property
     def hops(self) -> dict[tuple[str, str], Transfer]:
-        """(task, destination device) → transfer. Consumers on one device share a transfer, at the
+        """Transfers by (task, destination device). Consumers on one device share a transfer, at the
         size of the largest; a message for two devices behind the host is uploaded once."""
         transfers: dict[tuple[str, str], Transfer] = {}
         host = self.costs.platform.host
@@ -271,9 +271,12 @@ class TimedGraph:
         return max(ratio, *self.loads_s.values())
 
     def _window_arcs(self) -> Iterator[Arc]:
-        """For each window and lane, the least time between the window's ends: the lane's firings in
-        the window, after the first unit is complete if that runs elsewhere. Copies that a lane pays
-        for are left out, because a copy may continue after the result is there."""
+        """Yield for each window and lane the least time between the window's ends.
+
+        This is the time of the lane's firings in the window, plus the first unit if it runs on
+        another lane. Copies that a lane pays for are not counted, because a copy may continue after
+        the result is available.
+        """
         a = self.assignment
         lanes = [(m.device, k) for m, k in zip(a.modes, a.lanes, strict=True)]
         for window in a.expansion.windows:

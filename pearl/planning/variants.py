@@ -16,9 +16,9 @@ def allowed_variants(
 ) -> list[tuple[str, int]]:
     """Return a device's offers for a call of tasks within the limits: variants and widths.
 
-    Environments in separate processes are left out unless the user names them or they are known to
-    wait: computing environments would need cores that a plan gives to others. On another host they
-    are assumed to wait as long as at home, where they are timed.
+    Environments in separate processes are offered only if the user names them or if they are known
+    to wait: computing environments would need cores that a plan gives to other tasks. On another
+    host, they are assumed to wait as long as on the local host, where they are timed.
     """
     offered = _list_offers(tasks, kernel, device, limits)
     if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):

@@ -148,7 +148,7 @@ class NodeAgent:
             del self._running[slot]
         tree = {}
         files = [path for path in (self._folder / running.run).rglob("*") if path.is_file()]
-        # The process may write meanwhile. The checkpoint is read first, so that no other file is
+        # The process may write at the same time. The checkpoint is read first, so no other file is
         # older than the checkpoint.
         for path in sorted(files, key=lambda path: path.name != CHECKPOINT):
             name = str(path.relative_to(self._folder))

@@ -261,7 +261,7 @@ def allocate_slots(
 def compare_packings(population: Population, hosts: Sequence[RunHost]) -> list[Packing]:
     """Compute the packings of a population, the one that ends first at the front.
 
-    Of equal ones, the one with fewer cores a run comes first.
+    Of equal packings, the packing with fewer cores per run comes first.
 
     Raises:
         InfeasibleError: no plan meets the limits of a setting.
@@ -341,7 +341,7 @@ def describe_packing(
     """Describe the chosen packing and its prediction in one line."""
     slowdowns = [n.slowdown for n in chosen.needs if n.slowdown is not None]
     note = (
-        f"each {100 * max(slowdowns):.0f} % slower because of the others"
+        f"each {100 * max(slowdowns):.0f} % slower because of the other runs"
         if slowdowns
         else "without the slow-down between runs, which is not calibrated"
     )

@@ -159,8 +159,8 @@ class SweepRunner:
         for run in first or [run for runs in self.population.runs() for run in runs]:
             if self._folder is not None and (self._folder / run.run / "plan.json").exists():
                 raise SpecError(
-                    f"{self._folder / run.run}: holds a run already, and no {FILE} says which "
-                    "sweep it belongs to; name another folder, or move the run away"
+                    f"{self._folder / run.run}: has a run already, and no {FILE} assigns it to a "
+                    "sweep; name another folder, or move the run away"
                 )
 
     # ------------------------------------------------------------------ resuming
@@ -179,9 +179,8 @@ class SweepRunner:
     def _load_history(self, stored: Mapping[str, Any]) -> list[Event]:
         """Load the history and the outcomes of a resumed sweep.
 
-        Restarts are left out, so that they count from 0 again. Failures of a plain sweep are left
-        out, so that their runs are tried again; the other kinds of search have used them for
-        decisions.
+        Restarts count from 0 again. Failures of a plain sweep are dropped, so that their runs are
+        tried again; other kinds of search have used them for decisions.
 
         Raises:
             SpecError: the options differ.

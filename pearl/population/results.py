@@ -214,7 +214,7 @@ class Sweep:
             helps = LeadSentence("What would help most", "More seeds", text)
         else:
             text = f": {done} runs in {duration(self.wall_s)} settled it."
-            helps = LeadSentence("What would help most", "It does not matter", text)
+            helps = LeadSentence("What would help most", "Nothing more", text)
         return got, limit, helps
 
     def key_figures(self) -> tuple[KeyFigure, ...]:

@@ -1,7 +1,7 @@
 """Decide which run continues next, from the runs that have ended: no clock, no process, no file.
 
 `drive` asks a scheduler for a stage whenever a slot is free, and reports the end of every stage.
-The same ends in the same order lead to the same decisions, whatever machine ran the stages.
+The same ends in the same order lead to the same decisions on every machine.
 """
 
 from __future__ import annotations

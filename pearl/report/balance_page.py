@@ -1,4 +1,4 @@
-"""The page of a balance: how many actor threads keep the GPU busy."""
+"""The page of a balance: the number of actor threads that keeps the GPU busy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOUNDS = {"actors": "The actors", "gpu": "The GPU", "host": "One core for replay
 
 
 def balance_page(balance: Balance, written: str = "") -> Page:
-    """The page of a balance. written: the date, for the footer; empty for none."""
+    """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
     lead = (
@@ -41,8 +41,8 @@ def balance_page(balance: Balance, written: str = "") -> Page:
     sections = [_section(unit, name, points) for unit, name, points in sweeps]
     return Page(
         f"Balance of {balance.spec}",
-        footer=f"pearl {pearl_version()} · {balance.platform} · predicted, energy modelled; slack "
-        f"enough that nobody waits · {v.draws} draws{f' · written {written}' if written else ''}",
+        footer=f"pearl {pearl_version()} · {balance.platform} · predicted, energy modelled; enough "
+        f"slack for every task · {v.draws} draws{f' · written {written}' if written else ''}",
         subtitle=f"Nothing has run yet · {v.cpu}{f', {v.gpu}' if v.gpu else ''}",
         lead=lead,
         figures=tuple(figures),
@@ -52,7 +52,7 @@ def balance_page(balance: Balance, written: str = "") -> Page:
 
 
 def _help(balance: Balance) -> tuple[str, str]:
-    """The first words and the rest of the sentence on what would help."""
+    """Return the first words and the rest of the sentence on what would help."""
     halves = halves_sentence(balance).rstrip(".")
     if balance.verdict.busiest == "gpu":
         return "A faster GPU", f"; more threads do not help. {halves}." if halves else "."
@@ -78,7 +78,7 @@ def _section(unit: str, name: str, points: Sequence[SweepPoint]) -> Section | No
     finding = (
         "It does not matter."
         if gain < 1.02
-        else f"{_size(most, unit)} {unit} give {gain:.3g} × what {_size(first, unit)} gives."
+        else f"{_size(most, unit)} {unit} give {gain:.3g} × the rate of {_size(first, unit)}."
     )
     return Section(f"{name[:1].upper()}{name[1:]}", finding, "", (figure,), brief=True)
 

@@ -14,11 +14,11 @@ from pearl.report.document import Column, Table
 from pearl.report.terminal import block_text, terminal_width
 
 ALIKE = 0.02
-"""Rates that differ by less than this share are one row of a table (assumed)."""
+"""Rates that differ by less than this share share a row of a table (assumed)."""
 
 
 def balance_text(balance: Balance) -> str:
-    """The answer in a sentence, then the sweeps as far as they change anything."""
+    """Return the answer in a sentence, then the sweeps that change the rate."""
     sweeps = [("cores, an actor each", balance.cores), ("actors, all cores", balance.actors)]
     if balance.points:
         sweeps.insert(1, ("SMs, all cores", balance.sms))
@@ -34,8 +34,8 @@ def balance_text(balance: Balance) -> str:
         verdict_sentence(balance.verdict),
         halves_sentence(balance),
         f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
-        f"Left out: {listed(balance.simulated)}, simulated." if balance.simulated else "",
-        "Predicted, energy modelled; slack enough for nobody to wait for anybody.",
+        f"Excluded: {listed(balance.simulated)}, simulated." if balance.simulated else "",
+        "The rates are predicted, the energy is modelled, and slack is enough that no task waits.",
     ]
     lines = [textwrap.fill(text, terminal_width()) for text in sentences if text]
     shown = [block_text(table) for table in tables.values() if table is not None]
@@ -43,7 +43,7 @@ def balance_text(balance: Balance) -> str:
 
 
 def verdict_sentence(v: BalanceAnswer) -> str:
-    """How many threads the GPU needs, what bounds the rate, and how sure both are."""
+    """Return how many threads the GPU needs, what bounds the rate, and how sure both are."""
     rate, low, high = v.env_steps_per_s
     sure = f"in {percent(v.share).replace('.0', '')} of {v.draws} draws"
     rates = f"{count(rate)} env steps/s ({range_text((low, high))})"
@@ -55,12 +55,12 @@ def verdict_sentence(v: BalanceAnswer) -> str:
         return bound[:1].upper() + bound[1:]
     all_sms = f"all {v.sms} SMs of {v.gpu}"
     if v.used_sms is not None and v.sms is not None and v.used_sms < v.sms:
-        all_sms = f"{v.gpu}, of whose {v.sms} SMs its kernels use {v.used_sms} at most"
+        all_sms = f"{v.gpu}, whose kernels use at most {v.used_sms} of {v.sms} SMs"
     band = _threads_band(*v.threads_band)
     if math.isinf(v.threads):
         return (
-            f"No number of threads feeds {all_sms}: what an actor does once a step, whatever "
-            f"its environments, takes longer than the GPU; {bound}"
+            f"No number of threads feeds {all_sms}: an actor's work per step, for any number of "
+            f"environments, takes longer than the GPU's; {bound}"
         )
     n = max(1, math.ceil(v.threads))
     threads = f"{n:,} thread{'' if n == 1 else 's'}{band}"
@@ -70,7 +70,7 @@ def verdict_sentence(v: BalanceAnswer) -> str:
 
 
 def _threads_band(low: float, high: float) -> str:
-    """The band in brackets; empty where it is one number, or where no number suffices at all."""
+    """Return the band in brackets; empty if it is one number, or if no number is enough."""
     if math.isinf(low):
         return ""
     least, most = (max(1, math.ceil(e)) if math.isfinite(e) else None for e in (low, high))
@@ -80,7 +80,7 @@ def _threads_band(low: float, high: float) -> str:
 
 
 def halves_sentence(balance: Balance) -> str:
-    """What half of the SMs, and half of the threads, costs."""
+    """Return the cost of half of the SMs, and of half of the threads."""
     remaining = {"SMs": balance.halved_sms, "threads": balance.halved_cores}
     losses = {name: 1 - left for name, left in remaining.items() if left is not None}
     same = [name for name, less in losses.items() if less < ALIKE]
@@ -95,40 +95,41 @@ def halves_sentence(balance: Balance) -> str:
 
 
 def slices_text(sliced: SlicingResult) -> str:
-    """The roles on the GPU, both layouts, the best slices, and how their gradients are summed."""
-    heading = (Column("role"), *(Column(n, "right") for n in ("an iteration takes", "share of it")))
+    """Return the roles on the GPU, both layouts, the best slices, and the sum of their
+    gradients."""
+    heading = (Column("role"), *(Column(n, "right") for n in ("time per iteration", "share of it")))
     roles = (("simulator", sliced.simulator), ("agent", sliced.agent), ("trainer", sliced.trainer))
     rows = tuple((name, si(r.seconds, "s"), percent(r.share)) for name, r in roles)
-    title = f"Slices of {sliced.device}, which hold simulator, agent and trainer"
+    title = f"Slices of {sliced.device} that hold simulator, agent and trainer"
     lines = [
         f"colocated over dedicated slices: {sliced.serving_gain:.2f} x serving, "
         f"{sliced.training_gain:.2f} x training"
     ]
     best, way, sizes = sliced.best, sliced.reduction, sliced.environments
     if best is None or way is None:
-        lines.append(f"no slice has room in memory, with {sizes[0]} environments as the fewest")
+        lines.append(f"no slice has enough memory, even for {sizes[0]} environments, the fewest")
     else:
         lines += [
             f"best: {best.slices} slices of {best.environments} environments a GPU, "
             f"{count(sliced.gpus * best.env_steps_per_s)} env steps/s on {sliced.gpus}, "
             f"{si(best.memory_bytes, 'B')} each, by {best.probes} of "
             f"{MOST_SLICES * len(sizes)} estimates",
-            f"their gradients summed: {way.name}, {si(way.seconds, 's')}"
+            f"sum of their gradients: {way.name}, {si(way.seconds, 's')}"
             + (f" ({way.on_ring} of a GPU's slices on the ring)" if way.on_ring else ""),
         ]
     if sliced.refused:
-        lines.append(f"tried with up to {sizes[-1]} environments a slice; beyond: {sliced.refused}")
-    lines.append("Predicted, by the mapping model of GMI-DRL (arXiv 2206.08482).")
+        lines.append(f"tried up to {sizes[-1]} environments per slice; beyond: {sliced.refused}")
+        lines.append("Predicted by the mapping model of GMI-DRL (arXiv 2206.08482).")
     return "\n".join([block_text(Table(title, heading, rows)), "", *lines])
 
 
 def _size(point: SweepPoint, name: str) -> int | None:
-    """The number that a sweep goes over."""
+    """Return the number that a sweep varies."""
     return {"cores": point.cores, "SMs": point.sms}.get(name.partition(",")[0], point.actors)
 
 
 def sweep_table(title: str, points: Sequence[SweepPoint]) -> Table | None:
-    """The rows whose rate differs from that of the row before; None where all are alike."""
+    """Return the rows whose rate differs from the row before; None if all rates are alike."""
     shown = [points[0]]
     for p in points[1:]:
         if abs(p.env_steps_per_s / shown[-1].env_steps_per_s - 1) >= ALIKE:

@@ -1,4 +1,4 @@
-"""What a plan says of its own doubt, in words: bands of its predictions, and its regret."""
+"""The uncertainty of a plan in words: bands of its predictions, and its regret."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pearl.planning.plans import BOUND_SOURCES, Plan, closed_forms
 
 
 def gap_text(plan: Plan) -> str:
-    """The gap of a plan to its bound: `2.4 %`, `below 0.1 %`."""
+    """Return the gap of a plan to its bound: `2.4 %`, `below 0.1 %`."""
     return "below 0.1 %" if plan.gap < 0.0005 else percent(plan.gap)
 
 
 def proof_text(plan: Plan) -> str:
-    """The status of a plan, with the gap to its bound where the plan is not proved."""
+    """Return the status of a plan, with the gap to its bound if the plan is not proved."""
     gap = gap_text(plan)
     text = f"gap to the proved bound {gap}"
     if plan.bound_from and plan.regret is None:
@@ -26,14 +26,17 @@ def proof_text(plan: Plan) -> str:
 
 
 def value_band_text(plan: Plan) -> str:
-    """The band of the value, in brackets; empty where it is no wider than its digits."""
+    """Return the band of the value in brackets; empty if its ends have the same digits."""
     ends = rate_band(plan)
     return f" ({range_text(ends)})" if ends else ""
 
 
 def rate_band(plan: Plan) -> Ends:
-    """The band of the value, where it is env steps per second or joule and has a width, and no time
-    of the plan is a closed form: of that a range is assumed, with no probability."""
+    """Return the band of the value; empty if there is none.
+
+    There is none if the value is not env steps per second or joule, if the band has no width, or if
+    a time of the plan is a closed form: its range is assumed and has no probability.
+    """
     b = None if closed_forms(plan) else plan.bands
     names = {"env steps/s": "env_steps_per_s", "env steps/J": "env_steps_per_j"}
     ends: Ends = getattr(b, names[plan.value_unit]) if b and plan.value_unit in names else None
@@ -41,13 +44,14 @@ def rate_band(plan: Plan) -> Ends:
 
 
 def range_text(ends: tuple[float, float]) -> str:
-    """Low to high: `340–1,660`."""
+    """Return low to high: `340–1,660`."""
     low, high = (count(end) for end in ends)
     return low if low == high else f"{low}–{high}"
 
 
 def band_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """The bands of a plan with their label; a range where its times are partly closed forms."""
+    """Return the bands of a plan with their label; a range if some of its times are closed
+    forms."""
     if plan.bands is None:
         return ()
     closed, text = closed_forms(plan), bands_text(plan.bands)
@@ -57,13 +61,13 @@ def band_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         (
             "range",
             f"{text}, which are assumed for {listed(closed)}: closed forms of a design that "
-            "nobody built have no probability (`pearl advise` compares the designs)",
+            "was not built have no probability (`pearl advise` compares the designs)",
         ),
     )
 
 
 def bands_text(b: Bands) -> str:
-    """What 90 % of the draws give, in words."""
+    """Return the bands of 90 % of the draws in words."""
     parts = [
         f"{range_text(ends)} {unit}"
         for ends, unit in (
@@ -76,21 +80,21 @@ def bands_text(b: Bands) -> str:
     if b.power_w:
         parts.append(band(*b.power_w, "W"))
     if b.period_s:
-        parts.append(f"{band(*b.period_s, 's')} an iteration")
+        parts.append(f"{band(*b.period_s, 's')} per iteration")
     text = listed(parts) if parts else "not finite"
     text += f", in {b.draws} draws from the bands of the estimates"
     if b.missed:
-        text += f"; {b.missed} of them exceed the limit on power by idling alone and count as 0"
+        text += f"; {b.missed} of them exceed the limit on power when idle and count as 0"
     return text
 
 
 def regret_clause(r: Regret | None) -> str:
-    """What a plan was chosen by beside its objective; empty where by that alone."""
+    """Return the regret by which a plan was also chosen; empty if there is none."""
     return "" if r is None else f", by the least {r.kind} regret"
 
 
 def regret_text(r: Regret) -> str:
-    """The regret that a plan was chosen for, in words: its two ends, where draws are unsolved."""
+    """Return the regret for which a plan was chosen; two ends if some draws are unsolved."""
     proof = (
         f"the least {r.kind} one, proved"
         if r.is_proved
@@ -104,7 +108,7 @@ def regret_text(r: Regret) -> str:
 
 
 def _ends(low: float, high: float | None) -> str:
-    """One share, or two: `3.1 % to 6.8 %`."""
+    """Return one share, or two: `3.1 % to 6.8 %`."""
     if high is None:
         return f"{percent(low)} or more"
     return percent(low) if percent(low) == percent(high) else f"{percent(low)} to {percent(high)}"

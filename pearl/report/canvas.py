@@ -2,27 +2,28 @@
 
 A figure is drawn once for each width of a page, WIDE and NARROW, so that its text keeps its size.
 Style names are classes of the style sheet: a colour of a device (`d0`, `d1`, `d2`) or of text
-(`ink`, `muted`), a tint (`t4` to `t10`, tenths of the colour), and what a shape is (`line`).
+(`ink`, `muted`), a tint (`t4` to `t10`, tenths of the colour), or a kind of shape (`line`).
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass, field
 
 WIDE, NARROW = 808.0, 352.0
-"""User units of the two widths that every figure is drawn at: pixels of a screen and of a phone."""
+"""The two widths of every figure in user units: pixels of a screen and of a phone."""
 
 LETTER = 6.5
-"""Width of a letter of chart text, in user units; of the widest common system font."""
+"""Width of a letter of chart text in user units, in the widest common system font."""
 
-STRONG = 7.4
-"""The same of bold text."""
+STRONG, CAPITAL = 7.4, 9.6
+"""Widths of a letter and of a capital of bold chart text in user units."""
 
 
 @dataclass(frozen=True)
 class Rect:
-    """A rectangle; `radius` rounds its corners, `hint` says what it is (`<title>`)."""
+    """A rectangle. `radius` rounds its corners; `hint` describes it (`<title>`)."""
 
     x: float
     y: float
@@ -80,9 +81,9 @@ Shape = Rect | Line | Path | Dot | Text
 
 @dataclass
 class Canvas:
-    """Shapes in the order in which they are painted.
+    """Shapes in the order of painting.
 
-    width, height: in user units; the height grows with what is drawn.
+    width, height: in user units; the height grows with the shapes.
     """
 
     width: float
@@ -91,7 +92,7 @@ class Canvas:
 
     @property
     def narrow(self) -> bool:
-        """Whether this is the drawing for a phone."""
+        """Whether this drawing is for a phone."""
         return self.width < 500
 
     def rect(
@@ -126,7 +127,7 @@ class Canvas:
         if width <= 0.5:
             return
         parts = []
-        c = math.ceil((x + y) / 6) * 6.0  # lines x + y = c, everywhere in phase
+        c = math.ceil((x + y) / 6) * 6.0  # lines x + y = c: hatchings of all rectangles align
         while c < x + width + y + height:
             x1, x2 = max(x, c - y - height), min(x + width, c - y)
             if x2 - x1 > 0.3:
@@ -135,12 +136,12 @@ class Canvas:
         self.path("".join(parts), "hatch")
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float, style: str = "muted") -> None:
-        """A thin line with a head at its end."""
+        """Draw a thin line with a head at its end."""
         self.line(x1, y1, x2, y2, f"thin {style}")
         self.head(x1, y1, x2, y2, style)
 
     def head(self, x1: float, y1: float, x2: float, y2: float, style: str = "muted") -> None:
-        """The head of an arrow that comes from (x1, y1) and ends at (x2, y2)."""
+        """Draw the head of an arrow that comes from (x1, y1) and ends at (x2, y2)."""
         length = math.hypot(x2 - x1, y2 - y1)
         if length < 1e-6:
             return
@@ -150,7 +151,7 @@ class Canvas:
         self.path(f"M{x2:.1f} {y2:.1f}L{left}L{right}Z", f"fill {style}")
 
     def whisker(self, low: float, x: float, high: float, y: float, *, hollow: bool = False) -> None:
-        """A band with short ends and a dot at the estimate."""
+        """Draw a band with short ends and a dot at the estimate."""
         self.line(low, y, high, y, "ink line")
         for end in (low, high):
             self.line(end, y - 3.5, end, y + 3.5, "ink line")
@@ -158,7 +159,7 @@ class Canvas:
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) that cover most of low to high."""
+    """Return round numbers (1, 2 or 5 times a power of ten) that cover most of low to high."""
     span = high - low
     raw = span / about
     if not (0 < raw < math.inf):
@@ -171,10 +172,20 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def shorten(text: str, length: int) -> str:
-    """A text of at most so many letters."""
+    """Return a text of at most `length` letters."""
     return text if len(text) <= length else text[: max(length - 1, 1)] + "…"
 
 
-def text_width(text: str) -> float:
-    """User units that a chart text takes, at most."""
+def two_lines(text: str, length: int) -> list[str]:
+    """Return a text as at most two lines of `length` letters each, broken at blanks."""
+    if len(text) <= length:
+        return [text]
+    first, *rest = textwrap.wrap(text, max(length, 2))
+    return [first, shorten(" ".join(rest), length)] if rest else [first]
+
+
+def text_width(text: str, *, strong: bool = False) -> float:
+    """Return the largest width of a chart text in user units. strong: of bold text."""
+    if strong:
+        return sum(CAPITAL if letter.isupper() else STRONG for letter in text)
     return LETTER * len(text)

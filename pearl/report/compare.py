@@ -1,4 +1,4 @@
-"""Runs or plans side by side: one table, the differences in placement, and figures."""
+"""A comparison of runs or plans: one table, the differences in placement, and figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.curves import SettingCurve, points_of, sweep_curves
 from pearl.report.figures.timeline import timeline
 from pearl.report.html import cell_html
-from pearl.report.lead import NOTHING, number, percent
+from pearl.report.lead import BUSY, NOTHING, number, percent, waited
 from pearl.report.plan_page import what_it_is
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
@@ -34,7 +34,7 @@ from pearl.report.terminal import page_text
 
 @dataclass(frozen=True)
 class Side:
-    """One of the plans or runs.
+    """One of the compared plans or runs.
 
     name: the folder of a run, the file of a plan, or the name of a spec.
     curve: (env steps, return) of its evaluations; empty for a plan.
@@ -48,14 +48,14 @@ class Side:
 
     @property
     def rate(self) -> float:
-        """Env steps (iterations) per second: measured of a run, predicted of a plan."""
+        """Env steps (iterations) per second: measured for a run, predicted for a plan."""
         if self.run is not None:
             return self.run.env_steps_per_s or 0.0
         return self.plan.rates.get("env_steps_per_s") or 1 / self.plan.period_s
 
 
 def side_of_run(report: Report) -> Side:
-    """A run, by the name of its folder."""
+    """Return the side of a run, named by its folder."""
     assert report.run is not None
     name = Path(report.run.out).name if report.run.out else report.plan.host
     rows = report.learning()
@@ -65,13 +65,13 @@ def side_of_run(report: Report) -> Side:
 
 
 def side_of_plan(name: str, plan: Plan) -> Side:
-    """A plan, by a name."""
+    """Return the side of a plan, with a name."""
     return Side(name, plan, subtitle=what_it_is(plan, None, "plan"))
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Several plans, or several runs. The first is the one that the others are measured by."""
+    """Several plans or several runs. The first is the reference for the others."""
 
     sides: tuple[Side, ...]
 
@@ -82,7 +82,7 @@ class SideBySide:
         return cell_html(self.page())
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object: `sides` as the objects of plans or runs, each with its `name`."""
+        """Return a plain object: `sides` as the objects of plans or runs, each with its `name`."""
         found = [
             {"name": s.name, **(s.plan.to_json() if s.run is None else s.run.to_json())}
             for s in self.sides
@@ -108,8 +108,8 @@ class SideBySide:
             if figure is not None:
                 timelines.append(Drawing(s.name, figure.sentence, figure.draw))
         sections = (
-            Section("Side by side", "", "The best of each row is not marked: it depends on what "
-                    "you want.", (table,), brief=True),
+            Section("Side by side", "", "No value is marked as best: that depends on your goal.",
+                    (table,), brief=True),
             self._speed(),
             self._learning(),
             Section("Who does what", self._moved(), "", (places,)),
@@ -137,7 +137,7 @@ class SideBySide:
         return f"{s.rate / first.rate:.2f} × {first.name}"
 
     def lead(self) -> tuple[LeadSentence, ...]:
-        """Which is fastest, which learned best, and whether it matters."""
+        """Return which is fastest, which learned best, and whether the difference matters."""
         ranked = sorted(self.sides, key=lambda s: -s.rate)
         best, next_ = ranked[0], ranked[1]
         gain = best.rate / next_.rate - 1 if next_.rate else 0.0
@@ -145,7 +145,8 @@ class SideBySide:
             rates = f": {best.name} and {next_.name} are within {percent(NOTHING)}."
             fast = LeadSentence("Which is faster", "It does not matter", rates)
         else:
-            rates = f": {count(best.rate)} env steps/s, {percent(gain)} more than {next_.name}."
+            rates = f": {count(best.rate)} env steps/s, {percent(gain)} more than {next_.name}"
+            rates += f"{self._disturbed()}."
             fast = LeadSentence("Which is faster", best.name, rates)
         scored = [(s, _best_return(s)) for s in self.sides]
         known = [(s, value) for s, value in scored if value is not None]
@@ -157,19 +158,34 @@ class SideBySide:
             answer = "All the same" if same else top.name
             text = f": {number(value)}." if same else f": {number(value)}; {listed(others)}."
             lead.insert(0, LeadSentence("Which learned more", answer, text))
-        lead.append(LeadSentence("What differs", self._moved().rstrip("."), "."))
+        moved = self._moved()
+        if moved:
+            lead.append(LeadSentence("What differs", moved.rstrip("."), "."))
+        else:
+            digests = {s.plan.spec_sha256 for s in self.sides}
+            specs = "the specs differ" if len(digests) > 1 else "the specs are the same"
+            text = f": every task runs in the same place, in the same way; {specs}."
+            lead.append(LeadSentence("What differs", "Not the placement", text))
         return tuple(lead)
 
+    def _disturbed(self) -> str:
+        """What other programs took of these runs, if any run had to wait for a core."""
+        shares = [waited(s.run) if s.run is not None else 0.0 for s in self.sides]
+        if max(shares) < BUSY:
+            return ""
+        taken = listed([percent(share) for share in shares])
+        return f"; other programs had the cores for {taken} of the time, so this may change"
+
     def _moved(self) -> str:
-        """The tasks that run elsewhere or otherwise in another plan."""
+        """Return the tasks that run on another device or in another variant; empty for none."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
         moved = [t for t in tasks if len({_place(s.plan, t) for s in self.sides}) > 1]
         if not moved:
-            return "Every task runs in the same place."
-        return f"{listed([words.short_name(t) for t in moved])} run otherwise."
+            return ""
+        return f"{listed([words.short_name(t) for t in moved])} run on another device or variant."
 
     def table(self) -> Table:
-        """One row a figure, one column a side."""
+        """Return one row per figure, one column per side."""
         rows: list[tuple[str, Callable[[Side], str]]] = [
             ("env steps/s", lambda s: count(s.rate)),
             ("predicted", lambda s: count(s.plan.rates.get("env_steps_per_s"))),
@@ -188,7 +204,7 @@ class SideBySide:
         return Table("", columns, shown)
 
     def placement(self) -> Table:
-        """Where each task runs in each of them."""
+        """Return the place of each task in each plan."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
         rows = tuple((words.short_name(t), *(_place(s.plan, t) for s in self.sides)) for t in tasks)
         simulated = {name for s in self.sides for name in s.plan.simulated}
@@ -198,7 +214,7 @@ class SideBySide:
 
     def _speed(self) -> Section | None:
         bars = [BarRow(s.name, s.rate, f"{count(s.rate)} env steps/s") for s in self.sides]
-        figure = bar_chart(bars, "Env steps per second of each.")
+        figure = bar_chart(bars, "Env steps per second of each plan or run.")
         return Section("Speed", "", "", (figure,)) if figure else None
 
     def _learning(self) -> Section | None:

@@ -1,7 +1,7 @@
 """The content of a report before it is drawn: a page of sentences, figures, tables and drawings.
 
 `pearl.report.terminal` and `pearl.report.html` show the same page, so that they cannot disagree.
-Every block says `simulated` of simulated devices when its builder calls `marked`.
+Every block marks simulated devices if its builder calls `marked`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Sentences:
     """Sentences below a heading.
 
     title: the heading.
-    rows: a label, which may be a question or empty, and its sentences each.
-    inline: short rows that stand in one paragraph.
+    rows: a label, which may be a question or empty, and its sentences.
+    inline: print the rows, which are short, in one paragraph.
     """
 
     title: str
@@ -103,12 +103,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, drawn once for each width of a page. A terminal leaves drawings out.
+    """A figure, drawn once for each width of a page. A terminal omits drawings.
 
-    title: the heading; empty where the heading of the section is enough.
+    title: the heading; empty if the heading of the section is enough.
     sentence: what the figure shows, for readers who do not see it.
     draw: makes the drawing for a width in user units.
-    caption: words below it.
+    caption: words below the drawing.
     """
 
     title: str
@@ -135,7 +135,7 @@ class Card:
     """One question with its verdict.
 
     question: in words. verdict: the answer in a few words.
-    glyph: how it is decided: yes, no, if, or same (it does not matter).
+    glyph: the kind of verdict: yes, no, if, or same (it does not matter).
     reason: sentences. command: shows more; empty for none.
     draw: a small figure in a width in user units, with its sentence; None for none.
     """
@@ -164,7 +164,7 @@ Block = Facts | Sentences | Table | Drawing | Command | Cards
 class LeadSentence:
     """One of the sentences at the top of a page.
 
-    label: the question that it answers, `What limits it`.
+    label: the question that the sentence answers, such as `What limits it`.
     answer: the first words, in bold. reason: the rest of the sentence.
     """
 
@@ -191,7 +191,7 @@ class KeyFigure:
     """A number at the top of a page.
 
     label: its subject. value, unit: the number. note: a band, a source, or how it was counted.
-    band: low, estimate and high of a whisker on a scale from zero; None for none.
+    band: low end, estimate and high end of a whisker on a scale from zero; None for none.
     """
 
     label: str
@@ -203,10 +203,10 @@ class KeyFigure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with one finding and how to read what follows.
+    """A heading with one finding, a reading guide, and blocks.
 
     title: the heading. finding: one sentence, its first words in bold up to a `:` or `;` or `,`.
-    guide: how to read the figure; empty where nothing needs to be said.
+    guide: how to read the figure; empty if no guide is needed.
     brief: also part of the short form in a notebook.
     """
 
@@ -240,14 +240,14 @@ class Page:
     """A report.
 
     title: the first line.
-    subtitle: what it is about, in one line.
+    subtitle: the subject in one line.
     warning: a sentence directly below the title; empty for none.
     lead: what you get, what limits it, what would help most.
     figures: key figures.
     sections: from top to bottom.
-    blocks: what a terminal shows below lead and key figures; an HTML page has sections instead.
-    details: everything in numbers.
-    footer: where the numbers come from.
+    blocks: shown by a terminal below lead and key figures; an HTML page has sections instead.
+    details: all numbers.
+    footer: sources of the numbers.
     """
 
     title: str

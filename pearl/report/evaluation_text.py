@@ -1,4 +1,4 @@
-"""Evaluations in words: where a run plays them, and how long it took until one was good enough."""
+"""Evaluations in words: where a run plays them, and the time until the first good result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pearl.planning.runs import TimeToSolution
 
 
 def evaluation_row(e: EvaluationPlacement) -> tuple[str, ...]:
-    """The task beside the loop, in the columns of the assignment."""
+    """Return the row of evaluations, in the columns of the assignment."""
     return (
         "evaluation",
         "its own" if e.apart else "at pauses",
@@ -24,21 +24,21 @@ def evaluation_row(e: EvaluationPlacement) -> tuple[str, ...]:
 
 
 def evaluation_sentence(e: EvaluationPlacement) -> str:
-    """Where evaluations are played, and what that costs the loop."""
+    """Return where evaluations are played, and their cost for the loop."""
     subject = f"evaluation, {count(e.episodes)} episodes in lock-step,"
-    longest = f"{percent(e.share)} more time if every episode is as long as is allowed"
+    longest = f"{percent(e.share)} more time if every episode has the greatest allowed length"
     if not e.apart:
         return f"{subject} is played while the lanes wait: {longest}"
     fewer = f" in a run of at least {count(e.pays_from)} evaluations" if e.pays_from > 1 else ""
     return (
-        f"{subject} is played in a process of its own{fewer}, and its result is known one interval "
-        f"later; while the lanes wait it would take {longest}"
+        f"{subject} is played in a separate process{fewer}, and its result is known one "
+        f"interval later; if the lanes waited, it would take {longest}"
     )
 
 
 def time_to_solution_text(solution: TimeToSolution) -> str:
-    """How long a run took to the threshold of its environment, to its best policy and to its end,
-    and how much of that it did not train."""
+    """Return the time of a run to the threshold of its environment, to its best policy and to its
+    end, and the part of the time that was not training."""
     parts = []
     if solution.threshold_s is not None:
         parts.append(
@@ -56,4 +56,4 @@ def time_to_solution_text(solution: TimeToSolution) -> str:
     names = ("planning", "compiling and binding", "evaluation", "checkpoints")
     durations = (solution.plan_s, solution.bind_s, solution.evaluation_s, solution.checkpoint_s)
     waits = [f"{si(each, 's')} {name}" for name, each in zip(names, durations, strict=True) if each]
-    return ", ".join(parts) + (f"; of it not training: {', '.join(waits)}" if waits else "")
+    return ", ".join(parts) + (f"; not training: {', '.join(waits)}" if waits else "")

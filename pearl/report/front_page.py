@@ -1,4 +1,4 @@
-"""The page of a front of throughput and power, and the pages of plans and runs by themselves."""
+"""The page of a front of throughput and power, and HTML of plans and runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from pearl.report.report import Report, today
 
 
 def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Page:
-    """The page of a front. title: of the spec. written: the date, for the footer."""
+    """Return the page of a front. title: of the spec. written: the date, for the footer."""
     rows = front_assignments(plans)
     fastest, least = rows[-1].fastest, min(plans, key=lambda p: p.power_w)
     best = max(plans, key=per_joule)
+    system = fastest.problem.system if fastest.problem is not None else None
+    name = system.name if system is not None else fastest.host
     unit, open_w = fastest.value_unit, getattr(plans, "open_w", ())
     section = front_section(plans)
     sections = [section] if section is not None else []
@@ -52,10 +54,10 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
     footer = (
         f"pearl {fastest.pearl_version} · spec {fastest.spec_sha256[:8]} · planned for "
         f"{fastest.host} · estimates: {estimates_text(fastest)} · power modelled · {len(plans)} "
-        f"plans, each {'proved' if not open_w else 'proved but in the ranges named'}"
+        f"plans, each {'proved' if not open_w else 'proved except in the ranges named'}"
     )
     return Page(
-        title or f"Front for {fastest.host}",
+        title or f"Front for {name}",
         (front_table(rows),),
         footer=footer + (f" · written {written}" if written else ""),
         subtitle=f"Speed and power, nothing has run yet · {fastest.host}",
@@ -91,17 +93,17 @@ def _lead(
         text = f": better plans may be missing from {len(open_w)} ranges of power."
         helps = LeadSentence("What would help most", "More time for the solver", text)
     elif per_joule(fastest) >= 0.999 * per_joule(best):
-        text = ": the fastest plan also does most per joule; a limit on power only costs speed."
-        helps = LeadSentence("What would help most", "Nothing: run flat out", text)
+        text = ": the fastest plan is also the most efficient; a limit on power only costs speed."
+        helps = LeadSentence("What would help most", "Nothing: run at full speed", text)
     else:
         gain = per_joule(best) / per_joule(fastest) - 1
-        text = f" does {percent(gain)} more per joule than the fastest plan."
+        text = f" gives {percent(gain)} more work per joule than the fastest plan."
         helps = LeadSentence("What would help most", f"A limit of {si(best.power_w, 'W')}", text)
     return gets, limit, helps
 
 
 def front_table(rows: Sequence[FrontAssignment]) -> Table:
-    """A row an assignment."""
+    """Return one row per assignment."""
     cells = []
     for row in rows:
         low, high = row.slowest, row.fastest
@@ -129,18 +131,18 @@ def front_table(rows: Sequence[FrontAssignment]) -> Table:
 
 
 def front_html(front: Front, *, whole: bool) -> str:
-    """A front as HTML."""
+    """Return a front as HTML."""
     return page_html(front_page(front, written=today())) if whole else cell_html(front_page(front))
 
 
 def plan_html(plan: Plan, *, whole: bool) -> str:
-    """A plan as HTML."""
+    """Return a plan as HTML."""
     report = Report(plan, None, plan.problem.system if plan.problem is not None else None)
     return page_html(report.page(today())) if whole else cell_html(report.page())
 
 
 def run_html(run: Run, *, whole: bool) -> str:
-    """A run as HTML."""
+    """Return a run as HTML."""
     system = run.plan.problem.system if run.plan.problem is not None else None
     report = Report(run.plan, run, system)
     return page_html(report.page(today())) if whole else cell_html(report.page())

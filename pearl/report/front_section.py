@@ -16,7 +16,7 @@ from pearl.report.lead import largest_task
 
 
 def front_section(plans: Sequence[Plan]) -> Section | None:
-    """The front with three labelled points; None where there is nothing to draw."""
+    """Return the front with three labelled points; None if there is nothing to draw."""
     if not plans:
         return None
     rows = front_assignments(plans)
@@ -26,13 +26,13 @@ def front_section(plans: Sequence[Plan]) -> Section | None:
     if figure is None:
         return None
     finding = (
-        "Running flat out is also the most efficient."
+        "Full speed is also the most efficient."
         if per_joule(fastest) >= per_joule(best) * 0.999
-        else f"{si(best.power_w, 'W')} gives most per joule."
+        else f"{si(best.power_w, 'W')} gives the most work per joule."
     )
     guide = (
-        "Each line is one placement, slowed down: power is linear in its rate. Whiskers: 90 % band "
-        "of the speed. Power is modelled."
+        "Each line is one placement at decreasing speed: power is linear in its rate. Whiskers: "
+        "90 % band of the speed. Power is modelled."
     )
     return Section("Speed and power", finding, guide, (figure,), brief=True)
 
@@ -42,7 +42,7 @@ def per_joule(plan: Plan) -> float:
 
 
 def labelled(rows: Sequence[FrontAssignment]) -> list[FrontPoint]:
-    """Least power, half speed and fastest."""
+    """Return the points of least power, half speed and full speed."""
     fastest = rows[-1].fastest
     plans = [p for row in rows for p in row.plans]
     least = min(plans, key=lambda p: p.power_w)
@@ -59,7 +59,7 @@ def labelled(rows: Sequence[FrontAssignment]) -> list[FrontPoint]:
 
 
 def _style(plan: Plan) -> str:
-    """The colour of the device that has most to do."""
+    """Return the colour of the device with the largest load."""
     most = largest_task(plan)
     return words.colour(plan, most.device) if most else "d0"
 
@@ -69,7 +69,7 @@ def _point(plan: Plan, label: str = "") -> FrontPoint:
 
 
 def _stretch(row: FrontAssignment, labelled: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """The points of one assignment, with those that have a label."""
+    """Return the points of one assignment, including labelled points."""
     ends = [row.slowest, row.fastest] if len(row.plans) > 1 else [row.fastest]
     points = [_point(p) for p in ends]
     for p in labelled:

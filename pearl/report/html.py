@@ -71,11 +71,11 @@ def _environment() -> Environment:
 
 
 def _code(text: str) -> Markup:
-    """A text, escaped, in which words between backticks are code."""
+    """Return an escaped text in which words between backticks are code."""
     from markupsafe import Markup, escape
 
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # a backtick of a name
+    if len(parts) % 2 == 0:  # a name has a backtick
         return escape(text)
     joined = Markup("")
     for n, part in enumerate(parts):
@@ -84,7 +84,7 @@ def _code(text: str) -> Markup:
 
 
 def _both(figure: Drawing | Card) -> Markup:
-    """A figure for screens and for phones; the style sheet shows one of them."""
+    """Return a figure for screens and for phones; the style sheet shows one of them."""
     from markupsafe import Markup
 
     assert figure.draw is not None
@@ -95,7 +95,7 @@ def _both(figure: Drawing | Card) -> Markup:
 
 
 def _wide(figure: Drawing | Card) -> Markup:
-    """A figure for a screen alone."""
+    """Return a figure for screens only."""
     from markupsafe import Markup
 
     assert figure.draw is not None
@@ -103,7 +103,7 @@ def _wide(figure: Drawing | Card) -> Markup:
 
 
 def _whisker(figure: KeyFigure) -> Markup:
-    """The band of a key figure on a scale from zero."""
+    """Return the band of a key figure on a scale from zero."""
     from markupsafe import Markup
 
     assert figure.band is not None

@@ -1,6 +1,6 @@
-"""Calls with the firings that they do, as a plan has them and as a run has kept them.
+"""Calls with their firings, as planned or as recorded by a run.
 
-From the firings follow the messages between lanes, and how many results wait on an edge.
+The firings determine the messages between lanes, and how many results wait on an edge.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class KeptCall:
     """A call.
 
     lane: its lane. name: its task, or the members of a fused call joined with +.
-    firings: task, with `#` and its number where it is a replica → the numbers of its firings.
+    firings: task, with `#` and its number if it is a replica → the numbers of its firings.
     start_s, end_s: seconds from an origin that all calls share.
-    lag: what was seen to lag in it; None where nothing can.
+    lag: observed lag of the parameters or priorities in the call; None if the call uses neither.
     """
 
     lane: str
@@ -34,7 +34,7 @@ class KeptCall:
 
 @dataclass(frozen=True)
 class Handover:
-    """A result that goes from one lane to another. edge: on which."""
+    """A result that moves from one lane to another. edge: the edge of the result."""
 
     source: KeptCall
     target: KeptCall
@@ -42,7 +42,7 @@ class Handover:
 
 
 def planned_calls(plan: Plan, schedule: SteadySchedule, iterations: int) -> list[KeptCall]:
-    """The calls of so many iterations of a steady schedule, from 0 on; messages are left out."""
+    """Return the calls of `iterations` iterations of a steady schedule, without messages."""
     each = _firings(plan)
     own = [(e, n) for e, n in zip(schedule.events, schedule.numbers, strict=True) if not e.to]
     first = min((e.start_s for e, _ in own), default=0.0)
@@ -57,7 +57,7 @@ def planned_calls(plan: Plan, schedule: SteadySchedule, iterations: int) -> list
 
 
 def measured_calls(run: Run) -> list[KeptCall]:
-    """The calls that a run has kept."""
+    """Return the calls that a run recorded."""
     each = _firings(run.plan)
     found = []
     for c in run.calls:
@@ -74,7 +74,7 @@ def measured_calls(run: Run) -> list[KeptCall]:
 
 
 def _firings(plan: Plan) -> dict[str, int]:
-    """Task, or replica of one, → its firings in an iteration."""
+    """Return the firings per iteration of each task or replica."""
     return {_key(plan, t.task, t.replica): t.firings for t in plan.tasks}
 
 
@@ -84,7 +84,7 @@ def _key(plan: Plan, task: str, replica: int) -> str:
 
 
 def crossing(plan: Plan) -> list[tuple[str, str, Channel]]:
-    """The edges between lanes, with the names of their tasks."""
+    """Return the edges between lanes, with the names of their tasks."""
     lanes = {_key(plan, t.task, t.replica): t.lane for t in plan.tasks}
     found = []
     for e in plan.edges:
@@ -96,7 +96,7 @@ def crossing(plan: Plan) -> list[tuple[str, str, Channel]]:
 
 
 def handovers(plan: Plan, calls: Sequence[KeptCall]) -> list[Handover]:
-    """The results that each call waits for from another lane, of those that these calls make."""
+    """Return the results that these calls make and that a call on another lane waits for."""
     made = {(task, n): c for c in calls for task, numbers in c.firings.items() for n in numbers}
     found: dict[tuple[int, int, str], Handover] = {}
     for src, dst, e in crossing(plan):
@@ -111,9 +111,11 @@ def handovers(plan: Plan, calls: Sequence[KeptCall]) -> list[Handover]:
 
 
 def queues(plan: Plan, calls: Sequence[KeptCall]) -> dict[str, list[tuple[float, int]]]:
-    """Name of an edge with data between lanes → the results on it after each change, by time.
+    """Return for each edge with data between lanes the number of results after each change, by
+    time.
 
-    Only while the calls of both ends are known: those of a window begin and end at other times.
+    The number covers only the time in which the calls of both ends are known, because the windows
+    of recorded calls begin and end at different times.
     """
     found: dict[str, list[tuple[float, int]]] = {}
     for src, dst, e in crossing(plan):
@@ -142,10 +144,10 @@ def queues(plan: Plan, calls: Sequence[KeptCall]) -> dict[str, list[tuple[float,
 
 @dataclass(frozen=True)
 class MeasuredSchedule:
-    """Two iterations of a run as they happened: the pair whose length is the median of those kept.
+    """Two iterations of a run as they happened: the recorded pair of median length.
 
-    period_s: half of their length. second_s: the second begins.
-    events: by start, from the beginning of the first.
+    period_s: half of their length. second_s: start of the second iteration.
+    events: by start, in seconds from the beginning of the first.
     """
 
     period_s: float
@@ -153,12 +155,12 @@ class MeasuredSchedule:
     events: tuple[TimedCall, ...]
 
     def within(self, iterations: int = 2) -> list[TimedCall]:
-        """The events."""
+        """Return the events."""
         return list(self.events)
 
 
 def measured_schedule(run: Run) -> MeasuredSchedule | None:
-    """The calls and messages of two iterations; None where the run has kept none."""
+    """Return the calls and messages of two iterations; None if the run recorded none."""
     plan, calls = run.plan, measured_calls(run)
     lanes = [k for k in plan.lanes if k.width]
     if run.simulated or not calls or not lanes:

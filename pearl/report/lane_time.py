@@ -1,4 +1,4 @@
-"""Where the time of the lanes of a run went: as a table, and as one bar a lane."""
+"""The time of the lanes of a run by what they did: as a table, and as one bar per lane."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pearl.report import words
 from pearl.report.document import Column, Table
 
 LOOP, PROTOCOL, HELD = "training loop", "protocol", "held"
-"""Rows beside those of the tasks."""
+"""Names of the rows that are no task."""
 
 
 @dataclass(frozen=True)
 class TimeRow:
-    """The seconds of a lane that one of its tasks, or something beside its tasks, took.
+    """The seconds of a lane for one of its tasks, or for something that is no task.
 
     name: in words. style: of its box in figures.
-    calls: how often it was called; 0 for what is no call.
+    calls: number of calls; 0 for a row that is no task.
     busy_s, waiting_s, transfer_s, runtime_s, python_s: by what the lane did.
     """
 
@@ -34,7 +34,7 @@ class TimeRow:
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """The sum of all parts."""
         return sum(self.parts)
 
     @property
@@ -44,7 +44,7 @@ class TimeRow:
 
 
 def member_shares(run: Run, call: str) -> dict[str, float]:
-    """Task of a call → its share of the call: by the times of the tasks alone, where they were
+    """Return the share of each task in a fused call: by the times of single tasks if they were
     timed, else by their estimates."""
     members = call.split("+")
     placed = {t.task: t for t in run.plan.tasks}
@@ -61,8 +61,8 @@ def member_shares(run: Run, call: str) -> dict[str, float]:
 
 
 def time_rows(run: Run, lane: LaneTime) -> list[TimeRow]:
-    """The rows of a lane: its tasks, longest first, then what is no task. They add up to its time
-    but for that of the profiler."""
+    """Return the rows of a lane: its tasks, longest first, then the rest. Their sum is the time of
+    the lane without that of the profiler."""
     plan, rows = run.plan, list[TimeRow]()
     placed, tints = {t.task: t for t in reversed(plan.tasks)}, words.tints(plan)
     for c in lane.calls:
@@ -86,14 +86,14 @@ def _row(c: CallTime, task: str, share: float, style: str) -> TimeRow:
 
 
 def lane_word(run: Run, lane: str) -> str:
-    """A lane in words; one that the plan does not have by its name."""
+    """Return a lane in words; a lane that is not in the plan by its name."""
     known = {k.lane for k in run.plan.lanes}
     stem, found, rest = lane.partition(" (")
     return words.lane_name(run.plan, stem) + found + rest if stem in known else lane
 
 
 def lane_table(run: Run) -> Table | None:
-    """Every lane with its tasks, and what each did; None where nothing was recorded."""
+    """Return every lane with its tasks and their times; None if nothing was recorded."""
     if not run.lanes:
         return None
     rows = []
@@ -118,12 +118,12 @@ def lane_table(run: Run) -> Table | None:
 def _notes(run: Run) -> list[str]:
     profiler_s = sum(k.profiler_s for k in run.lanes)
     found = [
-        "Runtime is the protocol between calls; Python is the training loop and environments of "
-        "Python; a lane is held while evaluations and checkpoints are made, and where it may not "
-        "run further ahead. Taking these times cost "
+        "Runtime is the protocol between calls. Python is the training loop and environments in "
+        "Python. A lane is held during evaluations and checkpoints, and when it must not run "
+        "further ahead. The measurement of these times took "
         f"{si(profiler_s, 's')}, {percent(profiler_s / sum(k.wall_s for k in run.lanes))} of the "
-        "lanes, measured apart and left out."
+        "lanes' time, which is not included."
     ]
     if any("+" in c.call for k in run.lanes for c in k.calls):
-        found.append("Tasks that run as one call share its time by their times alone.")
+        found.append("The time of a fused call is divided by the times of its single tasks.")
     return found

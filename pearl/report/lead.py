@@ -1,9 +1,9 @@
-"""The three sentences on top of a page: what you get, what limits it, what would help most."""
+"""The three sentences at the top of a page: what you get, what limits it, what would help most."""
 
 from __future__ import annotations
 
 from pearl.formatting import count, listed, si
-from pearl.planning.plans import Placement, Plan
+from pearl.planning.plans import Lane, Placement, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.bands_text import gap_text, rate_band
@@ -15,27 +15,31 @@ GET, GOT = "What you get", "What you got"
 LIMITS, HELPS = "What limits it", "What would help most"
 
 FORGOTTEN = 0.9
-"""A last policy that keeps a smaller share of the best return has forgotten what it knew."""
+"""If the last policy has a smaller share of the best return, the run forgot its best policy."""
 NOTHING = 0.02
-"""A change that brings a smaller share of speed is not worth a word (assumed)."""
+"""A change that gains a smaller share of speed is not mentioned (assumed)."""
 NEVER_WAITS = 0.98
-"""From this share of the time on a lane counts as busy all the time."""
+"""Load from which a lane sets the pace, even if the plan names a cycle as its bound."""
+MOSTLY = 0.5
+"""If a lane waits for a larger share of its time, the lane does not set the pace."""
+NEGLIGIBLE = 0.005
+"""If a lane waits for a smaller share of its time, sentences say that it never waits."""
 BUSY = 0.1
-"""From this share of time without a core on, a host counts as busy."""
+"""Share of time without a core from which the host counts as busy."""
 
 
 def plan_lead(plan: Plan, help_sentence: LeadSentence | None = None) -> tuple[LeadSentence, ...]:
-    """Of a plan. help_sentence: from an explanation; by default what the plan alone tells."""
+    """Return the lead of a plan. help_sentence: from an explanation; by default from the plan."""
     return (_gets(plan), limit_sentence(plan), help_sentence or _plan_help(plan))
 
 
 def run_lead(run: Run) -> tuple[LeadSentence, ...]:
-    """Of a run: the result first, and bad news in its first words."""
+    """Return the lead of a run: the result first, and bad news in its first words."""
     return (_got(run), _run_limit(run), _run_help(run))
 
 
 def percent(share: float) -> str:
-    """A rounded share for sentences: `72 %`, `0.4 %`."""
+    """Return a rounded share for sentences: `72 %`, `0.4 %`."""
     value = 100 * share
     text = f"{value:.0f}" if abs(value) >= 9.5 or value == 0 else f"{value:.1f}"
     return f"{text}{words.BLANK}%".replace("-", "−")
@@ -48,7 +52,7 @@ def _rate(plan: Plan) -> str:
 
 
 def rounded(value: float) -> str:
-    """Two or three digits, as in speech: `9,600`."""
+    """Return two or three digits, as in speech: `9,600`."""
     if value >= 1000:
         digits = 10.0 ** (len(f"{value:.0f}") - 3)
         value = round(value / digits) * digits
@@ -56,7 +60,7 @@ def rounded(value: float) -> str:
 
 
 def where(plan: Plan) -> str:
-    """Where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
+    """Return where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
     places: dict[str, list[str]] = {}
     for t in plan.tasks:
         name = words.short_name(t.task)
@@ -76,7 +80,7 @@ def where(plan: Plan) -> str:
 
 
 def the_device(plan: Plan, device: str) -> str:
-    """A device in a sentence: `the GPU`; a name of the user's own without the article."""
+    """Return a device in a sentence: `the GPU`; a custom name without the article."""
     name = words.device_name(device, plan.simulated)
     return f"the {name}" if name[:2].isupper() else name
 
@@ -97,16 +101,16 @@ def _gets(plan: Plan) -> LeadSentence:
 
 
 def largest_task(plan: Plan, tasks: tuple[str, ...] = ()) -> Placement | None:
-    """The task that takes most of an iteration, of these tasks if any are named."""
+    """Return the task with the largest share of an iteration, among `tasks` if there are any."""
     some = [t for t in plan.tasks if not tasks or t.task in tasks] or list(plan.tasks)
     return max(some, key=lambda t: t.share_of_period, default=None)
 
 
 def limit_sentence(plan: Plan) -> LeadSentence:
-    """The bound of an iteration."""
+    """Return what limits an iteration."""
     b, period = plan.bottleneck, si(plan.period_s, "s")
     if plan.pace_s is not None and plan.pace_s >= plan.period_s:
-        reason = f": iterations start {si(plan.pace_s, 's')} apart to keep it, and devices wait."
+        reason = f": iterations start {si(plan.pace_s, 's')} apart to respect it; devices wait."
         return LeadSentence(LIMITS, "The limit on power", reason)
     most = largest_task(plan, b.tasks)
     part = (
@@ -114,26 +118,25 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         if most
         else f"an iteration takes {period}"
     )
-    lane = next((k for k in plan.lanes if k.lane == b.name), None)
     if b.kind == "link":
         link = f"The link {b.name}"
         reason = f": its messages take all of each {period}."
         return LeadSentence(LIMITS, link, reason)
     busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
-    if b.kind == "cycle" and busiest is not None and busiest.load >= NEVER_WAITS:
-        lane = busiest
+    lane = bounding_lane(plan)
     if lane is not None:
         name = words.lane_name(plan, lane.lane)
         others = [k for k in plan.lanes if k.lane != lane.lane and k.width]
         idle = ""
         if others:
             least = max(others, key=lambda k: k.load)
-            idle = f"; {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
-        return LeadSentence(LIMITS, f"The {name}", f": it never waits, and {part}{idle}.")
+            idle = f"; the {words.lane_name(plan, least.lane)} is busy {percent(least.load)}"
+        waits = _waits(1 - lane.load)
+        return LeadSentence(LIMITS, f"The {name}", f": it {waits}, and {part}{idle}.")
     stations = [t for t in b.tasks if ">" not in t]
     around = " → ".join(dict.fromkeys(words.short_name(t) for t in stations)) or b.name
     busy = (
-        f" {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)}."
+        f" The {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)} of the time."
         if busiest
         else ""
     )
@@ -141,13 +144,27 @@ def limit_sentence(plan: Plan) -> LeadSentence:
     return LeadSentence(LIMITS, "One chain of calls", reason)
 
 
-def faster_gain(share: float, by: float = 0.2) -> float:
-    """The gain in speed where a task with this share of the time takes `by` less."""
-    return 1 / (1 - by * min(share, 1.0)) - 1
+def bounding_lane(plan: Plan) -> Lane | None:
+    """Return the lane that sets the pace of a plan; None if a link or a chain of calls does."""
+    b = plan.bottleneck
+    if b.kind == "cycle":
+        busiest = max((k for k in plan.lanes if k.width), key=lambda k: k.load, default=None)
+        return busiest if busiest is not None and busiest.load >= NEVER_WAITS else None
+    return next((k for k in plan.lanes if k.lane == b.name and k.width), None)
+
+
+def _waits(share: float) -> str:
+    return "never waits" if share < NEGLIGIBLE else f"waits {percent(share)} of the time"
+
+
+def faster_gain(share: float) -> float:
+    """Return the gain in speed if a task with this share of the time takes a fifth less."""
+    return 1 / (1 - 0.2 * min(share, 1.0)) - 1
 
 
 def _plan_help(plan: Plan) -> LeadSentence:
-    """By the shares of the plan alone: exact where one lane sets the pace, else a bound."""
+    """Return the help from the shares of the plan: exact if one lane sets the pace, else a
+    bound."""
     most = largest_task(plan, plan.bottleneck.tasks)
     if most is None:
         return LeadSentence(HELPS, "Nothing is known", ".")
@@ -167,7 +184,7 @@ def _got(run: Run) -> LeadSentence:
         steps = f" after {count(run.env_steps)} env steps"
         if run.status == "failed":
             return LeadSentence(GOT, f"The run failed{steps}", f": {run.message or 'no reason'}.")
-        return LeadSentence(GOT, f"The run was interrupted{steps}", "; `--resume` goes on with it.")
+        return LeadSentence(GOT, f"The run was interrupted{steps}", "; `--resume` continues it.")
     if mean is None:
         value = returns.get("mean_last_20")
         if value is None:
@@ -178,14 +195,15 @@ def _got(run: Run) -> LeadSentence:
     parts = []
     if solution is not None and solution.threshold is not None:
         if solution.threshold_s is None and mean < solution.threshold:
-            parts.append(f"below the {solution.threshold:g} that count as solved")
+            parts.append(f"below the threshold of {solution.threshold:g}")
         elif solution.threshold_s is not None:
-            parts.append(f"solved after {si(solution.threshold_s, 's')}")
+            solved = f"{solution.threshold:g}, which counts as solved"
+            parts.append(f"after {si(solution.threshold_s, 's')} the run had reached {solved}")
     elif solution is not None and solution.best_s is not None:
         parts.append(f"found after {si(solution.best_s, 's')}")
-    text = "".join(f", {part}" for part in parts)
+    text = "".join(f"{'; ' if part.startswith('after') else ', '}{part}" for part in parts)
     if last is not None and not returns.get("best_is_last") and _forgot(mean, last):
-        text += "; the run went on and forgot it, so use policy_best, not the last one "
+        text += "; later training forgot it, so use policy_best, not the last one "
         text += f"({number(last)})"
     return LeadSentence(GOT, answer, f"{text}.")
 
@@ -195,62 +213,89 @@ def _forgot(best: float, last: float) -> bool:
 
 
 def number(value: float) -> str:
-    """A return: three digits, and a true minus sign."""
+    """Return a return with three digits and a true minus sign."""
     return count(value).replace("-", "−")
 
 
 def waited(run: Run) -> float:
-    """The share of the iteration in which the run was ready and had no core."""
+    """Return the share of the iteration in which the run was ready and had no core."""
     return (run.drift.waited or 0.0) if run.drift is not None else 0.0
 
 
 def _run_limit(run: Run) -> LeadSentence:
-    """Who has the time; a run outside its band says so first."""
+    """Return what limits a run; a run outside its band states this first."""
     plan, measured = run.plan, iteration_s(run)
     if run.simulated or not measured:
         return limit_sentence(plan)
     taken = waited(run)
     if taken >= BUSY:
-        net = measured * (1 - taken) / plan.period_s
-        reason = (
-            f": they had its core for {percent(taken)} of the time; without them it takes "
-            f"{net:.2f}{words.BLANK}× the prediction."
-        )
+        net_s = measured * (1 - taken)
+        least_s = plan.bands.period_s[0] if plan.bands and plan.bands.period_s else plan.period_s
+        reason = f": they used its core for {percent(taken)} of the time"
+        if net_s < least_s:
+            reason += ", too much to judge the prediction."
+        else:
+            reason += f"; without them an iteration takes {net_s / plan.period_s:.2f}"
+            reason += f"{words.BLANK}× the predicted time."
         return LeadSentence(LIMITS, "Other programs on this host", reason)
-    whole = next((r for r in comparisons(run) if r.name == words.ITERATION), None)
+    whole = next((r for r in comparisons(run) if not r.task), None)
     if whole is not None and not whole.inside:
         off = run.plan.period_s / measured - 1
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"
         return LeadSentence(LIMITS, text, f", outside the band; {_bound_phrase(run)}.")
-    base = limit_sentence(plan)
-    return LeadSentence(LIMITS, base.answer, f": {_bound_phrase(run)}.")
+    lane = bounding_lane(plan)
+    if lane is not None and (share := _waiting_share(run, lane)) >= MOSTLY:
+        reason = f": the {words.lane_name(plan, lane.lane)}, by the plan the busiest, "
+        reason += f"waits {percent(share)} of the time."
+        return LeadSentence(LIMITS, "Cores and devices that wait for each other", reason)
+    answer = limit_sentence(plan).answer
+    return LeadSentence(LIMITS, answer, f": {_bound_phrase(run, 'it')}.")
 
 
-def _bound_phrase(run: Run) -> str:
-    most = _largest_measured(run)
-    plan = run.plan
-    waits = "it never waits" if plan.bottleneck.kind == "lane" else "each call waits for another"
+def _bound_phrase(run: Run, subject: str = "") -> str:
+    """What sets the pace of a run, by what was measured. subject: of the clause on a lane."""
+    plan, most = run.plan, _largest_measured(run)
+    lane = bounding_lane(plan)
+    if plan.bottleneck.kind == "link":
+        waits = f"by the plan, messages over {plan.bottleneck.name} set the pace"
+    elif lane is None:
+        waits = "each call waits for the one before"
+    else:
+        subject = subject or f"the {words.lane_name(plan, lane.lane)}"
+        waits = f"{subject} {_waits(_waiting_share(run, lane))}"
     if most is None:
         return waits
-    return f"{waits}, and {most[0]} takes {percent(most[1])} of its training time"
+    return f"{waits}, and {most[0]} takes {percent(most[1])} of each iteration"
+
+
+def _waiting_share(run: Run, lane: Lane) -> float:
+    """The share of its time that a lane waited for others, as measured or else as predicted."""
+    own = next((k for k in run.lanes if k.lane.partition(" (")[0] == lane.lane), None)
+    running_s = own.wall_s - own.held_s if own is not None else 0.0
+    if own is None or running_s <= 0:
+        return 1 - lane.load
+    return own.waiting_s / running_s
 
 
 def _largest_measured(run: Run) -> tuple[str, float] | None:
-    rows = [r for r in comparisons(run) if r.name != words.ITERATION]
-    whole = sum(r.share for r in rows)
+    """The task with most of the measured time, on the lane that sets the pace if one does."""
+    lane = bounding_lane(run.plan)
+    own = {t.task for t in run.plan.tasks if lane is None or t.lane == lane.lane}
+    rows = [r for r in comparisons(run) if r.task in own]
     if not rows:
         most = largest_task(run.plan)
         return (words.task_word(most), most.share_of_period) if most else None
-    best = max(rows, key=lambda r: r.share)
+    best, running = max(rows, key=lambda r: r.share), 1 - waited(run)
     single = len([k for k in run.plan.lanes if k.width]) == 1
-    return best.name, best.share / whole if single and whole > 0 else min(best.share, 1.0)
+    whole = max(sum(r.share for r in rows), running) if single else running
+    return best.name, min(best.share / (whole or 1.0), 1.0)
 
 
 def _run_help(run: Run) -> LeadSentence:
-    """Stopping in time, a free core, or a faster call, in this order of what they would save."""
+    """Return the change that saves most: an earlier stop, a free core, or a faster call."""
     if run.status == "failed":
-        return LeadSentence(HELPS, "Mending the failure", "; Details have what went wrong.")
+        return LeadSentence(HELPS, "Fixing the failure", "; Details describe it.")
     solution, options = run.solution, []
     end_s = solution.end_s if solution is not None else run.wall_s
     training_s = end_s
@@ -263,25 +308,28 @@ def _run_help(run: Run) -> LeadSentence:
         options.append((saved, "Stopping once solved", text))
     if waited(run) >= BUSY:
         lost_s = waited(run) * training_s
-        text = f" would give {si(lost_s, 's')} of the {si(end_s, 's')} back"
-        options.append((lost_s / max(end_s, 1e-9), "A core of its own", text))
+        text = f" would save {si(lost_s, 's')} of the {si(end_s, 's')}"
+        options.append((lost_s / max(end_s, 1e-9), "A dedicated core", text))
     if solution is not None:
         saved = solution.plan_s / max(end_s, 1e-9)
-        text = f" saves the {si(solution.plan_s, 's')} of planning, {percent(saved)} of the run"
+        text = f" saves most of the {si(solution.plan_s, 's')} of planning, {percent(saved)} "
+        text += "of the run"
         options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
         saved = solution.bind_s / max(end_s, 1e-9)
-        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} of it"
+        text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} "
+        text += "of the run"
         options.append((saved, "Running it again", text))
     most = _largest_measured(run)
     tail = ""
-    if most is not None:
+    if most is not None and waited(run) < BUSY:
         gain = faster_gain(most[1])
         word = most[0].partition(words.BLANK)[0]
-        tail = f"a {word} call 20{words.BLANK}% faster gives +{percent(gain)}"
+        upto = "up to " if len([k for k in run.plan.lanes if k.width]) > 1 else ""
+        tail = f"a {word} call 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
     best = max(options, default=None)
-    if best is not None and best[0] >= 0.15:
+    if best is not None and (best[0] >= 0.15 or waited(run) >= BUSY):
         speed = f"; for speed, {tail}." if tail else "."
         return LeadSentence(HELPS, best[1], f"{best[2]}{speed}")
     if not tail or most is None or faster_gain(most[1]) < NOTHING:
-        return LeadSentence(HELPS, "It does not matter", ": no single part takes much of the time.")
-    return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", ".")
+        return LeadSentence(HELPS, "No single change", ": no part takes much of the time.")
+    return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", " env steps/s.")

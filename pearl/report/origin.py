@@ -1,4 +1,4 @@
-"""Where the numbers of a page come from: how each was had, versions, host and date."""
+"""The origin of the numbers on a page: estimates, versions, host and date."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ RUNGS = {
     "probed": "data sheet, scaled by a probe",
     "datasheet": "data sheet",
 }
-"""Rung of an estimate → its name in reports; others, such as a user's own, stay as they are."""
+"""Rung of an estimate → its name in reports; other rungs, such as a user's, keep their name."""
 
 
 def rung_word(rung: str) -> str:
-    """How an estimate was had."""
+    """Return the name of a rung in reports."""
     return RUNGS.get(rung, rung.replace("_", " "))
 
 
 def estimates_text(plan: Plan) -> str:
-    """How the times of a plan were had: `calibrated`, or `data sheet (learn), calibrated (act)`."""
+    """Return the origin of a plan's times: `calibrated`, or `data sheet (learn), calibrated
+    (act)`."""
     by: dict[str, list[str]] = {}
     for t in plan.tasks:
         names = by.setdefault(rung_word(t.rung) + ", simulated" * (t.device in plan.simulated), [])
@@ -40,9 +41,9 @@ def estimates_text(plan: Plan) -> str:
 
 
 def footer(plan: Plan, run: Run | None = None, written: str = "") -> str:
-    """One line: version, spec, seed, how numbers were had, host and date.
+    """Return one line: version, spec, seed, origin of numbers, host and date.
 
-    written: the date; empty leaves host and date out, for pages that are compared.
+    written: the date; if empty, host and date are omitted, for pages that are compared.
     """
     source = "simulated" if run is not None and run.simulated else "measured"
     parts = [f"pearl {plan.pearl_version}"]
@@ -58,7 +59,7 @@ def footer(plan: Plan, run: Run | None = None, written: str = "") -> str:
             took = si(run.steady.get("wall_s"), "s")
             parts.append(f"rates {source} over {count(steps)} env steps in {took}")
     if plan.bands is not None:
-        parts.append(f"bands hold 90 % of {plan.bands.draws} draws")
+        parts.append(f"bands contain 90 % of {plan.bands.draws} draws")
     energy = run.energy_source if run is not None else "modelled"
     parts.append(f"energy {energy}" if energy else "energy not metered")
     if written:
@@ -78,7 +79,7 @@ def _versions() -> str:
 
 
 def sources_table(platform: Platform, used: set[str]) -> Table:
-    """The figures of the devices that a plan uses, each with its source."""
+    """Return the figures of the devices that a plan uses, each with its source."""
     rows = []
     for d in platform.devices:
         if d.name not in used:
@@ -95,7 +96,7 @@ def sources_table(platform: Platform, used: set[str]) -> Table:
             rows.append((name, label, value, d.sources.get(key, "")))
     for link in platform.links:
         if link.a in used and link.b in used:
-            text = f"{si(link.bytes_per_s, 'B/s')}, {si(link.latency_s, 's')} a message"
+            text = f"{si(link.bytes_per_s, 'B/s')}, {si(link.latency_s, 's')} per message"
             rows.append((f"link {link.name}", "bandwidth, latency", text, ""))
     columns = (Column("device"), Column("figure"), Column("value"), Column("source"))
     return Table("", columns, tuple(rows))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pearl.formatting import NONE, band, count, percent, si
+from pearl.formatting import band, count, percent, si
 from pearl.planning.plans import CLOSED, Plan
 from pearl.report import origin, tables, words
-from pearl.report.bands_text import gap_text, proof_text, range_text, rate_band
+from pearl.report.bands_text import gap_text, proof_text, range_text
 from pearl.report.document import (
     Block,
     Column,
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def heading(plan: Plan, system: StaticSpec | None, what: str) -> tuple[str, str]:
-    """Title and subtitle: the name of the spec, then what it is about."""
+    """Return title and subtitle: the name of the spec, then its kind and contents."""
     if system is None:
         return f"{what.capitalize()} for {plan.host}", what_it_is(plan, None, what)
     return system.name, what_it_is(plan, system, what)
 
 
 def what_it_is(plan: Plan, system: StaticSpec | None, what: str) -> str:
-    """One line: kind of page, algorithm, environment, devices."""
+    """Return one line: kind of page, algorithm, environment, devices."""
     parts = ["Plan, nothing has run yet" if what == "plan" else "Training run"]
     if system is not None:
         name = system.algorithm.name.replace("_", "-")
@@ -59,7 +59,7 @@ def what_it_is(plan: Plan, system: StaticSpec | None, what: str) -> str:
 
 
 def key_figures(plan: Plan) -> tuple[KeyFigure, ...]:
-    """Speed, learning, iteration, power, efficiency and proof, with their bands."""
+    """Return speed, learning, iteration, power, efficiency and proof, with their bands."""
     b, found = plan.bands, []
     closed = any(t.rung == CLOSED for t in plan.tasks)
 
@@ -93,7 +93,7 @@ def key_figures(plan: Plan) -> tuple[KeyFigure, ...]:
 
 
 def graph_section(plan: Plan) -> Section | None:
-    """Who does what, and what waits for what."""
+    """Return the section on the place of each task and its dependences."""
     figure = task_graph(plan)
     if figure is None:
         return None
@@ -110,8 +110,8 @@ def graph_section(plan: Plan) -> Section | None:
         text = where(plan).removeprefix("with ")
         finding = f"{text[:1].upper()}{text[1:]}."
     guide = (
-        "Each task with the time of one call and its calls in an iteration. A number on an edge is "
-        "how many results a call gives or takes, where it is not 1."
+        "Each task has the time of one call and its calls per iteration. A number on an edge gives "
+        "the results that a call makes or reads, if it is not 1."
     )
     title = "What depends on what" if single else "Who does what"
     return Section(title, finding, guide, (figure, _meanings(plan)))
@@ -128,12 +128,12 @@ def _place(plan: Plan) -> str:
 
 
 def _meanings(plan: Plan) -> Sentences:
-    """What each task does, once, and the parts of a fused call."""
+    """Return what each task does, and the parts of a fused call."""
     tasks = dict.fromkeys(t.task for t in plan.tasks)
     rows = [(words.short_name(task), words.meaning(task)) for task in tasks]
     if plan.evaluation is not None:
         e = plan.evaluation
-        how = "in a process of its own" if e.apart else "while the others wait"
+        how = "in a separate process" if e.apart else "while the others wait"
         rows.append(("evaluate", f"plays test episodes {how}, 1 in {count(e.every)} iterations"))
     seen: set[frozenset[str]] = set()
     for t in plan.tasks:
@@ -147,7 +147,7 @@ def _meanings(plan: Plan) -> Sentences:
 
 
 def timeline_section(plan: Plan, platform: Platform | None) -> Section | None:
-    """Two iterations as predicted."""
+    """Return the section on two predicted iterations."""
     figure = timeline(plan, None, platform)
     if figure is None:
         return None
@@ -163,12 +163,12 @@ def timeline_section(plan: Plan, platform: Platform | None) -> Section | None:
             f"The {name} is busy {rounded_percent(busiest.load)} of the time, "
             f"the {words.lane_name(plan, least.lane)} {rounded_percent(least.load)}."
         )
-    guide = "Hatched: waiting. Positions follow from the order and the times of the plan."
+    guide = "Hatched: waiting. The order and the times of the plan determine the positions."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)
 
 
 def load_section(plan: Plan) -> Section | None:
-    """How busy lanes and links are; None where one lane is all there is."""
+    """Return the section on the load of lanes and links; None for a single lane."""
     if len(plan.lanes) < 2:
         return None
     bars = []
@@ -176,14 +176,14 @@ def load_section(plan: Plan) -> Section | None:
         name = words.lane_name(plan, k.lane)
         style = f"fill {words.colour(plan, k.device)}" if k.width else "fill muted"
         bars.append(BarRow(name, k.load, percent(k.load), style=style))
-    figure = bar_chart(bars, "Share of an iteration that each is busy.", largest=1.0)
+    figure = bar_chart(bars, "Busy share of an iteration.", largest=1.0)
     messages = [(k, len(k.order)) for k in plan.lanes if not k.width]
     finding = ""
     if messages:
         total = sum(n for _, n in messages)
         size = sum(e.bytes * _calls(plan, e.src) for e in plan.edges if e.link)
         finding = (
-            f"The link carries {count(total)} message{'' if total == 1 else 's'} an iteration, "
+            f"The link carries {count(total)} message{'' if total == 1 else 's'} per iteration, "
             f"about {si(size, 'B')}."
         )
     return Section("How busy", finding, "", (figure,) if figure else ())
@@ -196,7 +196,8 @@ def _calls(plan: Plan, task: str) -> int:
 def roofline_section(
     plan: Plan, run: Run | None = None, platform: Platform | None = None
 ) -> Section | None:
-    """The kernels under the roofs of their devices, as planned, or as a run measured them."""
+    """Return the kernels under the roofs of their devices, as planned, or as a run measured
+    them."""
     figure = roofline(plan, run, platform)
     if figure is None:
         return None
@@ -204,8 +205,8 @@ def roofline_section(
     finding = f"{words.short_name(most.task).capitalize()} is bound by {most.bound_by}."
     guide = (
         f"A dot is one call: its arithmetic over its {'measured' if run else 'predicted'} time, "
-        "against the bytes that it must move at least. The line is the most that the device can "
-        "do, by its figures in Details."
+        "against its least number of moved bytes. The line is the highest rate of the device, by "
+        "its figures in Details."
     )
     return Section("Kernels under their roof", finding, guide, (figure,))
 
@@ -213,7 +214,7 @@ def roofline_section(
 def details(
     plan: Plan, platform: Platform | None, more: tuple[Detail, ...] = ()
 ) -> tuple[Detail, ...]:
-    """Everything in numbers: tasks, lanes, edges, the proof, words, sources."""
+    """Return all numbers: tasks, lanes, edges, the proof, words, sources."""
     simulated = plan.simulated
     every = tables.edges(plan, every=True)
     facts = Facts("", tables.plan_facts(plan)).marked(simulated)
@@ -225,7 +226,7 @@ def details(
     if every is not None:
         found.append(Detail(f"All {len(every.rows)} edges", (every.marked(simulated),)))
     if plan.rollout:
-        found.append(Detail("What is kept of a rollout", (_rollout(plan),)))
+        found.append(Detail("Stored part of a rollout", (_rollout(plan),)))
     bound = Sentences("", (("", tables.bound_sentence(plan)),)).marked(simulated)
     found.append(Detail("The proof", (facts, bound), note=proof_text(plan)))
     found += more
@@ -239,13 +240,13 @@ def details(
 
 STORAGE = {
     "whole": "all vector steps",
-    "window": "those still to be read, in a circle",
+    "window": "those not yet read, as a ring buffer",
     "none": "one, read at once",
 }
 
 
 def _rollout(plan: Plan) -> Table:
-    """The arrays of a rollout and their bytes."""
+    """Return the arrays of a rollout and their bytes."""
     total = sum(a.bytes for a in plan.rollout)
     rows = [(a.array, STORAGE[a.storage], count(a.rows), si(a.bytes, "B")) for a in plan.rollout]
     rows.append(("together", "", "", si(total, "B")))
@@ -261,16 +262,16 @@ def _glossary(plan: Plan) -> Facts:
         for t in dict.fromkeys(t.task for t in plan.tasks)
     ]
     rows += [
-        (words.ITERATION, "one round of the loop; every task is called as often as × says"),
+        (words.ITERATION, "one round of the loop; × gives the number of calls of a task in it"),
         ("call", "one execution of a task, or of several in one compiled function"),
-        ("band", "nine in ten measurements fall between its ends"),
+        ("band", "nine in ten measurements are between its ends"),
         ("env steps, learn steps", "steps of the environments, and gradient steps"),
     ]
     return Facts("", tuple(rows))
 
 
 def short_tables(plan: Plan) -> tuple[Block, ...]:
-    """What a terminal shows of a plan: one row a task, at most 80 characters wide."""
+    """Return the tables of a plan for a terminal: one row per task, at most 80 characters wide."""
     rows, seen = [], set()
     for t in plan.tasks:
         if t.task in seen:
@@ -305,12 +306,3 @@ def short_tables(plan: Plan) -> tuple[Block, ...]:
     if plan.note:
         notes.append(plan.note[:1].upper() + plan.note[1:] + ".")
     return (Table("", columns, tuple(rows), tuple(notes)).marked(plan.simulated),)
-
-
-def rate_text(plan: Plan) -> str:
-    """The value of a plan with its band, as the terminal and comparisons print it."""
-    ends = rate_band(plan)
-    text = (
-        si(plan.value, "s") if plan.value_unit == "s" else f"{count(plan.value)} {plan.value_unit}"
-    )
-    return f"{text} ({range_text(ends)})" if ends else text or NONE

@@ -1,6 +1,6 @@
 """`Report`: the decisions of a plan and, with a run, their results. Terminal text, HTML, JSON.
 
-`Report.page` puts sentences, figures and tables in an order; `pearl.report.terminal` and
+`Report.page` orders sentences, figures and tables; `pearl.report.terminal` and
 `pearl.report.html` show the page.
 """
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
-"""Characters of a line of a report that is saved as text."""
+"""Characters of a line in a report that is saved as text."""
 
 VERBOSE = (
     "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "where",
     "run",
 )  # fmt: skip
-"""Parts of the long report in a terminal: the result comes last, next to the prompt."""
+"""Parts of the long report in a terminal; the result comes last, next to the prompt."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, and the run that followed the plan, if any.
+    """A plan, and the run of the plan, if any.
 
     system: the spec of the plan, for the heading.
     metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's folder,
         if the run has one.
     every_edge: list all edges, not only those with slack or a link.
     explanation: of the plan, for its section.
-    front: plans of rising power of the same problem, for a section of the page of a plan.
+    front: plans of the same problem by rising power, for a section of the page of a plan.
     """
 
     plan: Plan
@@ -152,20 +152,21 @@ class Report:
         )
 
     def plan_facts(self) -> tuple[tuple[str, str], ...]:
-        """The facts at the head; sentences and tables below say `simulated` of such devices too."""
+        """Return the facts at the head; texts below also mark devices of these facts as
+        simulated."""
         simulated = self.plan.simulated
         facts = [(name, marked(text, simulated)) for name, text in tables.plan_facts(self.plan)]
         used = [d for d in simulated if any(t.device == d for t in self.plan.tasks)]
         if used:
-            facts.insert(1, (WORD, f"{listed(used)}: times of a model; no such hardware is driven"))
+            facts.insert(1, (WORD, f"{listed(used)}: times of a model; no such device is driven"))
         return tuple(facts)
 
     def bound_sentence(self) -> str:
-        """The bottleneck of the period."""
+        """Return the bottleneck of the period in words."""
         return marked(tables.bound_sentence(self.plan), self.plan.simulated)
 
     def plan_tables(self) -> tuple[Table, ...]:
-        """The tables about the plan, in the order of the report."""
+        """Return the tables about the plan, in the order of the report."""
         edges = tables.edges(self.plan, every=self.every_edge)
         shown = (
             tables.assignment(self.plan),
@@ -175,7 +176,7 @@ class Report:
         return tuple(table.marked(self.plan.simulated) for table in shown)
 
     def title(self) -> str:
-        """The heading: the name of the system, algorithm and environment, and the platform."""
+        """Return the heading: name of the system, algorithm, environment, and platform."""
         what = "run" if self.run is not None else "plan"
         if self.system is None:
             return f"PEARL {what}, platform {self.plan.host}"
@@ -184,7 +185,7 @@ class Report:
         return f"PEARL {what} {s.name}: {on}"
 
     def learning(self) -> tuple[Row, ...]:
-        """The rows of the learning curve; none without a run folder."""
+        """Return the rows of the learning curve; none without a run folder."""
         if self.metrics is not None:
             return self.metrics
         if self.run is None or self.run.out is None:
@@ -192,10 +193,8 @@ class Report:
         return load_metrics(Path(self.run.out) / "metrics.csv")
 
     def to_json(self) -> dict[str, Any]:
-        """The run's object, which holds the plan; without a run the plan's. With key `explanation`,
-        if
-        any.
-        """
+        """Return the object of the run with its plan, or of the plan without a run; with the key
+        `explanation`, if there is one."""
         value = self.plan.to_json() if self.run is None else self.run.to_json()
         if self.explanation is not None:
             value["explanation"] = self.explanation.to_json()
@@ -216,7 +215,7 @@ class Report:
             text = self.text(SAVED_WIDTH, verbose=True) + "\n"
         else:
             raise SpecError(
-                f"report {path}: suffix {suffix or 'none'!r}; the suffix chooses the format, "
+                f"report {path}: suffix {suffix or 'none'!r}; the suffix determines the format, "
                 f"allowed are {', '.join(SUFFIXES)}"
             )
         write_atomically(path, text.encode())
@@ -229,23 +228,24 @@ class Report:
         """
         if self.run is None:
             raise SpecError(
-                f"report {path}: there is no run, so nothing was measured; Plan.trace writes the "
-                "schedule of a plan"
+                f"report {path}: there is no run, so there are no measurements; Plan.trace writes "
+                "the schedule of a plan"
             )
         platform = self.system.platform if self.system is not None else None
-        write_atomically(path, json.dumps(run_trace(self.run, platform)).encode())
+        text = json.dumps(run_trace(self.run, platform), separators=(",", ":"))
+        write_atomically(path, text.encode())
 
 
 def today() -> str:
-    """The date as pages write it: `25 Nov 2026`."""
+    """Return today's date in the format of pages: `25 Nov 2026`."""
     now = time.localtime()
     return f"{now.tm_mday} {time.strftime('%b %Y', now)}"
 
 
 def load_report(folder: str | Path) -> Report:
-    """The report of a run folder. Nothing that its `spec.yaml` names is imported.
+    """Return the report of a run folder. No code that its `spec.yaml` names is imported.
 
-    The heading names the system where there is a `spec.yaml`.
+    The heading names the system if there is a `spec.yaml`.
     """
     from pearl.spec.reading import load_static_on
     from pearl_devices.discover import host

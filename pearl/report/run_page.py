@@ -1,4 +1,4 @@
-"""The page of a run: its result, what it learned, and prediction against measurement."""
+"""The page of a run: its result, its learning curve, and prediction against measurement."""
 
 from __future__ import annotations
 
@@ -24,9 +24,20 @@ from pearl.report.lead import percent as rounded_percent
 if TYPE_CHECKING:
     from pearl_devices import Platform
 
+APART = (
+    "Tasks of a fused call were timed one by one, which lengthens short ones; their part of the "
+    "time is their part of the call."
+)
+"""The note on the times of members of a fused call."""
+
+
+def parts_were_timed_apart(run: Run) -> bool:
+    """Whether the run has a fused call whose members were timed apart."""
+    return any(t.profiled for t in run.tasks) and any("+" in t.task for t in run.tasks)
+
 
 def key_figures(run: Run) -> tuple[KeyFigure, ...]:
-    """Return, time to solution, speed, duration, memory and energy."""
+    """Return the key figures: return, time to solution, speed, duration, memory and energy."""
     returns, solution, found = run.returns, run.solution, []
     mean = returns.get("eval_mean")
     if mean is not None:
@@ -67,7 +78,7 @@ def key_figures(run: Run) -> tuple[KeyFigure, ...]:
 
 
 def learning_section(run: Run, rows: Sequence[Row]) -> Section | None:
-    """The learning curve."""
+    """Return the section on the learning curve."""
     figure = learning_curve(rows, run)
     if figure is None:
         return None
@@ -92,7 +103,7 @@ def learning_section(run: Run, rows: Sequence[Row]) -> Section | None:
 
 
 def timeline_section(run: Run, platform: Platform | None) -> Section | None:
-    """Two iterations, predicted above and measured below."""
+    """Return the section on two iterations, predicted above and measured below."""
     figure = timeline(run.plan, run, platform)
     if figure is None:
         return None
@@ -100,10 +111,10 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
     lanes = [k for k in run.plan.lanes if k.width]
     guide = "Predicted above, measured below. Hatched: waiting."
     if kept is None:
-        guide = "As predicted; the run kept no calls. Hatched: waiting."
-        finding = f"An iteration takes {si(run.plan.period_s, 's')} by the plan."
+        guide = "Predicted; the run recorded no calls. Hatched: waiting."
+        finding = f"By the plan, an iteration takes {si(run.plan.period_s, 's')}."
     elif taken >= 0.1:
-        finding = f"Other programs had the core for {rounded_percent(taken)} of the time."
+        finding = f"Other programs used the core for {rounded_percent(taken)} of the time."
     elif len(lanes) == 1 and lanes[0].load > 0.995:
         finding = f"The {words.lane_name(run.plan, lanes[0].lane)} has no gap to fill."
     else:
@@ -111,14 +122,14 @@ def timeline_section(run: Run, platform: Platform | None) -> Section | None:
         name = words.lane_name(run.plan, busiest.lane)
         finding = f"The {name} is busy {rounded_percent(busiest.load)} of the time, predicted."
     if kept is not None:
-        guide += " Measured: two iterations as they happened"
+        guide += " Measured: two iterations of median length, as they happened"
         fused = any("+" in c.call for c in run.calls)
-        guide += "; tasks that run as one call are one box." if fused else "."
+        guide += "; a fused call is one box." if fused else "."
     return Section("Two steady iterations", finding, guide, (figure,), brief=True)
 
 
 def ratio_section(run: Run) -> Section | None:
-    """Prediction against measurement."""
+    """Return the section on prediction against measurement."""
     figure, rows = ratio_chart(run), comparisons(run)
     if figure is None:
         return None
@@ -132,15 +143,15 @@ def ratio_section(run: Run) -> Section | None:
         finding = f"{off} of {len(rows)} tasks are outside their band."
     guide = f"Dot: {source}; grey with whiskers: the 90 % band of the prediction."
     if any(r.share < 0.05 for r in rows):
-        guide += " Hollow: under 5 % of the time; being off there costs little."
-    if any(t.profiled for t in run.tasks):
-        guide += " Tasks were timed apart, which adds to small ones."
+        guide += " Hollow: under 5 % of the time, so an error there costs little."
+    if parts_were_timed_apart(run):
+        guide += f" {APART}"
     blocks: list[Block] = [figure]
     return Section("Prediction and measurement", finding, guide, tuple(blocks))
 
 
 def time_parts(run: Run) -> list[Part]:
-    """The seconds of a run: what its training lane did, and what else the run did."""
+    """Return the seconds of a run: the work of its training lane, and the rest of the run."""
     solution = run.solution
     end_s = solution.end_s if solution is not None else run.wall_s
     apart = [
@@ -171,9 +182,9 @@ def time_parts(run: Run) -> list[Part]:
 
 
 def lane_parts(run: Run, lane: LaneTime, *, held: bool = True) -> list[Part]:
-    """The time of a lane: its tasks, then what is no task, and waiting last.
+    """Return the time of a lane: its tasks, then other work, and waiting last.
 
-    held: with the time in which the lane was held.
+    held: include the time in which the lane was held.
     """
     rows, waiting_s, parts = time_rows(run, lane), 0.0, list[Part]()
     for r in rows:
@@ -186,7 +197,7 @@ def lane_parts(run: Run, lane: LaneTime, *, held: bool = True) -> list[Part]:
 
 
 def time_section(run: Run) -> Section | None:
-    """Where the seconds of the run went; None for a simulated run."""
+    """Return the section on the seconds of the run; None for a simulated run."""
     if run.simulated:
         return None
     parts = time_parts(run)
@@ -208,12 +219,12 @@ def time_section(run: Run) -> Section | None:
         bars = [(lane_word(run, k.lane), lane_parts(run, k)) for k in run.lanes]
         each = stacked_bars(bars)
         blocks += [each] if each else []
-        guide += " Below, each core and device; hatched: it waited for another."
+        guide += " Below: each core and device; hatched: it waited for another."
     return Section("Where the time went", f"{finding}.", guide, tuple(blocks))
 
 
 def details(run: Run) -> tuple[Detail, ...]:
-    """The run and its times in numbers."""
+    """Return the run and its times in numbers."""
     found = [
         Detail("The run in numbers", (Facts("", tables.run_facts(run)).marked(run.plan.simulated),))
     ]
@@ -226,7 +237,7 @@ def details(run: Run) -> tuple[Detail, ...]:
 
 
 def short_tables(run: Run) -> tuple[Block, ...]:
-    """What a terminal shows of a run: its facts, then tasks, predicted and measured."""
+    """Return the tables of a run for a terminal: its facts, then tasks, predicted and measured."""
     source = "simulated" if run.simulated else "measured"
     predicted, rate = run.predicted_env_steps_per_s, run.env_steps_per_s
     head = [("rate", f"{count(rate)} env steps/s {source}, {count(predicted)} predicted "
@@ -236,7 +247,7 @@ def short_tables(run: Run) -> tuple[Block, ...]:
     if run.out is not None:
         head.insert(0, ("folder", run.out))
     facts = dict(tables.run_facts(run))
-    kept = ("status", "return", "evaluation", "failures mended", "energy")
+    kept = ("status", "return", "evaluation", "recovered failures", "energy")
     head += [(key, facts[key]) for key in kept if key in facts]
     if run.drift is not None:
         head += [("re-planning", text) for text in run.drift.decisions]
@@ -250,6 +261,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         Column("ratio", "right"), Column("in band"), Column("of the time", "right"),
     )  # fmt: skip
     notes = []
+    if parts_were_timed_apart(run):
+        notes.append(APART)
     if run.drift is not None and run.drift.off is not None and abs(run.drift.off) > 0.15:
         named = tuple(
             replace(t, task=words.call_name(run.plan, t.task.split("+"))) for t in run.drift.tasks

@@ -1,7 +1,7 @@
-"""The trace of a run: its calls as predicted and as measured, for ui.perfetto.dev.
+"""The trace of a run: its predicted and its measured calls, for ui.perfetto.dev.
 
-A process for each device, a thread for each lane, a flow for each result that goes from one lane to
-another, and counters: results that wait on an edge, the lag of what was used, modelled power.
+The trace has a process for each device, a thread for each lane, and a flow for each result that
+moves between lanes. Counters show results that wait on an edge, lags, and modelled power.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pearl_devices import Device, Platform
 
 ITERATIONS = 8
-"""Iterations of the prediction; the run keeps as many at most."""
+"""Number of predicted iterations; the run records at most as many."""
 
 MOST_CALLS = 600
-"""About as many calls of the prediction are written at most."""
+"""Approximate limit on the number of predicted calls."""
 
 
 def run_trace(run: Run, platform: Platform | None = None) -> dict[str, Any]:
-    """Return the object that a file of trace events holds.
+    """Return the object of a file of trace events.
 
-    platform: of the plan; without it there are no counters of power.
+    platform: of the plan; without it, the trace has no counters of power.
     """
     plan, events = run.plan, TraceEvents()
     if platform is None and plan.problem is not None:
@@ -62,7 +62,7 @@ def _write(
     """Write the calls of a group with their flows, queues and power."""
     lanes = {k.lane: k for k in plan.lanes if k.width}
     calls = [c for c in calls if c.lane in lanes]
-    for lane in lanes.values():  # in the order of the plan, so that both groups look alike
+    for lane in lanes.values():  # in the order of the plan, so that both groups have one order
         for c in calls:
             if c.lane != lane.lane:
                 continue
@@ -75,8 +75,8 @@ def _write(
             events.call(name, lane.lane, c.name, c.start_s, c.end_s, values)
     for h in handovers(plan, calls):
         ends = [
-            (f"{group}: {lanes[c.lane].device}", c.lane, at_s)
-            for c, at_s in ((h.source, h.source.end_s), (h.target, h.target.start_s))
+            (f"{group}: {lanes[c.lane].device}", c.lane, c.start_s, c.end_s)
+            for c in (h.source, h.target)
         ]
         values = {"bytes": h.edge.bytes, "link": h.edge.link or "none"}
         events.flow(f"{h.edge.src} → {h.edge.dst}", ends[0], ends[1], values)
@@ -91,8 +91,8 @@ def _write(
 def _power(
     device: Device, lanes: Sequence[Lane], calls: Sequence[KeptCall]
 ) -> list[tuple[float, float]]:
-    """The modelled power of a device after each change. Of a device whose power follows its work,
-    such as a GPU, the model needs more than which lanes are busy, so there is none."""
+    """Return the modelled power of a device after each change; nothing for a device whose power
+    depends on its work, such as a GPU, because busy lanes do not determine it."""
     own = {k.lane: k.width for k in lanes if k.device == device.name}
     if not own or draws_by_work(device):
         return []
@@ -101,7 +101,7 @@ def _power(
         if c.lane in own:
             watts = dynamic_energy_j(device, own[c.lane], 1.0)
             for at_s, change in ((c.start_s, watts), (c.end_s, -watts)):
-                at_s = round(at_s, 9)  # what ends and begins at once is one change
+                at_s = round(at_s, 9)  # an end and a start at one time are one change
                 changes[at_s] = changes.get(at_s, 0.0) + change
     found, watts = [], device.waiting_power_w
     for at_s, change in sorted(changes.items()):
@@ -111,8 +111,8 @@ def _power(
 
 
 def _write_lags(events: TraceEvents, calls: Sequence[KeptCall]) -> None:
-    """Write the lags that calls were seen to have: of parameters, in calls that act; of priorities,
-    in calls that draw."""
+    """Write the observed lags of calls: of parameters in calls that act, of priorities in calls
+    that sample."""
     for c in calls:
         if c.lag is not None:
             acts = any(words.acts(task.partition("#")[0]) for task in c.firings)

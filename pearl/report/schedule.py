@@ -1,7 +1,7 @@
 """Two steady iterations of a plan as events: calls on lanes and messages between them.
 
-The start times are those of the periodic schedule of the plan: every call starts as soon as its
-inputs are there and its lane is free, and repeats after one iteration.
+The start times come from the periodic schedule of the plan: every call starts when its inputs are
+available and its lane is free, and repeats after one iteration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pearl.planning.plans import Channel, Plan
 from pearl_devices import Platform
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e12
-"""Iterations that are shorter or longer are those of a damaged file."""
+"""Iterations outside these limits come from a damaged file."""
 
 Node = tuple[str, str, int]
 """Lane, name of a task with its replica, or of a transfer, and number of the firing."""
@@ -25,11 +25,11 @@ Node = tuple[str, str, int]
 class TimedCall:
     """One call of a lane, or one message over a link.
 
-    lane: of the call; the link of a message.
-    task: of the call, with `#` and its number where it is a replica; of a fused call, as measured,
-        its members joined with +; of a message the task that sends.
+    lane: of the call; for a message, the link.
+    task: of the call, with `#` and its number for a replica; for a measured fused call, its members
+        joined with +; for a message, the task that sends it.
     start_s, end_s: seconds from the beginning of the first iteration shown.
-    to: of a message the device that receives it; empty for a call.
+    to: the device that receives a message; empty for a call.
     """
 
     lane: str
@@ -43,7 +43,7 @@ class TimedCall:
 class SteadySchedule:
     """The events of one iteration, which repeat every `period_s`.
 
-    numbers: of each event which of its task's firings in an iteration it is.
+    numbers: for each event, the number of its firing in an iteration.
     """
 
     period_s: float
@@ -51,7 +51,8 @@ class SteadySchedule:
     numbers: tuple[int, ...] = ()
 
     def within(self, iterations: int = 2) -> list[TimedCall]:
-        """The events of so many iterations from 0 on, those at the ends cut off, by start time."""
+        """Return the events of `iterations` iterations from 0 on, cut at both ends, by start
+        time."""
         end, found = iterations * self.period_s, []
         for e in self.events:
             first = e.start_s % self.period_s
@@ -63,7 +64,7 @@ class SteadySchedule:
         return sorted(found, key=lambda e: e.start_s)
 
     def busy(self, lane: str) -> list[tuple[float, float]]:
-        """The spans in which a lane works, of two iterations; neighbours joined."""
+        """Return the busy spans of a lane in two iterations, with adjacent spans joined."""
         spans: list[tuple[float, float]] = []
         for e in self.within():
             if e.lane == lane:
@@ -75,10 +76,10 @@ class SteadySchedule:
 
 
 def schedule_of(plan: Plan, platform: Platform | None = None) -> SteadySchedule | None:
-    """The steady schedule of a plan; None where a time is missing or nothing takes time.
+    """Return the steady schedule of a plan; None if a time is missing or all times are 0.
 
-    platform: of the plan, for the latencies of its links; without it a message takes the time that
-        its link is busy.
+    platform: of the plan, for the latencies of its links; without it, a message takes the time in
+        which its link is busy.
     """
     return _Timing(plan, platform).schedule()
 
@@ -109,7 +110,7 @@ class _Timing:
 
     @cached_property
     def seconds(self) -> list[tuple[float, float]]:
-        """Latency and lane time of each node."""
+        """Return latency and lane time of each node."""
         placed = {f"{t.task}#{t.replica}": t for t in self.plan.tasks}
         sizes = {k.lane: len(k.order) for k in self.plan.lanes}
         loads = {k.lane: k.load for k in self.plan.lanes}
@@ -147,7 +148,7 @@ class _Timing:
         return SteadySchedule(self.plan.period_s, tuple(events), numbers)
 
     def _origin(self, start: list[float]) -> float:
-        """The first start on the lane that is busy longest: an iteration begins there."""
+        """Return the first start on the busiest lane, which begins an iteration."""
         lanes = [k for k in self.plan.lanes if k.width and k.order]
         if not lanes:
             return 0.0
@@ -155,7 +156,7 @@ class _Timing:
         return min(s for s, (lane, _, _) in zip(start, self.nodes, strict=True) if lane == busiest)
 
     def _rings(self) -> list[Arc]:
-        """The order of each lane, around and around."""
+        """Return the arcs of the cyclic order of each lane."""
         arcs: list[Arc] = []
         first = 0
         for lane in self.plan.lanes:
@@ -168,11 +169,11 @@ class _Timing:
         return arcs
 
     def _waits(self, e: Channel) -> list[Arc]:
-        """What each firing of an edge's consumer waits for."""
+        """Return the arcs into each firing of an edge's consumer."""
         src, dst = f"{e.src}#{e.src_replica}", f"{e.dst}#{e.dst_replica}"
         if src == dst or src not in self.firings or dst not in self.firings:
             return []
-        if e.production < 1 or e.consumption < 1:  # of a damaged file
+        if e.production < 1 or e.consumption < 1:  # from a damaged file
             return []
         device = next((t.device for t in self.plan.tasks if t.task == e.dst), "")
         sent = f"{e.src}>{device}"

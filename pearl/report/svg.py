@@ -1,4 +1,4 @@
-"""A canvas as SVG text. Every name is escaped; no script, no reference, no identifier."""
+"""A canvas as SVG text: names are escaped; there are no scripts, references or identifiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def canvas_svg(canvas: Canvas, sentence: str, role: str = "") -> str:
     """Return an `<svg>` of a canvas.
 
     sentence: what the drawing shows, for readers who do not see it.
-    role: class of the element, by which a page chooses between widths.
+    role: class of the element, with which a page selects the width.
     """
     size = f'viewBox="0 0 {_n(canvas.width)} {_n(canvas.height)}" width="{_n(canvas.width)}"'
     shapes = "".join(map(_shape, canvas.shapes))
@@ -20,7 +20,7 @@ def canvas_svg(canvas: Canvas, sentence: str, role: str = "") -> str:
 
 
 def _n(value: float) -> str:
-    """A coordinate with one decimal."""
+    """Return a coordinate with one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 

@@ -1,6 +1,6 @@
 """The content of a report before it is drawn: facts, sentences and tables of ready text.
 
-The terminal and the HTML page show these same objects, so they cannot disagree.
+The terminal and the HTML page show these objects, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, ti
 
 @dataclass(frozen=True)
 class Call:
-    """Neighbouring entries of a lane's order: repeats of one task, or all firings of a fused mode.
+    """Adjacent entries of a lane's order: repeats of one task, or all firings of a fused mode.
 
-    seconds: of all of them.
+    seconds: their total time.
     """
 
     tasks: tuple[str, ...]
@@ -41,12 +41,12 @@ def _value(value: float, unit: str) -> str:
 
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Label and text of the facts at the head of a report about a plan."""
+    """Return label and text of the facts at the head of a report about a plan."""
     predicted = _value(plan.value, plan.value_unit) + value_band_text(plan)
-    period = f"{si(plan.period_s, 's')} an iteration, at least {si(plan.bound_s, 's')}"
+    period = f"{si(plan.period_s, 's')} per iteration, at least {si(plan.bound_s, 's')}"
     if plan.objective == "makespan":
         predicted += f" until the first iteration is complete, at least {si(plan.bound_value, 's')}"
-        period = f"{si(plan.period_s, 's')} an iteration where iterations follow one another"
+        period = f"{si(plan.period_s, 's')} per iteration for consecutive iterations"
     facts = [
         ("predicted", predicted),
         ("objective", plan.objective.replace("_", " ") + regret_clause(plan.regret)),
@@ -59,8 +59,8 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if plan.note:
         facts.append(("note", plan.note))
     if plan.pace_s is not None:
-        facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to keep a limit"))
-    energy = f"{si(plan.energy_per_iteration_j, 'J')} an iteration, {si(plan.power_w, 'W')}"
+        facts.append(("pace", f"an iteration every {si(plan.pace_s, 's')}, to respect a limit"))
+    energy = f"{si(plan.energy_per_iteration_j, 'J')} per iteration, {si(plan.power_w, 'W')}"
     if plan.env_steps_per_j is not None:
         energy += f", {count(plan.env_steps_per_j)} env steps/J"
     facts.append(("energy", f"{energy} (modelled)"))
@@ -74,9 +74,9 @@ def _ended(run: Run) -> str:
 
 
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
-    """Label and text of the facts at the head of a report about a run."""
+    """Return label and text of the facts at the head of a report about a run."""
     returns = run.returns
-    clock = "of the model's clock (simulated)" if run.simulated else "wall"
+    clock = "simulated time" if run.simulated else "wall"
     facts = [
         ("status", _ended(run)),
         *(
@@ -86,7 +86,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         ),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
         *(
-            [("failures mended", f"{run.restarts}, {run.lost_transitions} transitions lost")]
+            [("recovered failures", f"{run.restarts}, {run.lost_transitions} transitions lost")]
             if run.restarts
             else []
         ),
@@ -131,19 +131,19 @@ SIMULATED = (
 
 
 def bound_sentence(plan: Plan) -> str:
-    """The bottleneck of the period in a sentence, and a way to relieve it."""
+    """Return the bottleneck of the period in a sentence, and a way to relieve it."""
     b, period = plan.bottleneck, si(plan.period_s, "s")
     if plan.pace_s is not None and plan.pace_s >= plan.period_s:
         return (
-            f"The pace bounds the period: iterations start {si(plan.pace_s, 's')} apart to keep a "
-            "limit, though the devices could go faster."
+            f"The pace bounds the period: iterations start {si(plan.pace_s, 's')} apart to respect "
+            "a limit; the devices could be faster."
         )
     if b.kind == "cycle":
         around = " → ".join((*b.tasks, b.tasks[0])) if b.tasks else b.name
         return (
             f"The cycle {around} bounds the period of {period}: each firing waits for the one "
-            "before. A faster task among them helps, or slack where the limits allow it; more "
-            "lanes do not."
+            "before. A faster task of the cycle helps, or slack within the limits; more lanes do "
+            "not."
         )
     lane = next((x for x in plan.lanes if x.lane == b.name), None)
     taken = f"{si(lane.load * plan.period_s, 's')} of {period}" if lane else period
@@ -163,21 +163,22 @@ def bound_sentence(plan: Plan) -> str:
 UNSHARED = "the call's time is shown for one of them; the split between them is unknown."
 
 NOTABLE = 0.01
-"""A smaller share of the time without a core is not worth a word."""
+"""A smaller share of time without a core is not mentioned."""
 
 
 def drift_sentence(drift: Drift) -> str:
-    """How far the period was from the predicted one, and the tasks whose times were."""
+    """Return the difference of the period from the prediction, and the tasks that differ."""
     away = [t for t in drift.tasks if abs(t.off) > TOLERANCE]
     text = (
-        f"An iteration took {si(drift.measured_s, 's')} where {si(drift.predicted_s, 's')} were "
-        f"predicted ({ratio(drift.measured_s, drift.predicted_s)} x); "
+        f"An iteration took {si(drift.measured_s, 's')}, "
+        f"{ratio(drift.measured_s, drift.predicted_s)} x the predicted "
+        f"{si(drift.predicted_s, 's')}; "
     )
     if drift.measured_s is not None and drift.waited is not None and drift.waited >= NOTABLE:
         net_s = drift.measured_s * (1 - drift.waited)
         text += (
-            f"{percent(drift.waited)} of that time was not this run's (its lane was ready and had "
-            f"no core), net of it {ratio(net_s, drift.predicted_s)} x; "
+            f"for {percent(drift.waited)} of that time, the lane was ready and had no core; "
+            f"without that time, the ratio is {ratio(net_s, drift.predicted_s)} x; "
         )
     tasks = [f"{t.task} ({ratio(t.measured_s, t.predicted_s)} x)" for t in away]
     if not drift.tasks:
@@ -186,9 +187,9 @@ def drift_sentence(drift: Drift) -> str:
     limit = percent(TOLERANCE).replace(".0", "")
     if drift.apart is not None:
         text += (
-            f"two cores took {ratio(drift.apart, 1.0)} x as long to exchange bytes as when this "
-            "host was calibrated (the host of a virtual machine moves its processors, or others "
-            "had them); "
+            f"two cores took {ratio(drift.apart, 1.0)} x as long to exchange bytes as during the "
+            "calibration of this host (a virtual machine was moved to other processors, or other "
+            "programs used them); "
         )
     if not tasks:
         return f"{text}no task is off by more than {limit}."
@@ -196,7 +197,7 @@ def drift_sentence(drift: Drift) -> str:
 
 
 def assignment(plan: Plan) -> Table:
-    """Every task with its place, variant and time."""
+    """Return every task with its place, variant and time."""
     rows: tuple[tuple[str, ...], ...] = tuple(
         (
             f"{t.task}, {t.shares[t.replica]} envs" if t.shares else t.task,
@@ -260,7 +261,7 @@ def _assignment_notes(tasks: Sequence[Placement]) -> list[str]:
 
 
 def lanes(plan: Plan) -> Table:
-    """Every lane with its order and load."""
+    """Return every lane with its order and load."""
     rows = tuple(
         (
             x.lane,
@@ -279,11 +280,8 @@ def lanes(plan: Plan) -> Table:
     return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
 
 
-def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
-    """A lane's order as calls; a fused mode is one call an iteration.
-
-    apart: repeated firings of one task stay separate calls.
-    """
+def calls(plan: Plan, lane: Lane) -> list[Call]:
+    """Return a lane's order as calls; a fused mode is one call per iteration."""
     placed = {(t.task, t.replica): t for t in plan.tasks}
 
     def members(entry: Entry) -> tuple[tuple[str, ...], int]:
@@ -296,15 +294,12 @@ def calls(plan: Plan, lane: Lane, *, apart: bool = False) -> list[Call]:
     for (tasks, offset), group in groupby(lane.order, key=members):
         firings = [placed.get((e.task, e.replica)) for e in group]
         times = [t.occupancy_s if t else 0.0 for t in firings]
-        if apart and len(tasks) == 1:
-            entries += [Call(tasks, offset, 1, seconds) for seconds in times]
-        else:
-            entries.append(Call(tasks, offset, len(times), sum(times)))
+        entries.append(Call(tasks, offset, len(times), sum(times)))
     return entries
 
 
 def order(plan: Plan, lane: Lane) -> str:
-    """The calls of a lane in order, repeats counted: `env_step, update × 8`."""
+    """Return the calls of a lane in order, with repeats counted: `env_step, update × 8`."""
     parts = []
     for call in calls(plan, lane):
         text = " + ".join(call.tasks)
@@ -317,7 +312,7 @@ def order(plan: Plan, lane: Lane) -> str:
 
 
 def edges(plan: Plan, *, every: bool = False) -> Table | None:
-    """Edges with slack or a link (or `every` edge); None where there are none."""
+    """Return the edges with slack or a link (or `every` edge); None if there are none."""
     shown = [e for e in plan.edges if every or e.slack or e.link]
     if not shown:
         return None
@@ -352,7 +347,7 @@ def _tokens(edge: Channel) -> str:
 
 
 def comparison(run: Run) -> tuple[Table, ...]:
-    """Prediction beside measurement: the rates, then, where tasks were timed, their times."""
+    """Return predictions next to measurements: the rates, then the times of timed tasks."""
     source = "simulated" if run.simulated else "measured"
     third = Column(f"{source} / predicted", "right")
     plan_rates = run.plan.rates
@@ -364,13 +359,13 @@ def comparison(run: Run) -> tuple[Table, ...]:
     heading = (Column(""), Column("predicted", "right"), Column(source, "right"), third)
     steady = run.steady
     note = (
-        f"Rates are those of the steady stretch: {count(steady.get('env_steps'))} env steps in "
-        f"{si(steady.get('wall_s'), 's')}"
+        "The rates cover the steady part of the run: "
+        f"{count(steady.get('env_steps'))} env steps in {si(steady.get('wall_s'), 's')}"
     )
-    # Where something else had the cores, the gap to the prediction shows here.
+    # If other programs used the cores, the difference to the prediction shows here.
     note += "." if run.simulated else f" wall, {si(steady.get('cpu_s'), 's')} CPU."
     head = Table(
-        f"Prediction beside {'simulation' if run.simulated else 'measurement'}",
+        f"Prediction and {'simulation' if run.simulated else 'measurement'}",
         heading,
         tuple((n, count(p), count(m), ratio(m, p)) for n, p, m in rates if (p, m) != (None, None)),
         (note,) if steady.get("env_steps") else (),
@@ -394,6 +389,6 @@ def comparison(run: Run) -> tuple[Table, ...]:
             )
             for t in run.tasks
         ),
-        ("* timed apart, in a separate profiled stretch.",) if profiled else (),
+        ("* timed one by one, in a separate profiled part of the run.",) if profiled else (),
     )
     return head, tasks

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 BAR = 20
 """Characters of a full bar."""
 GAP = 2
-"""Blanks between two columns of a table."""
+"""Spaces between two columns of a table."""
 FOLDED = 24
-"""Characters at which a column that folds counts, when a table is split to fit the terminal."""
+"""Width of a folding column when a table is split to fit the terminal."""
 NARROWEST = 60
 """Fewest characters of a line."""
 
@@ -30,7 +30,7 @@ def terminal_width() -> int:
 def page_text(page: Page, width: int | None = None) -> str:
     """Return a page as plain text.
 
-    The heading of the first block is left out: the title of the page stands directly above it.
+    The heading of the first block is omitted: the title of the page is directly above it.
 
     width: characters of a line, at least NARROWEST; None for those of this terminal.
     """
@@ -65,7 +65,7 @@ def block_text(*blocks: Block) -> str:
 
 
 def _console(width: int) -> tuple[Console, io.StringIO]:
-    """A console of `width` characters a line without colours, and its output."""
+    """Return a console of `width` characters per line without colours, and its output."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -76,14 +76,14 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
 
 
 def _text(out: io.StringIO) -> str:
-    """The output without blanks at the ends of lines."""
+    """Return the output without spaces at the ends of lines."""
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def _print(console: Console, text: str) -> None:
     from rich.text import Text
 
-    console.print(Text(text))  # a Text, so that brackets in a name are no markup
+    console.print(Text(text))  # a Text, so that brackets in a name are not markup
 
 
 def _show(console: Console, block: Block, *, heading: bool = True) -> None:
@@ -122,7 +122,7 @@ def _show_facts(console: Console, facts: Facts) -> None:
 
 
 def _show_table(console: Console, table: Table) -> None:
-    """Columns that do not fit follow below, headed by the first column again."""
+    """Print a table; columns that do not fit follow below, after the first column again."""
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text
@@ -154,7 +154,8 @@ def _show_table(console: Console, table: Table) -> None:
 
 
 def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers in groups that fit into `room` characters; the first heads every group."""
+    """Return column numbers in groups that fit into `room` characters; the first is in each
+    group."""
     groups, used = [[0]], widths[0]
     for i in range(1, len(widths)):
         if used + GAP + widths[i] > room and len(groups[-1]) > 1:

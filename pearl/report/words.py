@@ -11,22 +11,23 @@ from pearl.planning.plans import Placement, Plan
 from pearl_devices.kernels import KINDS, KernelKind
 
 ITERATION = "iteration"
-"""One round of the loop, and a fused call of all of it."""
+"""One round of the loop, and a fused call of the whole round."""
 
 BLANK = "\u00a0"
-"""A space at which no line breaks: between a number and its unit."""
+"""A space without a line break: between a number and its unit."""
 
 
 @cache
 def _kind(name: str) -> KernelKind | None:
-    """The record of the kind of kernel that a task of this name has, by the name alone."""
+    """Return the kind of kernel of a task, by the task's name alone."""
     exact = (r for r in KINDS.values() if r.family == name)
     ending = (r for r in KINDS.values() if r.family.endswith(f"_{name}"))
     return next(exact, next(ending, None))
 
 
 def short_name(task: str) -> str:
-    """A task in one word: `act`, `step`, `learn`, `gradient 2`; of a user's own task its name."""
+    """Return a task in one word: `act`, `step`, `learn`, `gradient 2`; a custom task by its
+    name."""
     name, _, number = task.partition("#")
     found = re.fullmatch(r"(.+)_(\d+)", name)
     stem = found[1] if found and _kind(name) is None else name
@@ -38,14 +39,14 @@ def short_name(task: str) -> str:
 
 
 def meaning(task: str) -> str:
-    """What a call of a task does, `chooses actions`; empty for a user's own task."""
+    """Return what a call of a task does, `chooses actions`; empty for a custom task."""
     record = _kind(re.sub(r"_\d+$", "", task)) or _kind(task)
     return record.does if record else ""
 
 
 def call_name(plan: Plan, tasks: Sequence[str]) -> str:
-    """A call in few words: its task, `iteration` for a fused call of all tasks, `learn` for one
-    that takes gradient steps, else the words of its tasks."""
+    """Return a call in few words: its task, `iteration` for a fused call of all tasks, `learn` for
+    a call with gradient steps, else the words of its tasks."""
     names = list(dict.fromkeys(tasks))
     if len(names) == 1:
         return short_name(names[0])
@@ -56,36 +57,36 @@ def call_name(plan: Plan, tasks: Sequence[str]) -> str:
 
 
 def is_gradient(task: str) -> bool:
-    """Whether a task takes gradient steps, by its name."""
+    """Return whether a task takes gradient steps, by its name."""
     record = _kind(task)
     return record is not None and record.structure == "gradient"
 
 
 def acts(task: str) -> bool:
-    """Whether a task computes a network that is no gradient step, by its name."""
+    """Return whether a task computes a network without a gradient step, by its name."""
     record = _kind(task)
     return record is not None and record.structure == "network"
 
 
 def times(word: str, number: float) -> str:
-    """A word and how often: `learn × 8`; the word alone for once."""
+    """Return a word and its count: `learn × 8`; the word alone for 1."""
     return word if number == 1 else f"{word}{BLANK}×{BLANK}{number:g}"
 
 
 def task_word(placement: Placement) -> str:
-    """A task with its calls in an iteration."""
+    """Return a task with its calls per iteration."""
     return times(short_name(placement.task), placement.firings)
 
 
 def device_name(device: str, simulated: Sequence[str] = ()) -> str:
-    """A device as people write it: `GPU`, `FPGA (simulated)`; other names stay as they are."""
+    """Return the readable name of a device: `GPU`, `FPGA (simulated)`; other names as they are."""
     found = re.fullmatch(r"([a-z]{2,4})(\d*)", device)
     name = f"{found[1].upper()} {found[2]}".strip() if found else device
     return f"{name} ({WORD})" if device in simulated else name
 
 
 def lane_name(plan: Plan, lane: str) -> str:
-    """A lane by its device, with a number where the device has several."""
+    """Return the device of a lane, with a number if the device has several lanes."""
     own = next(k for k in plan.lanes if k.lane == lane)
     if not own.width:
         return "link" if sum(not k.width for k in plan.lanes) == 1 else f"link {lane}"
@@ -96,7 +97,7 @@ def lane_name(plan: Plan, lane: str) -> str:
 
 
 def colour(plan: Plan, device: str) -> str:
-    """The class of a device's colour: CPUs, other devices, simulated devices."""
+    """Return the class of a device's colour: CPUs, other devices, simulated devices."""
     if device in plan.simulated:
         return "d2"
     units = {t.device: t.width_unit for t in plan.tasks}
@@ -105,7 +106,7 @@ def colour(plan: Plan, device: str) -> str:
 
 
 def tints(plan: Plan) -> dict[str, str]:
-    """Task → the tint of its device's colour: full for the one that takes most time there."""
+    """Return for each task the tint of its device's colour: full for the longest task there."""
     found: dict[str, str] = {}
     for device in dict.fromkeys(t.device for t in plan.tasks):
         share: dict[str, float] = {}

@@ -43,7 +43,7 @@ class ChildProcess:
         """
         program: `module:function` that the child runs.
         first_request: the request that `serve` passes to the program.
-        first_request: what `serve` passes to the program.
+
         on_reply: called with each reply in a listening thread that holds `reply_condition`.
         """
         self._on_reply, self._cpu_s = on_reply, 0.0
@@ -70,7 +70,7 @@ class ChildProcess:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no further reply can come."""
+        """Whether no further reply is possible."""
         return not self._listener.is_alive() or self._child.poll() is not None
 
     def send(self, request: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 from pearl_devices.primitives import HELPER
 
@@ -44,7 +43,8 @@ def read_waits(lanes: Mapping[str, list[Thread]]) -> Waits:
 def _waited_s(process: int, thread: int) -> float:
     """The second number of schedstat, in nanoseconds (proc(5), sched-stats in the kernel's
     docs)."""
-    return int(Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
+    with open(f"/proc/{process}/task/{thread}/schedstat", "rb", 0) as counts:
+        return int(counts.read().split()[1]) * 1e-9
 
 
 def lane_wait_s(before: Waits, after: Waits, lane: str) -> float | None:

@@ -279,7 +279,7 @@ def _close_all() -> None:
 
 
 def _forked() -> None:
-    """In a fork of this process, forget the server, which must see the end of its own parent."""
+    """Forget the server in a fork of this process: the server waits for the end of its parent."""
     global _lock
     _lock = threading.Lock()
     for server in _servers:
@@ -337,7 +337,7 @@ def _say(answers: int, **what: float | None) -> None:
 def _become(
     order: Mapping[str, Any], handles: Sequence[int], server: int, usual: Mapping[int, Any]
 ) -> None:
-    """In the child: become a process that was started with these arguments."""
+    """Make the child like a process that was started with these arguments."""
     os.setsid()  # only the parent gets a terminal's Ctrl-C
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, order["dies_by"])

@@ -1,7 +1,7 @@
 """Solvers: the best plan of a graph and its costs. A method is one file and its line in `METHODS`.
 
-The file holds `solve(problem: Problem, search: Search) -> Outcome` and is imported on first use;
-`pearl.testing.SolverContract` holds the tests that every method passes.
+The file defines `solve(problem: Problem, search: Search) -> Outcome` and is imported on first use.
+`pearl.testing.SolverContract` has the tests that every method passes.
 """
 
 from pearl.solvers.model.method import OBJECTIVES, STEADY, Method

@@ -1,7 +1,7 @@
-"""A plan in time proportional to the graph, for when a method found none in time.
+"""A plan in time proportional to the graph, for use when a method found none in time.
 
-Every task is on one device where it can be, each device has one lane, and a lane does the firings
-in the order of the program: of every task the same share of an iteration is done at any time.
+Every task is on one device if possible. Each device has one lane, which runs the firings in the
+order of the program: at any time, every task has completed the same share of an iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pearl.solvers.model.search_space import SearchSpace, each_space
 
 
 def first_plan(problem: Problem) -> Candidate | None:
-    """A plan that keeps all limits; None where the few assignments that are tried break some.
+    """Return a plan within all limits; None if none of the few assignments tried is within them.
 
     Raises:
         SpecError: a name does not exist.
@@ -48,8 +48,10 @@ def _joules(m: Mode) -> float:
 
 
 def _gathered(space: SearchSpace, objective: str) -> Iterator[Assignment]:
-    """Every class on one device where it may be and has room, else where it is quickest or most
-    frugal; the best device by its loads first."""
+    """Yield assignments that gather every class on one device, the least loaded result first.
+
+    A class that the device cannot hold is on its quickest or most frugal device.
+    """
     tastes = (_joules, _seconds) if objective == "power_efficiency" else (_seconds, _joules)
     for taste in tastes:
         ranked: list[tuple[float, int, Assignment]] = []
@@ -67,11 +69,11 @@ def _gathered(space: SearchSpace, objective: str) -> Iterator[Assignment]:
 def _place(
     space: SearchSpace, favourite: str, taste: Callable[[Mode], float]
 ) -> tuple[Mode, ...] | None:
-    """The mode of each unit; None where some class finds no room."""
+    """Return the mode of each unit; None if no device has room for a class."""
     room = dict(space.capacity_bytes)
     modes: dict[int, Mode] = {}
     sizes = list(zip(space.classes, space.memory_bytes, strict=True))
-    for members, size in sorted(sizes, key=lambda c: -c[1]):  # large ones first
+    for members, size in sorted(sizes, key=lambda c: -c[1]):  # largest class first
         best: dict[str, tuple[float, list[Mode]]] = {}
         for device in set.intersection(*(set(space.on_device[u]) for u in members)):
             if size > room[device]:

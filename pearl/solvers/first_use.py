@@ -1,7 +1,7 @@
-"""Compile the searches of a problem where this machine has not done so yet.
+"""Compilation of the searches that a problem needs, unless this machine has compiled them before.
 
-`solve` does this before its time begins to count, so that the first solve on a new machine finds
-what later ones find. Small problems use no compiled search.
+`solve` does this before its time limit starts, so the first solve on a new machine has as much time
+as later ones. Small problems use no compiled search.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 
 STEPPED_S = 0.1
-"""CPU-seconds of steps of the search of loops in the tiny problem: enough for each of its ways."""
+"""CPU-seconds of the search of loops in the tiny problem: enough to run each of its branches."""
 
 
 def compile_searches(problem: Problem) -> None:
     """Run the compiled searches that a problem may use on a tiny problem, unless their machine code
-    is kept on this machine. Takes some seconds then."""
+    is cached on this machine. Compilation takes some seconds."""
     if sum(problem.graph.repetition.values()) < MANY:
         return
     if problem.objective == "makespan":
@@ -46,9 +46,9 @@ def compile_searches(problem: Problem) -> None:
 
 
 def _is_compiled(function: Any) -> bool:
-    """Whether a compiled function was called in this process, or its code is kept."""
+    """Return whether the function was called in this process, or its machine code is cached."""
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    kept = getattr(function, "stats", None)  # none where functions are interpreted
+    kept = getattr(function, "stats", None)  # None if functions are interpreted
     return (
         kept is None
         or bool(function.signatures)
@@ -57,7 +57,7 @@ def _is_compiled(function: Any) -> bool:
 
 
 def _search_makespan() -> None:
-    """Tabu search."""
+    """Run tabu search."""
     from pearl.solvers.methods import heft, local_search
 
     (space,) = makespan_spaces(_tiny("makespan"))
@@ -69,8 +69,8 @@ def _search_makespan() -> None:
 
 
 def _search_period() -> None:
-    """Policy iteration, annealing of loads, the search of loops with the bound of chains, and lane
-    orders."""
+    """Run policy iteration, annealing of loads, the search of loops with the bound of chains, and
+    the search of lane orders."""
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
     from pearl.solvers.large.loop_moves import all_bounds
     from pearl.solvers.large.loop_search import LoopSearch
@@ -79,7 +79,7 @@ def _search_period() -> None:
     loops = LoopSearch(space, 0)
     loops.run(STEPPED_S)
     if loops.best is not None:
-        loops.step(loops.best.place)  # not made where the first plan is the best
+        loops.step(loops.best.place)  # `run` makes no step if the first plan is the best
     all_bounds(loops.t, loops.b.loads.seconds, np.zeros(1, np.int64), loops.s, np.empty(1))
     loads = to_load_problem(space)
     start = greedy(loads)
@@ -90,7 +90,7 @@ def _search_period() -> None:
 
 
 def _tiny(objective: str) -> Problem:
-    """A ring of as many tasks as the searches ask for, on two devices."""
+    """Return a ring of MANY tasks on two devices: as many as the compiled searches need."""
     names = [f"t{i}" for i in range(MANY)]
     edges = [Edge(a, b, bytes=1.0) for a, b in pairwise(names)]
     graph = TaskGraph(

@@ -1,4 +1,4 @@
-"""A note where a plan moves weights that no message carries."""
+"""A note on plans in which weights move to another device at no cost."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pearl.planning.timing import Assignment
 
 
 def free_weights_note(a: Assignment) -> str:
-    """A sentence where a task that hands out weights runs beside their reader, and the message into
-    that task comes from another device without bytes; empty elsewhere.
+    """Return a warning if a plan moves weights to another device at no cost, else an empty text.
 
-    Then the weights cross for nothing: their bytes stand on the edge that crosses no link.
+    The cost is missing if the weights' bytes are on the edge from a sender to a reader on the same
+    device, and the edge into the sender comes from another device and has no bytes.
     """
     edges = a.expansion.graph.edges
     for out in edges:
@@ -19,9 +19,9 @@ def free_weights_note(a: Assignment) -> str:
         for into in (e for e in edges if e.dst == out.src and e.src != out.src):
             if not into.bytes and a.device_of(into.src) != here:
                 return (
-                    f"weights cross for nothing: {out.src} runs on {here} beside {out.dst}, and "
-                    f"the edge {into.src} → {out.src} from {a.device_of(into.src)} carries no "
-                    f"bytes; give that edge the {out.bytes:.3g} bytes, or hold {out.src} to "
-                    f"{into.src} (Task.group, limits.together)"
+                    f"weights move at no cost: {out.src} and {out.dst} run on {here}, and the edge "
+                    f"{into.src} → {out.src} from {a.device_of(into.src)} has no bytes; give that "
+                    f"edge the {out.bytes:.3g} bytes, or keep {out.src} with {into.src} "
+                    "(Task.group, limits.together)"
                 )
     return ""

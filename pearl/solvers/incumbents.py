@@ -1,4 +1,4 @@
-"""Each better plan of a search, told to the caller while the search goes on."""
+"""Notification of the caller about each better plan during a search."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Listener = Callable[[Plan], object]
 
 
 class ListenerError(Exception):
-    """What the caller's function raised is the cause of this error; no method's fault."""
+    """An exception of the caller's listener, which is the cause of this error."""
 
 
 class Incumbents:
-    """Tells a function of plans. A plan that is no better than the last one is not told."""
+    """Calls a listener with each plan that is better than all plans before."""
 
     def __init__(self, problem: Problem, method: str, seed: int, listener: Listener) -> None:
         self.problem, self.method, self.seed, self.listener = problem, method, seed, listener
         self.began, self.least = time.monotonic(), float("inf")
 
     def offer(self, found: Candidate) -> None:
-        """Tell of a candidate as a plan that nothing is proven of yet.
+        """Pass a candidate to the listener as a plan without a proof.
 
         Raises:
-            ListenerError: from what the function raised.
+            ListenerError: the listener raised an exception.
         """
         if not found.cost < self.least * (1 - SAME):
             return

@@ -1,5 +1,8 @@
-"""A plan that is known already: where it is one of the problem to be solved, it is where the search
-begins, and nothing worse than it is the answer, however little time there was."""
+"""A known plan as the start of a search.
+
+If the problem allows the plan, the search begins from it and never returns a worse plan, however
+short the time limit is.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from pearl.time_limit import OutOfTimeError, extended
 
 
 def translate_plan(plan: Plan, problem: Problem) -> Candidate | None:
-    """The plan's assignment and orders in a problem; None where the problem lacks
-    one of its modes, has other edges, or forbids the plan.
+    """Return the plan's assignment and orders in a problem, or None.
 
-    Of makespan, which looks at one iteration, a plan has the slack of the graph alone, and no entry
-    of its lanes runs ahead into the next iteration.
+    The result is None if the problem lacks one of the plan's modes, has other edges, or forbids the
+    plan. For makespan, which covers one iteration, it is also None if the plan has more slack than
+    the graph, or if a lane runs ahead into the next iteration.
     """
     single = problem.objective == "makespan"
     try:
@@ -47,16 +50,15 @@ def translate_plan(plan: Plan, problem: Problem) -> Candidate | None:
 
 
 def _runs_ahead(orders: Orders) -> bool:
-    """Whether some lane begins a firing of the next iteration before it has ended this one."""
+    """Return whether a lane begins a firing of the next iteration before the end of this one."""
     return any(len({ahead for _, ahead in entries}) > 1 for entries in orders.values())
 
 
 def from_start(run: Solve, problem: Problem, search: Search) -> Outcome:
-    """The outcome of a method, with the start of the search in the place of a worse one, or of
-    none in time.
+    """Run a method; return the start of the search if the method found no plan or a worse one.
 
     Raises:
-        InfeasibleError, OutOfTimeError: as the method, where the search has no start.
+        InfeasibleError, OutOfTimeError: as the method, if the search has no start.
     """
     start = search.start
     try:
@@ -79,11 +81,11 @@ def or_spare(
     problem: Problem,
     search: Search,
 ) -> Outcome:
-    """The outcome of a method; for the whole problem the spare plan where the method found none and
-    did not prove that there is none.
+    """Run a method; for the whole problem, return the spare plan if the method found none in time.
 
     Raises:
-        InfeasibleError, OutOfTimeError: as the method, where there is no spare plan.
+        InfeasibleError: the method proved that there is no plan.
+        OutOfTimeError: the method found no plan in time, and there is no spare plan.
     """
     try:
         return run(problem, search)

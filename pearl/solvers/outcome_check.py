@@ -1,4 +1,4 @@
-"""Check of a method's outcome: the plan keeps all rules and limits, and is as good as stated."""
+"""Check of a method's outcome: the plan is within all rules and limits, and its cost is correct."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TOLERANCE = 1e-6
 
 
 def fault_of(outcome: object, problem: Problem) -> str:
-    """The first fault of an outcome, for an error text; empty where there is none."""
+    """Return the first fault of an outcome, for an error text; empty if there is none."""
     if not isinstance(outcome, Outcome):
         return f"it returned {quote(outcome)}, not an Outcome"
     best = outcome.best
     if not isinstance(best, Candidate) or not isinstance(best.assignment, Assignment):
-        return f"the best of its outcome is {quote(best)}, not a Found with an Assignment"
+        return f"the best of its outcome is {quote(best)}, not a Candidate with an Assignment"
     fault = _misplaced(best.assignment, problem) or _misordered(best, problem)
     if not fault and not outcome.bound <= best.cost * (1 + TOLERANCE):
         fault = f"its bound {outcome.bound:.9g} is above the cost {best.cost:.9g} of its plan"
@@ -32,22 +32,22 @@ def fault_of(outcome: object, problem: Problem) -> str:
 
 
 def _misplaced(a: Assignment, problem: Problem) -> str:
-    """The rule or limit that an assignment breaks."""
+    """Return the rule or limit that an assignment breaks; empty if there is none."""
     x = a.expansion
     split = split_of(x.graph)
     part = split_problem(problem, split)
     graph, limits = part.graph, part.limits
-    slack = [e.slack for e in x.graph.edges]
+    edges = list(zip(graph.edges, (e.slack for e in x.graph.edges), strict=False))
     if x.graph.tasks != graph.tasks or x.graph.edges != tuple(
-        replace(e, slack=s) for e, s in zip(graph.edges, slack, strict=False)
+        replace(e, slack=slack) for e, slack in edges
     ):
         return "its plan is for another graph"
     for task in split.tasks:
         if len(split.shares) > problem.limits.replicas.get(task, 1):
-            return f"its plan has {len(split.shares)} replicas of {task}, above the limits"
-    for e, allowed_edge in zip(x.graph.edges, graph.edges, strict=True):
-        if e.slack > max(allowed_edge.slack, getattr(limits, e.limit or "", 0)):
-            return f"its plan gives edge {e.src} → {e.dst} the slack {e.slack}, above the limits"
+            return f"its plan has {len(split.shares)} replicas of {task}, more than the limit"
+    for e, slack in edges:
+        if slack > max(e.slack, getattr(limits, e.limit or "", 0)):
+            return f"its plan gives edge {e.src} → {e.dst} the slack {slack}, above its limit"
     try:
         allowed = space_of(x, part, every_mode=True)
     except InfeasibleError as error:
@@ -64,7 +64,7 @@ def _misplaced(a: Assignment, problem: Problem) -> str:
 
 
 def _misordered(best: Candidate, problem: Problem) -> str:
-    """The fault of a plan's lane orders, period and cost."""
+    """Return the fault of a plan's lane orders, period or cost; empty if there is none."""
     timed, orders = build_timed_graph(best.assignment), best.ordered.orders
     for lane, members in timed.lanes.items():
         entries = [i for i, _ in orders.get(lane, ())]
@@ -72,9 +72,9 @@ def _misordered(best: Candidate, problem: Problem) -> str:
         for task, number in (timed.names[i] for i in entries if i in lane_nodes):
             fires.setdefault(task, []).append(number)
         if sorted(entries) != sorted(members) or any(f != sorted(f) for f in fires.values()):
-            return f"its order of lane {lane} is not each firing there once, each task's in turn"
+            return f"its order of lane {lane} does not have each firing once, in the task's order"
     if set(orders) != set(timed.lanes):
-        return f"its orders are of the lanes {sorted(orders)}; used are {sorted(timed.lanes)}"
+        return f"its orders are of the lanes {sorted(orders)}; its plan uses {sorted(timed.lanes)}"
     period_s = ring_period(timed, orders)
     if problem.objective == "makespan":
         cost = ends_s(timed, start_times_s(timed, orders)) if period_s < float("inf") else period_s
@@ -87,5 +87,5 @@ def _misordered(best: Candidate, problem: Problem) -> str:
             <= TOLERANCE * max(abs(stated_value), abs(computed))
             < float("inf")
         ):
-            return f"the {name} of its plan is {stated_value:.9g}, computed anew {computed:.9g}"
+            return f"the {name} of its plan is {stated_value:.9g}, recomputed {computed:.9g}"
     return ""

@@ -1,18 +1,19 @@
-"""The plan that many draws of the times regret least (objectives `robust` and `robust_worst`).
+"""The plan with the least regret over many draws of the times (`robust` and `robust_worst`).
 
-Regret of a plan in a draw: its seconds an iteration over those of the best plan of that draw, less
-1 (minimax regret: Savage 1951; in scheduling Kouvelis and Yu 1997). The best plans of the draws,
-and of weighted means of them, are the candidates; each is valued under every draw without solving.
+The regret of a plan in a draw is its seconds per iteration, divided by those of the best plan of
+the draw, minus 1 (minimax regret: Savage 1951; in scheduling Kouvelis and Yu 1997). The candidates
+are the best plans of the draws and of weighted means of the draws. Each candidate is evaluated
+under every draw without solving.
 
-The least seconds of a draw are known within two ends: no candidate is below the upper one, no plan
-below the lower one, a bound that some solve proved. Where time ran out before a draw was solved the
-ends differ, and so do those of the regret.
+The least seconds of a draw lie in an interval: its upper end is the best candidate, its lower end a
+bound that some solve proved. If time ran out before a draw was solved, the ends differ, and so do
+the ends of the regret.
 
-Bound: a plan's period is a maximum of linear functions of the times, so by Jensen's inequality the
-weighted mean of its periods is at least its period at the weighted mean of the times. One exact
-solve of the mean table bounds every plan's mean regret, and with other weights on the draws its
-worst one; these weights are those of a game that the draws play (Freund and Schapire 1999). Where
-the bound leaves a gap and there are few assignments, all are enumerated.
+Bound: a plan's period is a maximum of linear functions of the times. So, by Jensen's inequality,
+the weighted mean of its periods is at least its period at the weighted mean of the times. One exact
+solve of the mean table bounds the mean regret of every plan. Other weights on the draws bound the
+worst regret; the weights come from a game that the draws play (Freund and Schapire 1999). If the
+bound leaves a gap and there are few assignments, all are enumerated.
 """
 
 from __future__ import annotations
@@ -44,37 +45,37 @@ from pearl.solvers.orders.list_orders import ring_period
 from pearl.time_limit import OutOfTimeError
 
 DRAWS = 40
-"""Draws that are solved: the few assignments that matter show in 30 to 50."""
+"""Number of draws that are solved: 30 to 50 show the few assignments that matter."""
 
 SOLVED = 1e-6
-"""Relative difference up to which the ends of a draw's least seconds count as equal: the tolerance
-of a proof."""
+"""Relative difference up to which the ends of a draw's least seconds are equal: the tolerance of a
+proof."""
 
 ROUNDS = 12
-"""Weights on the draws that are tried for a bound on the worst regret."""
+"""Number of weights on the draws that are tried for a bound on the worst regret."""
 
 FEW = 500
-"""Assignments up to which all are enumerated where the bound leaves a gap."""
+"""Largest number of assignments that are all enumerated if the bound leaves a gap."""
 
 Kind = Literal["mean", "worst"]
 
 
 def regrets(seconds: NDArray[np.float64], least_s: Vector) -> NDArray[np.float64]:
-    """Seconds (plans, draws) over the least of each draw, less 1; 0 in a draw that has no plan at
-    all, where idling alone exceeds a limit on power."""
+    """Return seconds (plans, draws) over the least of each draw, minus 1. The regret is 0 in a draw
+    without any plan, in which idle power alone exceeds a limit on power."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.isinf(least_s), 0.0, seconds / least_s - 1)
 
 
 @dataclass(frozen=True)
 class Rival:
-    """An assignment with the estimates themselves, and its lane orders."""
+    """An assignment with the modes of the estimates, and its lane orders."""
 
     assignment: Assignment
     orders: Orders
 
     def seconds(self, draws: Draws, power_w: float | None) -> Vector:
-        """Seconds of an iteration in each draw."""
+        """Return the seconds of an iteration in each draw."""
         timed = build_timed_graph(self.assignment)
         return evaluate_samples(timed, self.orders, draws, power_w=power_w).period_s
 
@@ -88,15 +89,15 @@ class Rival:
 
 
 def rivals(problem: Problem, search: Search, run: Solve, draws: Draws) -> list[Rival]:
-    """The best plan of the estimates, first, and of each draw that is solved in time, each once.
-    Limits on the period hold for the estimates, and not for each draw."""
+    """Return the best plan of the estimates, then those of the draws solved in time, without
+    duplicates. Limits on the period apply to the estimates, not to each draw."""
     game = _Game(problem, search, run, "mean", draws, run(problem, search))
     game.solve_draws(search.deadline)
     return list(game.known.values())
 
 
 def with_estimates(best: Candidate, costs: CostTable) -> Rival:
-    """A plan of a drawn table with the modes of the estimates."""
+    """Return the plan of a drawn table with the modes of the estimates."""
     a = best.assignment
     table = split_costs(costs, split_of(a.expansion.graph))
 
@@ -110,15 +111,16 @@ def with_estimates(best: Candidate, costs: CostTable) -> Rival:
 def least_regret(
     problem: Problem, search: Search, run: Solve, kind: Kind, draws: Draws
 ) -> tuple[Outcome, Regret]:
-    """The plan of least mean or worst regret over the draws, with what the estimates themselves say
-    of it, and its regret.
+    """Return the plan of least mean or worst regret over the draws, and its regret.
+
+    The value and the bound of the outcome are those of the estimates.
 
     Raises:
-        InfeasibleError: no plan meets the limits.
+        InfeasibleError: no plan is within the limits.
     """
     try:
         nominal = run(problem, replace(search, deadline=_share(search, 0.2)))
-    except OutOfTimeError:  # without a plan of the estimates there is nothing to compare
+    except OutOfTimeError:  # without a plan of the estimates, no draw can be compared
         nominal = run(problem, search)
     game = _Game(problem, search, run, kind, draws, nominal)
     game.solve_draws(_share(search, 0.6))
@@ -140,10 +142,10 @@ class _Game:
 
     nominal: the outcome of the estimates.
     low_s: (draws,), seconds; no plan takes less in a draw.
-    least_s: (draws,), seconds; some plan takes no more in a draw. Both are infinite in a draw that
-        is proved to have no plan.
+    least_s: (draws,), seconds; some plan takes no more in a draw. low_s and least_s are infinite in
+        a draw that is proved to have no plan.
     unfinished: (draws,), draws whose solve ran out of time or has not begun.
-    bound: no plan has less regret; a share.
+    bound: a share; no plan has less regret.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class _Game:
         self.least_s = np.minimum(self.least_s, self.rows[-1])
 
     def solve_draws(self, deadline: float) -> None:
-        """Solves the draws that are not, for their best plans and bounds."""
+        """Solve the unsolved draws for their best plans and bounds."""
         began = time.monotonic()
         waiting = np.flatnonzero(self.unfinished & ~self.solved).tolist()
         for done, n in enumerate(waiting):
@@ -200,7 +202,7 @@ class _Game:
         except OutOfTimeError:
             return
         except InfeasibleError as error:
-            if error.conflict:  # proved: by these watts no plan keeps the limit on power
+            if error.conflict:  # proved: with the drawn watts, no plan is within the power limit
                 self.low_s[n], self.unfinished[n] = math.inf, False
             return
         self.add(with_estimates(outcome.best, self.problem.costs))
@@ -214,9 +216,11 @@ class _Game:
         return self.run(problem, replace(self.search, deadline=deadline, start=None))
 
     def bound_draws(self, factors: Vector, links: dict[str, float], bound_s: float) -> None:
-        """Bounds every draw by that of a table with these factors: where all times are longer, so
-        are periods, and in proportion where all are so much longer. Not with a limit on power,
-        whose pace follows other numbers."""
+        """Bound every draw from a bound of the table with these factors.
+
+        If all times are longer, so are the periods; if all are longer by one factor, the periods
+        are too. A limit on power excludes this, because the pace follows other numbers.
+        """
         if self.problem.limits.power_w is not None:
             return
         ratios = [*(self.factors / factors[:, None])]
@@ -228,20 +232,20 @@ class _Game:
 
     @property
     def solved(self) -> NDArray[np.bool_]:
-        """Whether the least seconds of each draw are proved."""
+        """Whether the least seconds are proved, by draw."""
         return np.asarray(self.low_s >= self.least_s * (1 - SOLVED))
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """(candidates, draws)."""
+        """Seconds of an iteration of every candidate in every draw: (candidates, draws)."""
         return np.array(self.rows)
 
     def regrets(self) -> NDArray[np.float64]:
-        """(candidates, draws), as shares: their lower ends."""
+        """Return the lower ends of the regrets, shares: (candidates, draws)."""
         return regrets(self.seconds, self.least_s)
 
     def of_kind(self, regrets: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mean or worst over the draws, the last axis."""
+        """Return the mean or the worst regret over the draws, the last axis."""
         values = regrets.mean(axis=-1) if self.kind == "mean" else regrets.max(axis=-1)
         return np.asarray(values)
 
@@ -252,7 +256,7 @@ class _Game:
 
     @property
     def value(self) -> float:
-        """The regret of the chosen candidate, its lower end."""
+        """The lower end of the regret of the chosen candidate."""
         return float(self.of_kind(self.regrets())[self.chosen])
 
     @property
@@ -260,7 +264,7 @@ class _Game:
         return bool(self.solved.all()) and self.value - self.bound <= SAME
 
     def play(self) -> None:
-        """Bounds by mean tables, whose best plans are candidates too."""
+        """Find bounds from mean tables; their best plans become candidates."""
         weight = np.full(self.draws.number, 1 / self.draws.number)
         for turn in range(1 if self.kind == "mean" else ROUNDS):
             left = self.search.deadline - time.monotonic()
@@ -280,8 +284,8 @@ class _Game:
             weight /= weight.sum()
 
     def _mean(self, weight: Vector, deadline: float) -> Outcome | None:
-        """The best plan of the weighted mean of the drawn times, in shares of the least seconds. A
-        pace is no linear function of watts: where these are drawn the limit on them is left out."""
+        """Return the best plan of the weighted mean of the drawn times, in shares of the least
+        seconds. The pace is not linear in watts: if watts are drawn, their limit is left out."""
         per_s = weight / self.least_s
         if not per_s.sum() > 0:
             return None
@@ -296,8 +300,8 @@ class _Game:
             return None
 
     def enumerate(self) -> None:
-        """Every assignment, where they are few. What no order of lanes beats bounds the least of
-        each draw and the regret."""
+        """Evaluate every assignment if there are few. The bound over all lane orders of each
+        assignment bounds the least seconds of each draw, and the regret."""
         listed = self._listed()
         floors: list[Vector] = []
         for a in listed:
@@ -327,7 +331,7 @@ class _Game:
         self.bound = max(self.bound, min(value, loose))
 
     def _listed(self) -> list[Assignment]:
-        """Every assignment; none where there are more than FEW."""
+        """Return every assignment; none if there are more than FEW."""
         try:
             every = assignments(every_space(self.free))
             listed = list(itertools.islice(every, FEW + 1))
@@ -336,7 +340,7 @@ class _Game:
         return listed if len(listed) <= FEW else []
 
     def outcome(self) -> Outcome:
-        """The chosen plan, with the bound on what the estimates themselves give."""
+        """The chosen plan, with the bound on the value of the estimates."""
         rival = list(self.known.values())[self.chosen]
         a, timed = rival.assignment, build_timed_graph(rival.assignment)
         period = ring_period(timed, rival.orders)
@@ -348,7 +352,7 @@ class _Game:
         return Outcome(best, self.nominal.bound, timed_out, self.nominal.bound_from)
 
     def regret(self) -> Regret:
-        """The ends of the chosen plan's regret; its kind is at least the bound."""
+        """The ends of the chosen plan's regret. Its value is at least the bound."""
         row, solved = self.rows[self.chosen], self.solved
         least = regrets(row, self.least_s)
         most = regrets(row, np.where(solved, self.least_s, self.low_s))
@@ -370,6 +374,6 @@ class _Game:
 
 
 def without_period(problem: Problem) -> Problem:
-    """The problem without limits on the period, which a draw may break."""
+    """Return the problem without limits on the period, which a draw may break."""
     limits = replace(problem.limits, period_s=None, min_throughput_per_s=None)
     return replace(problem, limits=limits)

@@ -48,28 +48,27 @@ FAULTS = (
     TypeError,
     ValueError,
 )
-"""Exceptions that are a fault in a method's code, and not of the machine or of the problem."""
+"""Exceptions that mean a fault in a method's code, not in the machine or the problem."""
 
 GRACE_S, GRACE = 0.05, 0.03
-"""Seconds, and share of the time limit, that a step of a method may exceed the limit, so that steps
-end by themselves."""
+"""Seconds, and share of the time limit, by which a step of a method may exceed the limit before it
+is stopped."""
 
 CHEAP_S = 0.2
-"""Seconds that the cheap bounds may take after the time limit where a method proved nothing."""
+"""Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
 ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.6
-"""Time kept for checking a plan and putting it together: for each firing (0.3 ms measured on one
-core), for each task or copy on each device (20 µs measured likewise), and as a share of the time
-given at most."""
+"""Time to check and build a plan: seconds per firing (0.3 ms measured on one core), seconds
+per task or copy on each device (20 µs measured), and the largest share of the time limit."""
 
 MANY_FIRINGS = 1_000
-"""Firings of an iteration from which the spare plan is made before the method begins: of fewer it
-takes 30 ms, after the method, where one is needed at all."""
+"""Number of firings per iteration from which the spare plan is made before the method begins. For
+fewer firings, the spare plan takes 30 ms and is made after the method, if needed."""
 
 
 def default_method(objective: str) -> str:
-    """The method for an objective when none is named: milp; for makespan cpsat where OR-Tools is
-    installed, else local_search, which starts from HEFT's schedule and never ends above it."""
+    """Return the default method of an objective: milp. For makespan it is cpsat if OR-Tools is
+    installed, else local_search, which starts from HEFT's schedule and never gets worse."""
     from pearl.solvers.methods import cpsat
 
     if objective != "makespan":
@@ -90,24 +89,25 @@ def solve(
     workers: int | None = None,
     on_incumbent: Listener | None = None,
 ) -> Plan:
-    """The plan with the most env steps per second (`throughput`) or per joule (`power_efficiency`),
-    or whose first iteration is complete soonest (`makespan`); or the plan that draws of the times
-    from their bands, by `seed`, regret least in the mean (`robust`) or at worst (`robust_worst`),
-    by a method for throughput.
+    """Return the best plan of a graph.
 
-    known: a plan of a problem like this one; where it is one of this problem too (of makespan, with
-        no slack beyond the graph's and no lane that runs ahead into the next iteration), the search
-        begins from it, no worse one is returned, and none is missed for lack of time. Of a robust
-        objective, worse by the draws and by the least seconds of each that are known.
-    workers: threads at most that search at the same time; by default as many as the CPUs that this
-        process may use, by its affinity mask and control groups.
+    The objective `throughput` maximises env steps per second and `power_efficiency` env steps per
+    joule. `makespan` minimises the end of the first iteration. `robust` and `robust_worst` minimise
+    the mean or the worst regret over draws of the times from their bands; a method for throughput
+    solves them.
 
-    on_incumbent: called with each better plan while the search goes on, of which nothing is proven
-        yet, and at the end with the plan that is returned. What it raises ends the search. Of a
-        robust objective, at the end only.
+    known: a plan of a similar problem. If this problem allows the plan (for makespan, with no slack
+        beyond the graph's and no lane that runs ahead into the next iteration), the search begins
+        from it, and the result is never worse. For a robust objective, "worse" is by the regret.
+    seed: seed of the search and of the draws.
+    workers: largest number of threads that search in parallel; by default the number of CPUs that
+        this process may use, by its affinity mask and control groups.
+    on_incumbent: called with each better plan during the search, without a proof, and at the end
+        with the returned plan. An exception of this function ends the search. For a robust
+        objective, the function is called at the end only.
 
-    Its value, bound, gap and status say what is proven; of a robust plan gap and status are those
-    of its regret, value and bound those of the estimates.
+    The plan's value, bound, gap and status tell what is proved. For a robust plan, gap and status
+    are those of the regret, value and bound those of the estimates.
 
     Raises:
         SpecError: an objective, a method or a name is unknown.
@@ -117,7 +117,7 @@ def solve(
     problems += _faults(objective, method, time_limit_s, seed, workers)
     if on_incumbent is not None and not callable(on_incumbent):
         problems.append(
-            f"on_incumbent is {quote(on_incumbent)}; a function of a Plan is needed, or None"
+            f"on_incumbent is {quote(on_incumbent)}; it must be a function of a Plan, or None"
         )
     if problems:
         raise SpecError(*problems)
@@ -136,7 +136,7 @@ def solve(
 def _faults(
     objective: object, method: str | None, time_limit_s: object, seed: object, workers: object
 ) -> list[str]:
-    """What is wrong with the options of a solve: a line each."""
+    """Return one line for each wrong option of a solve."""
     problems = []
     if not is_whole(seed) or seed < 0:
         problems.append(f"seed is {quote(seed)}; it must be a whole number of at least 0")
@@ -149,17 +149,17 @@ def _faults(
         objective = "throughput"
     if objective not in OBJECTIVES:
         problems.append(
-            f"objective {quote(objective)} is not known; allowed are {[*OBJECTIVES, *ROBUST]}"
+            f"objective {quote(objective)} is unknown; allowed are {[*OBJECTIVES, *ROBUST]}"
         )
     if method is not None and method not in list(METHODS):
-        problems.append(f"method {quote(method)} is not known; allowed are {list(METHODS)}")
+        problems.append(f"method {quote(method)} is unknown; allowed are {list(METHODS)}")
     elif method is not None and objective in OBJECTIVES:
         offered = METHODS[method].objectives
         if objective not in offered:
             able = [name for name, other in METHODS.items() if objective in other.objectives]
             problems.append(
-                f"method {method!r} does not know the objective {objective!r}, only "
-                f"{list(offered)}; methods that know it are {able}"
+                f"method {method!r} does not support the objective {objective!r}, only "
+                f"{list(offered)}; methods that support it are {able}"
             )
     return problems + time_limit_faults(time_limit_s)
 
@@ -174,7 +174,7 @@ def solve_problem(
     workers: int | None = None,
     on_incumbent: Listener | None = None,
 ) -> Plan:
-    """Return the plan of a problem, as `solve`, which describes the options.
+    """Return the plan of a problem. `solve` describes the options.
 
     Raises:
         SpecError: an objective, a method or a name is unknown.
@@ -229,14 +229,14 @@ def solve_problem(
     if fault:
         raise registered.fault_error(name, fault)
     best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
-    if bound.cost <= 0:  # time ran out before there was any
+    if bound.cost <= 0:  # time ran out before the method proved a bound
         with (
             suppress(OutOfTimeError),
             extended(max(deadline, time.monotonic()) + CHEAP_S + grace_s),
         ):
             bound = cheap_bound(problem, best)
     with suppress(OutOfTimeError), within(deadline + grace_s):
-        if objective != "makespan" and not robust:  # slack that the estimates need not, draws may
+        if objective != "makespan" and not robust:  # draws may need slack that the estimates do not
             exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, quiet, run, exact=exact)
     proof = Proof(
@@ -264,12 +264,12 @@ def solve_problem(
 def _least_regret(
     problem: Problem, search: Search, run: Solve, robust: Literal["mean", "worst"]
 ) -> tuple[Outcome, Regret]:
-    """The outcome and regret of a robust objective; where time runs out those of the plan that
-    there is.
+    """Return the outcome and the regret of a robust objective; if time runs out, of the best plan
+    so far.
 
     Raises:
-        InfeasibleError: no plan meets the limits.
-        OutOfTimeError: there is no plan.
+        InfeasibleError: no plan is within the limits.
+        OutOfTimeError: no plan was found in time.
     """
     from pearl.solvers.robust import DRAWS, least_regret
 
@@ -285,21 +285,20 @@ def _least_regret(
 
 
 def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
-    """Seconds of the time limit kept for checking a plan and putting it together."""
+    """Return the seconds of the time limit reserved to check and build a plan."""
     copies = sum(_copies(t.name, problem.limits) for t in problem.graph.tasks)
     places = len(problem.costs.platform.devices) * copies
     return min(ASSEMBLING * time_limit_s, ASSEMBLING_S * firings + CHECKING_S * places)
 
 
 def _copies(task: str, limits: Limits) -> int:
-    """Copies that a task may be split into."""
+    """Return the number of copies into which a task may be split."""
     return max(1, limits.replicas.get(task, 1))
 
 
 def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:
     return InfeasibleError(
-        f"no plan of graph {graph.name!r} that meets the limits was found in {time_limit_s:g} s; "
-        "whether there is one is not decided: give more time (time_limit_s, `pearl plan "
-        f"--time-limit`), relax a limit, or give it rates with fewer than the {firings:,} firings "
-        "that an iteration has now"
+        f"no plan of graph {graph.name!r} within the limits was found in {time_limit_s:g} s, and "
+        "none is excluded: give more time (time_limit_s, `pearl plan --time-limit`), relax a "
+        f"limit, or use rates with fewer than the present {firings:,} firings per iteration"
     )

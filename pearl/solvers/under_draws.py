@@ -1,12 +1,12 @@
-"""What plans cost under the draws of a robust plan, on the scale by which it was chosen.
+"""The cost of plans under the draws of a robust plan, on the scale by which it was chosen.
 
-The cost of a plan is the mean, or the worst, over the draws of its seconds an iteration over the
-least seconds known of each draw: 1 + its regret. Plans of a changed problem are measured by the
-least seconds of the plan's own problem, so that their costs can be compared.
+The cost of a plan is 1 + its regret: the mean, or the worst, over the draws of its seconds per
+iteration, divided by the least known seconds of the draw. Plans of a changed problem are divided by
+the least seconds of the original problem, so that their costs can be compared.
 
-Candidates: the plan itself, where the changed problem allows it, and the best plan of the mean of
-the drawn times, each draw weighted by 1 over its least seconds. By Jensen's inequality no plan's
-mean cost, so none's worst, is below the bound of that solve (`pearl.solvers.robust`).
+The candidates are the plan itself, if the changed problem allows it, and the best plan of the mean
+of the drawn times, each draw weighted by 1 over its least seconds. By Jensen's inequality, that
+solve bounds the mean cost, and so the worst cost, of every plan (`pearl.solvers.robust`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pearl.time_limit import OutOfTimeError
 
 @dataclass(frozen=True)
 class Drawn:
-    """A plan with its cost under the draws, and a cost that no plan of its problem is below."""
+    """A plan, its cost under the draws, and a lower bound on the cost of every plan."""
 
     rival: Rival
     cost: float
@@ -47,8 +47,9 @@ class Drawn:
 class Scale:
     """The scale of a robust plan.
 
-    kind: mean or worst over the draws. least_s: of each draw, seconds an iteration; 0: no plan.
-    costs: of the plan's own problem.
+    kind: mean or worst over the draws.
+    least_s: least seconds of an iteration in each draw; 0 if the draw has no plan.
+    costs: the cost table of the robust plan's problem.
     """
 
     kind: Literal["mean", "worst"]
@@ -58,38 +59,39 @@ class Scale:
 
     @classmethod
     def from_regret(cls, regret: Regret, costs: CostTable) -> Scale:
-        """The scale of the plan that has this regret.
+        """Return the scale of the plan that has this regret.
 
         Raises:
-            SpecError: the plan does not keep the least seconds of its draws.
+            SpecError: the plan does not store the least seconds of its draws.
         """
         if len(regret.least_s) != regret.draws:
             raise SpecError(
-                f"regret: least_s has {len(regret.least_s)} numbers; there are {regret.draws} "
-                "draws, and without the least seconds of each no other plan can be compared with "
-                "this one: make it anew with pearl.plan or pearl.solve"
+                f"regret: least_s has {len(regret.least_s)} numbers for {regret.draws} draws; "
+                "without the least seconds of each draw, no other plan can be compared with this "
+                "plan: make the plan again with pearl.plan or pearl.solve"
             )
         draws = Draws(regret.draws, regret.seed)
         return cls(regret.kind, draws, np.array(regret.least_s, float), costs)
 
     def ratios(self, rival: Rival, power_w: float | None) -> Vector:
-        """Seconds of an iteration over the least of each draw; 1 in a draw without any plan."""
+        """Return the seconds of an iteration over the least of each draw; 1 without any plan."""
         seconds = rival.seconds(self._draws_of(rival.assignment.costs), power_w)
         some = self.least_s > 0
         return np.where(some, seconds / np.where(some, self.least_s, 1.0), 1.0)
 
     def cost(self, rival: Rival, power_w: float | None) -> float:
-        """The cost of a plan, 1 + its regret of the kind."""
+        """Return the cost of a plan: 1 + its mean or worst regret."""
         ratios = self.ratios(rival, power_w)
         return float(ratios.mean() if self.kind == "mean" else ratios.max())
 
     def solve(self, problem: Problem, search: Search, run: Solve, plan: Plan) -> Drawn:
-        """The candidate of least cost of a problem of throughput, and the bound of all plans.
+        """Return the candidate of least cost for a throughput problem, and a bound on every cost.
 
-        plan: chosen where no other candidate costs less.
+        plan: returned if no other candidate costs less.
 
         Raises:
-            InfeasibleError, OutOfTimeError: no plan meets the limits, or none was found in time.
+            InfeasibleError: no plan is within the limits.
+            OutOfTimeError: no plan was found in time.
         """
         search = replace(search, start=translate_plan(plan, problem))
         candidates = [with_estimates(search.start, problem.costs)] if search.start else []
@@ -97,7 +99,7 @@ class Scale:
         try:
             mean, bound = self._of_mean(problem, search, run, plan)
             candidates += [mean] if _is_allowed(mean, problem) else []
-        except (InfeasibleError, OutOfTimeError):  # a limit on the period may be what it lacks
+        except (InfeasibleError, OutOfTimeError):  # a limit on the period may be the cause
             pass
         if not candidates:
             best = from_start(run, problem, search).best
@@ -112,8 +114,8 @@ class Scale:
     def _of_mean(
         self, problem: Problem, search: Search, run: Solve, plan: Plan
     ) -> tuple[Rival, float]:
-        """The best plan of the weighted mean of the drawn times, and the bound on every cost. A
-        pace is no linear function of watts: where these are drawn the limit on them is left out."""
+        """Return the best plan of the weighted mean of the drawn times, and a bound on every cost.
+        The pace is not linear in watts: if watts are drawn, their limit is left out."""
         draws, some = self._draws_of(problem.costs), self.least_s > 0
         per_s = np.where(some, 1 / np.where(some, self.least_s, 1.0), 0.0)
         if not some.any():
@@ -127,7 +129,7 @@ class Scale:
         return with_estimates(outcome.best, problem.costs), least
 
     def _draws_of(self, costs: CostTable) -> Draws:
-        """The draws, by which a link whose figures were changed errs as it did before."""
+        """Return the draws; a link with changed figures keeps its relative errors."""
         before = {k.name: k for k in self.costs.platform.links}
         taken = {name for k in before.values() for name in link_parts(k, self.costs)}
         known: dict[str, Vector] = {}
@@ -140,12 +142,12 @@ class Scale:
 
 
 def rival_of(plan: Plan, problem: Problem) -> Rival:
-    """A plan of this problem with its lane orders."""
+    """Return a plan of this problem with its lane orders."""
     timed, orders, _ = plan_orders(plan, problem)
     return Rival(timed.assignment, orders)
 
 
 def _is_allowed(rival: Rival, problem: Problem) -> bool:
-    """Whether a plan keeps the limits on its period by the estimates."""
+    """Return whether a plan is within the limits on its period by the estimates."""
     period_s = ring_period(build_timed_graph(rival.assignment), rival.orders)
     return cost_of(problem, rival.assignment, period_s)[0] < math.inf

@@ -56,7 +56,7 @@ class SpecChecker:
 
     imports: whether code that the spec names may be imported. Otherwise a custom environment is not
         asked for its spaces, nor a custom algorithm for its options.
-    given: a platform that replaces the spec's; limits are not checked against it.
+    given: a platform in the place of `host` and `ray`; limits are not checked then.
     env: the environment that was found, or None.
     actions: action spaces of the algorithm, if known.
     """
@@ -214,7 +214,7 @@ class SpecChecker:
     def platform(self, data: Any) -> tuple[Platform | None, Any]:
         """Return the platform and its resolved form, or None with the reasons in `lines`."""
         where: Where = ("platform",)
-        if self.given is not None:
+        if self.given is not None and data in ("host", "ray"):
             return self.given, data
         if isinstance(data, Mapping):
             platform, entry, found = read_platform(data, where, imports=self.imports)

@@ -1,8 +1,8 @@
 """Distribution policies: named sets of limits, with which one algorithm runs in several layouts.
 
 The layouts are those of fragmented dataflow (MSRL, Zhu et al. 2022, arXiv 2210.00882). A policy
-says where environments step, where actions are chosen and where everything else runs. Hosts,
-devices and lanes are those of the system's platform. Tasks that step or act on other hosts are
+places the steps of environments, the choice of actions and all other tasks. Hosts, devices and
+lanes are those of the system's platform. Tasks that step or act on other hosts are
 split into at most as many replicas as there are lanes.
 """
 
@@ -56,7 +56,7 @@ class Distribution:
 
     @property
     def summary(self) -> str:
-        """Where each part runs, in words."""
+        """The place of each part in words."""
         parts = {
             "environments": self.environments,
             "actions": self.acting,
@@ -149,8 +149,8 @@ _NEEDED: Mapping[Place, str] = {
 
 
 def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
-    """Task → its place. Tasks that must share a device have the place of the one that comes first
-    in PARTS."""
+    """Return the place of each task. Tasks that must share a device have the place of the part that
+    is first in PARTS."""
     ties = nx.Graph()
     ties.add_nodes_from(t.name for t in graph.tasks)
     for t in graph.tasks:
@@ -187,8 +187,8 @@ def _turns(
 
 
 def _copies(task: Task, lanes: int, policy: Distribution, given: Limits) -> int:
-    """Most copies of a task: one per lane, or fewer if a limit says so; in any order, all of one
-    size."""
+    """Return the largest number of copies of a task: one per lane, or the limit; in any order, all
+    copies have one size."""
     most = min(lanes, task.environments, MOST_COPIES, given.replicas.get(task.name, lanes))
     if not policy.any_order:
         return most

@@ -29,7 +29,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {actions} ones")]
     stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if env is not None and stack and env.obs % stack:
-        what = f"given {stack}; obs ({env.obs}) is that of a whole stack, so a multiple of it"
+        what = f"given {stack}; obs ({env.obs}) must be the size of a whole stack, a multiple of it"
         problems = [*problems, (("algorithm", "frame_stack"), what)]
     elif env is not None:
         env = replace(env, stack=stack)
@@ -37,12 +37,12 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
     tabular = isinstance(algorithm, TabularOptions)
     if env is not None and not problems and tabular and not env.states:
         what = f"{algorithm.env} has no discrete observations; {algorithm.name} needs them"
-        problems = [(where, f"{what}: it keeps a value for each")]
+        problems = [(where, f"{what}: its table has a row for each observation")]
     return env, problems
 
 
 def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
-    """Why an algorithm cannot take the environment's actions."""
+    """Yield the reasons why an algorithm does not support the environment's actions."""
     if isinstance(algorithm, RolloutOptions):
         return
     others = "ppo and a2c take them"
@@ -178,8 +178,8 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         return None, [(("algorithm", "frame_stack"), f"{what} of uint8; leave it at 0")]
     if stack and _is_stacked(observation.shape, stack):
         what = f"given {stack}; {show(algorithm.env)} observes {list(observation.shape)}, which is "
-        what += f"a stack of {stack} frames already, and they would be stacked again; leave it at 0"
-        what += ", or take the wrapper that stacks out of the environment"
+        what += f"already a stack of {stack} frames and would be stacked twice; leave it at 0"
+        what += ", or remove the wrapper that stacks frames from the environment"
         return None, [(("algorithm", "frame_stack"), what)]
     if isinstance(observation, box):
         sizes["shape"] = tuple(int(extent) for extent in observation.shape)
@@ -195,7 +195,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
         if not all(a < b for a, b in zip(low, high, strict=True)):
             what = f"the action's bounds are {list(low)} and {list(high)}"
-            return None, [(where, f"{what}; each lower one must be below its upper one")]
+            return None, [(where, f"{what}; each lower bound must be below its upper bound")]
         sizes |= {"act": action.shape[0], "act_low": low, "act_high": high}
     else:
         allowed = "Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed"
@@ -211,7 +211,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
 
 
 def _is_stacked(shape: tuple[int, ...], stack: int) -> bool:
-    """Whether observations of this shape are stacks of `stack` frames, along the first axis.
+    """Return whether observations of this shape are stacks of `stack` frames on the first axis.
 
     Images with one channel may be stacked along the last axis; three channels there are colours.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.options import STRICT, Acting
@@ -37,21 +37,12 @@ Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 
 
-def _carrier(given: object) -> object:
-    if given == "gloo":
-        raise ValueError(
-            "allowed: tcp or ray; gloo was removed because it believed what came before any proof "
-            "of the secret: write tcp, or leave the key out"
-        )
-    return given
-
-
 Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "robust_worst"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LimitsSection:
-    """What a plan may do. Slack limits are 0 by default: the sequential program."""
+    """The limits of a plan. Slack limits are 0 by default: the sequential program."""
 
     power: Watts | None = Field(default=None, description="Maximum average power, e.g. 350 W.")
     period: Seconds | None = Field(
@@ -149,7 +140,8 @@ class LimitsSection:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Train:
-    """How long to train, and what to do meanwhile. Env steps count over all environments."""
+    """Options of training and of evaluation during training. Env steps count over all
+    environments."""
 
     steps: StrictInt = Field(
         default=50_000, ge=1, le=10**12, description="Env steps, rounded up to an iteration."
@@ -199,7 +191,7 @@ class Train:
         "processes here (ray). The results are the same. Default: ray if the plan has lanes on "
         "other hosts, else processes.",
     )
-    carrier: Annotated[Literal["tcp", "ray"], BeforeValidator(_carrier)] | None = Field(
+    carrier: Literal["tcp", "ray"] | None = Field(
         default=None,
         description="The carrier of messages to lanes on other hosts: TCP connections between the "
         "nodes, or calls of Ray. The results are the same. Default: tcp, or ray if Ray encrypts "

@@ -135,7 +135,7 @@ def _resolve_entry(given: Any) -> Any:
 
 @cache
 def this_cpu() -> DeviceEntry:
-    """Return a stand-in for HERE with the figures of a catalogue device, which are not used."""
+    """Return an entry for HERE with the figures of a catalogue device, which are not used."""
     return TypeAdapter(DeviceEntry).validate_python(next(iter(catalogue().values())))
 
 

@@ -83,8 +83,8 @@ def load_on(platform: Platform, spec: Mapping[str, Any]) -> System:
 
 
 def load_static_on(platform: Platform, spec: Path) -> StaticSpec:
-    """Load a spec statically on a platform that is not searched for: a cluster may be gone by
-    now."""
+    """Load a spec statically, with `platform` in the place of `host` and `ray`: a cluster may be
+    gone by now."""
     return _read(spec, None, imports=False, given=platform)[0]
 
 

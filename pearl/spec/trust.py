@@ -139,14 +139,14 @@ def require_trusted(spec: object, path: str | Path, *, trust: bool) -> None:
     what = ", ".join(str(each) for each in find_named_code(spec))
     why = _doubt_reason(cache_folder() / "specs")
     raise SpecError(
-        f"{path}: its spec names code, and nothing in your cache folder says that it is yours"
+        f"{path}: its spec names code, and your cache folder has no record that you trained it"
         f"{f' ({why})' if why else ''}: {what}; nothing was imported; to run that code, "
         "add --trust (trust=True in Python)"
     )
 
 
 def _doubt_reason(folder: Path) -> str:
-    """Why no digest in `folder` is trusted; empty if digests are trusted, or there is no folder."""
+    """Return why no digest in `folder` is trusted; empty if they are, or if there is no folder."""
     try:
         why = doubts(folder)
     except OSError:

@@ -88,8 +88,8 @@ def build_graph(system: System) -> TaskGraph:
         passed = [t.name for t in inserted_tasks(graph) if OBSERVED in changes(t.kernel)]
     if passed and system.train.on_env_failure == "restart":
         raise SpecError(
-            f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes what the network "
-            "reads, and the first observation of a restarted environment would not pass "
+            f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes the network's "
+            "input, and the first observation of a restarted environment would not pass through "
             "it; allowed: stop"
         )
     return graph

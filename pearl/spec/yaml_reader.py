@@ -221,7 +221,7 @@ class _Builder:
     def problem(
         self, where: Where, what: str, said: Where | None = None, line: int | None = None
     ) -> None:
-        """Record a problem at `where`; the line calls the place `said`, which may differ."""
+        """Record a problem at `where`; the line names the place `said`, which may differ."""
         origins = self.origins
         if line is not None:
             origins = {(): f"{self.name}:{line + 1}"}

@@ -28,7 +28,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 
 
 class AlgorithmContract:
-    """Inherit it in a class `Test…` and set:
+    """The contract of an algorithm. Inherit this class in a class `Test…` and set:
 
     name: of the algorithm in a spec: a name of `pearl.algorithms.ALGORITHMS`, or a module path.
     options: further keys of its section; they make the runs of this contract small.

@@ -95,7 +95,7 @@ class KernelKindContract:
         written = changes(k)
         if not written:
             assert kind.in_evaluation is None, "it changes neither observations nor actions"
-            pytest.skip("it does not stand between environments and network")
+            pytest.skip("the kind is not between environments and network")
         assert len(written) == 1, "a kernel changes observations or actions"
         assert kind.in_evaluation is not None, "in_evaluation, or LEFT_OUT, is needed"
         if kind.in_evaluation == LEFT_OUT:

@@ -133,7 +133,7 @@ class SolverContract:
         )
         modes = (mode("x", "a", 1.0), mode("y", "a", 1.0))
         costs = CostTable(star(devices("a", memory_bytes=1e9)), modes)
-        with pytest.raises(InfeasibleError, match="all together need"):
+        with pytest.raises(InfeasibleError, match="all tasks together need"):
             self.solve(graph, costs)
 
     def test_contradicting_pins_name_the_tasks(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pearl.training.trainer import Trainer
 
 LIMIT_S = 5.0
-"""What it may take."""
+"""Largest number of seconds of the calibration."""
 
 
 def find_untimed_codes(trainer: Trainer) -> list[str]:

@@ -62,7 +62,7 @@ class CompiledPlan:
 
     @property
     def hosting(self) -> Hosting:
-        """Where all lanes except the one that updates run."""
+        """The hosting of all lanes except the lane that updates."""
         if self.emulate or len(self.protocol.lanes) == 1:
             return "one"
         return self.system.train.lanes or ("ray" if self.remote_groups else "processes")
@@ -97,9 +97,9 @@ class CompiledPlan:
         own = [t.name for t in self.graph.tasks if OBSERVED in changes(t.kernel)]
         if own and self.hosting == "ray" and self.remote_groups:
             raise SpecError(
-                f"plan: {own[0]} changes what the network reads, and the first observations of "
-                "environments on other hosts would not pass it; plan for one host "
-                "(platform.distribution), or let the environments change them"
+                f"plan: {own[0]} changes the network's input, and the first observations of "
+                "environments on other hosts would not pass through it; plan for one host "
+                "(platform.distribution), or let the environments change their observations"
             )
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from pearl.planning.plans import Plan
 from pearl.planning.runs import Status
 from pearl.runtime import cpu_wait
 from pearl.runtime.protocol import single_lane
@@ -126,13 +127,20 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
     if reached > at:
         rounds = 1 if reached == marks.warm else next_stretch(rounds, reached - at, begin_s)
     later = cpu_wait.read_waits(lanes.threads())
-    waited_s = cpu_wait.lane_wait_s(waits, later, run.plan.bottleneck.name)
+    waited_s = cpu_wait.lane_wait_s(waits, later, _pacing_lane(run.plan))
     stolen_s = free_cores.stolen_s() - begin_stolen_s
     state.iteration, state.under_way = reached, lanes.under_way()
     run.session.at = reached
     lanes.fetch("loss.", "episode.", "learner.step")
     _count(run, reached - at, wall_s, cpu_s, waited_s, stolen_s)
     return stop, wall_s, rounds
+
+
+def _pacing_lane(plan: Plan) -> str:
+    """Return the lane that bounds the period, or, if a link or a cycle does, the busiest lane."""
+    if plan.bottleneck.kind == "lane":
+        return plan.bottleneck.name
+    return max((k for k in plan.lanes if k.width), key=lambda k: k.load).lane
 
 
 @contextmanager
@@ -246,7 +254,7 @@ def checkpoint_error_text(run: TrainingRun, error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     return (
         f"the checkpoint at env step {run.state.iteration * run.graph.env_steps} could not be "
-        f"written: {error.strerror}{where}; the one before, if there is one, is whole"
+        f"written: {error.strerror}{where}; an earlier checkpoint, if there is one, is complete"
     )
 
 

@@ -62,8 +62,8 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
     capacity: rows of the replay; None without a replay.
 
     Raises:
-        SpecError: the arrays are larger than free memory and swap, or the system refuses to give
-            so much, for example because of a limit of the process.
+        SpecError: the arrays are larger than free memory and swap, or the system refuses the
+            allocation, for example because of a limit of the process.
     """
     sizes = array_bytes(kernels)
     total = sum(sizes.values())
@@ -82,7 +82,7 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
         raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
 
 
-REFUSED = "the system does not give as much to this process (`ulimit -v`, say)"
+REFUSED = "the system does not give this process enough memory (for example by `ulimit -v`)"
 
 
 def _explain_refusal(

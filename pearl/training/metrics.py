@@ -20,8 +20,8 @@ EVALUATION = "eval_mean", "eval_low", "eval_high"
 class Metrics:
     """The file of the metrics of a run: a header and rows.
 
-    Rows of an existing file are kept up to the present iteration. The file is replaced as a whole,
-    then appended to. If the disk is full, the run's log says so.
+    Rows of an existing file up to the present iteration stay. The file is first replaced as a
+    whole; then rows are appended. If the disk is full, the run's log reports this.
     """
 
     def __init__(self, run: TrainingRun) -> None:

@@ -35,8 +35,8 @@ class Measurements:
     times_ns: call → nanoseconds of its timed firings under the present plan.
     lags: name → observed lag in iterations → number of firings.
     traffic: messages and bytes to and from the lanes of other hosts.
-    records: where the time of each lane went. session_records: those of the last session.
-    user_code_failed: code of the user ended the run, so that its calls are not profiled.
+    records: time of each lane by what it did. session_records: records of the last session.
+    user_code_failed: the user's code ended the run, so its calls are not profiled.
     """
 
     def __init__(self) -> None:
@@ -151,8 +151,8 @@ def _per(amount: float, seconds: float) -> float | None:
 def time_tasks(run: TrainingRun, times_ns: dict[str, list[int]]) -> tuple[TaskTiming, ...]:
     """Compare predicted with measured seconds per firing.
 
-    A fused call is a row of its own, named by its members joined with +. Its members are timed one
-    by one in PROFILE_ROUNDS further rounds on copies of the arrays they change (`profiled`).
+    A fused call has its own row, named by its members joined with +. Its members are timed one by
+    one in PROFILE_ROUNDS further rounds on copies of the arrays they change (`profiled`).
 
     times_ns: call → nanoseconds of its firings.
     """

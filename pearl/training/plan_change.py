@@ -25,8 +25,8 @@ from pearl_devices import Buffers, UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 
 PASSING = ("batch.", "step.", "act.", "loop.", "version.", "policy.", "best.")
-"""Arrays that another plan may lack or have more of: messages between firings, none of which is
-under way once a plan is drained, and copies of other arrays."""
+"""Arrays whose number depends on the plan: messages between firings, of which a drained plan has
+none in flight, and copies of other arrays."""
 
 
 def check(session: Session, folder: Path | None) -> None:
@@ -48,7 +48,7 @@ def check(session: Session, folder: Path | None) -> None:
         )
     if c.system.limits.any_order:
         problems.append(
-            "train: replan has no other plan for limits.any_order, which says who runs where"
+            "train: replan has no other plan for limits.any_order, which fixes all places"
         )
     if problems:
         raise SpecError(*problems)
@@ -167,7 +167,7 @@ def transfer_state(
 
     No work may be under way. Every slot of the parameters gets the newest version.
 
-    reached: the iteration that the old plan came to, including those that drained it.
+    reached: the last iteration of the old plan, including the iterations that drained it.
     iteration: the first of the new plan.
     """
     for name, array in new.items():

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 SUFFIXES = ("", ".safetensors")
-"""How the name of an exported policy may end."""
+"""Suffixes of files of exported policies."""
 
 
 def description(policy: Policy) -> dict[str, Any]:
-    """Describe everything that a program needs, in addition to the tensors, to act as the policy
-    does.
+    """Return the description that a program needs, in addition to the tensors, to run the policy.
 
     network: `layers` (widths, input first) and `activation`; or `module`, the code that built it,
         and its `inputs`; or `states`. The deviations with which PPO and A2C explore are left out.

@@ -45,7 +45,7 @@ SOLVE_S = 10.0
 _NO_TIME = Estimate(0.0)
 
 Factors = Mapping[str, float]
-"""Kernel family and variant → measured seconds / those of the estimate."""
+"""Kernel family and variant → measured seconds / estimated seconds."""
 
 
 # ---------------------------------------------------------------------- what is measured
@@ -118,7 +118,7 @@ def measure_drift(
         if t.measured_s is not None and not t.profiled
     )
     away = None if period_s is None else relative_error(period_s, plan.period_s)
-    # On a busy host the exchange between two threads takes seconds and says little.
+    # On a busy host, the exchange between two threads takes seconds and is not informative.
     busy = waited is not None and waited > TOLERANCE
     far = away is not None and abs(away) > TOLERANCE and _cores(plan) > 1 and not busy
     apart = _core_exchange_ratio() if far else None
@@ -378,6 +378,4 @@ def describe_moves(before: Plan, after: Plan) -> str:
         if was != e.slack:
             parts.append(f"slack of {e.src} → {e.dst}: {was} → {e.slack}")
     parts = list(dict.fromkeys(parts))
-    return (
-        "moved: " + ", ".join(parts) if parts else "every task runs where it did, in another order"
-    )
+    return "moved: " + ", ".join(parts) if parts else "no task moves; the order of calls differs"

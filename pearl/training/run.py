@@ -110,7 +110,7 @@ def _finish(run: TrainingRun, status: Status) -> tuple[Status, FinalEvaluations 
 
 
 def _feed_back(run: TrainingRun, outcome: Run) -> Run:
-    """Correct the calibration of this host by a run; return the run with what was learned.
+    """Correct the calibration of this host by a run; return the run with a sentence about it.
 
     Only a run of a plan that was made here and now corrects the calibration.
     """

@@ -1,4 +1,4 @@
-"""`RunClock`: the time of a run over all its sessions, and what the run did with the time."""
+"""`RunClock`: the time of a run over all its sessions, by activity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunClock:
     held: the parts, stored in checkpoints:
         wall_s: seconds up to the last `stamp`.
         plan_s, bind_s, evaluation_s, checkpoint_s: seconds of these; evaluation_cpu_s: CPU seconds.
-        best_s, best_env_steps: when the best policy had been evaluated; absent before.
+        best_s, best_env_steps: time and env steps of the best policy's evaluation; absent before.
         threshold_s, threshold_env_steps: the same of the first policy that solves the environment.
     """
 
@@ -41,7 +41,7 @@ class RunClock:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Within this context, the run does `what` and does not train."""
+        """Within this context, count the time as activity `what` instead of training."""
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         try:
             yield

@@ -94,7 +94,7 @@ def calibration_feedback(
 
 
 def _skip_reason(plan: Plan, drift: Drift, steady: Mapping[str, float]) -> str | None:
-    """Say why a run gives no feedback; None if it may."""
+    """Return why a run gives no feedback; None if it does."""
     if drift.measured_s is None:
         return "it ended before its steady stretch"
     if drift.waited is None:

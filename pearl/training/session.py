@@ -57,12 +57,12 @@ class Session:
 
     compiled: the system and its plan.
     seed: of all random streams.
-    state: progress of the run, as checkpoints hold it beside the arrays.
+    state: progress of the run, as checkpoints store it in addition to the arrays.
     at: iterations done, including those that drained the lanes.
     resume_point: the checkpoint from which arrays and state come; None: the run has just begun.
     arrays: all of them, by name. Calls are bound to these objects, so they are never replaced.
     memory: holds the arrays if lanes run in other processes; else None.
-    acting: the kernel that acts, with what stands between it and the environments.
+    acting: the kernel that acts, with the kernels between it and the environments.
     environments: returns the snapshots that restore external environments.
     notes: returns sentences about the calls that last ran.
     """
@@ -78,7 +78,7 @@ class Session:
         self.start(seed)
 
     def _allocate(self) -> Buffers:
-        """Allocate all arrays, in shared memory if lanes run in processes of their own."""
+        """Allocate all arrays, in shared memory if lanes run in separate processes."""
         c, kernels = self.compiled, {}
         for name, job in c.jobs.items():
             origin, _ = c.replica_graph.origin(name)

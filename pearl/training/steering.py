@@ -76,8 +76,7 @@ class Progress:
     policies: Callable[[Which], Policy] = field(default=_no_policy, repr=False, compare=False)
 
     def numbers(self, *, absent: bool = False) -> dict[str, float]:
-        """Return the numbers of this moment for a logger, by name. Numbers that do not exist are
-        left out.
+        """Return the present numbers for a logger, by name, without numbers that do not exist.
 
         absent: make such numbers NaN instead, so that the names are always the same.
         """

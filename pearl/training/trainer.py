@@ -92,7 +92,7 @@ def compile(
 def _plan_or_cached(problem: Problem, *, emulate: bool) -> CompiledPlan:
     """Compile a problem with its cached plan, or with a new one."""
     if (known := plan_cache.load_cached_plan(problem)) is not None:
-        with suppress(SpecError):  # then it is made anew
+        with suppress(SpecError):  # the plan is then made again
             return compile_plan(problem.spec, known, problem.graph, emulate=emulate, check=True)
     plan = plan_graph(problem)
     plan_cache.cache_plan(problem, plan)
@@ -209,9 +209,8 @@ class Trainer:
         callbacks: called during the run, in this order (`pearl.Callback`). If one returns
             `pearl.STOP`, the run ends as `stopped`, with a checkpoint and the final evaluation. If
             one raises, the run ends as `failed`, with a checkpoint, and the exception is raised.
-        progress: a function called a few times a second, as `on_progress` of a last callback; in a
-            notebook without callbacks the default draws a bar; its
-            answer is ignored.
+        progress: a function called a few times a second, like `on_progress` of a last callback; its
+            result is ignored. In a notebook without callbacks, the default draws a bar.
         replan: at a checkpoint whose period is more than 15 % off the predicted one, search a plan
             that is better at the measured times, and continue with it. Parameters, replay, random
             streams and counters stay. Measured times decide, so the run is not bit-reproducible.

@@ -38,18 +38,18 @@ class TrainingRun:
     folder: of the run's files; None: none are written.
     callbacks: of the user.
     interruption: the signals received so far.
-    clock: where the time of the run goes.
+    clock: the time of the run by activity.
     evaluator: evaluates policies.
     milestones: the iterations at which the run does more than train.
-    pacer: says when checkpoints may be written; None: the spec says so.
-    drift_monitor: says at checkpoints whether to search another plan; None: never.
-    lanes: those of the present plan, once they are bound.
-    lane_clock: times iterations; of the host, or the virtual one of an emulated run.
+    pacer: decides when checkpoints may be written; None: by the interval of the spec.
+    drift_monitor: decides at checkpoints whether to search another plan; None: never.
+    lanes: lanes of the present plan, once they are bound.
+    lane_clock: times iterations: the host's clock, or the virtual clock of an emulated run.
     latest: the latest evaluation of this process, and the iteration of its policy.
-    rate: env steps per second in the last stretch.
+    rate: env steps per second in the last segment.
     phase: warm-up, training or evaluation.
-    loop_s, in_lanes_s, paused_s: seconds of the loop of this process; those of them in its lanes;
-        and those in evaluations and checkpoints.
+    loop_s, in_lanes_s, paused_s: seconds of the loop of this process, its part in lanes, and its
+        part in evaluations and checkpoints.
     """
 
     lanes: Lanes
@@ -121,7 +121,7 @@ class TrainingRun:
 
     @contextmanager
     def timing_loop(self) -> Iterator[None]:
-        """Within this context, the loop of the run goes on."""
+        """Within this context, the loop of the run continues."""
         begin_s, paused_s = time.perf_counter(), self.clock.paused_s
         try:
             yield

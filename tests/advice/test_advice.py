@@ -217,6 +217,12 @@ def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
     assert sure.share == 1.0
 
 
+def test_no_plan_is_sought_when_the_time_is_over() -> None:
+    plan = solve(loop("x"), two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(2.0, 2.0, 1.9, 2.1)))
+    case = Case(pearl.load(SPEC), plan, Draws(1), time.monotonic() - 1, ("spec.yaml",))
+    assert case.plan_system(case.system) is None
+
+
 def test_devices_that_are_alike_are_told_together() -> None:
     """Two cards by which x is five times as fast, of which a plan can use one."""
     found = [mode("x", "cpu", 1.0), *(mode("x", d, 0.2) for d in ("gpu", "gpu2"))]
@@ -261,7 +267,8 @@ def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> N
     assert bound.numbers["value"] == found.plan.value
     assert f"{found.plan.value:,.0f} env steps/s" in bound.answer
     limit = found.verdicts[1]
-    without = pearl.plan(pearl.load({k: v for k, v in SPEC.items() if k != "limits"}))
+    free = pearl.load({k: v for k, v in SPEC.items() if k != "limits"})
+    without = pearl.plan(free, time_limit_s=LONG_S)
     assert limit.numbers["value"] == pytest.approx(without.value)
     assert limit.numbers["ratio"] == pytest.approx(without.value / found.plan.value)
     assert f"{limit.numbers['ratio']:.2f} x" in limit.answer
@@ -380,11 +387,11 @@ def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
     assert verdict.answer.startswith("8 actors, 9 lanes in all: ")
     rates = verdict.numbers["by_size"]
     assert list(rates) == ["1", "2", "4", "8"]
-    assert rates["2"] == pearl.plan(pearl.load(spec)).value
+    assert rates["2"] == pearl.plan(pearl.load(spec), time_limit_s=LONG_S).value
     assert rates["8"] > 1.5 * rates["4"] > 2 * rates["2"] > 2 * rates["1"]
     words = [w.split("=") for w in verdict.command.split() if w.startswith("limits.")]
     sets = {key: int(n) for key, n in words}
-    again = pearl.plan(pearl.load(spec, set=sets))
+    again = pearl.plan(pearl.load(spec, set=sets), time_limit_s=LONG_S)
     assert again.value >= 0.99 * rates["8"]
     assert sets == {
         "limits.replicas.env_step": 8,
@@ -426,7 +433,7 @@ def test_the_number_of_learners_is_that_of_the_best_plans(algorithm, platform, l
     assert int(sets[0]) == number
     assert lanes == [str(number + 1)] * ("max_lanes" in limits)
     again = pearl.load(spec, set={"limits.learners": number, "limits.max_lanes": number + 1})
-    assert pearl.plan(again).value >= 0.99 * verdict.numbers["value"]
+    assert pearl.plan(again, time_limit_s=LONG_S).value >= 0.99 * verdict.numbers["value"]
 
 
 def test_one_learner_is_tried_where_the_spec_says_how_several_add_up() -> None:

@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_further_has_the_schedule_of_its_whole_length(tmp_pat
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("ppo", {"anneal": True, "learning_rate": RATES}, "has a schedule of its own"),
+        ("ppo", {"anneal": True, "learning_rate": RATES}, "has another schedule"),
         ("sac", {"actor_learning_rate": {"initial": 1e-3, "final": 1e-2}}, "at most initial"),
         ("dqn", {"hidden": {"actor": [8], "critic": [8]}}, "algorithm.hidden"),
         ("dqn", {"learning_rate": {"initial": 1e-3, "schedule": "steps"}}, "schedule"),

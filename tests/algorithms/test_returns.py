@@ -308,7 +308,7 @@ def test_a_plan_says_what_is_kept_and_reads_it_back(tmp_path: Any) -> None:
     assert pearl.compile(system, plan=again).train().status == "done"
     plan.save(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
-    assert "those still to be read, in a circle" in page
+    assert "those not yet read, as a ring buffer" in page
     assert "t..t+3" in page
     whole = replace(again, edges=tuple(replace(e, reach=0) for e in again.edges))
     with pytest.raises(SpecError, match="edge rollout_insert → gae of the graph"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import peers
-from benchmarks.bars import ABSENT
+from benchmarks.bars import ABSENT, named_pythons
 from benchmarks.kept_runs import read
 from benchmarks.peers_table import ASKED, bars_of, ratio
 from benchmarks.peers_workloads import WORKLOADS, Clock
@@ -166,13 +166,13 @@ def test_every_workload_is_a_sound_spec():
 
 def test_an_unknown_peer_and_a_missing_interpreter_are_named(tmp_path):
     with pytest.raises(SystemExit, match="give NAME=PYTHON"):
-        peers.interpreters(["numpy=/bin/sh"], None)
+        named_pythons(["numpy=/bin/sh"], peers.PEERS)
     with pytest.raises(SystemExit, match="there is no file"):
-        peers.interpreters([f"sb3={tmp_path}/python"], None)
+        named_pythons([f"sb3={tmp_path}/python"], peers.PEERS)
 
 
 def test_a_run_of_ours_gives_its_rate_memory_and_variants(capsys):
-    assert peers.one("W1x1", "ours, smallest", 0, 3_000) == 0
+    assert peers.main(["--one", "W1x1", "ours, smallest", "--steps", "3000"]) == 0
     given = json.loads(capsys.readouterr().out)
     assert given["per_cpu_s"] > 0
     assert given["rss_bytes"] > 2**20

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bars import ABSENT
-from benchmarks.defaults import DEFAULTS
-from benchmarks.defaults_cases import BY_NAME, CASES
+from benchmarks.defaults import BY_NAME, CASES, DEFAULTS
 from benchmarks.kept_runs import read
 
 CASE = BY_NAME["ppo CartPole-v1"]

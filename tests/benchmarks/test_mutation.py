@@ -1,18 +1,21 @@
 """The mutation benchmark: which lines it changes, and what it makes of tests that see it or not."""
 
+import functools
 import json
 import os
-import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import mutation, mutation_choice, mutation_runs
-from benchmarks.mutants import Mutant, mutants, sound
-from benchmarks.mutation_choice import PACKAGES, Choice
+from benchmarks import mutation, mutation_runs
+from benchmarks.mutants import Mutant, key, mutants, sound
+from benchmarks.mutation_choice import PACKAGES, Choice, Reach
+from benchmarks.mutation_reach import MODULE, probed
 from pearl_devices.primitives import code_cache
 from pearl_devices.primitives.math import rng
 
@@ -149,6 +152,7 @@ def run(tree, *more):
         import sys
         from benchmarks import mutation, mutation_runs
         mutation_runs.LIBRARIES, mutation.TEST_S = ("hypothesis",), 2.0
+        mutation_runs.Tree.digest = lambda tree: "no kernels"
         sys.exit(mutation.main(sys.argv[1:]))
     """
     results = tree.parent / "results.json"
@@ -172,8 +176,9 @@ def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
         "LIMIT = 4": "survived",
         "return n < 4": "survived",
     }.items() <= ended.items()
-    survivor = found["return n < 4"]  # nothing calls it; the tests that import its module ran
-    assert (survivor["test"], survivor["tests"], survivor["of"]) == ("", 3, 3)
+    survivor = found["return n < 4"]  # no test reaches it
+    assert (survivor["test"], survivor["tests"], survivor["of"]) == ("", 0, 0)
+    assert found["LIMIT = 4"]["of"] == 1  # the test of the function that mentions it
     assert found["s -= i"]["test"] == "tests/sums/test_sums.py::test_total"
     assert found["i = i"]["test"] == "tests/sums/test_sums.py::test_total"
     whole = json.loads((tree.parent / "all.json").read_text())
@@ -201,12 +206,20 @@ def test_mutants_are_killed_survive_or_hang_and_the_tree_stays_as_it_is(tree):
 
 
 def test_a_test_that_fails_without_a_mutant_kills_none(tree):
+    (tree / mutation.EQUIVALENT).write_text("[]")
+    (tree / "pearl/sums.py").write_text(
+        "LIMIT = 3\ndef total(n): return n + 2\ndef within(n): return n < LIMIT\n"
+    )
     tests = tree / "tests/sums/test_sums.py"
-    tests.write_text(TESTS.replace("== 6", "== 7"))
+    tests.write_text(
+        "from pearl.sums import total, within\n"
+        "def test_total(): assert total(4) == 7\n"
+        "def test_within(): assert within(2) and not within(4)\n"
+    )
     status, _, found = run(tree, "--count", "100")
     assert status == 1
-    assert found["s -= i"]["outcome"] == "survived"
-    assert found["s -= i"]["tests"] == 2
+    minus = found["def total(n): return n - 2"]
+    assert (minus["outcome"], minus["tests"], minus["of"]) == ("survived", 0, 1)
     assert found["LIMIT = 2"]["test"] == "tests/sums/test_sums.py::test_within"
     kept = json.loads((tree.parent / "results.json").read_text())
     assert kept["passes"]["tests/sums/test_sums.py::test_total True"] is False
@@ -217,7 +230,7 @@ import subprocess, sys, time
 
 
 def test_that_sleeps():
-    time.sleep(4.0)
+    time.sleep(2.5)
 
 
 def test_that_computes():
@@ -225,37 +238,40 @@ def test_that_computes():
 """
 
 
-@pytest.mark.parametrize(
-    ("test", "patience", "test_s", "limit_s", "ended"),
-    [
-        ("test_that_sleeps", 10.0, 3.0, 99.0, "passed"),
-        ("test_that_sleeps", 0.5, 3.0, 99.0, "stuck"),
-        ("test_that_computes", 1e9, 3.0, 99.0, "stuck"),
-        ("test_that_computes", 1e9, 99.0, 3.0, "spent"),
-    ],
-)
-def test_the_limits_are_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(
-    tree, test, patience, test_s, limit_s, ended
-):
-    """Three CPU-seconds are more than the fork takes beside the sleep, however busy the machine."""
+def test_the_limits_are_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(tree):
+    """Two CPU-seconds are more than a fork takes beside the sleep, however busy the machine."""
     file = "tests/sums/test_waits.py"
     (tree / file).write_text(WAITS)
     code = f"""if True:
         from pathlib import Path
         from benchmarks import mutation_runs
         mutation_runs.adopt()
-        mutation_runs.PATIENCE = {patience}
         copy = mutation_runs.Tree.copied(Path({str(tree)!r}), Path({str(tree.parent / "copy")!r}))
-        ran = copy.run(["{file}::{test}"], {limit_s}, {test_s})
-        print(ran.ended, ran.cpu_s >= 3.0, mutation_runs.processes.children("self"))
+        for test, patience, test_s, limit_s in (
+            ("sleeps", 10.0, 2.0, 99.0),
+            ("sleeps", 0.5, 2.0, 99.0),
+            ("computes", 1e9, 2.0, 99.0),
+            ("computes", 1e9, 99.0, 2.0),
+        ):
+            mutation_runs.PATIENCE = patience
+            ran = copy.run([f"{file}::test_that_{{test}}"], limit_s, test_s)
+            left = mutation_runs.processes.children("self")
+            print(test, ran.ended, ran.cpu_s >= 2.0, left)
     """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"{ended} {test == 'test_that_computes'} []\n"
+    assert done.stdout.splitlines() == [
+        "sleeps passed False []",
+        "sleeps stuck False []",
+        "computes stuck True []",
+        "computes spent True []",
+    ]
 
 
-def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
+def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same(monkeypatch):
+    known = functools.cache(mutants)
+    monkeypatch.setattr(mutation, "mutants", lambda *source: list(known(*source)))
     first, again = (mutation.drawn(ROOT, 3, 40, "re") for _ in range(2))
     assert first == again
     assert len(set(first)) == 40
@@ -270,24 +286,110 @@ def test_modules_are_drawn_by_their_lines_and_a_seed_draws_the_same():
 def test_what_is_called_equivalent_is_in_the_tree():
     for entry in json.loads((ROOT / mutation.EQUIVALENT).read_text()):
         source = (ROOT / entry["file"]).read_bytes()
-        there = {mutation.key(m) for m in mutants(entry["file"], source)}
-        assert mutation.key(entry) in there, entry
+        there = {key(m) for m in mutants(entry["file"], source)}
+        assert key(entry) in there, entry
         assert entry["why"].endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("ended", "passed", "outcome"),
+    [
+        ("passed", ["far", "near"], "survived"),
+        ("spent", ["near"], "survived"),
+        ("spent", ["far"], "undecided"),
+    ],
+)
+def test_a_mutant_has_survived_when_every_test_that_reaches_it_has_passed(
+    tmp_path, ended, passed, outcome
+):
+    mutant = Mutant("pearl/sums.py", 1, "LIMIT", "", "LIMIT = 3", "LIMIT = 4")
+    write(tmp_path, {"pearl/sums.py": "LIMIT = 3\n"})
+    tree = SimpleNamespace(
+        root=tmp_path,
+        holding=lambda texts, same_code: nullcontext(),
+        run=lambda *_, **__: mutation_runs.Ran(ended, passed=dict.fromkeys(passed, True)),
+    )
+    choice = SimpleNamespace(
+        batches=lambda *_: [["near", "far"]], is_compiled=lambda _: False, tests={}
+    )
+    reach = Reach({"near": 0.01}, {key(mutant): {"near"}})
+    assert mutation.Trial(tree, choice, reach, 60.0).outcome(mutant)["outcome"] == outcome
+
+
+PROBED = """
+LIMIT = 3
+
+
+def fit(n):
+    \"\"\"Of n.\"\"\"
+    if n > LIMIT:
+        return 1
+    elif small := n < 1:
+        for i in range(2):
+            n += i
+    while n > 2:
+        n -= 1
+    match n + 1:
+        case 2: return small
+    with open(
+        "/dev/null"
+    ) as file:
+        return [
+            file.name, 4 * n,
+        ]
+
+
+def same(n): return n
+
+
+class Box:
+    SIZE = 5
+
+
+def boxed():
+    return Box()
+"""
+
+
+def test_a_probe_tells_that_its_line_was_reached(tmp_path, monkeypatch):
+    file = "pearl/box.py"
+    choice = Choice(write(tmp_path, {file: PROBED}), {})
+    lines = [
+        ("fit", "if n > LIMIT"), ("fit", "return 1"), ("fit", "elif"), ("fit", "n += i"),
+        ("fit", "while"), ("fit", "n -= 1"), ("fit", "match"), ("fit", "return small"),
+        ("fit", '"/dev/null"'), ("fit", "4 * n"), ("LIMIT", "LIMIT = 3"), ("Box", "SIZE"),
+    ]  # fmt: skip
+    at = [next(i for i, line in enumerate(PROBED.split("\n")) if what in line) for _, what in lines]
+    mutants = [Mutant(file, i + 1, w, "", str(i), "") for (w, _), i in zip(lines, at, strict=True)]
+    hits = []
+    monkeypatch.setitem(sys.modules, MODULE, SimpleNamespace(hit=hits.append))
+    (text,) = probed(choice, mutants).values()
+    assert len(text.splitlines()) == len(PROBED.splitlines())
+    names = {}
+    exec(compile(text, file, "exec"), names)
+    assert hits == []
+
+    def reached(n):
+        hits.clear()
+        names["fit"](n)
+        return {lines[i][1] for i in hits}
+
+    begin = {"LIMIT = 3", "if n > LIMIT"}
+    assert reached(4) == {*begin, "return 1"}
+    rest = {*begin, "elif", "while", "match"}
+    assert reached(0) == {*rest, "n += i", "return small"}
+    assert reached(3) == {*rest, "n -= 1", '"/dev/null"', "4 * n"}
+    hits.clear()
+    names["boxed"]()
+    assert hits == [11]
+
+
 NEAR = {
-    "pearl/low.py": "def deep(): ...\nclass Box:\n    def size(self): ...\n",
-    "pearl/middle.py": "from pearl.low import deep as under\ndef half(): under()\n",
-    "pearl/room/__init__.py": "WAYS = ('first',)\nBY_PATH = 'pearl.room.second:solve'\n",
-    "pearl/room/first.py": "def solve(): ...\n",
-    "pearl/room/second.py": "def solve(): ...\n",
-    "tests/other/test_low.py": "from pearl.low import deep\ndef test_it(): deep()\n",
-    "tests/other/test_half.py": "from pearl import middle\ndef test_it(): middle.half()\n",
-    "tests/other/test_box.py": (
-        "from pearl.low import Box\ndef box(): return Box()\ndef test_it(box): box.size()\n"
-    ),
-    "tests/room/test_room.py": "def test_it(way): ...\n",
-    "tests/costs.json": "{}",
+    "pearl/room/low.py": "def deep(): ...\ndef other(): ...\n",
+    "tests/room/test_low.py": "from pearl.room.low import deep\ndef test_it(n): deep()\n",
+    "tests/room/test_room.py": "def test_it(): ...\n",
+    "tests/other/test_far.py": "from pearl.room import low\ndef test_it(): low.other()\n",
+    "tests/other/test_not.py": "def test_it(): ...\n",
 }
 
 
@@ -299,33 +401,23 @@ def write(root, texts):
     return root
 
 
-@pytest.mark.parametrize(
-    ("file", "where", "expected"),
-    [
-        ("pearl/low.py", "deep", ["low", "half", "box"]),  # the last imports the module alone
-        ("pearl/low.py", "Box.size", ["box", "low"]),
-        ("pearl/middle.py", "half", ["half"]),
-        ("pearl/room/first.py", "solve", ["[first]", "[second]"]),  # by its name, and of the room
-        ("pearl/room/second.py", "solve", ["[second]", "[first]"]),
-    ],
-)
-def test_the_tests_that_lead_to_a_mutant_come_first_then_those_of_its_room(
-    tmp_path, monkeypatch, file, where, expected
-):
-    tests = {
-        f"tests/other/test_{name}.py::test_it": [
-            (f"tests/other/test_{name}.py", where) for where in ("test_it", "box")
-        ]
-        for name in ("low", "half", "box")
-    }
-    room = "tests/room/test_room.py"
-    tests |= {f"{room}::test_it[{way}]": [(room, "test_it")] for way in ("first", "second")}
-    monkeypatch.setattr(mutation_choice, "FILES", 2)
-    choice = Choice(write(tmp_path, NEAR), tests)
-    batches = choice.batches(Mutant(file, 1, where, "", "", ""))
-    word = re.compile(r".*(?:test_(\w+)\.py::test_it|(\[\w+\]))$")
-    assert [word.sub(r"\1\2", test) for batch in batches for test in batch] == expected
-    assert [len(batch) for batch in batches] == ([2, 1] if len(expected) == 3 else [len(expected)])
+def test_tests_that_reach_a_mutant_come_first_the_near_and_cheap_ones_before_the_others(tmp_path):
+    files = "room/test_low", "room/test_room", "other/test_far", "other/test_not"
+    low, here, far, no = (f"tests/{file}.py::test_it" for file in files)
+    costs_s = {f"{low}[1]": 0.05, f"{low}[2]": 0.01, here: 0.01, far: 0.01, no: 0.01, "dear": 9.0}
+    tests = {test: [(test.split("::")[0], "test_it")] for test in costs_s}
+    choice = Choice(write(tmp_path, NEAR), tests, costs_s)
+    mutant = Mutant("pearl/room/low.py", 1, "deep", "", "", "")
+    nothing = [[f"{low}[1]", f"{low}[2]", here, far]]
+    assert choice.batches(mutant, Reach()) == nothing
+    reach = Reach(costs_s, {key(mutant): {here, far, f"{low}[2]"}})
+    assert choice.batches(mutant, reach) == [[f"{low}[2]", here, far]]
+    reach.cpu_s = costs_s | {f"{low}[2]": 3.0}
+    assert choice.batches(mutant, reach) == [[here, far, f"{low}[2]"]]
+    reach.cpu_s = costs_s | {here: 3.0}
+    assert choice.batches(mutant, reach) == [[f"{low}[2]", far, here]]
+    reach.cpu_s = {far: 3.5, f"{low}[2]": 0.01}  # of the others nothing is known
+    assert choice.batches(mutant, reach) == [[f"{low}[1]", f"{low}[2]", here, far]]
 
 
 KERNELS = """
@@ -361,8 +453,7 @@ more = fast(plain)
 def test_a_mutant_changes_machine_code_where_compiled_functions_take_something_of_it(tmp_path):
     choice = Choice(write(tmp_path, {"devices/pearl_devices/kernels.py": KERNELS}), {})
     places = ["ONE", "TWO", "of", "of.within", "step", "plain", "bind"]
-    mutants = [Mutant("devices/pearl_devices/kernels.py", 1, where, "", "", "") for where in places]
-    changing = {m.where for m in mutants if choice.is_compiled(m)}
+    changing = {w for w in places if choice.is_compiled(("devices/pearl_devices/kernels.py", w))}
     assert changing == {"ONE", "TWO", "of", "of.within", "step", "plain"}
 
 
@@ -374,7 +465,7 @@ def test_a_mutant_of_no_kernel_finds_the_machine_code_of_before(tmp_path):
     file = "devices/pearl_devices/kernels/rollouts.py"
     source = (ROOT / file).read_bytes()
     mutant = next(m for m in mutants(file, source) if sound(m, source))
-    with tree.holding(mutant, same_code=True):
+    with tree.holding({file: mutant.applied(source)}, same_code=True):
         (new,) = set(kernels.iterdir()) - before
         assert new.name == tree.digest() != tree.machine_code
         assert new.resolve() == kernels / tree.machine_code

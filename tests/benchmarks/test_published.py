@@ -11,14 +11,15 @@ import pytest
 
 from benchmarks.bars import AbsentError
 from benchmarks.estimators import published
-from benchmarks.estimators.published_assumed import ASSUMED, ON_M4, RETYPED, Point, completed
-from benchmarks.estimators.published_points import TUNED, Constants, predicted, read
+from benchmarks.estimators.published_assumed import ASSUMED, Point, completed
+from benchmarks.estimators.published_points import RETYPED, TUNED, Constants, predicted, read
 
 COLUMNS = (
     "id", "sort", "what", "algorithm", "network", "batch", "envs", "gpu", "cpu", "precision",
     "framework", "value", "unit", "counts", "role", "source", "read",
 )  # fmt: skip
 CARD = "NVIDIA GeForce RTX 4090"
+ON_M4 = next(p for p in read(RETYPED) if p.name == "N01")
 LINES = (
     {"id": "A1", "what": "product 1024x1024x1024", "value": "47", "unit": "us"},
     {"id": "A2", "what": "vectorized element-wise kernel", "value": "1", "unit": "us"},
@@ -118,7 +119,7 @@ def test_of_a_range_the_nearest_to_the_figure_is_taken() -> None:
     ends = off(1e-6) * 1e-6, off(1.0)
     assert ends[0] < ends[1]
     assert off(sum(ends) / 2) == 1.0
-    assert all(not isinstance(predicted(p), str) for p in RETYPED)
+    assert all(not isinstance(predicted(p), str) for p in read(RETYPED))
 
 
 def test_without_the_table_the_benchmark_says_that_it_is_absent(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 
 import pearl
 from benchmarks import time_to_solution as table
-from benchmarks.time_to_solution import BEGIN, CASES, Watch
+from benchmarks.time_to_solution import BEGIN, BY_NAME, CASES, Watch
 
 
 def run(wall_s: float, *, solved: bool = True) -> dict[str, object]:
@@ -20,31 +18,17 @@ def test_a_run_that_is_not_solved_counts_as_endless() -> None:
     assert math.isinf(table.middle([run(1.0), run(9.0, solved=False)], "wall_s"))
 
 
-def test_a_bar_compares_the_medians_of_warm_runs() -> None:
-    warm = {"ours": [run(2.0)], "sb3": [run(9.0)], "xla": [run(3.0)]}
-    cold = {"ours": [run(8.0)], "xla": [run(4.0)]}
-    bars = table.bars_of("PPO CartPole-v1", CASES["PPO CartPole-v1"], warm, cold)
-    met = {bar.what.rpartition(" ")[2]: (bar.measured, bar.met) for bar in bars[:2]}
+def test_a_bar_compares_the_medians_of_runs() -> None:
+    runs = {"ours": {"0": run(2.0)}, "sb3": {"0": run(9.0)}, "xla": {"0": run(3.0)}, "sbx": {}}
+    case = BY_NAME["PPO CartPole-v1"]
+    bars = table.tables("it", [case], {case.name: runs})
+    met = {bar.what.rpartition(" ")[2]: (bar.measured, bar.met) for bar in bars}
     assert met == {"sb3": ("4.5×", False), "xla": ("1.5×", True)}
-    assert "xla is first" in bars[2].what
-    assert "ours 8 s, of it 75% more than warm" in bars[2].measured
-
-
-def test_cases_that_were_run_before_by_the_same_settings_are_kept(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    first, other = list(CASES)[:2]
-    held = {
-        first: {"settings": asdict(CASES[first]), "warm": {}, "cold": {}},
-        other: {"settings": asdict(CASES[other]) | {"threshold": 1.0}, "warm": {}, "cold": {}},
-    }
-    file = tmp_path / "kept.json"
-    file.write_text(json.dumps({"cases": held}))
-    assert list(table.before(str(file))) == [first]
-    assert table.before(str(tmp_path / "none.json")) == {}
 
 
 def test_the_clock_begins_with_the_process(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv(BEGIN, "0")
-    watch = Watch(CASES["SAC Pendulum-v1"])
+    watch = Watch(BY_NAME["SAC Pendulum-v1"])
     assert not watch.solved(1_000, -900.0)
     assert watch.solved(2_000, -150.0)
     found = watch.result()
@@ -53,7 +37,7 @@ def test_the_clock_begins_with_the_process(monkeypatch) -> None:  # type: ignore
 
 
 def test_every_case_is_a_spec_of_ours() -> None:
-    for case in CASES.values():
+    for case in CASES:
         system = pearl.load(case.ours())
         assert system.train.evaluate_every == case.evaluate_every
         assert getattr(system.algorithm, "batch_size", 0) == (

@@ -114,6 +114,22 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
         make(tmp_path)
 
 
+def test_tensorboard_closes_its_file_at_the_end(monkeypatch, tmp_path):
+    """A twin of the writer, as torch's documentation has it."""
+    told = []
+    writer = SimpleNamespace(
+        add_scalar=lambda *row: told.append(row), close=lambda: told.append("closed")
+    )
+    twin = SimpleNamespace(SummaryWriter=lambda folder: told.append(folder) or writer)
+    monkeypatch.setitem(sys.modules, "tensorboard", ModuleType("tensorboard"))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", twin)
+    event = SimpleNamespace(env_steps=8, numbers=lambda: {"eval_mean": 1.0})
+    board = TensorBoard(tmp_path)
+    board.on_evaluation(event)
+    board.on_end(event)
+    assert told == [str(tmp_path), *2 * [("eval_mean", 1.0, 8)], "closed"]
+
+
 def test_tensorboard_reads_what_is_written(plan, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -82,7 +82,7 @@ def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_i
 def test_ctrl_c_ends_the_timing_and_nothing_else(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "run"
     fresh.setattr(measuring, "run_in_child", After(out, most=5, error=KeyboardInterrupt()))
-    assert "skipped; what was timed is kept" in trained(out).err
+    assert "skipped; the timings so far are stored" in trained(out).err
     known = load_calibration()
     assert known is not None
     assert len(known.points) == 5

@@ -11,6 +11,8 @@ import pytest
 
 import pearl
 from pearl.algorithms import ALGORITHMS
+from pearl.cli.training import _callbacks
+from pearl.errors import SpecError
 from pearl.planning.plans import pearl_version
 from pearl.spec.template import init_text
 from tests.cli.test_cli import SPEC, Ran
@@ -134,3 +136,9 @@ def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "imported" in done.stdout
     assert "of the working folder" not in checked.stderr + done.stderr
+
+
+@pytest.mark.parametrize("log", ["csv", "csv=", "smoke=signals"])
+def test_a_log_needs_a_kind_and_a_place(log: str) -> None:
+    with pytest.raises(SpecError, match=f"--log {log}: KIND=WHERE is needed, KIND one of csv, "):
+        _callbacks(None, None, [log])

@@ -47,7 +47,7 @@ def meet(near, door):
 
 def refused(end):
     """The next batch is none of the other end."""
-    with pytest.raises(RuntimeError, match="the tag is wrong"):
+    with pytest.raises(RuntimeError, match="their tag is wrong"):
         end.receive(5.0)
 
 

@@ -20,6 +20,7 @@ from pearl.spec.user_code import build_graph
 from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel
 from pearl_devices.base import KernelKindError
+from pearl_devices.device_kind import Refused
 from pearl_estimators import estimate, power
 from pearl_estimators.energy import EnergyMeter, total
 from pearl_estimators.host.calibrator import is_calibrated_here
@@ -376,3 +377,9 @@ def test_the_counter_of_a_kind_measures_its_devices_in_order(
     assert (none.source, none.note) == ("modelled", "a device of kind null has no counter")
     assert [(e.source, e.joules) for e in rest] == [("own_counter", 2.0), ("own_counter", 4.0)]
     assert total(rest) == (6.0, "own_counter")
+
+
+@pytest.mark.parametrize("why", ["", "  ", "two\nlines", None])
+def test_a_refusal_is_one_line_of_text(why):
+    with pytest.raises(ValueError, match="a refusal needs one line that says why"):
+        Refused(why)

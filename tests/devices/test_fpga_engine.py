@@ -209,6 +209,39 @@ def test_a_gradient_step_of_ddpg(actor, critic, batch):
 
 
 @rtl
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dqn((4, 8, 8, 2), 10, True, SHAPES[4], 4),
+        dqn((5, 7, 3), 12, False, SHAPES[4], 8),
+        ddpg((3, 16, 1), (4, 16, 1), 6, SHAPES[4], 4),
+        dqn((4, 64, 64, 2), 32, True, SHAPES[8], 8),
+    ],
+    ids=["ragged", "plain", "ddpg", "shipped"],
+)
+def test_a_batch_in_sub_batches_gives_the_bits_of_the_whole_batch(learner):
+    """The twin takes the batch whole: sums go on from one sub-batch to the next in their order."""
+    assert len(learner.sub_batches) > 1
+    agree(Run(learner, huber=0.0, clip=0.05), 2)
+
+
+@rtl
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("engine.v", "wire on = issue & variant", "wire on = issue & acol"),
+        ("engine.v", "emit2 & to_g & !waits", "emit2 & to_g"),
+    ],
+    ids=["no sums go on", "norm of parts"],
+)
+def test_wrong_sums_of_sub_batches_are_seen(change):
+    learner = dqn((4, 8, 8, 2), 8, True, SHAPES[4], 4)
+    run = Run(learner, clip=0.05, path=library(4, change))
+    run.step()
+    assert run.differences() != []
+
+
+@rtl
 def test_a_stream_that_stalls_takes_its_stalls_longer_and_changes_no_bit():
     run = Run(small(4))
     stalls = (0, 1, 2, 0, 0, 5, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0)

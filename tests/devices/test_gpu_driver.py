@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from pearl_devices import UnsupportedError
 from pearl_devices.base import DeviceFailed
-from pearl_devices.gpu import nvidia
+from pearl_devices.gpu import nvidia, nvrtc
 from pearl_devices.gpu.nvrtc import MachineCode
 from pearl_devices.gpu.program import Program
 
@@ -206,3 +207,40 @@ def test_gpus_are_numbered_as_on_the_pci_bus(monkeypatch: pytest.MonkeyPatch) ->
         ),
     )
     assert [nvidia.driver(n).device.index for n in range(4)] == [1, 3, 0, 2]
+
+
+def test_machine_code_is_compiled_once_unless_it_is_damaged_or_others_may_have_written_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_anew(_: Program, architecture: str, options: Any) -> tuple[str, bytes]:
+        compiled.append(" ".join(options))
+        used = f"Used {len(compiled)} registers"
+        return f"Compiling entry function 'axpy' for '{architecture}'\n{used}", b"\n{code}\x00"
+
+    monkeypatch.setattr(nvrtc, "_compile", compile_anew)
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    first = nvrtc.compile_program(TOY, "sm_80")
+    assert (first.code, first.resources["axpy"].registers) == (b"\n{code}\x00", 1)
+    assert nvrtc.compile_program(TOY, "sm_80") == first
+    (file,) = (tmp_path / nvrtc.FOLDER).iterdir()
+    others = [(TOY, "sm_90a"), (replace(TOY, exact=True), "sm_80"), (Program(TOY.file), "sm_80")]
+    for number, (program, architecture) in enumerate(others, start=2):
+        code = nvrtc.compile_program(program, architecture)
+        assert code.resources["axpy"].registers == number
+    monkeypatch.setattr(nvrtc, "_version", lambda: ("99.1", "1"))
+    assert nvrtc.compile_program(TOY, "sm_80") != first
+    monkeypatch.undo()
+    monkeypatch.setattr(nvrtc, "_compile", compile_anew)
+    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
+    whole, made = file.read_bytes(), len(compiled)
+    for damaged in (b"", whole[:-1], whole.replace(b"sha256", b"sha257"), b"[]\n" + first.code):
+        file.write_bytes(damaged)
+        again = nvrtc.compile_program(TOY, "sm_80")
+        assert nvrtc.compile_program(TOY, "sm_80") == again != first
+    assert len(compiled) == made + 4
+    file.parent.chmod(0o777)
+    kept = file.read_bytes()
+    assert nvrtc.compile_program(TOY, "sm_80") != nvrtc.compile_program(TOY, "sm_80")
+    assert file.read_bytes() == kept

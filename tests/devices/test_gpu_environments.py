@@ -117,11 +117,12 @@ def test_one_block_and_several_note_episodes_in_the_order_of_environments(order:
 
 @pytest.mark.parametrize("envs", [1, 256, 65_536 + 300])
 def test_any_number_of_environments(envs: int) -> None:
-    """One, a whole block, and more blocks than a block has threads."""
-    run_both(env_kernel("CartPole-v1", envs, normalise_obs=1, normalise_reward=1), 2, order=1)
+    """One, a whole block, and more blocks than a block has threads, for a step alone."""
+    k = env_kernel("CartPole-v1", envs, normalise_obs=1, normalise_reward=1)
+    run_both(k, 2 if envs <= 256 else 1, order=1)
 
 
-@pytest.mark.parametrize(("program", "envs"), [("CartPole-v1", 600), ("Pendulum-v1", 5)])
+@pytest.mark.parametrize(("program", "envs"), [("CartPole-v1", 300), ("Pendulum-v1", 5)])
 @pytest.mark.parametrize("what", [("obs",), ("reward",), ("obs", "reward")])
 def test_observations_and_rewards_are_normalised_as_on_the_cpu(
     program: str, envs: int, what: tuple[str, ...]

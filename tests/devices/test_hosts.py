@@ -107,8 +107,8 @@ def test_a_way_costs_its_links_one_after_the_other(
         ),
         (
             [Link("a", "b", 1.0, 1.0), Link("b", "c", 1.0, 1.0)],
-            r"link b-c joins 'b' and 'c'; messages between hosts pass 'a', the first of them, so "
-            r"the links between hosts are those of \[a, b\], \[a, c\]",
+            r"link b-c joins 'b' and 'c'; messages between hosts pass the first host, 'a', so the "
+            r"allowed links between hosts are those of \[a, b\], \[a, c\]",
         ),
         (
             [Link("a", "b", 1.0, 1.0), Link("b", "a", 1.0, 1.0), Link("a", "c", 1.0, 1.0)],

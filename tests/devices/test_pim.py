@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused_with_the_need_and_the_limit() -> None:
 @pytest.mark.parametrize("name", pim.FIGURES)
 def test_a_figure_that_is_missing_is_named(name: str) -> None:
     figures = {n: v for n, v in pim.EXAMPLE.figures.items() if n != name}
-    with pytest.raises(FigureError, match=f"gives no {name}; give each of clock_hz, "):
+    with pytest.raises(FigureError, match=f"gives no {name}; it needs each of clock_hz, "):
         pim.check(replace(pim.EXAMPLE, figures=figures))
 
 
@@ -163,3 +163,7 @@ def test_a_run_planned_for_pim_is_emulated_and_computes_the_bits_of_the_cpu() ->
         assert run.simulated
         tables.append(trainer.session.arrays["learner.tables"].tobytes())
     assert tables[0] == tables[1]
+
+
+def test_a_core_of_the_example_has_64_mib_as_in_the_paper() -> None:
+    assert pim.EXAMPLE.memory_bytes == pim.EXAMPLE.width * 64 * 2**20

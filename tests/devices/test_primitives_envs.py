@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import gym_make
+from pearl_devices.primitives.envs.gym_resume import replay_actions
 
 
 def env_kernel(program: str, envs: int, obs: int, act: int, **args: Any) -> Kernel:
@@ -427,3 +429,20 @@ def test_arguments_reach_the_environment_and_a_wrong_one_is_unsupported() -> Non
     k = env_kernel("CartPole-v1", 2, 4, 0, no_such_argument=1)
     with pytest.raises(UnsupportedError, match="no_such_argument"):
         cpu.bind(k, "gymnasium", fill_arrays([k]))
+
+
+def test_an_environment_is_restored_by_its_seed_or_its_generator_or_neither():
+    told = []
+
+    def reset(**how):
+        told.append(how)
+        return "begin", {}
+
+    env = SimpleNamespace(reset=reset, step=lambda action: (action, 0.0, False, False, {}))
+    env.unwrapped = env
+    state = np.random.default_rng(3).bit_generator.state
+    assert replay_actions(env, {"seed": 3}, []) == replay_actions(env, None, []) == "begin"
+    assert not hasattr(env, "np_random")
+    assert replay_actions(env, state, ["left", "right"]) == "right"
+    assert env.np_random.integers(99) == np.random.default_rng(3).integers(99)
+    assert told == [{"seed": 3}, {}, {}]

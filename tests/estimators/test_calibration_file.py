@@ -238,7 +238,7 @@ def late(most: int) -> Child:
 @pytest.mark.parametrize("most", [0, 3, 200, 600])
 def test_what_was_timed_before_the_limit_is_kept_and_the_next_try_goes_on(cache, monkeypatch, most):
     stands(monkeypatch, late(most))
-    with pytest.raises(CalibrationError, match=r"was ended; the \d+ kernels timed so far are kept"):
+    with pytest.raises(CalibrationError, match=r"was ended; the timings of \d+ kernels are stored"):
         measuring.calibrate(groups=DQN)
     first = load_calibration()
     kept = len(first.points) if first else 0
@@ -321,7 +321,7 @@ def test_a_forced_measuring_goes_on_with_its_own_beginning_and_spares_the_old_fi
 ):
     store(calibration)
     stands(monkeypatch, late(50))
-    with pytest.raises(CalibrationError, match=r"the 50 kernels timed so far are kept"):
+    with pytest.raises(CalibrationError, match=r"the timings of 50 kernels are stored"):
         measuring.calibrate(force=True, groups=DQN)
     assert load_calibration() == calibration
     second = stands(monkeypatch, Child(synthetic(times=2.0)))

@@ -354,6 +354,13 @@ def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
     wide = replace(plan, tasks=tuple(replace(t, high_s=3 * t.seconds) for t in plan.tasks))
     row = TaskDrift(names, said, 2 * said, 1.0)
     assert find_contradictions(wide, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
+    narrow = replace(
+        plan, tasks=tuple(replace(t, low_s=t.seconds, high_s=t.seconds) for t in plan.tasks)
+    )
+    for times, named in ((1.1, set()), (0.95, set()), (2.0, {name}), (0.5, {name})):
+        near = TaskDrift(names, said, times * said, times - 1)
+        drift = Drift(1.0, 1.0, 0.0, (near,), waited=0.0)
+        assert find_contradictions(narrow, graph, drift).keys() == named
     sheet = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
     assert find_contradictions(sheet, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
 

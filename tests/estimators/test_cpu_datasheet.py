@@ -105,6 +105,19 @@ def test_a_raspberry_pi_is_slower_than_a_desktop() -> None:
     assert 1.5 < pi / desktop < 20
 
 
+def test_the_band_is_wider_for_more_threads_of_torch_on_both_sides() -> None:
+    sizes = {"q": (64, 512, 512, 8), "obs": 64, "act": 0, "batch": 512, "steps": 1, "double": 1}
+    learn = kernel("update.dqn", sizes, program="pearl.algorithms.dqn:losses")
+    xeon = named("xeon_gold_6326")
+    one, four = (
+        estimate(learn, xeon, variant=v, width=w) for v, w in (("torch", 1), ("torch-4", 4))
+    )
+    below, above = ((e.latency_s / e.low_s, e.high_s / e.latency_s) for e in (one, four))
+    assert four.low_s > least_s(learn, xeon, 4)
+    assert above[0] / below[0] == pytest.approx(above[1] / below[1])
+    assert above[1] > 1.1 * below[1]
+
+
 def test_threads_of_torch_share_the_work_and_not_what_starts_it() -> None:
     sizes: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1}
 

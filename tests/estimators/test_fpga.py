@@ -12,7 +12,7 @@ from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga import resources
-from pearl_devices.fpga.learner import dqn
+from pearl_devices.fpga.learner import ddpg, dqn
 from pearl_devices.fpga.program import Shape, draw_cycles, set_cycles
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.fpga_released import learner_cycles, power_below
@@ -262,7 +262,8 @@ def test_what_no_engine_computes_is_refused_in_words():
     many = some("update.dqn", q=(4, 8, 18))
     assert {v for v, _ in device_kind.offers(many, FPGA)} == {"array32", "array64"}
     deep = some("update.dqn", batch=5000)
-    assert "a batch of 5000 rows: an engine counts to 4095" in why(deep)
+    assert {v for v, _ in device_kind.offers(deep, FPGA)} > {"array8-sub512", "array64-sub2048"}
+    assert "rows: an engine supports at most 4095" in why(some("inference.dqn", envs=5000))
     assert device_kind.offers(some("replay_sample", fanout=6), FPGA)
 
 
@@ -282,7 +283,7 @@ def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
     assert device_kind.offers(some("replay_update", capacity=2_000_000), FPGA)
     large = device_kind.offers(some("replay_update", capacity=16_000_000), FPGA)
     assert large == ()
-    assert "the sum tree takes 15,632 memory blocks on chip" in repr(large)
+    assert "the sum tree needs 15,632 memory blocks on chip" in repr(large)
     uniform = some("replay_sample", capacity=50_000_000, prioritised=0)
     assert device_kind.offers(uniform, FPGA)
 
@@ -293,6 +294,73 @@ def test_networks_that_do_not_fit_on_chip_are_not_offered():
     for kind in ("update.dqn", "inference.dqn"):
         assert device_kind.offers(some(kind, q=(4, 64, 64, 3), duelling=1), FPGA) == ()
     assert device_kind.offers(some("inference.dqn", q=(4, 512, 512, 2)), FPGA)
+
+
+def test_smaller_sub_batches_take_less_memory_and_more_cycles():
+    for shape in (Shape(8, 2), Shape(32, 32)):
+        sizes = [0, 64, 32]
+        learners = [dqn((4, 64, 64, 2), 128, True, shape, rows) for rows in sizes]
+        cycles = [x.cycles for x in learners]
+        bits = [
+            sum(n * words * width for n, words, width in resources.learner_memories(x))
+            for x in learners
+        ]
+        assert cycles == sorted({*cycles})
+        assert bits == sorted({*bits}, reverse=True)
+        names = [x.name for x in learners]
+        assert names == [f"array{shape.array}" + (f"-sub{rows}" if rows else "") for rows in sizes]
+
+
+def test_a_gradient_of_a_sub_batch_has_the_terms_of_the_sums_before_it():
+    """4 → 2 on 8 × 8, 32 rows in four sub-batches: the gradient's one tile is fed for 16 cycles
+    at least, and each sub-batch but the first adds 8 rows of the gradient to its 8."""
+    parts = [i for i in dqn((4, 2), 32, False, Shape(8, 2), 8).program if i.where == 4]
+    assert [(i.k, i.variant, i.waits) for i in parts] == [
+        (8, False, True), (16, True, True), (16, True, True), (16, True, False)
+    ]  # fmt: skip
+
+
+def test_sub_batches_are_offered_where_the_memory_is_short():
+    """The largest that fits, and smaller ones as long as the learner takes more than an eighth."""
+    k = some("update.dqn", batch=512)
+
+    def offered(blocks: float) -> list[str]:
+        board = replace(FPGA, width=150, figures={**FPGA.figures, "ram_blocks": blocks})
+        return [variant for variant, _ in device_kind.offers(k, board)]
+
+    (m20k,) = resources.on_chip(FPGA)
+
+    def need(rows: int) -> int:
+        sizes = resources.learner_memories(dqn((4, 64, 64, 2), 512, True, Shape(8, 2), rows))
+        return sum(n * resources.memory_blocks(words, bits, m20k) for n, words, bits in sizes)
+
+    assert offered(8 * need(512)) == ["array8"]
+    assert offered(need(512))[:2] == ["array8", "array8-sub256"]
+    assert offered(need(512) - 1)[0] == "array8-sub256"
+    assert offered(need(64)) == ["array8-sub64"]
+    assert offered(need(64) - 1) == []
+    small = device_kind.offers(k, replace(FPGA, figures={**FPGA.figures, "ram_blocks": 9.0}))
+    assert "array8-sub64 needs 40 memory blocks on chip" in repr(small)
+    with pytest.raises(ValueError, match=r"sub-batches of 32 needs 265 instr.*has room for 256"):
+        dqn((4, 64, 64, 2), 512, True, Shape(8, 2), 32)
+
+
+def test_sub_batches_of_ddpg_stream_observations_and_actions_twice():
+    """Each row of 3 + 1 values is one row of the stream; 64 rows come again."""
+    nets = (3, 64, 64, 1), (4, 64, 64, 1)
+    whole, sub = (ddpg(*nets, 64, Shape(8, 2), rows) for rows in (0, 16))
+    assert (whole.rows_again, sub.rows_again) == (0, 64)
+    assert sub.beats - whole.beats == 64
+    k = kernel("update.ddpg", DDPG)
+    slow = replace(FPGA, memory_bytes_per_s=1e8, figures={**FPGA.figures, "ram_blocks": 210.0})
+    variants = dict(device_kind.offers(k, slow))
+    sub_batch = next(v for v in variants if v.startswith("array8-sub"))
+    times = [
+        estimate(k, d, variant=v, width=variants[sub_batch]).latency_s
+        for d, v in ((slow, sub_batch), (replace(slow, memory_bytes_per_s=1e8 / 2), sub_batch))
+    ]
+    moved = 2 * 64 * (4 * (2 * 3 + 3) + 4 + 4 * (3 + 1))  # two steps of 64 samples
+    assert times[1] - times[0] == pytest.approx(moved / 1e8)
 
 
 def test_environments_do_not_run_on_it():
@@ -307,7 +375,7 @@ def test_environments_do_not_run_on_it():
     [
         (
             {"clock_hz": 250e6},
-            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 of an Intel M20K",
+            "no figure 'ram_blocks'; it gives .'clock_hz'.*20480 for an Intel M20K",
         ),
         ({"clock_hz": 250e6, "ram_blocks": 7110}, "no figure 'ram_block_bits'"),
         ({"clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 0}, "gives ram_block_bits as 0"),
@@ -359,7 +427,7 @@ def test_ultraram_takes_what_finds_no_room_in_block_ram():
 
     assert misfit() == ""
     for name in sized:
-        assert "the sum tree takes" in misfit(**{name: sized[name] - 1}), name
+        assert "the sum tree needs" in misfit(**{name: sized[name] - 1}), name
 
 
 def test_the_band_is_that_of_the_clock():

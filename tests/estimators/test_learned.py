@@ -46,7 +46,7 @@ def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
     assert own == pytest.approx(0.20, abs=0.005)
     assert own > near > far > 0.05
     doubts = [predict_factor(seen, [p])[1] for p in (A, WIDER, OTHER)]
-    assert doubts == sorted(doubts)
+    assert doubts[0] < doubts[1] < doubts[2] < 0.15
     assert predict_factor((), [A]) == (0.0, pytest.approx(0.15))
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.estimators.power import BUSY, READINGS, Reading, device, modelled
+from benchmarks.estimators.power import BUSY, READINGS, Reading, modelled
+from benchmarks.estimators.published_cards import catalogued
 from pearl_devices import Device, Kernel, Platform, kernel
 from pearl_estimators import estimate, power
 
@@ -18,12 +19,12 @@ def test_published_watts_are_within_the_band(reading: Reading) -> None:
 
 
 def test_readings_that_set_a_figure_and_those_held_out_are_told_apart() -> None:
-    held = [r for r in READINGS if not r.sets]
+    held = [r for r in READINGS if r.use == "held out"]
     assert len(READINGS) >= 10
     assert len(held) >= 5
     pages = {(r.device, r.what, r.source) for r in READINGS}
     assert len(pages) == len(READINGS)
-    said = {r.watts for r in READINGS if r.sets == "context_power"}
+    said = {r.watts for r in READINGS if r.use == "context_power"}
     assert said.isdisjoint(r.watts for r in held)
 
 
@@ -33,7 +34,7 @@ def test_a_gpu_that_computes_nothing_new_draws_less_than_its_gpu_util_would_say(
 
 
 def test_a_launch_bound_update_is_charged_for_its_work_and_not_for_its_time() -> None:
-    card = device("rtx_4090")
+    card = catalogued("rtx_4090", "gpu")
     sizes: dict[str, object] = {"obs": 4, "act": 0, "batch": 64, "steps": 1, "double": 1}
     program = "tests.kernel_losses:dqn"
     update = kernel("update.dqn", sizes, program=program, q=(4, 64, 64, 2))  # type: ignore[arg-type]
@@ -45,7 +46,7 @@ def test_a_launch_bound_update_is_charged_for_its_work_and_not_for_its_time() ->
 
 
 def test_no_work_draws_more_than_the_board_may() -> None:
-    card = device("rtx_4090")
+    card = catalogued("rtx_4090", "gpu")
     much = Kernel("much", flops=100 * card.peak_flops_per_s)
     spent = power.firing_energy_j(much, card, card.width, 2.0)
     assert spent == pytest.approx(2.0 * (card.active_power_w - card.waiting_power_w))

@@ -25,6 +25,13 @@ SATELLITE = [  # Bhattacharyya, Murthy and Lee 1999, sample-rate converter: CD t
 ]
 
 
+def test_the_repetition_vector_is_the_same_in_any_order_of_the_tasks() -> None:
+    edges = (Edge("a", "b", 3, 1), Edge("c", "b", 1, 1))
+    for order in ("abc", "bca", "cab"):
+        graph = TaskGraph("g", tasks(*order), edges)
+        assert dict(graph.repetition) == {"a": 1, "b": 3, "c": 3}
+
+
 def test_the_repetition_vector_of_cd_to_dat_is_that_of_the_literature() -> None:
     edges = tuple(Edge(a, b, p, c) for a, p, c, b in SATELLITE)
     graph = TaskGraph("cd2dat", tasks("cd", "a", "b", "c", "d", "dat"), edges)

@@ -55,9 +55,9 @@ def test_the_tokens_that_are_needed_are_those_of_all_iterations_before_and_of_th
 
 REFUSED: dict[str, tuple[int | None, dict[str, Any], str]] = {
     "too long": (6, {}, r"window t\.\.t\+6, longer than the rollout: .* choose at most 5"),
-    "no end": (None, {"tokens_seq": 2}, r"suffix t\.\.T, and 2 tokens .* nothing says where"),
+    "no end": (None, {"tokens_seq": 2}, r"suffix t\.\.T, and 2 tokens .* its end is undefined"),
     "over the end": (2, {"tokens_seq": 1}, r"window t\.\.t\+2, which the end of an iteration cuts"),
-    "a message": (2, {"bytes": 8.0}, r"8 bytes a firing are a message, which is read once"),
+    "a message": (2, {"bytes": 8.0}, r"8 bytes per firing are a message, which is read once"),
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_a_reach_without_meaning_is_refused_with_the_way_out(case: str) -> None:
 
 
 def test_a_suffix_of_a_task_that_fires_once_has_no_end() -> None:
-    with pytest.raises(SpecError, match="a gives one token in an iteration, so that nothing says"):
+    with pytest.raises(SpecError, match="a gives one token in an iteration, so its end is undef"):
         TaskGraph("g", (Task("a"), Task("b")), (Edge("a", "b", reach=None),))
 
 

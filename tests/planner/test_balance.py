@@ -196,8 +196,8 @@ def test_where_no_number_of_threads_suffices_the_sentence_says_why() -> None:
     assert verdict_sentence(never).startswith("No number of threads feeds all 108 SMs of NVIDIA")
     some = replace(found, threads=80.0, threads_band=(70.0, float("inf")), used_sms=4)
     assert verdict_sentence(some).startswith(
-        "It takes 80 threads (at least 70) to feed NVIDIA A100-SXM4-40GB, of whose 108 SMs its "
-        "kernels use 4 at most, and 16 can run here: the actors are the bottleneck, in "
+        "It takes 80 threads (at least 70) to feed NVIDIA A100-SXM4-40GB, whose kernels use at "
+        "most 4 of 108 SMs, and 16 can run here: the actors are the bottleneck, in "
     )
 
 

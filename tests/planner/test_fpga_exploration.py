@@ -1,10 +1,11 @@
-"""The designs that a plan chooses from on a simulated FPGA: array, lanes, fan-out, where the replay
-lives. The planner's choice is held against enumeration."""
+"""The designs that a plan chooses from on a simulated FPGA: array, lanes, sub-batch, fan-out, where
+the replay lives. The planner's choice is held against enumeration."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import pytest
 import pearl
 from pearl.advice.hardware import catalogue_device
 from pearl.planner.planner import build_problem, plan_graph
+from pearl.planner.verilog import check_folder
 from pearl_devices import Kernel, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.fpga import logic, resources
 
-SPECS = 50
+SPECS, SMALL_SPECS = 50, 12
+HOMES = ("cpu", "fpga")
 REPLAY = ("replay_insert", "replay_sample", "replay_update")
 
 
@@ -65,7 +68,7 @@ def enumerated(system: Any, monkeypatch: pytest.MonkeyPatch) -> float:
             only.setattr(device_kind, "ARRAYS", (n,))
             only.setattr(device_kind, "LANES", (part,))
             only.setattr(resources, "DEEPEST", {fanout: levels[fanout]})
-            for home in ("cpu", "fpga"):
+            for home in HOMES:
                 pins = {**system.limits.pin, **dict.fromkeys(REPLAY, home)}
                 there = replace(system, limits=replace(system.limits, pin=pins))
                 best = max(best, value(there))
@@ -77,6 +80,46 @@ def enumerated(system: Any, monkeypatch: pytest.MonkeyPatch) -> float:
 def test_the_choice_is_the_best_of_all_designs(number, monkeypatch):
     system = random_system(number)
     assert value(system) == pytest.approx(enumerated(system, monkeypatch), rel=1e-6)
+
+
+def small_system(number: int) -> Any:
+    """A random spec, its acting on the CPU, on a part with too little memory for some designs."""
+    rng, system = np.random.default_rng(number), random_system(number)
+    board = system.platform.device("fpga")
+    figures = {**board.figures, "alms": 487_200.0, "ram_blocks": float(rng.integers(60, 500))}
+    board = replace(board, width=4510, overhead_s=1e-6, figures=figures)
+    others = tuple(d for d in system.platform.devices if d.name != "fpga")
+    system = replace(system, platform=replace(system.platform, devices=(*others, board)))
+    pins = {**system.limits.pin, "inference": "cpu"}
+    return replace(system, limits=replace(system.limits, pin=pins))
+
+
+def enumerated_sub_batches(system: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The best over arrays, lanes, sub-batches and where the replay lives, each planned with no
+    other to choose from."""
+
+    def planned(replay: str, learner: str) -> float:
+        pins = {**system.limits.pin, **dict.fromkeys(REPLAY, replay), "update": learner}
+        return value(replace(system, limits=replace(system.limits, pin=pins)))
+
+    best = max(planned(home, "cpu") for home in HOMES)
+    batch = build_problem(system).graph.task("update").kernel.dim("batch")
+    for n, part in product(device_kind.ARRAYS, device_kind.LANES):
+        for power in (None, *range((-(-batch // n) - 1).bit_length())):
+            rows = () if power is None else (n << power,)
+            with monkeypatch.context() as only:
+                only.setattr(device_kind, "ARRAYS", (n,))
+                only.setattr(device_kind, "LANES", (part,))
+                only.setattr(device_kind, "_sub_batches", lambda kernel, shape, r=rows: iter([r]))
+                best = max(best, *(planned(home, "fpga") for home in HOMES))
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(SMALL_SPECS))
+def test_the_sub_batch_is_the_best_where_memory_is_short(number, monkeypatch):
+    system = small_system(number)
+    assert value(system) == pytest.approx(enumerated_sub_batches(system, monkeypatch), rel=1e-6)
 
 
 UPDATE = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=32, steps=1, double=1)
@@ -115,9 +158,33 @@ def test_engines_that_fit_alone_but_not_together_are_no_plan():
     others = tuple(d for d in system.platform.devices if d.name != "fpga")
     crowded = replace(system, platform=replace(system.platform, devices=(*others, small)))
     with pytest.raises(
-        pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: all"
+        pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: the set of eng"
     ):
         pearl.plan(crowded)
+
+
+@pytest.mark.parametrize(
+    ("width", "figures", "fitting"),
+    [
+        (170, {"alms": 30_000.0}, ("array8", 166)),
+        (170, {"alms": 25_000.0}, ("array8", 100)),  # 20,408 of 8 lanes and 6,819 of the tree
+        (170, {"ram_blocks": 260.0}, ("array8-sub32", 166)),
+    ],
+)
+def test_engines_that_do_not_fit_together_give_way_to_the_best_that_do(width, figures, fitting):
+    pins = {**dict.fromkeys((*REPLAY, "update"), "fpga"), "inference": "cpu"}
+    keys = {"limits.pin": pins, "objective": "throughput"}
+    system = pearl.load("dqn_cartpole_fpga", set=keys)
+    board = system.platform.device("fpga")
+    small = replace(board, width=width, figures={**board.figures, **figures})
+    others = tuple(d for d in system.platform.devices if d.name != "fpga")
+    plan = pearl.plan(replace(system, platform=replace(system.platform, devices=(*others, small))))
+    assert (plan.task("update").variant, plan.task("update").width) == fitting
+    assert plan.task("replay_sample").variant == "integer-tree"
+    assert (plan.status, plan.bound_value) == ("optimal", pytest.approx(plan.value))
+    assert plan.problem is not None
+    modes = {(m.variant, m.width) for m in plan.problem.costs.of("update")}
+    assert ("array8", 166) in modes  # the problem is the whole one
 
 
 def replace_capacity(capacity: int) -> Kernel:
@@ -134,3 +201,12 @@ def test_a_plan_says_which_devices_run_what_no_engine_computes(name):
         in (note)
     )
     assert "runs on CPUs and GPUs" in note
+
+
+def test_designs_are_written_to_a_new_or_an_empty_folder(tmp_path: Path) -> None:
+    assert check_folder(tmp_path) == tmp_path
+    assert check_folder(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "file").touch()
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(pearl.SpecError, match="must be a new or an empty folder"):
+            check_folder(taken)

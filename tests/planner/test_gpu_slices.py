@@ -238,4 +238,4 @@ def test_the_command_cuts_gpus_where_it_is_asked(able: None, tmp_path: Any) -> N
     assert value["slices"]["gpus"] == 8
     text = CliRunner().invoke(app, ["balance", str(file), "--gpus", "8"]).stdout
     assert f"best: {value['slices']['best']['slices']} slices of" in text
-    assert "their gradients summed: multi-process" in text
+    assert "sum of their gradients: multi-process" in text

@@ -188,7 +188,7 @@ def test_draws_that_cannot_keep_a_limit_on_power_are_counted_and_told() -> None:
     assert plan.bands is not None
     assert plan.bands.period_s is None
     assert plan.bands.missed > 0
-    told = f"{plan.bands.missed} of them exceed the limit on power by idling alone and count as 0"
+    told = f"{plan.bands.missed} of them exceed the limit on power when idle and count as 0"
     assert told in bands_text(plan.bands)
     plans = pearl.pareto(graph, costs, limits=limits, gap=0.5)
     assert plans[-1].bands == plan.bands

@@ -147,7 +147,7 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
     assert "fan-out 16, 4 levels" in (Path(tree["folder"]) / "README.md").read_text()
     text = (folder / "README.md").read_text()
     assert f"{learner['blocks']} DSP blocks" in text
-    assert "No clock is promised" in text
+    assert "The clock rate is unknown" in text
     assert {"engine.v", "boxes.v", "float32.v", "testbench.v", "stream.hex"} <= {
         f.name for f in folder.iterdir()
     }

@@ -154,8 +154,8 @@ def test_files_that_are_no_plan_are_spec_errors(text: str, tmp_path: Path) -> No
         ("fused_with", "update", "tasks[0]: fused_with is 'update'; a list of str is needed"),
         ("shares", [0.5], "tasks[0]: shares is [0.5]; a list of int is needed"),
         ("shares", None, "tasks[0]: shares is None; a list of int is needed"),
-        ("seconds", -1.0, "the times that it states are not sound: "),
-        ("occupancy_s", -1e9, "the times that it states are not sound: "),
+        ("seconds", -1.0, "its times are invalid: "),
+        ("occupancy_s", -1e9, "its times are invalid: "),
         ("variant", None, "tasks[0]: variant is None; a str is needed"),
     ],
 )

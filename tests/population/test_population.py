@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import pearl
+from benchmarks.processes import below, is_running
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
@@ -24,7 +25,7 @@ from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
 from pearl_devices.primitives import code_cache
-from tests.processes import HANG_S, below, named, running, until, until_gone
+from tests.processes import HANG_S, named, until, until_gone
 from tests.schemas.test_schemas import problems
 
 SPEC = {
@@ -111,7 +112,7 @@ def test_a_run_that_died_goes_on_a_signal_ends_all_and_resuming_gives_the_bits_o
     begun = below(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=HANG_S) == -signal.SIGTERM
-    assert not any(map(running, begun))
+    assert not any(map(is_running, begun))
     process.stderr.close()
     (tmp_path / "held").unlink()
     found = json.loads((out / "sweep.json").read_text())
@@ -256,7 +257,7 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
 def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
     (tmp_path / "seed=1").mkdir()
     (tmp_path / "seed=1" / "plan.json").write_text("{}")
-    with pytest.raises(SpecError, match="seed=1: holds a run already"):
+    with pytest.raises(SpecError, match="seed=1: has a run already"):
         pearl.sweep(SPEC, seeds=[0, 1], out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["seed=1"]
 

@@ -1,7 +1,8 @@
 """Pictures of every kind of page, to be looked at: `python -m tests.report.screenshots FOLDER`.
 
 Makes the pages of a plan, a run, a sweep, a front, an advice, a balance and of two runs side by
-side, and of each a picture at 1280 and 400 pixels, light and dark, and a PDF. Needs Chromium, and
+side, and of each a picture at 1280 and 400 pixels, light and dark, and PDFs on A4 and Letter.
+Needs Chromium, and
 says so where there is none. With `--axe` and npm, axe-core looks at each page too, and any message
 of the console, request or sideways scrolling is told.
 """
@@ -26,6 +27,7 @@ from pearl.report.report import Report, load_report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = 1280, 400
+PAPERS = ("A4", "letter")
 
 AXE = """
 const puppeteer = require('puppeteer-core'), fs = require('fs');
@@ -120,6 +122,20 @@ def photograph(chromium: str, page: Path, width: int, *, dark: bool) -> Path:
     return picture
 
 
+def print_page(chromium: str, page: Path, paper: str) -> Path:
+    """Write the pages of a printer as PDF. paper: a size that CSS knows, `A4` or `letter`."""
+    pdf = page.with_name(f"{page.stem}-{paper}.pdf")
+    sized = page.with_suffix(".paper.html")
+    style = f"<style>@page {{ size: {paper} }}</style></body>"
+    text = page.read_text(encoding="utf-8").replace("</body>", style)
+    sized.write_text(text, encoding="utf-8")
+    printing = [chromium, "--headless", "--no-sandbox", "--no-pdf-header-footer"]
+    command = [*printing, f"--print-to-pdf={pdf}", sized.as_uri()]
+    subprocess.run(command, capture_output=True, check=True, timeout=120)
+    sized.unlink()
+    return pdf
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -136,11 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
         for width in (WIDE, NARROW):
             for dark in (False, True):
                 print(photograph(chromium, page, width, dark=dark))
-        pdf = page.with_suffix(".pdf")
-        printing = [chromium, "--headless", "--no-sandbox", "--no-pdf-header-footer"]
-        command = [*printing, f"--print-to-pdf={pdf}", page.as_uri()]
-        subprocess.run(command, capture_output=True, check=True, timeout=120)
-        print(pdf)
+        for paper in PAPERS:
+            print(print_page(chromium, page, paper))
     if not asked.axe:
         return 0
     if shutil.which("npm") is None:

@@ -29,12 +29,13 @@ from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
+from pearl.report.document import KeyFigure
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html, page_svg
+from pearl.report.html import _whisker, page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
@@ -130,7 +131,8 @@ def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
     planned_s = {t["task"]: t["seconds"] for t in stored["plan"]["tasks"]}
     for e in events:
         if e["ph"] == "X" and groups[e["pid"]].startswith("predicted"):
-            assert si(e["dur"] / 1e6, "s") == si(planned_s[e["name"]], "s")
+            whole_ns = pytest.approx(planned_s[e["name"]], abs=1.1e-9)
+            assert e["dur"] / 1e6 == whole_ns
 
 
 def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
@@ -238,7 +240,7 @@ def test_a_run_outside_its_band_or_on_a_busy_host_says_so_second() -> None:
     drift = Drift(5e-4, 2e-3, 3.0, (), waited=0.6)
     busy = Report(plan, replace(slow, drift=drift)).page().lead
     told = busy[1].text.replace(words.BLANK, " ")
-    assert told.startswith("Other programs on this host: they had its core for 60 %")
+    assert told.startswith("Other programs on this host: they used its core for 60 %")
 
 
 def test_a_run_that_did_not_reach_the_threshold_or_failed_says_so_first() -> None:
@@ -274,6 +276,12 @@ def evil_sweep() -> Sweep:
 def evil_advice() -> Advice:
     finding = Finding(EVIL, f"It does not matter: {EVIL}", EVIL, 0.5, {"loss": [0.1, 0.2]})
     return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
+
+
+def test_the_page_of_a_front_has_the_title_that_is_given_or_one_of_its_own() -> None:
+    plan = two_device_plan()
+    assert front_page([plan], "Mine").title == "Mine"
+    assert front_page([plan]).title == f"Front for {plan.host}"
 
 
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
@@ -334,7 +342,7 @@ def test_what_would_help_most_is_the_best_change_or_that_it_does_not_matter() ->
     best = max(w.gain or 0.0 for w in e.what_ifs if w.kind != "device")
     assert f"+{100 * best:.0f} %" in e.help_sentence().text.replace(words.BLANK, " ")
     flat = replace(e, what_ifs=tuple(replace(w, gain=0.0) for w in e.what_ifs))
-    assert flat.help_sentence().answer == "It does not matter"
+    assert flat.help_sentence().answer == "Nothing that was tried"
 
 
 def test_bars_share_a_scale_from_zero() -> None:
@@ -372,6 +380,16 @@ def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
     assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
 
 
+def test_a_table_of_plans_has_the_band_of_each_and_a_dash_for_none() -> None:
+    plan = two_device_plan()
+    sides = side_of_plan("a", plan), side_of_plan("b", replace(plan, bands=None))
+    (row,) = (row for row in SideBySide(sides).table().rows if row[0] == "90 % band")
+    assert plan.bands is not None
+    assert plan.bands.env_steps_per_s is not None
+    low, high = plan.bands.env_steps_per_s
+    assert row == ("90 % band", f"{count(low)}–{count(high)}", "–")
+
+
 def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
     plan = planned("dqn_cartpole_gpu")
@@ -390,3 +408,32 @@ def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
         assert task == other
         assert phase == pytest.approx(expected, abs=1e-5)
+
+
+def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
+    advice = evil_advice()
+    for suffix in (".HTML", ".json", ".txt"):
+        advice.save(tmp_path / f"advice{suffix}")
+    html, said, text = (
+        (tmp_path / f"advice{suffix}").read_text() for suffix in (".HTML", ".json", ".txt")
+    )
+    assert html.lower().startswith("<!doctype html>")
+    assert json.loads(said)["draws"] == 200
+    assert text == f"{advice}\n"
+    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* one of .html, .json, .txt"):
+        advice.save(tmp_path / "advice.csv")
+
+
+def test_advice_leads_with_the_answer_that_gains_most() -> None:
+    better = [
+        Finding(name, f"Yes: {name}", "", 0.9, {"choice": "other", "ratio": ratio})
+        for name, ratio in (("first", 1.5), ("second", 2.5), ("third", 2.0))
+    ]
+    page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
+    assert "(second): 2.50 × as fast" in str(page.lead)
+
+
+def test_the_band_of_a_key_figure_ends_inside_its_drawing() -> None:
+    figure = KeyFigure("speed", "5", "env steps/s", "90 %", band=(2.5, 5.0, 10.0))
+    drawn = str(_whisker(figure))
+    assert {float(x) for x in re.findall(r'x[12]="([\d.]+)"', drawn)} >= {34.0, 124.0}

@@ -94,7 +94,7 @@ def test_energy_always_names_its_source(
 
 
 def test_an_energy_without_a_source_cannot_be_built() -> None:
-    with pytest.raises(SpecError, match="energy without its source"):
+    with pytest.raises(SpecError, match="energy_source is None; set both"):
         example_run(energy_j=3.0, energy_source=None)
     with pytest.raises(SpecError, match=r"energy_source is 'rapl\+'; it is modelled, the name of"):
         example_run(energy_source="rapl+")

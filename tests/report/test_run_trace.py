@@ -62,7 +62,8 @@ def test_calls_of_a_thread_follow_each_other(folder: Path) -> None:
     for calls in threads.values():
         calls.sort(key=lambda e: e["ts"])
         for one, after in pairwise(calls):
-            assert one["ts"] + one["dur"] <= after["ts"] + 1e-3
+            ends_ns = int(1e3 * one["ts"]) + int(1e3 * one["dur"])  # as readers cut
+            assert ends_ns <= int(1e3 * after["ts"])
 
 
 def test_flows_go_from_the_end_of_a_call_to_a_later_call_that_needs_it(folder: Path) -> None:
@@ -78,15 +79,18 @@ def test_flows_go_from_the_end_of_a_call_to_a_later_call_that_needs_it(folder: P
         assert one["ts"] <= other["ts"] + 1e-3, "a result is used after it is there"
         assert one["pid"] == other["pid"]
         assert one["tid"] != other["tid"]
-        for e in (one, other):
-            (call,) = (
+        for e in (one, other):  # the call that is open at the time of an end, to the nanosecond
+            open_then = [
                 c
                 for c in calls
                 if (c["pid"], c["tid"]) == (e["pid"], e["tid"])
-                and e["ts"] in (pytest.approx(c["ts"]), pytest.approx(c["ts"] + c["dur"]))
-                and e["name"].split(" → ")[e["ph"] == "f"] == c["name"]
-            )
+                and int(1e3 * c["ts"]) <= int(1e3 * e["ts"]) < int(1e3 * (c["ts"] + c["dur"]))
+            ]
+            call = max(open_then, key=lambda c: c["ts"])
+            assert e["name"].split(" → ")[e["ph"] == "f"] == call["name"]
             assert call["args"][f"firing of {call['name']}"] >= 0
+            at = call["ts"] if e["ph"] == "f" else call["ts"] + call["dur"]
+            assert e["ts"] == pytest.approx(at, abs=3e-3)
 
 
 def test_counters_are_queues_lags_and_power(folder: Path) -> None:
@@ -123,7 +127,9 @@ def test_a_trace_says_the_numbers_of_the_run(folder: Path) -> None:
         e["name"]: e["dur"] for e in events
         if e["ph"] == "X" and groups(events)[e["pid"]] == "predicted: cpu"
     }  # fmt: skip
-    assert predicted == {t.task: pytest.approx(1e6 * t.occupancy_s) for t in run.plan.tasks}
+    assert predicted == {
+        t.task: pytest.approx(1e6 * t.occupancy_s, abs=1.1e-3) for t in run.plan.tasks
+    }
 
 
 def test_a_report_writes_the_trace_again(folder: Path, tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def test_a_plan_knows_its_simulated_devices_also_from_a_file() -> None:
 
 def test_the_report_and_its_explanation_say_it() -> None:
     plan = planned()
-    e = explain(plan, time_limit_s=3.0)
+    e = explain(plan, time_limit_s=300.0)
     report = Report(plan, explanation=e)
     facts = [text for _, text in report.plan_facts()]
-    assert ("simulated", "fpga: times of a model; no such hardware is driven") in (
+    assert ("simulated", "fpga: times of a model; no such device is driven") in (
         report.plan_facts()
     )
     assert unmarked(iter([*(f for f in facts if not f.startswith("fpga:"))])) == []
@@ -147,8 +147,8 @@ def test_drawings_say_it_of_its_lanes_and_of_each_call_on_them(emulated: Run) ->
 
 
 COMMANDS = {
-    "plan": ("plan", SPEC, "--time-limit", "5"),
-    "pareto": ("pareto", SPEC, "--gap", "0.3", "--time-limit", "5"),
+    "plan": ("plan", SPEC, "--time-limit", "300"),
+    "pareto": ("pareto", SPEC, "--gap", "0.3", "--time-limit", "300"),
     "balance": ("balance", SPEC),
     "check": ("check", SPEC),
     "report": ("report", "RUN"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.processes import is_running
 from pearl import files
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
@@ -24,7 +25,7 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.classic import cartpole_move
 from tests import faulty_envs
 from tests.lanes import cut, differing, planned, replay_spec, told, trained
-from tests.processes import HANG_S, handles, left, running, until_gone, workers
+from tests.processes import HANG_S, handles, left, until_gone, workers
 
 WALK = "tests.faulty_envs:Walk"
 ENVS = 8
@@ -72,7 +73,7 @@ def killing(times, apart=1):
     dice, killed, last = random.Random(0), [], [0]
 
     def kill(progress):
-        alive = [p for p in sorted(workers()) if running(p) and p not in killed]
+        alive = [p for p in sorted(workers()) if is_running(p) and p not in killed]
         if len(killed) < times and progress.env_steps >= last[0] + apart and alive:
             killed.append(dice.choice(alive))
             os.kill(killed[-1], signal.SIGKILL)
@@ -85,7 +86,7 @@ def killing(times, apart=1):
 def test_killed_workers_are_started_again_and_no_row_is_torn(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
     monkeypatch.setattr(loop, "ROUNDS", 8)
-    kills = 3  # `python -m benchmarks.soak` has many more
+    kills = 3  # `python -m benchmarks.chaos` has many more
     system, plan = native_plan()
     kill, before = killing(kills), handles()
     trainer = trained(system, plan, "processes", steps=1600, progress=kill, out=tmp_path)

@@ -235,10 +235,10 @@ def test_messages_and_bytes_are_those_of_the_plan(planned):
         strict=True,
     )
     for island, flows, traffic in found:
-        messages = batching.message_count(flows, [(0, iterations)])
         for way, side, inside in (("to", "inbound", False), ("from", "outbound", True)):
             payload = crossing(c.graph, island.tasks, inside) * iterations
-            assert traffic[f"messages_{way}"] == messages[side]
+            messages = sum(flow.messages(0, iterations) for flow in getattr(flows, side))
+            assert traffic[f"messages_{way}"] == messages
             assert traffic[f"payload_bytes_{way}"] == payload
 
 
@@ -250,3 +250,12 @@ def test_a_lost_learner_does_its_firings_again(often, tmp_path):
     lost = trained(system, plan, "ray", steps=600, progress=lose, out=tmp_path)
     assert (lost.run.status, len(lose.lost), lost.run.restarts) == ("done", 2, 2)
     assert differing(one, lost) == []
+
+
+def test_each_message_brings_the_firings_that_are_due() -> None:
+    flow = batching.MessageFlow(("fast", "slow"), (4, 1), every=3)
+    assert flow.messages(1, 4) == 4
+    assert [flow.boundary(message, 1, 4) for message in range(4)] == [
+        [7, 1], [10, 2], [13, 3], [16, 4]
+    ]  # fmt: skip
+    assert batching.MessageFlow(("fast", "slow"), (4, 1), every=5).boundary(2, 1, 4) == [16, 4]

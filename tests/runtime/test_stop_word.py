@@ -195,7 +195,7 @@ def test_more_gradient_steps_done_than_a_firing_of_the_plan_has_are_refused(tmp_
     progress = {**stored.about["progress"], "under_way": {"part": 0}}
     checkpoint.save(tmp_path / CHECKPOINT, arrays, {**stored.about, "progress": progress})
     again = Trainer(told(system, lanes="one"), plan, seed=3)
-    with pytest.raises(pearl.SpecError, match="says that 3 gradient steps of a firing are done"):
+    with pytest.raises(pearl.SpecError, match="counts 3 gradient steps of a firing as done"):
         again.train(steps=2 * STEPS, out=tmp_path, resume=True)
 
 

@@ -59,7 +59,7 @@ def test_a_run_says_what_was_not_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.steady["waited_s"] == pytest.approx(run.drift.waited * run.steady["wall_s"])
     assert problems(run.to_json(), "run") == []
     assert load_run(tmp_path).drift == run.drift
-    share = f"{100 * run.drift.waited:.1f} % of that time was not this run's"
+    share = f"for {100 * run.drift.waited:.1f} % of that time, the lane was ready and had no core"
     assert share in " ".join(str(Report(plan, run, system)).split())
     assert share in (tmp_path / "report.html").read_text().replace("&#39;", "'")
 
@@ -164,7 +164,7 @@ def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
 def test_the_sentence_gives_what_is_left_without_the_share() -> None:
     drift = Drift(1e-3, 0.97e-3, -0.03, (), (), None, 0.25)
     text = drift_sentence(drift)
-    assert "(0.97 x); 25.0 % of that time was not this run's" in text
-    assert "net of it 0.73 x" in text
+    assert "0.97 x the predicted 1.00 ms; for 25.0 % of that time, the lane was ready" in text
+    assert "without that time, the ratio is 0.73 x" in text
     for quiet in (None, 0.0, 0.009):
-        assert "this run's" not in drift_sentence(replace(drift, waited=quiet))
+        assert "had no core" not in drift_sentence(replace(drift, waited=quiet))

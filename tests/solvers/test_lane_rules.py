@@ -27,8 +27,10 @@ from pearl.graph.period import howard
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
+from pearl.solvers.methods import heft
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.methods.exhaustive import _every_order
+from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.graphs import random_limited
 
 METHODS = ("milp", "exhaustive", "heft", "peft", "local_search", "cpsat")
@@ -102,7 +104,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     assert solve(graph, table(2, 11.0)).task("a").lane == plan.task("a").lane  # one lane is enough
     with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is 10 bytes.* 11 bytes"):
         solve(graph, table(1, 10.0))
-    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a keeps"):
+    with pytest.raises(InfeasibleError, match=r"memory of a unit of pool is too small: a needs"):
         solve(graph, table(2, 5.5))
     crowded = replace(plan, tasks=tuple(replace(t, lane="pool.0") for t in plan.tasks))
     lanes = (replace(plan.lanes[0], order=plan.lanes[0].order + plan.lanes[1].order),)
@@ -111,6 +113,15 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     apart = Limits(apart=(("a", "b"),))
     with pytest.raises(SpecError, match=r"both on lane pool\.0; they must be apart"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 11.0), apart))
+
+
+def test_a_unit_that_is_filled_to_its_last_byte_is_not_too_small() -> None:
+    graph = TaskGraph("two", (Task("a"), Task("b")), (Edge("a", "b"),))
+    units = Device("pool", max_lanes=1, unit_memory_bytes=0.3)
+    modes = [Mode.of(t, "pool", 1.0, unit_bytes=kept) for t, kept in (("a", 0.1), ("b", 0.2))]
+    problem = Problem(graph, CostTable(Platform("p", (units,)), tuple(modes)))
+    (space,) = makespan_spaces(problem)
+    assert heft.schedule(build_instance(space)) is not None  # 0.1 + 0.2 is above 0.3 in binary
 
 
 def test_apart_is_never_one_call_nor_one_lane() -> None:
@@ -126,7 +137,7 @@ def test_apart_is_never_one_call_nor_one_lane() -> None:
     assert solve(graph, costs).task("a").fused_with == ("b",)
     plan = solve(graph, costs, limits=Limits(apart=(("a", "b"),)))
     assert plan.task("a").lane != plan.task("b").lane
-    with pytest.raises(InfeasibleError, match=r"lanes of their own \(apart\)"):
+    with pytest.raises(InfeasibleError, match=r"separate lanes \(apart\)"):
         solve(graph, costs, limits=Limits(apart=(("a", "b"),), max_lanes=1))
     with pytest.raises(SpecError, match=r"limits.apart: no task 'c'"):
         solve(graph, costs, limits=Limits(apart=(("a", "c"),)))
@@ -193,7 +204,7 @@ def test_a_sync_beside_the_rollout_that_moves_no_bytes_is_told() -> None:
     seconds = {"train": {"a": 1.0}, "sync": {"a": 0.0, "b": 0.0}, "rollout": {"b": 1.0}}
     costs = CostTable.from_seconds(platform, seconds)
     note = solve(loop(0.0, None), costs).note
-    assert "weights cross for nothing: sync runs on b beside rollout" in note
+    assert "weights move at no cost: sync and rollout run on b" in note
     assert "train → sync" in note
     assert solve(loop(8.0, None), costs).note == ""
     assert solve(loop(0.0, "trainer"), costs).note == ""

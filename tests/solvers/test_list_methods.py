@@ -1,22 +1,29 @@
-"""LSHS: loads as replayed, fewer bytes moved. Linear clustering: merging lengthens nothing."""
+"""LSHS: loads as replayed, fewer bytes moved. Linear clustering: merging lengthens nothing, and
+gradient steps with two critics learn the same bits on its lanes."""
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.literature.lists import Case, compare, replay, to_instance
+import pearl
+from benchmarks.literature.lists import Case, compare, replay, set_apart, to_instance
 from benchmarks.solver.instances import blocks, branches, large
 from pearl import solve
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.solvers.methods import lshs
 from pearl.solvers.methods.linear_clustering import find_clusters, find_spans, merge_clusters
+from pearl.testing import KernelKindContract
 from pearl.testing.graphs import devices, mode, star, tasks
-from pearl_devices import Link, Platform
+from pearl_devices import Link, Platform, kernel
+from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 
 CASES = {
     "product": blocks("product", 33, 4),
@@ -92,3 +99,70 @@ def test_it_declines_where_messages_take_longer_than_the_work() -> None:
     plan = solve(graph, costs, objective="makespan", method="linear_clustering")
     assert plan.value == pytest.approx(4.0)
     assert len({t.device for t in plan.tasks}) == 1
+
+
+class TestCritic(KernelKindContract):
+    kernel = kernel(
+        "examples.twin_critics.branches:CRITIC1",
+        {"obs": 3, "act": 1, "actor": (3, 4, 1), "critic1": (4, 5, 1), "critic2": (4, 5, 1)},
+        args={"of": "td3"},
+        batch=8,
+        steps=2,
+        policy_delay=2,
+        number=1,
+        followed=1,
+    )
+
+
+LARGE = {"act": 255e-6, "value": 310e-6, "critic": 1200e-6, "climb": 165e-6, "update": 37e-6}
+SMALL = {"act": 13e-6, "value": 10e-6, "critic": 25e-6, "climb": 6e-6, "update": 8e-6}
+"""Seconds of TD3's kernels with 256 and with 16 units and rows, rounded (2 × AMD EPYC, 2026)."""
+
+
+@cache
+def split_critics(name: str, large: bool = True) -> Any:
+    """The system and linear clustering's plan of an algorithm whose critics are two tasks."""
+    envs = {"num_envs": 2 if name == "td3" else 1, "replay_ratio": 1}
+    spec = replay_spec(f"examples.twin_critics.{name}", env="Pendulum-v1", **envs)
+    timed = LARGE if large else SMALL
+    seconds = SECONDS | {f"{t}{i}": s for t, s in timed.items() for i in (1, 2)} | timed
+    quick = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), 3e-6)
+    return planned(spec, seconds=seconds | quick, cores=2, method="linear_clustering")
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_two_critics_on_two_lanes_learn_what_one_lane_and_the_shipped_update_learn(
+    name: str,
+) -> None:
+    system, plan = split_critics(name)
+    lanes = {t.task: t.lane for t in plan.tasks}
+    assert lanes["critic1"] != lanes["critic2"]
+    assert len(set(lanes.values())) == 2
+    steps = 64 + 30 * system.algorithm.num_envs
+    one, two = (trained(system, plan, hosting, steps=steps) for hosting in ("one", "threads"))
+    assert differing(one, two) == []
+    own = {**system.raw, "algorithm": {**system.raw["algorithm"], "name": name}}
+    whole = pearl.compile(own, set={"limits.max_lanes": 1}, seed=3, emulate=True)
+    whole.train(steps=steps)
+    learnt, expected = (t.session.arrays for t in (two, whole))
+    assert learnt["learner.critic2.steps"] == 30 * system.algorithm.num_envs
+    for array in (n for n in expected if n.startswith("learner.")):
+        np.testing.assert_allclose(learnt[array], expected[array], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("large", "lanes"), [(True, 2), (False, 1)])
+def test_critics_stay_together_where_a_message_takes_longer_than_a_branch(
+    large: bool, lanes: int
+) -> None:
+    _, plan = split_critics("td3", large)
+    graph, costs = set_apart(plan.problem)
+    found = solve(graph, costs, method="linear_clustering")
+    assert len({t.device for t in found.tasks}) == lanes
+
+
+def test_an_iteration_must_be_one_step_of_the_actor() -> None:
+    spec = replay_spec("examples.twin_critics.td3", env="Pendulum-v1", replay_ratio=1)
+    with pytest.raises(
+        pearl.SpecError, match=r"given 8 gradient steps .* num_envs × replay_ratio to 2"
+    ):
+        pearl.plan(pearl.load(spec))

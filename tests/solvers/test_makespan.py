@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pearl import solve
@@ -24,7 +26,8 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
-from pearl.solvers.methods.cpsat_model import ticks_per_s
+from pearl.solvers.methods.cpsat_model import Model, ticks_per_s
+from pearl.solvers.methods.tabu import TabuSearch, build_arrays
 from pearl.solvers.model.dag_instance import build_instance, least_s, makespan_spaces
 from pearl.solvers.model.result import Candidate
 from pearl.solvers.solver import default_method
@@ -161,6 +164,21 @@ def test_the_value_is_that_by_hand(case: str, method: str) -> None:
     assert not any(e.slack for e in plan.edges)
 
 
+@pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")
+@pytest.mark.parametrize("case", BY_HAND)
+def test_the_program_of_cpsat_leaves_nothing_of_a_case_by_hand_out(case: str) -> None:
+    graph, costs, limits, value = BY_HAND[case]
+    bounds = []
+    for space in makespan_spaces(Problem(graph, costs, limits)):
+        first = heft.schedule(it := build_instance(space))
+        assert first is not None
+        model = Model(it, first, first.cost, 0.0)
+        _, bound, finished = cpsat.run(model, time.monotonic() + 600, 1, 0, math.inf)
+        assert finished
+        bounds.append(bound)
+    assert min(bounds) == pytest.approx(value)
+
+
 @pytest.mark.parametrize("method", SOONEST)
 class TestEveryMethod:
     def test_pins_pairs_and_memory_are_kept(self, method: str) -> None:
@@ -285,9 +303,9 @@ def test_the_value_is_when_an_emulated_run_completes_its_first_iteration() -> No
 
 def test_pairs_of_method_and_objective_that_are_not_offered_name_those_that_are() -> None:
     costs = CostTable(star(devices("a")), (mode("x", "a", 1.0),))
-    with pytest.raises(SpecError, match=r"'milp' does not know.*'makespan'.*'heft', 'peft'"):
+    with pytest.raises(SpecError, match=r"'milp' does not support.*'makespan'.*'heft', 'peft'"):
         solve(loop("x"), costs, objective="makespan", method="milp")
-    with pytest.raises(SpecError, match=r"'cpsat' does not know.*'throughput'.*'milp'"):
+    with pytest.raises(SpecError, match=r"'cpsat' does not support.*'throughput'.*'milp'"):
         solve(loop("x"), costs, method="cpsat")
 
 
@@ -377,6 +395,16 @@ def test_tabu_search_makes_the_moves_that_are_kept_and_improves_on_heft() -> Non
     found = [tabu_found(seed, 5000) for seed in range(4)]
     assert [tabu.cost for _, tabu in found] == pytest.approx(KEPT_S, rel=1e-12)
     assert all(tabu.cost < first.cost * (1 - 1e-3) for first, tabu in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tabu_search_makes_a_move_where_all_are_tabu(seed: int) -> None:
+    it = build_instance(makespan_spaces(Problem(*random_shop(seed, 1, 3)))[0])
+    shop = build_arrays(it, local_search.plain_lanes(it))
+    search = TabuSearch(shop, shop.first[:-1].copy(), np.array(it.place, float), seed)
+    search.run(200, math.inf, 0.0)
+    assert search.state[1] == 200
+    assert search.value[1] < 200  # a search without a move counts as 50
 
 
 def test_a_large_shop_goes_through_tabu_search_and_its_plan_is_sound(

@@ -92,11 +92,11 @@ def test_objectives_that_do_not_exist_are_one_sentence(faulty: Register) -> None
 OUTCOMES = {
     "None": ("def solve(problem, search): return None", "returned None, not an Outcome"),
     "a plan": (GOOD + "    return a", "not an Outcome"),
-    "no Found": (GOOD + "    return replace(outcome, best=a)", "not a Found"),
+    "no Candidate": (GOOD + "    return replace(outcome, best=a)", "not a Candidate"),
     "raises": ("def solve(problem, search): return search.nothing", "failed with AttributeError"),
     "slower than allowed": (
         GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",
-        "period_s of its plan is 0.5, computed anew 3",
+        "period_s of its plan is 0.5, recomputed 3",
     ),
     "false bound": (GOOD + "    return replace(outcome, bound=9.0)", "bound 9 is above the cost 3"),
     "order": (
@@ -124,6 +124,13 @@ OUTCOMES = {
         GOOD + "    x = a.expansion\n"
         "    other = replace(x.graph, tasks=(replace(x.graph.tasks[0], environments=7),"
         " *x.graph.tasks[1:]))\n"
+        "    a = replace(a, expansion=replace(x, graph=other))\n"
+        "    return replace(outcome, best=replace(best, assignment=a))",
+        "is for another graph",
+    ),
+    "edges": (
+        GOOD + "    x = a.expansion\n"
+        "    other = replace(x.graph, edges=2 * x.graph.edges)\n"
         "    a = replace(a, expansion=replace(x, graph=other))\n"
         "    return replace(outcome, best=replace(best, assignment=a))",
         "is for another graph",

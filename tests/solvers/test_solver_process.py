@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import processes
 from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
 from pearl.testing.graphs import random_problem
-from tests.profiler import TICKS_PER_S, spent_cpu_s
+from tests.profiler import spent_cpu_s
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [ROOT / "pearl", ROOT / "devices", ROOT / "estimators"]
@@ -61,8 +62,7 @@ def running(pid):
 
 def cpu_s(pid):
     """CPU-seconds of a living process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / TICKS_PER_S
+    return processes.cpu_s([pid])
 
 
 def gone(pids):

@@ -6,22 +6,22 @@ import itertools
 import math
 import time
 from dataclasses import replace
-from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from benchmarks.solver.instances import large, small
-from benchmarks.solver.plot import panels, svg
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
+from pearl.graph.limits import Limits
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import annealing, load_annealing
 from pearl.solvers.large.load_annealing import Annealing, counting_bound, greedy, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
-from pearl.solvers.large.load_search import LoadSearch
+from pearl.solvers.large.load_search import FEW, LoadSearch, applies_to
 from pearl.solvers.methods import milp
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
@@ -145,6 +145,59 @@ def test_annealed_loads_are_those_of_the_assignment() -> None:
     ]
 
 
+@pytest.mark.parametrize("seed", [1, 5])
+def test_annealing_keeps_to_the_memory_of_the_devices(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_annealing, "MOVES", 5)
+    graph, costs = large(seed, 1.0, tasks=8, devices=2)
+    (space,) = search_spaces(Problem(graph, costs))
+    b = to_load_problem(space)
+    start = greedy(b)
+    assert start is not None
+    search = Annealing(b, start, seed=1, deadline=math.inf, runs=1)
+    search.run()
+    place = search.best[1]
+    of = b.loads.device[place]
+    used = np.bincount(of, weights=b.loads.memory, minlength=len(b.loads.capacity))
+    assert (used <= b.loads.capacity).all()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "limits", "applies"),
+    [
+        (FEW, Limits(), True),
+        (FEW - 1, Limits(), False),
+        (FEW, Limits(max_lanes=2), False),
+        (FEW, Limits(power_w=1e3), False),
+    ],
+)
+def test_loads_are_annealed_of_many_tasks_without_a_limit_that_couples_lanes(
+    tasks: int, limits: Limits, applies: bool
+) -> None:
+    graph, costs = large(1, 1.0, tasks=tasks, devices=2)
+    problem = Problem(graph, costs, limits)
+    (space,) = search_spaces(Problem(graph, costs, replace(limits, power_w=None)))
+    assert applies_to(space, problem) is applies
+
+
+def test_the_load_program_in_whole_numbers_is_scaled_by_the_annealed_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load_annealing, "MOVES", 20)
+    monkeypatch.setattr(Annealing, "start", Annealing.run)
+    monkeypatch.setattr(Annealing, "join", lambda *_: None)
+    graph, costs = large(1, 1.0, tasks=6, devices=2)
+    (space,) = search_spaces(Problem(graph, costs))
+    search = LoadSearch(space, None, 1e9, seed=1, workers=1)
+    end = time.monotonic() + 600
+    search.run(end, end)
+    (annealed_s, _) = search._searches[0].best
+    assert search.loads.per_s == pytest.approx(100 / annealed_s)
+    exactly_s = max(build_timed_graph(search.found()[0]).loads_s.values())
+    assert search.bound.cost == pytest.approx(exactly_s)
+
+
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_many_tasks_are_planned_close_to_a_proven_bound(
     ratio: float, monkeypatch: pytest.MonkeyPatch
@@ -183,18 +236,3 @@ def test_a_ring_is_proven_and_timed_beside_a_linear_program() -> None:
     assert cpu_s > 0
     assert wall_s > 0
     assert min(yardstick()()) > 0
-
-
-def test_cost_against_size_is_drawn_from_the_results() -> None:
-    proofs = {"4": [{"cpu_s": 0.01}, {"cpu_s": 0.03}], "12": [{"cpu_s": 0.5}]}
-    solves = [
-        {"devices": 16, "tasks": n, "ratio": 1, "seed": 0, "above": 3 / n} for n in (62, 1000)
-    ]
-    parts = {"speed": {"to_proof": proofs}, "scale": {"solves": solves}}
-    drawn = ElementTree.fromstring(svg(panels({"parts": parts})))
-    texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
-    assert {"median", "worst", "16 devices", "4", "12", "62", "1000"} <= set(texts)
-    lines = [e.get("points", "").split() for e in drawn.iter() if e.tag.endswith("polyline")]
-    assert [len(points) for points in lines] == [2, 2, 2]
-    with pytest.raises(ValueError, match="no part scale"):
-        panels({"parts": {"speed": parts["speed"]}})

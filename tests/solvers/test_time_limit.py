@@ -10,9 +10,11 @@ from collections import deque
 
 import pytest
 
+from benchmarks.processes import below
 from benchmarks.solver.instances import large
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
+from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
@@ -26,7 +28,6 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.profiler import children as processes_of
 from tests.solvers.test_solver_process import ENVIRONMENT, LONG_S, came, children, cpu_s, gone
 
 LATE_S = 8.0
@@ -35,9 +36,9 @@ has nothing else to do."""
 
 
 def audio():
-    """A decoder of four actors: frames of 1,152 samples, turned from 48,000 to 44,100 a second."""
+    """A decoder of four actors: granules of 576 samples, turned from 48,000 to 44,100 a second."""
     edges = (
-        Edge("mp3", "src", 1152, 480, bytes=4608.0),
+        Edge("mp3", "src", 576, 480, bytes=4608.0),
         Edge("src", "app", 441, 1, bytes=1764.0),
         Edge("app", "dac", 1, 1, bytes=4.0),
     )
@@ -56,6 +57,15 @@ def table(graph):
     times = [(d, s) for d, s in places]
     modes = [mode(t.name, d, s * (1 + i)) for i, t in enumerate(graph.tasks) for d, s in times]
     return CostTable(star(devices("a", "b")), tuple(modes))
+
+
+def test_the_end_of_a_solve_has_time_for_every_task_and_copy_on_every_device():
+    graph = audio()
+    problem = Problem(graph, table(graph), Limits(replicas={"src": 3}))
+    kept_s = 2 * 6 * solver.CHECKING_S
+    assert solver.ending_s(problem, 0, 1e6) == pytest.approx(kept_s)
+    assert solver.ending_s(problem, 7, 1e6) == pytest.approx(kept_s + 7 * solver.ASSEMBLING_S)
+    assert solver.ending_s(problem, 10**6, 2.0) == 2.0 * solver.ASSEMBLING
 
 
 @pytest.mark.parametrize(
@@ -81,14 +91,14 @@ def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatc
     with pytest.raises(InfeasibleError) as error:
         solve(graph, table(graph), time_limit_s=0.01)
     assert str(error.value) == (
-        "no plan of graph 'rate' that meets the limits was found in 0.01 s; whether there is one "
-        "is not decided: give more time (time_limit_s, `pearl plan --time-limit`), relax a limit, "
-        "or give it rates with fewer than the 4,001 firings that an iteration has now"
+        "no plan of graph 'rate' within the limits was found in 0.01 s, and none is excluded: give "
+        "more time (time_limit_s, `pearl plan --time-limit`), relax a limit, or use rates with "
+        "fewer than the present 4,001 firings per iteration"
     )
 
 
 def test_the_decoder_has_as_many_firings_as_is_said():
-    assert sum(audio().repetition.values()) == 10_601
+    assert sum(audio().repetition.values()) == 5_303
 
 
 def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
@@ -244,7 +254,7 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     try:
         assert process.stdout.readline() == "began\n"
         begin = cpu_s(process.pid)
-        of_all = lambda: sum(map(cpu_s, [process.pid, *processes_of(process.pid)]))  # noqa: E731
+        of_all = lambda: sum(map(cpu_s, [process.pid, *below(process.pid)]))  # noqa: E731
         assert came(lambda: of_all() > begin + 0.2)  # it searches, here or in the solver's process
         begin = cpu_s(process.pid)
         process.send_signal(signal.SIGINT)

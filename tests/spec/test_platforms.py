@@ -191,10 +191,10 @@ def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> 
     (problem,) = refused({**OWN_FPGA, "figures": {"clock_hz": "300 MHz", "dsp": 1000}})
     assert problem == (
         "<spec>: platform.devices.cpu: device 'cpu' of kind fpga has no figure 'ram_blocks'; it "
-        "gives ['clock_hz', 'dsp']; needed, above 0, are clock_hz and the memory on chip: "
-        "ram_blocks, ram_block_bits (of one: 20480 of an Intel M20K, 36864 of an AMD block RAM) "
-        "and ram_word_bits (its widest word: 40 and 72), and where there is UltraRAM, the same of "
-        "it: ultraram_blocks, ultraram_block_bits, ultraram_word_bits"
+        "gives ['clock_hz', 'dsp']; an FPGA needs these figures, above 0: clock_hz, ram_blocks, "
+        "ram_block_bits (bits of a block: 20480 for an Intel M20K, 36864 for an AMD block RAM) and "
+        "ram_word_bits (widest word of a block: 40 and 72); with UltraRAM also ultraram_blocks, "
+        "ultraram_block_bits and ultraram_word_bits"
     )
     (problem,) = refused({**OWN_FPGA, "figures": {"ram_blocks": 2}})
     assert "no figure 'clock_hz'" in problem

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pearl.algorithms import ALGORITHMS, algorithm
+from pearl.algorithms.fields import _ratio
 from pearl.errors import SpecError
 from pearl.spec.reading import System, init_text, json_schema, load, parse_set, read_shipped
 from pearl.spec.yaml_reader import parse_scalar
@@ -111,6 +112,14 @@ def test_an_environment_may_be_a_callable_of_a_module(tmp_path: Path) -> None:
 )
 def test_a_replay_ratio_is_an_exact_fraction(tmp_path: Path, written: str, ratio: Fraction) -> None:
     assert read(tmp_path, BASE + f"  replay_ratio: {written}\n").algorithm.replay_ratio == ratio
+
+
+def test_numerator_and_denominator_of_a_replay_ratio_are_from_1_to_1000() -> None:
+    for allowed in ("1/1000", "1000", "999/1000"):
+        assert _ratio(allowed) == Fraction(allowed)
+    for refused in ("1/1001", "1001", "1000/1001", "0", "-1"):
+        with pytest.raises(ValueError, match="numerator and denominator at most 1000"):
+            _ratio(refused)
 
 
 @pytest.mark.parametrize(
@@ -437,12 +446,6 @@ def problems_of(spec: Any, **overlay: Any) -> tuple[str, ...]:
     return lines
 
 
-def test_a_carrier_that_is_gone_is_refused_with_the_one_that_took_its_place() -> None:
-    (line,) = problems_of("dqn_cartpole", set={"train.carrier": "gloo"})
-    assert "train.carrier: given 'gloo'; allowed: tcp or ray; gloo was removed" in line
-    assert line.endswith("write tcp, or leave the key out")
-
-
 def total(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "s.yaml"
     path.write_bytes(content)
@@ -578,7 +581,7 @@ class Pictures(gymnasium.Env):
 def test_frames_that_are_stacked_already_are_not_stacked_again(sizes):
     args = dict(zip(("high", "wide", "channels"), sizes, strict=True))
     acting = {"name": "dqn", "env": f"{__name__}:Pictures", "env_args": args, "frame_stack": 4}
-    said = r"frame_stack: given 4; .*a stack of 4 frames already.*; leave it at 0"
+    said = r"frame_stack: given 4; .*already a stack of 4 frames.*; leave it at 0"
     with pytest.raises(SpecError, match=said):
         load({"algorithm": acting})
     acting["env_args"] = {"high": 12, "wide": 12, "channels": 3}

@@ -56,7 +56,7 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
         (
             {"frame_stack": 2, "spaces": {"obs": 4, "actions": 2}},
             {"frame_stack": 2, "spaces": {"obs": 5, "actions": 2}},
-            "frame_stack: given 2; obs (5) is that of a whole stack, so a multiple of it",
+            "frame_stack: given 2; obs (5) must be the size of a whole stack, a multiple of it",
         ),
         (
             {"frame_stack": 2, "normalise": {"observations": False}},
@@ -160,6 +160,8 @@ def test_collections_nest_to_the_bound() -> None:
         parse(flow(MAX_DEPTH + 1), "f")
     wide = b"".join(b"k%d: [[[]]]\n" % i for i in range(MAX_DEPTH))
     assert len(parse(wide, "f").data) == MAX_DEPTH  # what closes again does not count
+    with pytest.raises(SpecError, match=f"^f:{MAX_DEPTH + 1}: nested deeper"):
+        parse(wide + flow(MAX_DEPTH + 1), "f")
 
 
 def test_python_objects_nest_to_the_bound() -> None:

@@ -284,8 +284,8 @@ def no_number():
             "no_action",
             "actions are None; Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed",
         ),
-        ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower one must be below"),
-        ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower one must be below"),
+        ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower bound must be below"),
+        ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower bound must be below"),
     ],
 )
 def test_odd_spaces_are_lines(

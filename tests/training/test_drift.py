@@ -152,7 +152,7 @@ def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, t
     (tmp_path / "run.json").write_text(json.dumps(value))
     run = load_run(tmp_path)
     assert run.drift is None
-    assert "Prediction beside measurement" in Report(run.plan, run).text(100, verbose=True)
+    assert "Prediction and measurement" in Report(run.plan, run).text(100, verbose=True)
 
 
 def beside(machine: Machine, folder: Path, lanes: str = "one") -> tuple[Any, Run]:

@@ -146,7 +146,7 @@ def test_an_evaluation_that_fails_is_left_out_where_environments_are_restarted(f
     run = faulty("raise", tmp_path, on_env_failure="restart").train(steps=800, out=tmp_path)
     assert run.status == "done"
     (event,) = run.events
-    assert event.endswith("RuntimeError: license server lost; this evaluation is left out")
+    assert event.endswith("RuntimeError: license server lost; this evaluation is skipped")
     assert len(run.returns["eval_returns"]) == 1
 
 

@@ -301,7 +301,9 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
     chain = inserted(loop, again, after="normalise", before="inference")
     order = [t.name for t in chain.tasks]
     assert order.index("env_step") < order.index("normalise") < order.index("again")
-    with pytest.raises(SpecError, match=r"an initial token: inference begins with what was there"):
+    with pytest.raises(
+        SpecError, match=r"an initial token: inference begins with data from before"
+    ):
         inserted(loop, Task("other", again.kernel), after="param_sync", before="inference")
     with pytest.raises(SpecError, match=r"no edge carries data from update to inference"):
         inserted(loop, Task("other", again.kernel), after="update", before="inference")

@@ -13,6 +13,7 @@ from pearl_devices import UnsupportedError, cpu, kernel
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import evaluation
+from pearl_devices.masks import has_method, unmasked
 from tests.lanes import replay_spec
 
 HERE = "tests.training.masked"
@@ -87,6 +88,12 @@ def test_a_run_whose_environment_offers_one_later_ends_with_the_reason() -> None
     run = pearl.compile({**spec, "platform": "cpu_gpu"}, emulate=True).train(steps=200)
     assert run.status == "failed"
     assert "offers an action mask" in run.message
+
+
+def test_the_way_out_hides_the_method_and_no_other_attribute() -> None:
+    hidden = unmasked(f"{HERE}:Asking")
+    assert not has_method(hidden)
+    assert hidden.has_wrapper_attr("since")
 
 
 def test_the_way_out_plays_the_environment_as_it_is() -> None:

@@ -118,7 +118,9 @@ def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr("pearl.training.session.buffers.allocate", refused)
-    with pytest.raises(SpecError, match=r"the system does not give as much to this process .*low"):
+    with pytest.raises(
+        SpecError, match=r"the system does not give this process enough memory .*low"
+    ):
         Trainer(system, plan).train()
     with pytest.raises(OSError, match="x"), memory.explaining_memory_errors([], None):
         raise OSError(5, "x")

@@ -114,4 +114,4 @@ def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cl
         timeout=HANG_S,
         check=True,
     )
-    assert "failures mended" in reported.stdout
+    assert "recovered failures" in reported.stdout

@@ -1,15 +1,17 @@
-"""A simulated FPGA: engines in Verilog that learn and keep a sum tree, or PEARL's released design.
+"""A simulated FPGA: a learner and a sum tree in Verilog (`systolic`), or PEARL's `released` design.
 
-No board is driven. The engines of the design `systolic` are in `rtl/`; `program` and `learner` have
-their programs and exact cycles, `simulation` and `bench` run the Verilog, and `primitives.fpga` is
-its twin: what a plan computes on this device is what the Verilog computes, bit for bit. The design
-`released` is the model by which PEARL's authors chose devices (HeteroRL, Zenodo
-10.5281/zenodo.10982989): nothing of it was built here, and it computes the host's numbers.
+No board is driven. `rtl/` has the engines of the design `systolic`, `program` and `learner` their
+programs and exact cycles; `simulation` and `bench` run the Verilog. `primitives.fpga` is the
+bit-exact model of the Verilog, and computes the tasks that a plan puts on this device. The design
+`released` is the cost model by which PEARL's authors chose devices (HeteroRL, Zenodo
+10.5281/zenodo.10982989). It has no Verilog here, and its tasks compute the host's numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -32,7 +34,6 @@ from pearl_devices.fpga.resources import (
     tree_engine,
     tree_memories,
 )
-from pearl_devices.fpga.resources import learner_misfit as _learner_misfit
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import is_prioritised
@@ -49,6 +50,10 @@ ARRAYS = (8, 16, 32, 64)
 LANES = (4, 1)
 """N divided by one of these is the number of Adam's lanes that plans choose from."""
 
+SHARE = 1 / 8
+"""Share of the memory on chip. While a learner takes more, a smaller sub-batch is offered too: it
+takes longer and leaves room to other engines."""
+
 RELEASED_TREE_DSP = 40
 """DSP blocks that the released learner leaves to the replay: two for each of up to 20 levels."""
 
@@ -56,7 +61,7 @@ FRAMES = "no design stores stacked frames"
 
 
 def check(device: Device) -> None:
-    """Checks the figures that designs are offered and estimated by.
+    """Check the figures that offers and estimates need.
 
     Raises:
         FigureError: a figure is missing or 0.
@@ -66,78 +71,107 @@ def check(device: Device) -> None:
 
 
 def is_released(device: Device) -> bool:
-    """Whether its design is the one that PEARL's authors released."""
+    """Whether the device has the design that PEARL's authors released."""
     return device.design == DESIGNS[1]
 
 
 @cache
-def _learner(kernel: Kernel, shape: Shape) -> LearnerProgram | str:
-    """The learner of this shape for a kernel, or why there is none."""
+def _learner(kernel: Kernel, shape: Shape, *rows: int) -> LearnerProgram | str:
+    """Return the learner of this shape for a kernel, or the reason why there is none.
+
+    rows: of a sub-batch; without it, the batch is whole.
+    """
     functions = kind_of(kernel).fpga
     assert functions is not None
     module, _, name = functions[0].partition(":")
     try:
-        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape)
+        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape, *rows)
     except ValueError as error:
         return str(error)
     return found
 
 
 def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
-    """The learner of a mode: variant `arrayN`, with the most lanes that `width` multiply-add units
-    have room for.
+    """Return the learner of a mode: variant `arrayN` or `arrayN-subR`, with as many lanes of Adam
+    as fit into `width` multiply-add units.
 
     Raises:
-        FigureError: there is none, or the device has no hard float32 block.
+        FigureError: no learner fits, or the device has no hard float32 block.
     """
-    found = {_mode(x): x for x in _learners(kernel, device) if isinstance(x, LearnerProgram)}
-    fitting = [mode for mode in found if mode[0] == variant and mode[1] <= width]
+    array, rows = _sizes(variant)
+    found = [_learner(kernel, s, *rows) for s in _shapes(kernel, device) if s.array == array]
+    fitting = [x for x in found if isinstance(x, LearnerProgram) and x.blocks() <= width]
     if not fitting:
         raise FigureError(
             f"kernel {kernel.kind} on {device.name!r}: no engine {variant!r} of {width} pe "
-            f"computes it; there are {sorted(found)}"
+            f"computes it; there are {sorted(_arrays(kernel, device))}"
         )
-    return found[max(fitting)]
+    return max(fitting, key=LearnerProgram.blocks)
 
 
-def _learners(kernel: Kernel, device: Device) -> list[LearnerProgram | str]:
-    """Those of all sizes; of a forward pass, which needs no lanes, those with few."""
+def _sizes(variant: str) -> tuple[int, tuple[int, ...]]:
+    """Return the array of a variant, 0 if there is none, and the rows of a sub-batch, if any."""
+    sizes = re.fullmatch(r"array(\d+)(?:-sub(\d+))?", variant)
+    if sizes is None:
+        return 0, ()
+    return int(sizes[1]), (int(sizes[2]),) if sizes[2] else ()
+
+
+def _shapes(kernel: Kernel, device: Device) -> list[Shape]:
+    """Return the learners' shapes; for a forward pass, those with the fewest lanes of Adam."""
     latency = int(figure(device, "float32_cycles"))
     parts = LANES if kind_of(kernel).structure == "gradient" else LANES[:1]
-    return [_learner(kernel, Shape(n, n // part, latency)) for n in ARRAYS for part in parts]
+    return [Shape(n, n // part, latency) for n in ARRAYS for part in parts]
 
 
 def _mode(found: LearnerProgram) -> tuple[str, int]:
-    return f"array{found.shape.array}", found.blocks()
+    return found.name, found.blocks()
+
+
+def _sub_batches(kernel: Kernel, shape: Shape) -> Iterator[tuple[int, ...]]:
+    """Yield () for the whole batch, then the rows of sub-batches: N times falling powers of two."""
+    yield ()
+    if kind_of(kernel).structure == "gradient":
+        tiles = -(-kernel.dim("batch") // shape.array)
+        for power in reversed(range((tiles - 1).bit_length())):
+            yield (shape.array << power,)
 
 
 def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The engines that compute a forward pass or gradient steps, in several sizes."""
-    on_chip(device)
+    """Return the modes of the engines that compute a forward pass or gradient steps."""
+    ram = on_chip(device)
     if not device.figures.get("float32_cycles"):
         return Refused(
-            "no hard float32 block (figure float32_cycles), on which the array is built: soft ones "
-            "take 8 to 11 cycles a sum"
+            "no hard float32 block (figure float32_cycles), which the array needs: a soft block "
+            "takes 8 to 11 cycles a sum"
         )
+    part = tuple(replace(kind, blocks=SHARE * kind.blocks) for kind in ram)
     reasons, fitting = [], []
-    for found in _learners(kernel, device):
-        if isinstance(found, str):
-            reasons.append(found)
-        elif found.blocks() > device.width:
-            reasons.append(f"{_mode(found)[0]} needs {found.blocks()} pe, has {device.width}")
-        elif why := _learner_misfit(found, device):
-            reasons.append(why)
-        else:
-            fitting.append(_mode(found))
+    for shape in _shapes(kernel, device):
+        why = ""
+        for rows in _sub_batches(kernel, shape):
+            found = _learner(kernel, shape, *rows)
+            if isinstance(found, str):
+                why = why or found
+            elif found.blocks() > device.width:
+                why = f"{found.name} needs {found.blocks()} pe, has {device.width}"
+                break
+            elif why := logic_misfit([learner_logic(shape, found.action > 0)], device, found.name):
+                break
+            elif not (why := misfit(learner_memories(found), ram, found.name)):
+                fitting.append(_mode(found))
+                if not misfit(learner_memories(found), part, ""):
+                    break
+        reasons.append(why)
     return tuple(fitting) or Refused(reasons[0])
 
 
 def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """What the released design runs: `layered`, a unit of its own for each layer and pass of a
-    gradient step, all of which share the DSP blocks; a prioritised replay; the copy of parameters.
+    """Return the modes of the released design.
 
-    It has no inference, which stays on the CPU, no replay without priorities, and no engine that
-    samples and learns in one call.
+    The design runs gradient steps (`layered`: one unit for each layer and pass; the units share
+    the DSP blocks), a prioritised replay (`tree`), and the copy of parameters. It has no inference,
+    no replay without priorities, and no engine that samples and learns in one call.
     """
     structure = kind_of(kernel).structure
     found: tuple[tuple[str, int], ...]
@@ -164,11 +198,12 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
-    """The engines that fit: `arrayN` with few or many lanes, `integer-tree`, `ring`, `copy`.
+    """Return the engines that fit: `arrayN` with few or many lanes, `arrayN-subR` that processes
+    the batch in sub-batches of R rows, `integer-tree`, `ring`, `copy`.
 
-    An engine is not offered where it exceeds the multiply-add units (`Device.width`: DSP blocks,
-    where one does float32) or the memory on chip. No design draws random numbers, stores frames,
-    or computes duelling networks, torch modules or algorithms of the user's own.
+    An engine fits if the device has enough multiply-add units (`Device.width`: DSP blocks with
+    float32) and enough memory on chip. No design draws random numbers, stores frames, or computes
+    duelling networks, torch modules or custom algorithms.
     """
     kind = kind_of(kernel)
     if kernel.dims.get("duelling"):
@@ -202,14 +237,17 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
-    """Why the engines of a plan do not fit together on a device; empty where they do. engines:
-    kernel, variant and width of each task there. All tasks of a replay have one tree."""
+    """Return why the engines of a plan do not fit together on a device; empty if they fit.
+
+    engines: kernel, variant and width of each task on the device. The tasks of a replay share a
+    tree.
+    """
     if is_released(device):
         return ""
     sizes: Sizes = []
     logic: list[Logic] = []
     for kernel, variant, width in engines:
-        if variant.startswith("array"):
+        if _sizes(variant)[0]:
             learner = learner_of(kernel, device, variant, width)
             sizes += learner_memories(learner)
             logic.append(learner_logic(learner.shape, learner.action > 0))
@@ -217,17 +255,15 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
             tree = tree_engine(kernel, device)
             sizes += tree_memories(tree.capacity, tree.fanout)
             logic.append(tree_logic(tree.fanout, tree.depth))
-    what = "all of them"
+    what = "the set of engines"
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 
 
 def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design | None:
-    """The design that a mode runs on; None where there is none of its own.
-
-    A learner is the design of its gradient steps, a sum tree that of its draws.
+    """Return the design of a mode: a learner for gradient steps, a sum tree for draws, else None.
 
     Raises:
-        UnsupportedError: the design is the released one, of which there is no Verilog.
+        UnsupportedError: the device has the released design, which has no Verilog here.
     """
     structure = kind_of(kernel).structure
     if is_released(device):
@@ -247,15 +283,16 @@ def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design 
 
 
 def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
-    """Bind the twin of an engine, which computes the engine's bits on the host; of `ring`, `copy`
-    and the released design, the host's own code.
+    """Bind the bit-exact model of an engine. `ring`, `copy` and the released design run the host's
+    code.
 
     Raises:
-        UnsupportedError: no engine of an FPGA has this name.
+        UnsupportedError: the variant is no engine of a simulated FPGA.
     """
-    if variant.startswith("array") and (functions := kind_of(kernel).fpga):
+    array, _ = _sizes(variant)
+    if array and (functions := kind_of(kernel).fpga):
         module, _, name = functions[1].partition(":")
-        call: Call = getattr(import_module(module), name)(kernel, buffers, int(variant[5:]))
+        call: Call = getattr(import_module(module), name)(kernel, buffers, array)
         return call
     if variant == "integer-tree":
         from pearl_devices.primitives.fpga import tree

@@ -1,4 +1,4 @@
-"""The simulated register-transfer code of the learner, driven as a host would drive it."""
+"""`SimulatedEngine`: the learner's Verilog in simulation, with the interface of a host driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.fpga.learner import LearnerProgram, transfer
-from pearl_devices.fpga.program import Instruction
+from pearl_devices.fpga.program import PROGRAM_WORDS, Instruction
 from pearl_devices.fpga.simulation import built, loaded, log2
 
 Array = npt.NDArray[np.float32]
@@ -19,22 +19,21 @@ Words = npt.NDArray[np.uint32]
 
 NO_STALLS = (0,) * 16
 SETTINGS = ("b1", "r1", "b2", "r2", "eps", "tau", "clip", "delta", "inv_rows", "actor_slope")
-PROGRAMS = 64
 
 
 def parameters(learner: LearnerProgram) -> dict[str, int]:
-    """The parameters of `rtl/engine.v` for a learner."""
+    """Return the parameters of `rtl/engine.v` for a learner."""
     n, p = learner.shape.array, learner.shape.lanes
     return {
         "N": n, "LN": log2(n), "P": p, "LP": log2(n // p), "L": learner.shape.latency,
         "BLOCKS_A": learner.blocks_a, "BLOCKS_B": learner.blocks_b, "BLOCKS_W": learner.blocks_w,
-        "HEADS": learner.heads, "SAMPLES": -(-learner.batch // n) * n, "PROGRAM": PROGRAMS,
+        "HEADS": learner.heads, "SAMPLES": -(-learner.rows // n) * n, "PROGRAM": PROGRAM_WORDS,
         "ACTOR": int(learner.action > 0), "BW": learner.stream_words,
     }  # fmt: skip
 
 
 class SimulatedEngine:
-    """A simulated engine. library: of another build than `parameters(learner)`, for tests."""
+    """A simulated engine. library: replaces the build for `parameters(learner)`, in tests."""
 
     def __init__(self, learner: LearnerProgram, library: Path | None = None) -> None:
         self.learner = learner
@@ -46,13 +45,13 @@ class SimulatedEngine:
         self._engine = ctypes.c_void_p(self._library.engine_make())
 
     def close(self) -> None:
-        """Free the engine; it must not be used after this."""
+        """Free the engine, which must not be used afterwards."""
         self._library.engine_free(self._engine)
 
     def program(self, instructions: Sequence[Instruction]) -> None:
-        """Write a program to place 0."""
-        if len(instructions) > PROGRAMS:
-            raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAMS}")
+        """Write a program to address 0."""
+        if len(instructions) > PROGRAM_WORDS:
+            raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAM_WORDS}")
         for at, instruction in enumerate(instructions):
             words = np.frombuffer(instruction.word().to_bytes(32, "little"), np.uint32).copy()
             self._library.engine_program(self._engine, at, words.ctypes.data_as(ctypes.c_void_p))
@@ -66,7 +65,7 @@ class SimulatedEngine:
     def run(
         self, stream: Words, stalls: Sequence[int] = NO_STALLS, most: int = 1 << 20
     ) -> tuple[int, Words, Words]:
-        """Run the program: (cycles, rows that left the engine, words of `td`).
+        """Run the program and return (cycles, output rows, words of `td`).
 
         stream (beats, words of a row): beat i comes stalls[i % 16] cycles after the engine waits.
         """
@@ -87,13 +86,14 @@ class SimulatedEngine:
         return int(cycles), out[: counts[0].value], td[: counts[1].value]
 
     def load(self, place: str, vectors: Mapping[str, Array]) -> int:
-        """Write parameters (place B), targets (T) or moments (M, V) of all networks; the cycles."""
+        """Write parameters (place B), targets (T) or moments (M, V) of all networks; return the
+        cycles."""
         self.program(transfer(self.learner, "load", place))
         rows = [r for net, flat in vectors.items() for r in rows_of(self.learner, net, flat)]
         return self.run(stream_of(self.learner, rows))[0]
 
     def store(self, place: str) -> tuple[int, dict[str, Array]]:
-        """Read them: cycles, and the flat vector of each network."""
+        """Read parameters, targets or moments; return cycles and the flat vector per network."""
         self.program(transfer(self.learner, "store", place))
         cycles, rows, _ = self.run(np.zeros((0, self.learner.stream_words), np.uint32))
         found, at = {}, 0
@@ -114,7 +114,7 @@ class SimulatedEngine:
 
 
 def tiles(matrix: Array, n: int) -> list[Words]:
-    """The rows of a matrix as the engine's walk takes them: tile after tile, padded to n words."""
+    """Return the rows of a matrix in the order of the engine: tile by tile, padded to n words."""
     rows, columns = matrix.shape
     padded = np.zeros((rows, -(-columns // n) * n), np.uint32)
     padded[:, :columns] = np.ascontiguousarray(matrix, np.float32).view(np.uint32)
@@ -127,7 +127,7 @@ def tiles(matrix: Array, n: int) -> list[Words]:
 
 
 def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
-    """The parameters of a network as rows of the stream."""
+    """Return the parameters of a network as rows of the stream."""
     net, rows, at = learner.nets[name], list[Words](), 0
     for i, o in zip(net.widths, net.widths[1:], strict=False):
         rows += tiles(flat[at : at + (i + 1) * o].reshape(i + 1, o), learner.shape.array)
@@ -136,7 +136,7 @@ def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
 
 
 def stream_of(learner: LearnerProgram, rows: Sequence[Words]) -> Words:
-    """Rows as the batch stream has them."""
+    """Return rows in the format of the batch stream."""
     stream = np.zeros((len(rows), learner.stream_words), np.uint32)
     for at, row in enumerate(rows):
         stream[at, : len(row)] = row
@@ -147,24 +147,31 @@ def batch_stream(
     learner: LearnerProgram, obs: Array, action: npt.NDArray[Any], reward: Array, next_obs: Array,
     discount: Array, weight: Array, steps: Sequence[tuple[float, float, int]],
 ) -> Words:  # fmt: skip
-    """The stream of one gradient step. steps: (size, root, mode of the target) of each network, in
-    the order of its program; mode 0 leaves the target, 1 copies, 2 moves it by tau."""
+    """Return the stream of one gradient step.
+
+    steps: (size, root, mode of the target) of each network, in the order of the program. Mode 0
+    keeps the target network, 1 copies the parameters, 2 moves the target by tau.
+    """
     n, rows = learner.shape.array, list[Words]()
     discrete = learner.action == 0
     ahead = next_obs
     if not discrete:
         obs = np.concatenate([obs, action.reshape(len(obs), -1)], axis=1)
         ahead = np.concatenate([next_obs, np.zeros_like(action).reshape(len(obs), -1)], axis=1)
-    rows += tiles(obs, n) + tiles(ahead, n)
-    for b in range(len(obs)):
-        values = np.array([reward[b], discount[b], weight[b]], np.float32).view(np.uint32)
-        rows.append(np.append(values, np.uint32(action[b] if discrete else 0)))
-    for size, root, mode in steps:
+    for part in learner.sub_batches:
+        rows += tiles(obs[part], n) + tiles(ahead[part], n)
+        for b in part:
+            values = np.array([reward[b], discount[b], weight[b]], np.float32).view(np.uint32)
+            rows.append(np.append(values, np.uint32(action[b] if discrete else 0)))
+    for number, (size, root, mode) in enumerate(steps):
+        if number and learner.rows_again:
+            rows += [row for part in learner.sub_batches for row in tiles(obs[part], n)]
         values = np.array([size, root], np.float32).view(np.uint32)
         rows.append(np.append(values, np.uint32(mode)))
     return stream_of(learner, rows)
 
 
 def bounds_program() -> tuple[Instruction, ...]:
-    """The program that takes the bounds of actions: a row of middles, a row of half widths."""
+    """Return the program that loads the bounds of actions: a row of midpoints, a row of
+    half-widths."""
     return (Instruction("load", where=7, rl=2), Instruction("halt"))

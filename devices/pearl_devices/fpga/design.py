@@ -1,4 +1,4 @@
-"""`Design`: an engine as files to take to a tool of hardware."""
+"""`Design`: an engine as files for an FPGA tool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Design:
     """An engine in Verilog.
 
-    name: such as array32, or tree16 for a sum tree of fan-out 16.
-    cycles: of one firing: a gradient step, or the draws of a batch.
-    blocks: DSP blocks.
+    name: such as array32, or tree16 for a sum tree with fan-out 16.
+    cycles: clock cycles of one gradient step, or of the draws of one batch.
+    blocks: number of DSP blocks.
     files: name → content.
     """
 

@@ -1,7 +1,7 @@
-"""The learner of a plan as Verilog to take away: sources, parameters, a test bench with golden vectors.
+"""Export of a plan's learner as Verilog: sources, parameters, a test bench with golden vectors.
 
-The golden vectors are one gradient step of the twin on random numbers. The test bench runs in any
-simulator of Verilog: `float32.v` stands in for the hard float32 blocks there.
+The golden vectors are one gradient step of the bit-exact model on random numbers. The test bench
+runs in any Verilog simulator: there `float32.v` replaces the hard float32 blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = {"B": "", "T": ".target", "M": ".m", "V": ".v"}
 
 
 def golden_program(learner: LearnerProgram) -> tuple[Instruction, ...]:
-    """Load everything, take one gradient step, store parameters and targets."""
+    """Return the program: load everything, take one gradient step, store parameters and targets."""
     loads = [i for place in PARTS for i in transfer(learner, "load", place)[:-1]]
     bounds = [Instruction("load", where=7, rl=2)] if learner.action else []
     stores = [i for place in "BT" for i in transfer(learner, "store", place)[:-1]]
@@ -41,7 +41,7 @@ def golden_program(learner: LearnerProgram) -> tuple[Instruction, ...]:
 
 
 def _random(learner: LearnerProgram, arrays: Mapping[str, Any]) -> None:
-    """Fills the arrays of a gradient step with random numbers of seed 0."""
+    """Fill the arrays of a gradient step with random numbers of seed 0."""
     rng = np.random.default_rng(0)
     for net in learner.nets:
         for part in ("", ".target"):
@@ -66,7 +66,10 @@ def _random(learner: LearnerProgram, arrays: Mapping[str, Any]) -> None:
 
 
 def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
-    """program (words of 32 bits, 8 an instruction), settings, stream, golden_out and golden_td."""
+    """Return the words of each file of the test bench.
+
+    Keys: program (8 words of 32 bits per instruction), settings, stream, golden_out, golden_td.
+    """
     kind = kind_of(kernel)
     assert kind.fpga is not None
     one = kind.kernel({**kernel.dims, "steps": 1})
@@ -113,18 +116,17 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
 
 
 def _hex(rows: Words) -> str:
-    """Rows as `$readmemh` reads them, the last word first."""
+    """Return rows in the format of `$readmemh`, the last word first."""
     return "".join("".join(f"{word:08x}" for word in row[::-1]) + "\n" for row in rows.tolist())
 
 
 def learner_design(kernel: Kernel, learner: LearnerProgram) -> Design:
-    """What `pearl rtl` writes for a kernel of gradient steps; cycles of one step."""
-    name = f"array{learner.shape.array}"
-    return Design(name, learner.cycles, learner.blocks(), export(kernel, learner))
+    """Return the design for a kernel of gradient steps, with the cycles of one step."""
+    return Design(learner.name, learner.cycles, learner.blocks(), export(kernel, learner))
 
 
 def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
-    """File name → content, of a kernel of gradient steps."""
+    """Return the files for a kernel of gradient steps: name → content."""
     vectors = golden(kernel, learner)
     program = golden_program(learner)
     sizes = {**parameters(learner), "PROGRAM": len(program)}
@@ -146,38 +148,39 @@ def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
 
 
 def readme(learner: LearnerProgram, sources: Sequence[str], numbers: Mapping[str, int]) -> str:
-    """What the folder is, its interfaces and the commands."""
+    """Return the README of the folder: contents, interfaces, commands."""
     n, p = learner.shape.array, learner.shape.lanes
     plain = " ".join(name for name in sources if name != "boxes.v")
     nets = ", ".join(f"{k} {'-'.join(map(str, v.widths))}" for k, v in learner.nets.items())
     chosen = " ".join(f"-set {k} {v}" for k, v in numbers.items() if k in parameters(learner))
+    parts = f" in sub-batches of {learner.rows} rows" if len(learner.sub_batches) > 1 else ""
     return f"""# A learner in Verilog
 
-Networks: {nets}; batch {learner.batch}{", double" if learner.double else ""}. Array of {n} × {n} float32
+Networks: {nets}; batch {learner.batch}{parts}{", double" if learner.double else ""}. Array of {n} × {n} float32
 multiply-accumulates, {p} lanes of Adam, {learner.blocks()} DSP blocks with hard float32 of latency {learner.shape.latency}.
 {needs_of(learner_logic(learner.shape, learner.action > 0), learner_memories(learner))}
-A gradient step takes {learner.cycles:,} cycles, {learner.beats} of them rows of the batch stream. No clock is promised:
-this was simulated, not placed and routed.
+A gradient step takes {learner.cycles:,} cycles; {learner.beats} of them read rows of the batch stream. The clock rate is
+unknown: the design was simulated, not placed and routed.
 
 ## Files
-`engine.v` is the top; `boxes.v` declares the float32 blocks as black boxes: put the hard block of your part in
-their place (float32, products rounded before the sum, subnormal numbers flushed to zero). `float32.v` is the
-same in plain Verilog, for simulation. `parameters.vh` has the parameters, `tanh.hex` a table.
+`engine.v` is the top module. `boxes.v` declares the float32 blocks as black boxes: replace them by the hard block of
+your FPGA (float32, products rounded before the sum, subnormal numbers flushed to zero). `float32.v` has the same
+blocks in plain Verilog, for simulation. `parameters.vh` has the parameters, `tanh.hex` the table of tanh.
 
 ## Interfaces of `engine`
-| port | what |
+| port | meaning |
 |---|---|
 | `program_we`, `program_at`, `program_data` | writes one instruction of 256 bits |
 | `set_we`, `set_at`, `set_data` | writes a setting, float32, 0 to 9: {", ".join(SETTINGS)} |
-| `rst` | held for {8 * learner.shape.latency + 64} cycles after power-up, the length of the delay lines |
+| `rst` | hold high for {8 * learner.shape.latency + 64} cycles after power-up, the length of the delay lines |
 | `start`, `start_at`, `idle` | runs the program from an instruction until halt |
-| `in_valid`, `in_ready`, `in_data` | the batch stream, {learner.stream_words} words a row, lowest word first: observations and next ones in blocks of {n} × {n}, a row a sample (reward, discount, weight, action), a row a network (size = rate / (1 - b1^t), root = 1 / sqrt(1 - b2^t), mode of the target: 0 left, 1 copied, 2 moved by tau) |
-| `out_valid`, `out_data` | rows that a store reads |
-| `td_valid`, `td` | absolute TD error of each sample (of an actor's loss: its value) |
+| `in_valid`, `in_ready`, `in_data` | the batch stream, {learner.stream_words} words a row, lowest word first: for each sub-batch, observations and next observations in blocks of {n} × {n} and one row per sample (reward, discount, weight, action); one row per network (size = rate / (1 - b1^t), root = 1 / sqrt(1 - b2^t), mode of the target: 0 kept, 1 copied, 2 moved by tau). With several sub-batches, DDPG reads the observations again before the row of its second network |
+| `out_valid`, `out_data` | rows of a store instruction |
+| `td_valid`, `td` | absolute TD error of each sample; for an actor's loss, its value |
 
 ## Check it
-The test bench loads random parameters, takes one gradient step and compares parameters, targets and TD errors
-with the golden vectors, and the cycles with {numbers["CYCLES"]:,}. It prints PASS.
+The test bench loads random parameters and takes one gradient step. It compares parameters, targets and TD errors
+with the golden vectors, and the cycles with {numbers["CYCLES"]:,}. If all are equal, it prints PASS.
 ```
 iverilog -g2012 -o bench testbench.v float32.v {plain} && vvp bench
 verilator --binary --timing -Wno-fatal --top-module testbench testbench.v float32.v {plain} && ./obj_dir/Vtestbench

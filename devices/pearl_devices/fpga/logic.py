@@ -1,8 +1,8 @@
-"""Registers and logic cells of the engines: a table of what yosys makes of the Verilog.
+"""Registers and logic cells of the engines, from a table of yosys' synthesis results.
 
-`synthesis` makes the table, `logic.json`. Blocks of float32 and memories are no part of an entry:
-`resources` counts both exactly. A delay line counts as registers, which is more than a tool needs
-that puts it into memory. Cells are Intel's adaptive logic modules.
+`synthesis` makes the table, `logic.json`. An entry excludes float32 blocks and memories, which
+`resources` counts exactly. A delay line counts as registers, an upper estimate: tools may put it
+into memory. Cells are Intel's adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from pearl_devices.fpga.program import Shape
 CELLS = "adaptive logic modules"
 
 DEEPEST = {4: 6, 8: 7, 16: 6}
-"""Fan-out of a sum tree that plans choose from → levels of the largest: 2^24 leaves, more than the
-memory of any part in the catalogue holds."""
+"""Fan-out of a sum tree that plans choose from → its largest number of levels: 2^24 leaves, more
+than the memory of any FPGA in the catalogue holds."""
 
 
 class Logic(NamedTuple):
-    """cells: logic cells. registers: flip-flops. least: of a part of the engine, for the table has
-    no entry of the whole."""
+    """Logic of an engine.
+
+    cells: number of adaptive logic modules.
+    registers: number of flip-flops.
+    least: the numbers are lower bounds, because the table has only parts of the engine.
+    """
 
     cells: int
     registers: int
@@ -38,31 +42,31 @@ class Logic(NamedTuple):
 
 
 def learner_entry(shape: Shape, tanh: bool) -> str:
-    """The entry of a learner; tanh: of DDPG's actor."""
+    """Return the name of a learner's entry. tanh: whether the learner has DDPG's actor."""
     return f"engine N={shape.array} P={shape.lanes} ACTOR={int(tanh)}"
 
 
 def tree_entry(fanout: int, depth: int) -> str:
-    """The entry of a sum tree of so many levels."""
+    """Return the name of a sum tree's entry. depth: levels below the root."""
     return f"tree K={fanout} D={depth}"
 
 
 @cache
 def golden_table() -> dict[str, Any]:
-    """yosys: the version of the wheel. entries: name → [cells, registers]."""
+    """Return the stored table. yosys: version of the wheel. entries: name → [cells, registers]."""
     text = files("pearl_devices.fpga").joinpath("logic.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
 
 
 def logic_of(entry: str) -> Logic | None:
-    """An entry of the table; None where it has none."""
+    """Return an entry of the table, or None."""
     found = golden_table()["entries"].get(entry)
     return Logic(*found) if found else None
 
 
 def learner_logic(shape: Shape, tanh: bool) -> Logic:
-    """Of a learner; of its elements and lanes alone where the table has no entry of the whole."""
+    """Return the logic of a learner; if the table lacks it, of its elements and lanes only."""
     if whole := logic_of(learner_entry(shape, tanh)):
         return whole
     element, lane = logic_of("element"), logic_of("lane")
@@ -77,7 +81,7 @@ def learner_logic(shape: Shape, tanh: bool) -> Logic:
 
 
 def tree_logic(fanout: int, depth: int) -> Logic:
-    """Of a sum tree; of its lower levels alone where the table has no entry of the whole."""
+    """Return the logic of a sum tree; if the table lacks it, of its lower levels only."""
     for levels in range(depth, 0, -1):
         if found := logic_of(tree_entry(fanout, levels)):
             return found._replace(least=levels < depth)
@@ -85,8 +89,8 @@ def tree_logic(fanout: int, depth: int) -> Logic:
 
 
 def logic_misfit(engines: Sequence[Logic], device: Device, what: str) -> str:
-    """Why the logic of engines finds no room; empty where it does, or where the part gives no
-    figure of its logic (alms, registers)."""
+    """Return why the logic of engines does not fit; empty if it fits, or if the device has no
+    figures of logic (alms, registers)."""
     least = "at least " if any(e.least for e in engines) else ""
     needs = (
         ("alms", CELLS, sum(e.cells for e in engines)),

@@ -1,9 +1,9 @@
-"""Programs of the simulated FPGA's learner (`rtl/engine.v`), and the cycles that each takes.
+"""Programs of the simulated FPGA's learner (`rtl/engine.v`), and their cycles.
 
-A program is data: where matrices lie, and one instruction after the other. The cycles of an
-instruction are exact; the tests hold them against the register-transfer code without tolerance.
-A matrix lies in blocks of N × N, its last row and column of blocks padded. Activations have no
-column for the bias: the engine puts in the 1 where a product comes to it.
+A program has the addresses of the matrices and a sequence of instructions. The cycles of an
+instruction are exact: the tests compare them with the Verilog without tolerance. A matrix is
+stored in blocks of N × N elements, and its last row and column of blocks are padded. Activations
+have no column for the bias: the engine inserts the 1 during a product.
 """
 
 from __future__ import annotations
@@ -16,18 +16,25 @@ LATENCY = 4
 
 OPS = ("halt", "load", "store", "mul", "loss", "norm", "adam", "squash", "back")
 PLACES = ("A", "B", "T", "M", "V", "sample", "step", "bounds", "heads")
-"""Where a load writes: activations, parameters, targets, both moments, records of samples (reward,
-discount, weight, action), a step's constants (size, root, mode of the target), bounds of actions; a
-store may also read the outputs of a pass (heads)."""
+"""Places that a load writes, as numbers in the instruction: activations, parameters, targets, both
+moments, records of samples (reward, discount, weight, action), constants of a step (size, root,
+mode of the target), bounds of actions. A store may also read the outputs of a pass (heads)."""
 
 MOST_ROWS = 4095
-"""Rows of a batch and terms of a sum at most: counters have 12 bits."""
+"""Largest number of rows of a sub-batch, and of terms of a sum: counters have 12 bits."""
+
+PROGRAM_WORDS = 256
+"""Largest number of instructions of a program: the counter has 8 bits."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """An engine: array: N of its N × N elements, a power of two. lanes: of Adam, a power of two, at
-    most N. latency: of a float32 block, cycles."""
+    """The size of an engine.
+
+    array: N of the N × N elements, a power of two.
+    lanes: number of lanes of Adam, a power of two, at most N.
+    latency: cycles of a float32 block.
+    """
 
     array: int
     lanes: int
@@ -40,14 +47,18 @@ class Shape:
                 raise ValueError(f"engine: {name} is {value}; it must be a power of two")
         if self.array < 2 or self.lanes > self.array:
             raise ValueError(
-                f"engine: {self.lanes} lanes beside an array of {self.array}; there must be at "
-                "least 2 × 2 elements, and no more lanes than rows of them"
+                f"engine: {self.lanes} lanes with an array of {self.array} × {self.array} "
+                "elements; the array must be at least 2 × 2, with no more lanes than rows"
             )
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in a memory: its first block, and its blocks down and across."""
+    """A matrix in a memory.
+
+    base: index of its first block.
+    down, across: number of blocks in a column and in a row.
+    """
 
     base: int
     down: int
@@ -56,7 +67,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; the fields are those of `engine.v`, by the same names."""
+    """One instruction. Each field is the field of `engine.v` with the same name. A product with
+    `variant` continues the sums of the gradient; with `waits`, a later product continues its sums.
+    """
 
     op: str
     where: int = 0
@@ -85,7 +98,7 @@ class Instruction:
     variant: bool = False
 
     def word(self) -> int:
-        """The 256 bits that `engine.v` reads."""
+        """The instruction as 256 bits for `engine.v`."""
         flags = ("acol", "ones", "brow", "from_target", "relu", "masks", "waits", "variant")
         places = {
             "where": (12, 8), "k": (20, 12), "rt": (32, 12), "ct": (44, 12), "rl": (56, 8),
@@ -104,11 +117,11 @@ class Instruction:
         return word
 
     def walked(self, n: int) -> int:
-        """Rows of N words that a load, a store or Adam walks over."""
+        """Return the rows of N words that a load, a store or Adam processes."""
         return self.ct * ((self.rt - 1) * n + self.rl)
 
     def cycles(self, shape: Shape) -> int:
-        """Cycles from the fetch of this instruction to that of the next, without stalls."""
+        """Return the cycles until the fetch of the next instruction, without stalls."""
         n, latency = shape.array, shape.latency
         if self.op == "halt":
             return 2
@@ -129,29 +142,31 @@ class Instruction:
 
 
 def product_cycles(tiles: int, k: int, last_rows: int, shape: Shape) -> int:
-    """Cycles of a product in the array: `tiles` tiles of N × N with sums of k terms, of which the
-    last has `last_rows` rows. A tile is fed for at least 2N cycles, in which the one before
-    leaves."""
+    """Return the cycles of a product in the array.
+
+    The product has `tiles` tiles of N × N with sums of k terms; the last tile has `last_rows` rows.
+    A tile takes at least 2N cycles, during which the results of the tile before leave the array.
+    """
     n = shape.array
     return (tiles - 1) * max(k, 2 * n) + k + n + shape.latency + 3 + 2 * (last_rows - 1)
 
 
-CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change it, hand on
+CYCLES_PER_LEVEL = 3  # of the tree: read a row, compare or change the row, pass the result on
 
 
 def draw_cycles(depth: int, draws: int) -> int:
-    """Cycles from the first of so many draws, one a cycle, to the last leaf of the sum tree."""
+    """Return the cycles of `draws` draws, one per cycle, until the last leaf is known."""
     return CYCLES_PER_LEVEL * depth + draws - 1
 
 
 def set_cycles(depth: int, sets: int) -> int:
-    """Cycles from the first of so many sets, one in three cycles, until the root has the last."""
+    """Return the cycles of `sets` sets, one in three cycles, until the root has the last sum."""
     return CYCLES_PER_LEVEL * (depth + sets - 1)
 
 
 @dataclass
 class Memory:
-    """Blocks of a memory, given out one after the other."""
+    """An allocator of the blocks of a memory, in increasing order."""
 
     array: int
     blocks: int = 0

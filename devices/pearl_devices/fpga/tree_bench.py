@@ -1,4 +1,4 @@
-"""The simulated register-transfer code of the sum tree, driven as a host would drive it."""
+"""`Tree`: the sum tree's Verilog in simulation, with the interface of a host driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def tree_parameters(capacity: int, fanout: int) -> dict[str, int]:
-    """The parameters of `rtl/tree.v`."""
+    """Return the parameters of `rtl/tree.v`."""
     depth = 1
     while fanout**depth < capacity:
         depth += 1
@@ -29,7 +29,7 @@ def tree_parameters(capacity: int, fanout: int) -> dict[str, int]:
 
 
 class Tree:
-    """A simulated tree; fanout: a power of two. library: of another build, for tests."""
+    """A simulated sum tree. fanout: a power of two. library: replaces the build, in tests."""
 
     def __init__(self, capacity: int, fanout: int, library: Path | None = None) -> None:
         parameters = tree_parameters(capacity, fanout)
@@ -42,7 +42,7 @@ class Tree:
         self._tree = ctypes.c_void_p(self._library.tree_make())
 
     def close(self) -> None:
-        """Free the tree; it must not be used after this."""
+        """Free the tree, which must not be used afterwards."""
         self._library.tree_free(self._tree)
 
     @property
@@ -51,7 +51,7 @@ class Tree:
         return int(self._library.tree_total(self._tree))
 
     def draw(self, prefixes: Sequence[int]) -> tuple[int, npt.NDArray[np.int64]]:
-        """The cycles of so many draws, one a cycle, and their leaves."""
+        """Make draws, one per cycle; return the cycles and the leaves."""
         given, leaves = np.array(prefixes, np.uint64), np.zeros(len(prefixes), np.uint64)
         pointer: Any = ctypes.c_void_p
         cycles = self._library.tree_draw(
@@ -63,7 +63,7 @@ class Tree:
         return int(cycles), leaves.astype(np.int64)
 
     def set(self, leaves: Sequence[int], priorities: Sequence[int], apart: int = 3) -> int:
-        """The cycles of so many sets, one in `apart` cycles."""
+        """Make sets, one in `apart` cycles; return the cycles."""
         at, values = np.array(leaves, np.uint64), np.array(priorities, np.uint64)
         pointer: Any = ctypes.c_void_p
         cycles = self._library.tree_set(

@@ -1,7 +1,7 @@
-"""The sum tree of a plan as Verilog to take away: sources, parameters, test bench, golden vectors.
+"""Export of a plan's sum tree as Verilog: sources, parameters, test bench, golden vectors.
 
-The golden vectors are sets and draws of the twin: repeated leaves, a full row of the largest
-priority, and both ends of the total among them.
+The golden vectors are sets and draws of the bit-exact model. They include repeated leaves, a full
+row of the largest priority, and both ends of the total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ ROUNDS, REQUESTS = 16, 64
 
 
 def golden(engine: TreeEngine) -> dict[str, Numbers]:
-    """leaves, values, prefixes and golden_leaves (rounds, requests), golden_totals (rounds)."""
+    """Return the numbers of each file of the test bench.
+
+    leaves, values, prefixes, golden_leaves: (rounds, requests). golden_totals: (rounds,).
+    """
     rng, capacity, fanout = np.random.default_rng(0), engine.capacity, engine.fanout
     levels = np.array(tree_levels(capacity, fanout), np.int64)
     whole, shown = np.zeros(levels.sum(), np.int64), np.zeros(levels.sum(), np.float32)
@@ -56,13 +59,13 @@ def _hex(numbers: Iterable[int]) -> str:
 
 
 def tree_design(kernel: Kernel, engine: TreeEngine) -> Design:
-    """What `pearl rtl` writes for a kernel of draws; cycles of the draws of one batch."""
+    """Return the design for a kernel of draws, with the cycles of the draws of one batch."""
     cycles = draw_cycles(engine.depth, kernel.dim("batch"))
     return Design(f"tree{engine.fanout}", cycles, 0, export(engine))
 
 
 def export(engine: TreeEngine) -> dict[str, str]:
-    """File name → content."""
+    """Return the files of a sum tree: name → content."""
     sizes = tree_parameters(engine.capacity, engine.fanout)
     counts = {
         "ROUNDS": ROUNDS, "REQUESTS": REQUESTS,
@@ -80,7 +83,7 @@ def export(engine: TreeEngine) -> dict[str, str]:
 
 
 def readme(engine: TreeEngine, sizes: Mapping[str, int]) -> str:
-    """What the folder is, its interfaces and the commands."""
+    """Return the README of the folder: contents, interfaces, commands."""
     k, d = engine.fanout, engine.depth
     deep = draw_cycles(d, 1)
     chosen = " ".join(f"-set {name} {value}" for name, value in sizes.items())
@@ -89,24 +92,24 @@ def readme(engine: TreeEngine, sizes: Mapping[str, int]) -> str:
 
 Priorities of {engine.capacity:,} rows, {sizes["W"]} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
 {needs_of(tree_logic(k, d), memories)}
-n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1). No clock is promised: this was simulated, not
-placed and routed.
+n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1) cycles. The clock rate is unknown: the design was
+simulated, not placed and routed.
 
 ## Files
-`tree.v` is the top, `memory.v` its memories, `parameters.vh` the parameters, `tree_testbench.v` a test bench.
+`tree.v` is the top module. `memory.v` has the memories, `parameters.vh` the parameters, `tree_testbench.v` the test bench.
 
 ## Interfaces of `tree`
-| port | what |
+| port | meaning |
 |---|---|
-| `rst` | held for a cycle after power-up; sets the total to 0. Memories start as 0, as block RAM does when a part is configured |
-| `draw_in`, `prefix` | asks for the leaf whose share of the total holds `prefix`, which is below `total`; one a cycle |
-| `draw_out`, `leaf`, `rest` | the leaf {deep} cycles later, and what is left of the prefix within the share |
-| `set_in`, `at`, `value` | sets a priority; one in three cycles, never while draws are under way |
-| `set_out`, `total` | up when the root has the sum; `total` has it a cycle later |
+| `rst` | hold high for one cycle after power-up: sets the total to 0. Memories must start at 0, as block RAM does after configuration |
+| `draw_in`, `prefix` | requests the leaf whose share of the total contains `prefix`, with `prefix` < `total`; one request per cycle |
+| `draw_out`, `leaf`, `rest` | {deep} cycles later: the leaf, and the offset of the prefix within its share |
+| `set_in`, `at`, `value` | sets a priority; one request in three cycles, never during draws |
+| `set_out`, `total` | high when the root has the new sum; `total` has the sum one cycle later |
 
 ## Check it
-The test bench makes {ROUNDS} rounds of {REQUESTS} sets and {REQUESTS} draws and compares leaves, totals and cycles with those of the
-twin. It prints PASS.
+The test bench makes {ROUNDS} rounds of {REQUESTS} sets and {REQUESTS} draws, and compares leaves, totals and cycles with the golden
+vectors. If all are equal, it prints PASS.
 ```
 iverilog -g2012 -o bench tree_testbench.v tree.v memory.v && vvp bench
 verilator --binary --timing -Wno-fatal --top-module testbench tree_testbench.v tree.v memory.v && ./obj_dir/Vtestbench

@@ -1,4 +1,4 @@
-"""GPUs: NVIDIA's by CUDA, those of others by torch alone.
+"""GPUs: NVIDIA's through CUDA, other vendors' through torch only.
 
 Variants: `eager` (the torch programs of the CPU, operator by operator), `cuda` (hand-written, a
 firing in one or a few launches), `fused` (hand-written, all gradient steps of a firing in one

@@ -52,7 +52,7 @@ def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 
 
 def _refused(kernel: Kernel) -> Refused:
-    """Why no variant is offered."""
+    """Return why no variant is offered."""
     kind = kind_of(kernel)
     known = (*(EAGER[name] for name in kind.variants if name in EAGER), *kind.cuda)
     if not known:

@@ -42,8 +42,10 @@ class DivergentBarrier(RuntimeError):
 def load_library(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
     """Load the program as a library of functions `launch_KERNEL`, compiled once and cached.
 
-    sanitize: with AddressSanitizer, whose library must be loaded before Python. Raises:
-        UnsupportedError: g++ is missing or refuses the program, or another user may have written
+    sanitize: with AddressSanitizer, whose library must be loaded before Python.
+
+    Raises:
+        UnsupportedError: g++ is missing or rejects the program, or another user may have written
             the library.
     """
     return ctypes.CDLL(str(build_library(program, sanitize=sanitize)))
@@ -83,7 +85,7 @@ def build_library(program: Program, *, sanitize: bool = False) -> Path:
             )
         except OSError as error:
             raise UnsupportedError(
-                f"{program.file}: the stand-in for a GPU needs the compiler g++: {error}"
+                f"{program.file}: the simulated GPU needs the compiler g++: {error}"
             ) from error
         if ran.returncode:
             raise UnsupportedError(f"{program.file}: g++ refuses it: {ran.stderr.strip()[:2000]}")
@@ -97,8 +99,8 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if why := doubts(folder):
         raise UnsupportedError(
-            f"{folder}: {why}, and loading a library from there runs what it says; set "
-            "PEARL_CACHE_DIR to a folder of your own"
+            f"{folder}: {why}, and loading a library from this folder would run foreign code; set "
+            "PEARL_CACHE_DIR to a folder that only you can write"
         )
     return folder
 

@@ -28,8 +28,8 @@ STORED = "action reward terminated truncated"
 
 
 def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
-    """(places in the ring of frames, bytes of a frame, slots of last frames, earlier frames in a
-    stack)."""
+    """Return (places in the ring of frames, bytes of a frame, slots of last frames, earlier frames
+    in a stack)."""
     stack = kernel.dim("stack")
     places = kernel.dim("capacity") + (stack - 1) * kernel.dim("apart")
     return places, kernel.dim("obs") // stack, kernel.dim("ends"), stack - 1

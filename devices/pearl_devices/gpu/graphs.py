@@ -67,7 +67,7 @@ class RecordedNoise:
         return made
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal float32."""
+        """Return standard normal float32 numbers."""
         return self._draw(rng.normals, shape)
 
     def uniform(self, *shape: int) -> Tensor:

@@ -56,8 +56,8 @@ class TorchMemory:
         stores: tuple[Pair, ...],
         lane: str,
     ) -> Call:
-        """Make a firing. Copies use a stream of their own, so that the copies of one lane overlap
-        the computing of another."""
+        """Make a firing. Copies use a separate stream, so that the copies of one lane overlap the
+        kernels of another."""
         queue = self._streams
         if lane not in self._lanes:
             self._lanes[lane] = queue.make_stream(), queue.make_stream()

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs driven by torch and CuPy, and those of others by torch alone.
+"""NVIDIA's GPUs, driven by torch and CuPy, and other vendors' GPUs, driven by torch only.
 
 Torch owns memory, streams and graphs. CuPy loads the cubins of `nvrtc` and launches them on torch's
 current stream. Binding a kernel that needs CuPy imports it.

@@ -2,24 +2,33 @@
 
 Options and functions: NVIDIA, "NVRTC", CUDA 12.9. The library is that of the PyPI package
 nvidia-cuda-nvrtc-cu12 (or -cu13), which CUDA builds of torch install, or one that the system finds.
+The user's cache folder keeps the code under a digest of compiler, options and source.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
 from pearl_devices.base import UnsupportedError
+from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.gpu.program import Program
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 """NVIDIA GPUs for which tests compile the programs: A100, H100, B200."""
+
+FOLDER = "gpu-code"
+"""Of the cache: one file for each program and architecture."""
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -75,20 +84,66 @@ def library() -> ctypes.CDLL:
 
 
 def compile_program(program: Program, architecture: str) -> MachineCode:
-    """Compile the program for one architecture, such as sm_90a.
+    """Compile the program for one architecture, such as sm_90a, unless the cache has its code. A
+    cache that cannot be written, or that another user can write, is not used.
 
     Raises:
         CompileError: the compiler refuses it; the text is its log.
         UnsupportedError: no compiler is installed.
     """
-    nvrtc, handle = library(), ctypes.c_void_p()
-    options = [
+    options = (
         f"--gpu-architecture={architecture}",
         "--std=c++17",
         "--ptxas-options=-v",
         "-lineinfo",
         f"--fmad={'false' if program.exact else 'true'}",
-    ]
+    )
+    key = "\n".join((*_version(), program.file, *options, program.text))
+    folder = (cache_folder() / FOLDER).resolve()
+    file = folder / f"{sha256(key.encode()).hexdigest()}.cubin"
+    if (kept := _read(file)) is None:
+        kept = _compile(program, architecture, options)
+        _write(file, *kept)
+    log, code = kept
+    return MachineCode(code, _resources(log), log)
+
+
+def _version() -> tuple[str, str]:
+    """The version of NVRTC, and the size of its file, since builds of one version differ."""
+    nvrtc, numbers = library(), (ctypes.c_int(), ctypes.c_int())
+    nvrtc.nvrtcVersion(*map(ctypes.byref, numbers))
+    file = Path(nvrtc._name)
+    version = ".".join(str(number.value) for number in numbers)
+    return version, str(file.stat().st_size if file.is_absolute() else nvrtc._name)
+
+
+def _read(file: Path) -> tuple[str, bytes] | None:
+    """Return the log and the code of a file; None if it is absent, damaged or not to be trusted."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        if doubts(file.parent):
+            return None
+        head, _, code = file.read_bytes().partition(b"\n")
+        about = json.loads(head)
+        if about["sha256"] == sha256(code).hexdigest():
+            return str(about["log"]), code
+    return None
+
+
+def _write(file: Path, log: str, code: bytes) -> None:
+    head = json.dumps({"sha256": sha256(code).hexdigest(), "log": log})
+    with suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if doubts(file.parent):
+            return
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            made = Path(scratch) / file.name
+            made.write_bytes(head.encode() + b"\n" + code)
+            made.replace(file)
+
+
+def _compile(program: Program, architecture: str, options: Sequence[str]) -> tuple[str, bytes]:
+    """Return the log and the machine code."""
+    nvrtc, handle = library(), ctypes.c_void_p()
     given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     text, name = program.text.encode(), program.file.encode()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(handle), text, name, 0, None, None), program)
@@ -100,7 +155,7 @@ def compile_program(program: Program, architecture: str) -> MachineCode:
         code = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, handle, cut=0)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(handle))
-    return MachineCode(code, _resources(log), log)
+    return log, code
 
 
 def _check(status: int, program: Program) -> None:

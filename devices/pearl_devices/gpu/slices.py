@@ -1,4 +1,4 @@
-"""Slices of an NVIDIA GPU: streams with SMs of their own, by green contexts.
+"""Slices of an NVIDIA GPU: streams with dedicated SMs, by green contexts.
 
 NVIDIA, "CUDA Driver API", green contexts (CUDA 12.4; their streams 12.5). Memory is shared: every
 slice reads and writes allocations of the device's primary context, which is torch's. To give a
@@ -172,6 +172,6 @@ def _check(counts: Sequence[int], width: int) -> None:
 
 def _too_many(count: int, left: int) -> UnsupportedError:
     return UnsupportedError(
-        f"a slice of {count} SMs does not fit into the {left} that are left, rounded up to what "
-        "the device can part with; ask for fewer or smaller slices"
+        f"a slice of {count} SMs, rounded up to the device's granularity, does not fit into the "
+        f"{left} free SMs; request fewer or smaller slices"
     )

@@ -1,7 +1,7 @@
 """The CPU instead of a GPU, for tests: torch's device API with its device cpu, CUDA through fibres.
 
 The code of `pearl_devices.gpu` binds, drives and refuses it, over separate memory; only the driver
-differs (`driver.HostDriver`). It is slow, and its times say nothing about a GPU.
+differs (`driver.HostDriver`). Its times are unrelated to those of a GPU.
 """
 
 from __future__ import annotations

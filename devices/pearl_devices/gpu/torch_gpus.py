@@ -59,7 +59,7 @@ def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
         units = getattr(told, "multi_processor_count", getattr(told, "gpu_subslice_count", 16))
         sources = dict.fromkeys(
             ("peak_flops_per_s", "memory_bytes_per_s", "overhead_s", "idle_power_w"),
-            "assumed; torch does not say",
+            "assumed; torch gives no value",
         )
         yield (
             Device(

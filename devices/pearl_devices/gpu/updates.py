@@ -20,7 +20,7 @@ from pearl_devices.primitives import LOG_STD
 STATIC_BYTES = 4096
 """Most shared memory that the sources declare themselves."""
 STAND_IN_BYTES = 227 * 1024
-"""Shared memory of a block if no GPU says its own: that of the H100 (NVIDIA, "CUDA C++ Programming
+"""Shared memory of a block if the GPU gives none: that of the H100 (NVIDIA, "CUDA C++ Programming
 Guide", compute capability 9.0)."""
 ROWS = (64, 32, 16)
 """Row counts of a pass, in order of preference; the first that leaves room for the parameters is
@@ -40,7 +40,7 @@ def _pitch(width: int) -> int:
 
 
 def _size(layers: Sequence[int]) -> int:
-    """Floats of padded parameters."""
+    """Return the number of floats of padded parameters."""
     return sum((_up4(i) + 1) * _pitch(o) for i, o in pairwise(layers))
 
 
@@ -205,8 +205,8 @@ def _actor_and_critics(
     actor_target: bool = True,
     passes: int = 1,
 ) -> Call:
-    """As `_bind_launch`. critics: their names; twin critics lie in a row. passes: passes of critics
-    whose outputs are kept at the same time."""
+    """Bind like `_bind_launch`. critics: names of the critics, which are adjacent in memory.
+    passes: number of critic passes whose outputs are stored at the same time."""
     actor, critic, copies = kernel.layers("actor"), kernel.layers(critics[0]), len(critics)
 
     def pieces(rows: int) -> tuple[Pieces, Pieces]:

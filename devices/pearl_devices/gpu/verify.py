@@ -49,9 +49,9 @@ class Verdict:
     """The result for one kernel.
 
     kernel: its kind. variant: as the device offers it.
-    array: the one that differs most; empty if all are equal or nothing could be compared.
+    array: the array with the largest difference; empty if all are equal or none was compared.
     median, worst: its differences, as shares of the largest change; for whole numbers 0 or 1.
-    why: the reason if it could not be fired, else empty.
+    why: the reason if the kernel could not run, else empty.
     """
 
     kernel: str
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """A line for people."""
+        """Return the verdict as a readable line."""
         name = f"{self.kernel} {self.variant}"
         if self.why:
             return f"{name}: could not be run: {self.why}"

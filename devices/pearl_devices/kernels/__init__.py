@@ -95,7 +95,7 @@ def kernel(
     if found is None:
         raise KeyError(
             f"no kernel kind {kind!r}; there are {sorted(KINDS)}, inference.NAME and update.NAME "
-            "of any algorithm, and module:NAME for a record of your own"
+            "of any algorithm, and module:NAME for a custom record"
         )
     if found.structure == "own":
         user_kinds.check(found, Kernel(kind, dims, program=program, args=args or {}))

@@ -90,7 +90,7 @@ def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     """Return the three kinds by which learners share the gradient steps of `of`."""
 
     def base(k: Kernel) -> dict[str, Spec]:
-        """The arrays of update.X, without those that it writes outside the learner."""
+        """Return the arrays of update.X without its results outside the learner."""
         found = of.arrays(full_kernel(k, of.name))
         return {n: s for n, s in found.items() if n not in STOP and not n.startswith("loss.")}
 

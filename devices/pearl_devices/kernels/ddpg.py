@@ -22,17 +22,15 @@ def _networks(
     return {"actor": (obs, *hidden, outputs), "critic": (obs + act, *hidden, 1)}
 
 
-_PAIR = {"native-pair": primitive("updates.ddpg_pair:bind_learn", cores=2)}
+_LEARN = {
+    "native": primitive("updates.ddpg:bind_learn"),
+    "native-pair": primitive("updates.ddpg_pair:bind_learn", cores=2),
+}
 INFERENCE = off_policy.inference("ddpg", stochastic=False, networks=_networks, fpga=True)
 UPDATE = off_policy.update(
     "ddpg",
     _passes,
-    variants={
-        "native": primitive("updates.ddpg:bind_update"),
-        **_PAIR,
-        **off_policy.TORCH,
-        **off_policy.BFLOAT16,
-    },
+    variants={**_LEARN, **off_policy.TORCH, **off_policy.BFLOAT16},
     in_one_launch=True,
     stochastic=False,
     loss_operations=18,
@@ -40,5 +38,5 @@ UPDATE = off_policy.update(
     networks=_networks,
     fpga=True,
 )
-LEARN = off_policy.learn(UPDATE, {"native": primitive("updates.ddpg:bind_learn"), **_PAIR})
+LEARN = off_policy.learn(UPDATE, _LEARN)
 ITERATION = off_policy.iteration("actor", INFERENCE, LEARN)

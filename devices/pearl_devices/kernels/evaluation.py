@@ -1,9 +1,9 @@
 """evaluation: greedy episodes of a copy of the policy, several in lock-step.
 
-A firing is one evaluation of the parameters at its start. Its episodes have seeds of their own, so
-it depends on nothing else. A vector step is one forward pass for all running episodes, and a step
-of each environment. When an episode ends, its row takes the next episode; rows without an episode
-cost nothing.
+A firing is one evaluation of the parameters at its start. Its episodes have fixed seeds, so the
+result depends on the parameters only. A vector step is one forward pass for all running episodes,
+and a step of each environment. When an episode ends, its row takes the next episode; rows without
+an episode cost nothing.
 
 No other task waits for this firing, and it fires once in many iterations. So it is a task beside
 the loop (`TaskGraph.evaluation`), and its parts give its estimate.
@@ -22,8 +22,8 @@ from pearl_devices.kernels.interface import resize, states
 from pearl_devices.kernels.record import KernelKind, Parts, Spec, Variant, primitive
 
 ROWS = 16
-"""Most episodes in lock-step (assumed): a forward pass of so many rows costs little more than one
-of a single row, and each environment outside the arrays takes memory."""
+"""Largest number of episodes in lock-step (assumed): a forward pass of this many rows costs little
+more than one of a single row, and each external environment takes memory."""
 
 ACTING, CHOOSING = "policy.kind", "policy.program"
 """Keys in a kernel's `args` that are no valid keyword arguments: the kind of the acting kernel, and

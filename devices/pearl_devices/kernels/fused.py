@@ -14,7 +14,7 @@ WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
 
 UNKNOWN = {
     "choices": "factored actions",
-    "kept": "rollouts of which a part is kept",
+    "kept": "rollouts that are stored in part",
     "scheduled": "schedules of learning rates",
     "stops": "target divergence",
 }
@@ -22,7 +22,7 @@ UNKNOWN = {
 
 
 def misfit(kernel: Kernel) -> str:
-    """Why one block cannot take these gradient steps; empty if it can."""
+    """Return why one block cannot take these gradient steps; empty if it can."""
     if kernel.modules:
         return f"{', '.join(kernel.modules)} is a torch module, whose layers are not known"
     for size, what in UNKNOWN.items():

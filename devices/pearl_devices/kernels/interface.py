@@ -37,7 +37,8 @@ def resize(kernel: Kernel, rows: int) -> Kernel:
 
 
 def misfit(kernel: Kernel) -> str:
-    """Why the rows that a kernel changes differ from its size `envs`; empty if they agree."""
+    """Return why the rows that a kernel changes differ from its size `envs`; empty if they
+    agree."""
     envs = kernel.dims.get("envs")
     if not isinstance(envs, int):
         return f"it has no size 'envs', only {sorted(kernel.dims)}"
@@ -50,9 +51,11 @@ def misfit(kernel: Kernel) -> str:
 
 
 def trained_arrays(kernel: Kernel) -> dict[str, Spec]:
-    """The arrays that a kernel reads in evaluation as training left them. Their shape does not
-    depend on the number of environments. Arrays that the kernel changes, and arrays that each copy
-    of its task has separately, are left out."""
+    """Return the arrays that a kernel reads in evaluation as training left them.
+
+    Their shape does not depend on the number of environments. Arrays that the kernel changes and
+    arrays of each copy of its task are not included.
+    """
     kind, envs = _kind(kernel), kernel.dim("envs")
     other = kind.arrays(resize(kernel, envs + 1))
     apart = (*changes(kernel), *select_arrays(other, kind.per_copy))

@@ -3,8 +3,8 @@
 Sizes of inference.*: envs, obs, act, actions, and one network (widths) under its own name. Of
 update.*: batch, steps, obs, act, and its networks under their own names. Of learn.*: those of its
 parts. Of iteration.*: those of its parts, and vector_steps, the firings of acting; its program is
-the environment. `act` is 0 for discrete actions; `actions` is their number, by default the outputs
-of the network. output of the network.
+the environment. `act` is 0 for discrete actions; `actions` is their number, by default the number
+of outputs of the network.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def acting_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def holds_numbers(name: str) -> bool:
-    """Whether a torch program reads the array as numbers: constants, counters, streams."""
+    """Return whether a torch program reads the array as numbers: constants, counters, streams."""
     return name.startswith(("hyper.", "rng.")) or name.endswith((".step", ".steps", ".at"))
 
 
 def is_outside_network(name: str) -> bool:
-    """Whether the forward pass of an acting network does not read the array."""
+    """Return whether the forward pass of an acting network does not read the array."""
     return not name.startswith(("env.obs", "policy."))
 
 

@@ -5,8 +5,8 @@ envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), st
 of all epochs). Of rollout.ppo and iteration.*: those of their parts. If actions are factored, `act`
 is the number of components and `choices` the total number of choices. `scheduled` is 1 if learning
 rates have schedules, `stops` is 1 if a target divergence ends gradient steps. With `kept`, the
-number of vector steps that are kept (`rollouts`), a firing of update.* adds the gradient of one
-vector step; the last firing of a rollout takes the optimiser's step with the mean of all.
+number of stored vector steps (`rollouts`), a firing of update.* adds the gradient of one vector
+step; the last firing of a rollout takes the optimiser's step with the mean gradient.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ Structure = Literal[
     "own",  # anything else: its estimate is a timing
     "unknown",  # no kind
 ]
-"""What a kind computes. Devices, estimators and the runtime read this, never a kind's name."""
+"""Structures of kernels. Devices, estimators and the runtime read these, never a kind's name."""
 
 
 LEFT_OUT = "left out"
@@ -85,7 +85,7 @@ def always(kernel: Kernel) -> bool:
 
 
 def nowhere(name: str) -> bool:
-    """No array."""
+    """Return False: a kind keeps no array in the host's memory."""
     return False
 
 
@@ -134,7 +134,7 @@ def primitive(
 
 
 def size_bytes(spec: Spec) -> int:
-    """Bytes of an array."""
+    """Return the bytes of an array."""
     return math.prod(spec[0]) * np.dtype(spec[1]).itemsize
 
 
@@ -165,12 +165,12 @@ class KernelKind:
     cuda: name → implementation in CUDA. Its function takes the kernel, the device arrays by name
         (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
     fpga: two `module:function` of a kind that the simulated FPGA computes: kernel and shape → the
-        engine's program; kernel, arrays and size of the array → the call of its twin.
+        engine's program; kernel, arrays and size of the array → the call of its bit-exact model.
     name: the value of `Kernel.kind`, `family` or `family.algorithm`; given for user-defined kinds.
     structure: what it computes, one of STRUCTURES.
     word: name of a call in reports, a verb or noun of the field; empty: the name of its task.
     does: predicate of a call in reports, as in "step moves the environments on"; empty if `word`
-        is.
+        is empty.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
     in_evaluation: for a kernel between environments and network, which writes env.obs or
         act.action: the `module:function` that only changes these rows in evaluation and in a
@@ -260,7 +260,7 @@ class KernelKind:
 
     @property
     def algorithm(self) -> str:
-        """The algorithm in the name; empty where there is none."""
+        """The algorithm in the name; empty if there is none."""
         return self.name.partition(".")[2]
 
     def kernel(
@@ -299,7 +299,7 @@ class KernelKind:
         )
 
     def written(self, arrays: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these arrays that a firing writes."""
+        """Return the arrays among `names` that a firing writes."""
         return select_arrays(arrays, self.writes)
 
     def on_host(self, kernel: Kernel, variant: str) -> tuple[str, ...]:

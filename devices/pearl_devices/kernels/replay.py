@@ -189,7 +189,7 @@ ONE_BLOCK_LANES = 8192
 is a launch of many blocks."""
 
 WHOLE_NODES = 1024
-"""Levels of the sum tree with at most so many nodes are recomputed completely, in one block."""
+"""Levels of the sum tree with at most this many nodes are recomputed completely, in one block."""
 
 
 def lanes(fanout: int) -> int:
@@ -198,8 +198,8 @@ def lanes(fanout: int) -> int:
 
 
 def phases(kernel: Kernel) -> tuple[int, int, bool]:
-    """For writing a batch's priorities: tree levels that are recomputed completely, phases, and
-    whether one launch does all of them."""
+    """Return how a batch's priorities are written: number of tree levels that are recomputed
+    completely, number of phases, and whether one launch does all phases."""
     levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
     whole = sum(width <= WHOLE_NODES for width in levels[:-1])
     width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
@@ -248,7 +248,7 @@ REPLAY_UPDATE = KernelKind(
     name="replay_update",
     structure="prioritise",
     word="priorities",
-    does="says what to draw more often",
+    does="sets the probabilities of sampling",
     count=_update_work,
     arrays=_update_arrays,
     writes=("replay.",),

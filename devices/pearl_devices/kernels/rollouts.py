@@ -1,9 +1,9 @@
 """Rollouts: vector steps stored one after another, then valued as a whole.
 
-Sizes of rollout_insert: envs, obs, act, horizon (vector steps that are kept). Of gae: the same,
+Sizes of rollout_insert: envs, obs, act, horizon (number of stored vector steps). Of gae: the same,
 tanh (1 if hidden layers use tanh, else 0) and the network critic; horizon is the length of the
-rollout. With `ahead`, gae computes returns of so many rewards instead of generalised advantages. If
-`kept` is given too, a firing values one vector step, and a ring has the last `kept` vector steps.
+rollout. With `ahead`, gae computes returns of `ahead` rewards instead of generalised advantages. If
+`kept` is also given, a firing values one vector step, and a ring has the last `kept` vector steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def results(k: Kernel) -> dict[str, Spec]:
 
 
 def kept_steps(k: Kernel) -> int:
-    """Number of kept vector steps of a rollout: all, or those still to be read."""
+    """Return the number of stored vector steps of a rollout: all, or the steps not yet read."""
     return k.dim("kept" if k.dims.get("kept") else "horizon")
 
 
@@ -136,7 +136,7 @@ GAE = KernelKind(
     name="gae",
     structure="advantages",
     word="advantages",
-    does="says how much better each action was than expected",
+    does="computes how much better each action was than expected",
     count=_gae_work,
     arrays=_gae_arrays,
     writes=("rollout.",),

@@ -151,7 +151,7 @@ def folder() -> Path | None:
         with suppress(FileExistsError):
             root.mkdir(mode=0o700)
         if why := doubts(root):
-            _warn_uncached(root, f"{why}, and loading them runs what they say")
+            _warn_uncached(root, f"{why}, and loading the files there would run foreign code")
             return None
         return _hold_folder(root, sources().digest)
     except OSError as error:

@@ -40,7 +40,7 @@ fast = compiled(**ELEMENTWISE)
 
 With numpy's error model, loops with a division vectorise; with Python's, a check for zero follows
 each division. A product and a sum may fuse. No sum is reordered, and no quotient or root is
-approximated, so a function gives the same bits in a call of its own and inlined into a fused
+approximated, so a function computes the same bits in a separate call and inlined into a fused
 kernel. Long sums are written in a fast order (`nets.total`)."""
 
 fast_apart = compiled(apart=True, **ELEMENTWISE)

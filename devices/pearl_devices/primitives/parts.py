@@ -189,7 +189,7 @@ class _Compiler(compiler.Compiler):
 
 
 class PartCompiler(_Compiler):
-    """For parts."""
+    """Compiles parts: functions that others inline."""
 
     library = PartLibrary
 
@@ -254,7 +254,7 @@ def interpreted(function: Callable[..., Any]) -> bool:
 
 
 def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As `numba.njit(**options)`, for functions that only compiled functions call."""
+    """Compile a function like `numba.njit(**options)`; only compiled functions may call it."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         if interpreted(function):

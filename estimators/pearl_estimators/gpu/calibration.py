@@ -60,7 +60,7 @@ class GpuCalibration:
 
     schema: version of the file's format.
     model: as in `Device.model`.
-    source: who timed it, with what tool.
+    source: author and tool of the timings.
     created: UTC, ISO 8601.
     fits: one per operator.
     starts: of the variants; copies: between host and GPU; only if timed on this machine.
@@ -87,10 +87,10 @@ class GpuCalibration:
 
     @classmethod
     def from_json(cls, value: object) -> GpuCalibration:
-        """Read what `to_json` has written.
+        """Read an object of `to_json`.
 
         Raises:
-            CalibrationError: the value is incomplete, edited or holds no numbers.
+            CalibrationError: the value is incomplete or edited, or has no numbers.
         """
         body = unseal(value, SCHEMA, "GPU calibration")
         try:

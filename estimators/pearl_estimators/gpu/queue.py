@@ -154,7 +154,7 @@ def elementwise(kernel: Kernel) -> Iterator[tuple[float, float]]:
 
 
 def _activations(kernel: Kernel, network: str) -> Iterator[tuple[float, float]]:
-    """(operators of a forward pass other than products, numbers per row that each writes)."""
+    """Return (operators of a forward pass except products, numbers per row that each writes)."""
     own = kernel.modules.get(network)
     if own:
         yield own.operations, own.numbers / own.operations

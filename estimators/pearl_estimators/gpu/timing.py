@@ -47,7 +47,7 @@ def time_gpu(
     """Calibrate a GPU in about `seconds` seconds. largest: side of a product.
 
     Raises:
-        UnsupportedError: the driver fails; the text says where.
+        UnsupportedError: the driver fails; the text names the step.
         CalibrationError: the timings do not fit.
     """
     operations = list(_operations(largest))

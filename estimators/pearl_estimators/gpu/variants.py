@@ -21,7 +21,7 @@ KERNEL_BAND = Band(1.8, 2.0)
 """Encloses nine in ten published times whose sources were left out of the fit
 (`python -m benchmarks.estimators published`)."""
 BY_HAND_BAND = Band(3.0, 4.0)  # assumed: these kernels have not been timed yet
-FLOAT64_SHARE = 1 / 64  # of float32's peak if no figure says: NVIDIA's GeForce (whitepaper GA102)
+FLOAT64_SHARE = 1 / 64  # of float32's peak without a figure: NVIDIA's GeForce (whitepaper GA102)
 CHAIN = 8.0  # cycles between two dependent operations of a thread: assumed
 WAIT_S = 0.5e-6  # one dependent memory access: assumed, 400 to 800 cycles
 SHARED_BYTES_PER_CYCLE = 128.0  # of one SM (CUDA C++ Programming Guide, shared memory, 32 banks)
@@ -189,13 +189,6 @@ def _of_operators(
             "memory": work.memory_s,
         },
     )
-
-
-def scale_estimate(found: Estimate, share: float) -> Estimate:
-    """Return a share of an estimate, with the same relative band."""
-    seconds = (found.latency_s, found.occupancy_s, found.low_s, found.high_s)
-    latency_s, occupancy_s, low_s, high_s = (share * each for each in seconds)
-    return replace(found, latency_s=latency_s, occupancy_s=occupancy_s, low_s=low_s, high_s=high_s)
 
 
 def lanes_of(kernel: Kernel) -> int:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.util import find_spec
 from operator import itemgetter
@@ -74,16 +74,19 @@ class _TimedKernel:
     """
 
     def __init__(self, kernel: Kernel, variant: str, timer: Timer) -> None:
-        self.kernel, self.variant, self._timer = kernel, variant, timer
+        self._timer = timer
         self.pair = offered_variants(kernel).get(variant, 1) > 1
-        self.timings: list[tuple[Timing, tuple[float, float]]] = []
+        self._counted = point(kernel, variant, 1.0)
+        self.timings: list[tuple[Timing, list[float]]] = []
 
     def add(self, seconds: float, latency: Callable[[], float]) -> None:
-        before_s = latency() if self.pair else 0.0
+        near = [latency()] if self.pair else []
         timing = self._timer(min(max(seconds, POINT_S[0]), POINT_S[1]))
-        self.timings.append((timing, (before_s, latency() if self.pair else 0.0)))
+        if self.pair:
+            near.append(latency())
+        self.timings.append((timing, near))
 
-    def uncontended(self) -> list[tuple[Timing, tuple[float, float]]]:
+    def uncontended(self) -> list[tuple[Timing, list[float]]]:
         """Timings in which the kernel had all its cores."""
         return [(t, near) for t, near in self.timings if t.contention <= HELD]
 
@@ -105,8 +108,9 @@ class _TimedKernel:
             counted = self.at_latency(apart_s) or uncontended or counted
         medians = [t.median_s for t in counted]
         best = min(counted, key=lambda t: t.median_s)
-        timed = point(
-            *(self.kernel, self.variant, best.median_s),
+        timed = replace(
+            self._counted,
+            seconds=best.median_s,
             spread=best.spread,
             share=1 / best.contention,
             unsteady=max(medians) / min(medians),
@@ -200,7 +204,7 @@ def select_jobs(
 
 
 def measure_all(seconds: float, groups: Sequence[str], known: Calibration, tell: Tell) -> None:
-    """Time what `known` lacks: points of these groups, and the costs of several lanes.
+    """Time the points of these groups and the costs of several lanes that `known` lacks.
 
     The costs of lanes are those of the runtime, and the slow-down of two kernels by each other.
     """
@@ -321,9 +325,9 @@ def time_held_out(
 def _end_with_parent() -> None:
     """End this process, and those it has started, once the parent has closed the input.
 
-    The descriptor is read directly, not through `sys.stdin`: a process that an environment forks
-    meanwhile closes its own copy of `sys.stdin`, and would wait for ever for the lock of a thread
-    that it does not have.
+    The descriptor is read directly, not through `sys.stdin`: a process that an environment forks at
+    the same time closes its own copy of `sys.stdin`, and would wait forever for the lock of a
+    thread that it does not have.
     """
     while os.read(0, 1 << 12):
         pass

@@ -40,7 +40,7 @@ NOISY = 1.1
 
 
 class CalibrationError(ValueError):
-    """A stored calibration cannot be used, or the measuring failed; the text says what to do."""
+    """A stored calibration cannot be used, or measuring failed; the text gives the way out."""
 
 
 class MeasuringTimeoutError(CalibrationError):
@@ -48,7 +48,7 @@ class MeasuringTimeoutError(CalibrationError):
 
 
 class CalibrationWarning(UserWarning):
-    """A fact about the calibration that a plan's reader should know; planning went on."""
+    """A fact about the calibration that a plan's reader should know; planning continues."""
 
 
 class OutdatedError(CalibrationError):
@@ -123,7 +123,7 @@ class Calibration:
 
     @property
     def noisy(self) -> bool:
-        """Whether the machine was shared while it was measured."""
+        """Whether the machine was shared during the measurement."""
         return self.contention > NOISY
 
     def find(self, kernel: Kernel, variant: str) -> Fit | None:
@@ -145,10 +145,10 @@ class Calibration:
 
     @classmethod
     def from_json(cls, value: object) -> Calibration:
-        """Read what `to_json` has written.
+        """Read an object of `to_json`.
 
         Raises:
-            CalibrationError: the value is incomplete, edited or holds no numbers.
+            CalibrationError: the value is incomplete or edited, or has no numbers.
         """
         body = unseal(value, SCHEMA, "calibration")
         try:

@@ -41,7 +41,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 """Takes one finding: one of `point` (a Point's fields), `skipped` (family and variant → why),
 `apart_s`, `runtime` and `beside` (fields of Calibration)."""
 
-_loaded: dict[tuple[Path, int, int], Calibration] = {}
+_loaded: dict[tuple[Path, int, int, int], Calibration] = {}
 
 
 def path() -> Path:
@@ -50,7 +50,8 @@ def path() -> Path:
 
 
 def load_calibration() -> Calibration | None:
-    """Read the stored calibration of this host; None if there is no file.
+    """Read the stored calibration of this host, again only if the file has changed; None if there
+    is no file.
 
     Raises:
         CalibrationError: the file is damaged, edited or another host's.
@@ -58,8 +59,12 @@ def load_calibration() -> Calibration | None:
     """
     file = path()
     try:
+        stat = file.stat()
+        key = file, stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if key in _loaded:
+            return _loaded[key]
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{file}: cannot be read ({error})") from None
@@ -77,38 +82,26 @@ def load_calibration() -> Calibration | None:
             f"{file}: measured on another host ({calibration.host.get('cpu')}, "
             f"{calibration.host.get('cores')} cores), this one is {host()}"
         )
+    _loaded[key] = calibration
     return calibration
 
 
 def load_usable() -> Calibration | None:
-    """Return the stored calibration; None if there is none, or if it has to be measured again.
-
-    The file is read again only if it has changed. A CalibrationWarning reports a damaged file.
-    """
-    file = path()
+    """Return the stored calibration; None if there is none, or if it has to be measured again. A
+    CalibrationWarning reports a damaged file."""
     try:
-        stat = file.stat()
-    except OSError:
+        return load_calibration()
+    except OutdatedError:
         return None
-    key = file, stat.st_mtime_ns, stat.st_size
-    if key not in _loaded:
-        try:
-            calibration = load_calibration()
-        except OutdatedError:
-            return None
-        except CalibrationError as error:
-            warnings.warn(
-                f"{error}; the calibration is measured again", CalibrationWarning, stacklevel=3
-            )
-            return None
-        if calibration is None:
-            return None
-        _loaded[key] = calibration
-    return _loaded[key]
+    except CalibrationError as error:
+        warnings.warn(
+            f"{error}; the calibration is measured again", CalibrationWarning, stacklevel=3
+        )
+        return None
 
 
 def _changed_versions(value: Any) -> list[str]:
-    """The names of the versions that differ from those of an undamaged file of this host.
+    """Return the names of the versions that differ from those of an undamaged file of this host.
 
     Fits of other versions may have another form. Empty for a damaged file, whose versions are
     unknown.
@@ -176,7 +169,7 @@ def _lock(handle: int, limit_s: float) -> bool:
 
 
 def journal_path() -> Path:
-    """Return the path of the journal, beside this host's calibration."""
+    """Return the path of the journal, in the folder of this host's calibration."""
     return path().with_suffix(".journal")
 
 
@@ -205,8 +198,9 @@ def journal_writer(file: Path) -> Tell:
 def read_journal(max_age_s: float | None = None) -> list[dict[str, Any]]:
     """Read the findings in the journal, oldest first.
 
-    Lines that are cut, damaged or of another host or version are left out.
-    max_age_s: age of the last line above which the whole journal is left out.
+    Lines that are cut, damaged or of another host or version are ignored.
+
+    max_age_s: age of the last line above which the whole journal is ignored.
     """
     file = journal_path()
     try:

@@ -132,9 +132,9 @@ def merge_retimed(before: Calibration, after: Calibration) -> Calibration:
 
 
 def _is_outdated(stats: IterationStats, before: Calibration, after: Calibration) -> bool:
-    """Whether a family of this iteration now takes another time.
+    """Return whether a family of this iteration now takes another time.
 
-    The runs were compared with estimates that no longer hold.
+    Then earlier runs were compared with estimates that are no longer valid.
     """
     old = {p.key: p.seconds for p in before.points}
     for named in {p.named for p in stats.parts}:
@@ -185,7 +185,7 @@ def record_run(stats: IterationStats) -> bool:
     Without a calibration the run is stored in one without points. Returns whether the run was
     stored: not if it tells nothing new, or if the file cannot be written.
     """
-    with _reporting_os_errors("what the run took is not stored"), locking(WAIT_S) as locked:
+    with _reporting_os_errors("the times of the run are not stored"), locking(WAIT_S) as locked:
         if not locked:
             return False
         calibration = load_usable() or fit_journal(None, ())

@@ -100,8 +100,8 @@ def calibration(device: Device, kernels: Iterable[Kernel] = ()) -> Calibration:
         return _remote_calibration(device.host, needed_groups(kernels))
     if not is_calibrated_here(device):
         raise ValueError(
-            f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only those "
-            "are calibrated"
+            f"device {device.name!r} (kind {device.kind}) is not a CPU of this host; only CPUs of "
+            "this host are calibrated"
         )
     wanted = needed_groups(kernels) - set(skipped_groups())
     if not wanted:

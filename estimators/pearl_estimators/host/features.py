@@ -131,7 +131,7 @@ def _row_numbers(k: Kernel) -> int:
 
 
 def _row_tiles(rows: int) -> list[tuple[int, int]]:
-    """(rows of a tile, number of such tiles), in the order of `primitives.products`."""
+    """Yield (rows of a tile, number of such tiles), in the order of `primitives.products`."""
     found = [(ROWS, rows // ROWS)]
     left = rows % ROWS
     for height in (4, 2, 1):

@@ -24,8 +24,8 @@ from pearl_devices.kernels import kind_of
 from pearl_estimators.host.timer import HELD
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
-"""Comparisons of a pair, of which the median counts; their maximum number; seconds of each
-stretch."""
+"""Number of comparisons of a pair, of which the median counts; their largest number; seconds of
+each measurement."""
 DOUBTED = 0.05
 """A larger slow-down is measured again after PAUSE_S, and the smallest counts, because the load of
 other programs varies (both assumed)."""
@@ -34,8 +34,8 @@ SETTLE_S = 0.001
 """Head start of the other side before this side reads the clock (assumed)."""
 ANSWER = "dd"
 LONGEST_S, ANSWER_S = 2.0, 10.0
-"""The other side ends a stretch by itself after this time, and is given up if it does not
-answer."""
+"""Seconds after which the other side ends a measurement, and after which a silent side is given
+up."""
 
 Shares = Mapping[str, Mapping[str, float]]
 """Kernel → kernel on the other core, by `share_name` → slow-down as a share of the first's time."""
@@ -102,7 +102,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
 def _compare(call: Call, other: _Other) -> tuple[float, float] | None:
     """The slow-downs of `call` and of the other call by each other; None without a comparison.
 
-    A comparison only counts if each call had a core to itself.
+    A comparison counts only if each call had a dedicated core.
     """
     found: list[tuple[float, float]] = []
     for _ in range(TRIES):

@@ -69,8 +69,8 @@ def calibrate(
     calibration, reason = _measure(wanted, seconds, limit_s, force)
     if reason:
         raise CalibrationError(
-            f"{reason}; the {len(calibration.points)} kernels timed so far are kept, and the next "
-            "try goes on with the others"
+            f"{reason}; the timings of {len(calibration.points)} kernels are stored, and the next "
+            "attempt continues with the others"
         )
     return calibration
 
@@ -88,7 +88,7 @@ def measured_calibration(groups: Sequence[str]) -> tuple[Calibration, str]:
 def _measure(
     wanted: set[str], seconds: float, limit_s: float, force: bool = False
 ) -> tuple[Calibration, str]:
-    """As `measured_calibration`, with a target duration and a limit."""
+    """Measure like `measured_calibration`, with a target duration and a limit."""
     calibration = None if force else load_usable()
     if calibration is not None and wanted <= set(calibration.groups):
         return calibration, ""

@@ -112,7 +112,7 @@ def probe_path() -> Path:
 
 
 def probe() -> CpuProbe:
-    """Probe this host in a process of its own, and store the result.
+    """Probe this host in a separate process, and store the result.
 
     Raises:
         CalibrationError: torch is not installed, or the probe fails or cannot be stored.

@@ -51,10 +51,14 @@ def _draw_envs(rng: Any) -> int:
 def _draw_spaces(rng: Any, discrete: bool, program: str | None) -> tuple[Sizes, int]:
     """obs and act, and the number of outputs of a policy."""
     if program is not None:
-        env = NATIVE_ENVS[program]
-        return {"obs": env.obs, "act": env.act}, env.actions or env.act
+        return _spaces_of(program)
     obs, outputs = _draw_between(rng, 3, 100), _draw_between(rng, 2 if discrete else 1, 20)
     return {"obs": obs, "act": 0 if discrete else outputs}, outputs
+
+
+def _spaces_of(program: str) -> tuple[Sizes, int]:
+    env = NATIVE_ENVS[program]
+    return {"obs": env.obs, "act": env.act}, env.actions or env.act
 
 
 def _store(rng: Any, sizes: Sizes, envs: int, prioritised: int) -> Sizes:
@@ -87,7 +91,7 @@ def _draws(rng: Any, networks: Sizes) -> Sizes:
 
 
 def _env_step(rng: Any, kind: KernelKind, program: str) -> Kernel:
-    sizes: Sizes = {"envs": _draw_envs(rng), **_draw_spaces(rng, False, program)[0]}
+    sizes: Sizes = {"envs": _draw_envs(rng), **_spaces_of(program)[0]}
     return kind.kernel(sizes, program=program)
 
 

@@ -123,11 +123,11 @@ def _repeats(call: Callable[[], object], seconds: float, wall: Clock) -> tuple[i
 
 
 def alone_s() -> float:
-    """Read a clock that stands still while this thread is ready to run and has no core, in seconds.
+    """Read a clock that stops while this thread is ready to run and has no core, in seconds.
 
-    The clock is `time.perf_counter` less Linux's run-queue delay (proc(5), schedstat); on other
-    systems it never stands still. By this clock a call takes as long as on an idle machine, with
-    its own waits.
+    The clock is `time.perf_counter` minus Linux's run-queue delay (proc(5), schedstat); on other
+    systems it never stops. By this clock, a call takes as long as on an idle machine, including its
+    own waits.
     """
     return time.perf_counter() - (queued_here_s() or 0.0)
 

@@ -190,17 +190,17 @@ def choose_reduction(learners: int, learnt: Iterable[int], *, apart: bool = Fals
 
 
 def _obstacles(graph: TaskGraph, task: Task | None, learners: int) -> Iterator[str]:
-    """Why the gradient steps of a graph cannot be shared, one line per reason."""
+    """Yield the reasons why the gradient steps of a graph cannot be shared, one line each."""
     if task is None:
         yield f"{graph.name} takes no gradient steps that learners could share: 1 is allowed"
         return
     of = task.kernel
     if not kind_of(of).averaged:
         why = (
-            "its networks take their steps one after another, each with the result of the one "
-            "before, and one mean per gradient step is exchanged"
+            "its networks take their steps one after another, each with the result of the step "
+            "before, and only one mean per gradient step is exchanged"
             if of.kind in KINDS
-            else "its record does not say that its loss is the mean over the rows of a batch"
+            else "its record does not declare that its loss is the mean over the rows of a batch"
         )
         able = [k.algorithm for k in KINDS.values() if k.averaged]
         yield f"{graph.name} cannot share its gradient steps: {why}; choose {' or '.join(able)}"

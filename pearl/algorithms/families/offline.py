@@ -122,9 +122,10 @@ def _largest(a: Any, reward: float, scale: int) -> float:
 
 @lru_cache(maxsize=1)
 def collected(program: str, args: tuple[tuple[str, Any], ...], count: int, seed: int) -> Log:
-    """The log of `count` env steps of one environment under evenly drawn actions.
+    """Return a log of `count` env steps of one environment with uniformly random actions.
 
-    The action after the end of an episode is drawn too: sarsa needs one where it was truncated.
+    The action after the end of an episode is also drawn: sarsa needs it if the episode was
+    truncated.
     """
     from pearl_devices.primitives.envs.gym_make import make
     from pearl_devices.primitives.math.rng import key
@@ -147,10 +148,11 @@ def collected(program: str, args: tuple[tuple[str, Any], ...], count: int, seed:
 
 
 def _of_file(name: str, system: System) -> Log:
-    """The log of `algorithm.offline.data`, checked.
+    """Read and check the log `algorithm.offline.data`.
 
     Raises:
-        SpecError: it cannot be read, or does not fit the environment; the text says how.
+        SpecError: the log cannot be read, or does not fit the environment; the text gives the
+            reason.
     """
     offline, env = system.algorithm.offline, system.env
     where = f"algorithm.offline.data: {offline.data}"

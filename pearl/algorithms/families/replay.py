@@ -238,7 +238,7 @@ def check_own_name(name: str, losses: str) -> None:
     if f"update.{name}" in KINDS and losses != f"pearl.algorithms.{name}:losses":
         raise SpecError(
             f"algorithm.name: its graph is named {name!r}, whose native kernels would run instead "
-            f"of {losses}: give it a name of its own"
+            f"of {losses}: choose another name"
         )
 
 

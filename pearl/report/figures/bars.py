@@ -1,4 +1,4 @@
-"""Bars: loads of devices, gains of changes, plans that come close, shares of time."""
+"""Bars: loads of devices, gains of changes, near-optimal plans, shares of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pearl.formatting import count, listed, percent, si
-from pearl.report.canvas import LETTER, Canvas, shorten, text_width
+from pearl.report.canvas import LETTER, Canvas, shorten, text_width, two_lines
 from pearl.report.document import Drawing
 
 ROW = 24.0
@@ -17,7 +17,11 @@ BAR = 28.0
 
 @dataclass(frozen=True)
 class BarRow:
-    """A row: name, a second line below it, a value, its text, and whether the bar is hollow."""
+    """A row of a bar chart.
+
+    name: label of the row. value, text: length of the bar and its label.
+    hollow: whether the bar is not filled. style: classes of the bar.
+    """
 
     name: str
     value: float
@@ -28,7 +32,7 @@ class BarRow:
 
 
 def bar_chart(bars: Sequence[BarRow], sentence: str, largest: float = 0.0) -> Drawing | None:
-    """Horizontal bars from zero, one scale; None without bars. Bars go left for values below 0."""
+    """Draw horizontal bars from zero on one scale; None without bars. Negative values go left."""
     if not bars:
         return None
     return Drawing("", sentence, lambda width: _bars(width, bars, largest))
@@ -48,15 +52,17 @@ def _bars(width: float, bars: Sequence[BarRow], largest: float) -> Canvas:
     y = 4.0
     letters = max(int(left / LETTER) - 1, 6)
     for b in bars:
-        c.text(0, y + 14, shorten(b.name, letters), style="ink")
+        lines = two_lines(b.name, letters)
+        for number, line in enumerate(lines):
+            c.text(0, y + 14 + 14 * number, line, style="ink")
         if b.below:
-            c.text(0, y + 28, shorten(b.below, letters), style="muted small")
+            c.text(0, y + 14 + 14 * len(lines), shorten(b.below, letters), style="muted small")
         wide = min(abs(b.value), most) * scale if math.isfinite(b.value) else 0.0
         x = zero - wide if b.value < 0 else zero
         box = "box" if b.hollow else b.style
         c.rect(x, y + 4, max(wide, 1.5), 12, box, hint=f"{b.name}: {b.text}")
         c.text(width, y + 14, b.text, "end", "ink")
-        y += ROW + (12 if b.below else 0)
+        y += ROW + 12 * (len(lines) - 1 + bool(b.below))
     c.line(zero, 2, zero, y - 2, "axis")
     c.height = y + 2
     return c
@@ -65,7 +71,10 @@ def _bars(width: float, bars: Sequence[BarRow], largest: float) -> Canvas:
 def almost_as_good(
     rows: Sequence[tuple[str, float, float]], unit: str, within: float
 ) -> Drawing | None:
-    """Plans as dots left of this one. rows: (what differs, value, loss as a share of this plan)."""
+    """Draw plans as dots left of this one.
+
+    rows: (difference to this plan, value, loss as a share of this plan).
+    """
     if len(rows) < 2:
         return None
     told = [f"{name} {count(value)} {unit}" for name, value, _ in rows]
@@ -82,7 +91,9 @@ def almost_as_good(
         def at(share: float) -> float:
             return left + span * (share - low) / (high - low or 1.0)
 
-        bottom = 8 + ROW * len(rows)
+        letters = int((left - (0 if c.narrow else 70)) / LETTER) - 1
+        names = [two_lines(name, letters) for name, _, _ in rows]
+        bottom = 8 + ROW * len(rows) + 12 * sum(len(lines) - 1 for lines in names)
         for k in range(6):
             share = low * k / 5
             c.line(at(share), 4, at(share), bottom, "axis" if k == 0 else "grid")
@@ -90,10 +101,10 @@ def almost_as_good(
                 label = "0" if k == 0 else f"−{abs(100 * share):.3g} %"
                 c.text(at(share), bottom + 16, label, "middle")
         y = 4.0
-        for number, (name, value, loss) in enumerate(rows):
+        for number, (_, value, loss) in enumerate(rows):
             style = "ink strong" if number == 0 else "ink"
-            letters = int((left - (0 if c.narrow else 70)) / LETTER) - 1
-            c.text(0, y + 14, shorten(name, letters), style=style)
+            for line, text in enumerate(names[number]):
+                c.text(0, y + 14 + 14 * line, text, style=style)
             if not c.narrow:
                 c.text(left - 14, y + 14, count(value), "end", style)
             x = at(-loss)
@@ -103,7 +114,7 @@ def almost_as_good(
                 f"{'−' if loss > 0 else '+'}{abs(100 * loss):.1f} %"
             )  # fmt: skip
             c.text(width, y + 14, "best" if text == "this plan" else text, "end", style)
-            y += ROW
+            y += ROW + 12 * (len(names[number]) - 1)
         c.height = bottom + 24
         return c
 
@@ -120,9 +131,9 @@ class Part:
 
 
 def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | None:
-    """Shares of one whole, as one bar with a legend; None where all are zero.
+    """Draw the shares of one whole as one bar with a legend; None if all are zero.
 
-    in_seconds: the whole is a duration, so that the legend has seconds too.
+    in_seconds: the whole is a duration, so the legend also has seconds.
     """
     parts = [p for p in parts if p.seconds > 0]
     total = sum(p.seconds for p in parts)
@@ -145,7 +156,7 @@ def stacked_bar(parts: Sequence[Part], *, in_seconds: bool = True) -> Drawing | 
 
 
 def _segment(c: Canvas, x: float, y: float, wide: float, p: Part, hint: str) -> None:
-    """One share of a bar, with its name where there is room."""
+    """Draw one share of a bar, with its name if it fits."""
     if p.style == "hatch":
         c.hatch(x, y, wide, BAR)
         c.rect(x, y, wide, BAR, "outline", hint=hint)
@@ -159,7 +170,7 @@ def _segment(c: Canvas, x: float, y: float, wide: float, p: Part, hint: str) -> 
 def _legend(
     c: Canvas, top: float, entries: Sequence[tuple[str, str, float]], in_seconds: bool
 ) -> float:
-    """Names and styles with their seconds and shares of the whole; return the lower edge."""
+    """Draw names and styles with their seconds and shares; return the lower edge."""
     total = sum(seconds for _, _, seconds in entries)
     columns = 2 if c.narrow else 4
     step = c.width / columns
@@ -176,7 +187,7 @@ def _legend(
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
-    """Several wholes on one scale, one bar each, with one legend; None where all are zero."""
+    """Draw several wholes on one scale, one bar each, with one legend; None if all are zero."""
     rows = [(name, [p for p in parts if p.seconds > 0]) for name, parts in rows]
     most = max((sum(p.seconds for p in parts) for _, parts in rows), default=0.0)
     if not most > 0:

@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed
 from pearl.planning.runs import Row, Run
-from pearl.report.canvas import LETTER, Canvas, shorten, ticks
+from pearl.report.canvas import LETTER, Canvas, shorten, text_width, ticks
 from pearl.report.document import Drawing
 from pearl_devices.validation import LARGEST
 
 Points = Sequence[tuple[float, float]]
 MOST_POINTS = 300
-"""A line keeps at most so many of its points."""
+"""Largest number of points of a line."""
 
 
 def points_of(rows: Sequence[Row], key: str, *, changes: bool = False) -> list[tuple[float, float]]:
-    """Env steps and one column of `metrics.csv`. Values beyond LARGEST are left out.
+    """Return env steps and one column of `metrics.csv`, without values beyond LARGEST.
 
-    changes: only the rows where the value is new, as of an evaluation that later rows repeat.
+    changes: only the rows with a new value; later rows repeat the value of an evaluation.
     """
     found: list[tuple[float, float]] = []
     for r in rows:
@@ -58,7 +58,7 @@ class Axes:
 
 
 def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) -> Axes | None:
-    """Draw grid and ticks for these points; None where there is no range."""
+    """Draw grid and ticks for these points; None if they have no range."""
     points = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]
     if not points:
         return None
@@ -76,7 +76,9 @@ def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) 
         c.line(left, found.y(value), found.right, found.y(value))
         c.text(left - 8, found.y(value) + 4, text, "end")
     for steps in ticks(0, last, 3 if c.narrow else 5):
-        c.text(found.x(steps), found.bottom + 18, count(steps), "middle")
+        late = found.x(steps) + LETTER * len(count(steps)) / 2 > c.width
+        at = c.width if late else found.x(steps)
+        c.text(at, found.bottom + 18, count(steps), "end" if late else "middle")
     c.text(found.right, found.bottom + 34, "env steps", "end")
     c.line(left, found.bottom, found.right, found.bottom, "axis")
     c.height = found.bottom + 42
@@ -84,9 +86,10 @@ def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) 
 
 
 def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | None:
-    """Return against env steps: training, evaluations as dots, and the final test at the right.
+    """Draw return against env steps: training, evaluations as dots, and the final test at the
+    right.
 
-    None where there is not enough to draw a line.
+    None if there are too few points for a line.
     """
     training = points_of(rows, "mean_return_20")
     tests = points_of(rows, "eval_mean", changes=True)
@@ -107,7 +110,7 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
 
 
 def _ranges(rows: Sequence[Row]) -> dict[float, tuple[float, float]]:
-    """Env steps → lowest and highest return of an episode of the evaluation that a row names."""
+    """Return the lowest and the highest return of the evaluation at each number of env steps."""
     low, high = (dict(points_of(rows, key)) for key in ("eval_low", "eval_high"))
     return {s: (low[s], high[s]) for s in low if s in high}
 
@@ -142,7 +145,7 @@ class _Curve:
 
     def draw(self, width: float) -> Canvas:
         c = Canvas(width)
-        right = (92.0 if c.narrow else 96.0) if self.final else 10.0
+        right = (96.0 if c.narrow else 106.0) if self.final else 10.0
         span = [(0.0, v) for _, _, a, b in self.final for v in (a, b)]
         span += [(0.0, v) for s, _ in self.tests for v in self.ranges.get(s, ())]
         at = axes(c, [*self.training, *self.tests, *span], right=right, top=34, height=210)
@@ -156,7 +159,9 @@ class _Curve:
             x = at.x(self.training[int(len(self.training) * 0.55)][0])
             half = LETTER * len(name) / 2 + 4
             under = [at.y(v) for s, v in self.training if abs(at.x(s) - x) <= half]
-            c.text(x, min(max(under) + 18, at.bottom - 6), name, "middle", "halo muted")
+            low = max(under) + 18
+            level = low if low <= at.bottom - 6 else min(under) - 8
+            c.text(x, level, name, "middle", "halo muted")
         if self.tests:
             if len(self.tests) > 1:
                 c.path(at.line(self.tests), "thin d0 none")
@@ -164,21 +169,28 @@ class _Curve:
                 hint = f"evaluation at {count(x)} env steps: {_number(y)}"
                 if x in self.ranges:
                     low, high = self.ranges[x]
-                    c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0")
+                    c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0 faint")
                     hint += f", episodes from {_number(low)} to {_number(high)}"
                 c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
             best = max(self.tests, key=lambda p: p[1])
             c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
             name, x = "best evaluation, kept", at.x(best[0])
-            late = x + LETTER * len(name) / 2 > at.right
-            c.text(x, at.y(best[1]) - 12, name, "end" if late else "middle", "halo ink strong")
-            first = at.x(self.tests[0][0])
-            over = [at.y(v) for s, v in self.tests if at.x(s) - first <= 11 * LETTER]
-            c.text(first, max(min(over) - 12, at.top + 8), "evaluations", style="halo d0")
+            half = text_width(name, strong=True) / 2
+            late = x + half > at.right
+            level = at.y(best[1]) - 12
+            c.text(x, level, name, "end" if late else "middle", "halo ink strong")
+            first, wide = at.x(self.tests[0][0]), text_width("evaluations")
+            beside = [at.y(v) for s, v in self.tests if at.x(s) - first <= wide]
+            above = max(min(beside) - 12, at.top + 8)
+            left = x - 2 * half if late else x - half
+            if abs(above - level) < 16 and first < left + 2 * half and left < first + wide:
+                above = max(beside) + 20
+            end = first + wide > at.right
+            c.text(first, above, "evaluations", "end" if end else "start", "halo d0")
         if self.final:
             c.text(width, 14, "final test", "end")
         for name, mean, low, high in self.final:
-            x = at.right + (14 if name == "best" else 26)
+            x = at.right + (20 if name == "best" else 32)
             c.line(x, at.y(low), x, at.y(high), "ink line")
             c.dot(x, at.y(mean), 3.6, "fill ink" if name == "best" else "hollow")
             level = at.y(mean) + 4
@@ -215,7 +227,7 @@ DASHES = ("solid", "dash1", "dash2", "dash3")
 
 
 def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
-    """The curves of the best settings with their bands; None where no curve has two points."""
+    """Draw the curves of the best settings with their bands; None if no curve has two points."""
     shown = [s for s in settings if len(s.curve) > 1][:4]
     every = [(x, v) for s in shown for x, *ends in s.curve for v in ends]
     if not shown:
@@ -244,8 +256,8 @@ def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
     return Drawing("", f"Return during training: {listed(told)}.", draw)
 
 
-def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing | None:
-    """One row a setting: the mean as a dot on its interval, all on one scale."""
+def intervals(settings: Sequence[SettingCurve]) -> Drawing | None:
+    """Draw one row per setting: the mean as a dot on its interval, all on one scale."""
     if not settings:
         return None
     ends = [v for s in settings for v in (s.low, s.high)]
@@ -264,7 +276,7 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
         for tick in ticks(low, high, 3 if c.narrow else 5):
             c.line(x(tick), 4, x(tick), bottom)
             c.text(x(tick), bottom + 16, f"{tick:,.6g}".replace("-", "−"), "middle")
-        c.text(width - right, bottom + 32, unit, "end")
+        c.text(width - right, bottom + 32, "return", "end")
         for n, s in enumerate(settings):
             y = 20 + 26.0 * n
             style = "ink strong" if n == 0 else "ink"
@@ -280,8 +292,3 @@ def intervals(settings: Sequence[SettingCurve], unit: str = "return") -> Drawing
 
 def _linear(low: float, high: float, left: float, right: float) -> Callable[[float], float]:
     return lambda value: left + (value - low) / (high - low) * (right - left)
-
-
-def seconds_text(value: float) -> str:
-    """A duration in words."""
-    return si(value, "s")

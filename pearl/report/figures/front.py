@@ -1,20 +1,26 @@
-"""The front of throughput and power, and numbers tried around the present one."""
+"""Figures of the front of throughput and power, and of numbers tried around the present one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pearl.formatting import count, listed, si
 from pearl.report.canvas import LETTER, Canvas, text_width, ticks
 from pearl.report.document import Drawing
 
+LABELS = tuple((dx, anchor, dy) for dy in (-18, 14, -30, -46)
+               for dx, anchor in ((10, "start"), (-10, "end")))  # fmt: skip
+"""Places of a label around its point, the preferred first."""
+
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A plan of a front. label: its name for one of the labelled points, else empty.
+    """A plan of a front.
 
-    style: colour of the device that its learner runs on. band: of the rate; None for none.
+    label: its name if it is one of the labelled points, else empty.
+    style: colour of the learner's device. band: of the rate; None for none.
     """
 
     power_w: float
@@ -25,7 +31,7 @@ class FrontPoint:
 
 
 def front_chart(stretches: Sequence[Sequence[FrontPoint]], unit: str) -> Drawing | None:
-    """Power and rate: each assignment, slowed down, is a line; labelled points have their band."""
+    """Draw power and rate: a line for each assignment at decreasing speed, labels with bands."""
     points = [p for s in stretches for p in s]
     if not points:
         return None
@@ -78,43 +84,53 @@ def _front(
             for end in (low, high):
                 c.line(x(p.power_w) - 4, end, x(p.power_w) + 4, end, f"line {p.style}")
         c.dot(x(p.power_w), y(p.rate), 4.5, f"fill {p.style}")
-    used: list[tuple[float, float]] = []
+    ends = [((x(a.power_w), y(a.rate)), (x(b.power_w), y(b.rate)))
+            for s in stretches for a, b in pairwise(s)]  # fmt: skip
+    ends += [((x(p.power_w), y(p.band[0])), (x(p.power_w), y(p.band[1])))
+             for p in named if p.band]  # fmt: skip
+    drawn = [(a + k / 40 * (b - a), m + k / 40 * (n - m))
+             for (a, m), (b, n) in ends for k in range(41)]  # fmt: skip
+    used: list[tuple[float, float, float, float]] = []
     for p in reversed(named):
         per_j = f" · {p.rate / p.power_w:.3g} per J" if p.power_w and not c.narrow else ""
         lines = (p.label, f"{si(p.power_w, 'W')} · {count(p.rate)}/s{per_j}")
-        wide = max(map(text_width, lines))
-        end = x(p.power_w) + 10 + wide > width
-        inside = p is not named[0] and p is not named[-1]  # its line goes on, up and to the right
-        up = y(p.rate) + (14 if inside else -18)
-        while any(abs(up - b) < 32 and abs(x(p.power_w) - a) < wide for a, b in used):
-            up -= 34
-        used.append((x(p.power_w), up))
-        anchor, dx = ("end", -10) if end else ("start", 10)
-        c.text(
-            max(x(p.power_w) + dx, wide if end else 0),
-            max(up, 24),
-            lines[0],
-            anchor,
-            "halo ink strong",
-        )
-        c.text(
-            max(x(p.power_w) + dx, wide if end else 0),
-            max(up, 24) + 15,
-            lines[1],
-            anchor,
-            "halo muted",
-        )
+        wide = max(text_width(lines[0], strong=True), text_width(lines[1]))
+        best = None
+        for dx, anchor, dy in LABELS:
+            at, level = x(p.power_w) + dx, y(p.rate) + dy
+            start = at if anchor == "start" else at - wide
+            box = start, level - 11, start + wide, level + 19
+            cost = 50.0 * (
+                box[0] < left - 8 or box[2] > width or box[1] < 16 or box[3] > bottom - 2
+            )
+            cost += 20 * sum(
+                box[0] < u[2] and u[0] < box[2] and box[1] < u[3] and u[1] < box[3] for u in used
+            )
+            cost += sum(box[0] < a < box[2] and box[1] < b < box[3] for a, b in drawn)
+            if best is None or cost < best[0]:
+                best = cost, at, level, anchor, box
+        assert best is not None
+        _, at, level, anchor, box = best
+        used.append(box)
+        c.text(at, level, lines[0], anchor, "halo ink strong")
+        c.text(at, level + 15, lines[1], anchor, "halo muted")
     c.height = bottom + 42
     return c
 
 
 def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
-    """Numbers that were tried, as dots around the present one, with a grey zone of ±5 %.
+    """Draw numbers that were tried as dots around the present one, with a grey zone of ±5 %.
 
     values: (number, rate). now: the present number.
     """
     base = next((rate for name, rate in values if name == now), values[0][1])
     shares = [(name, rate / base - 1) for name, rate in values]
+
+    def label(names: Sequence[str]) -> str:
+        return names[0] if len(names) == 1 else f"{names[0]}–{names[-1]}"
+
+    def label_width(names: Sequence[str]) -> float:
+        return text_width(label(names), strong=now in names)
 
     def draw(width: float) -> Canvas:
         c = Canvas(min(width, 352.0), 52.0)
@@ -128,17 +144,18 @@ def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
         c.line(4, 26, c.width - 4, 26, "axis")
         for share, text in ((-0.05, "−5 %"), (0.05, "+5 %")):
             c.text(at(share), 48, text, "end" if share < 0 else "start")
-        groups: list[tuple[float, list[str]]] = []
-        for name, share in shares:
-            x = at(share)
-            if groups and abs(groups[-1][0] - x) < 22:
-                groups[-1][1].append(name)
+        groups = [(at(share), [name]) for name, share in shares]
+        place = 1
+        while place < len(groups):  # neighbours whose labels would touch have one label
+            (x, names), (after, more) = groups[place - 1 : place + 1]
+            if abs(after - x) < (label_width(names) + label_width(more)) / 2 + 6:
+                keep = after if now in more else x
+                groups[place - 1 : place + 1] = [(keep, names + more)]
+                place = max(place - 1, 1)
             else:
-                groups.append((x, [name]))
+                place += 1
         for x, names in groups:
-            own = now in names
-            text = names[0] if len(names) == 1 else f"{names[0]}–{names[-1]}"
-            c.text(x, 12, text, "middle", "ink strong" if own else "muted")
+            c.text(x, 12, label(names), "middle", "ink strong" if now in names else "muted")
         for name, share in shares:
             c.dot(at(share), 26, 4.2, "fill ink" if name == now else "hollow")
         return c
@@ -148,7 +165,7 @@ def tried_numbers(values: Sequence[tuple[str, float]], now: str) -> Drawing:
 
 
 def sureness(share: float, draws: int, worst: float | None) -> Drawing:
-    """20 dots for the draws in which a verdict holds, and the loss in the others from 1 to 10 ×."""
+    """Draw 20 dots for the share of draws in which a verdict holds, and the loss in the others."""
 
     def draw(width: float) -> Canvas:
         c = Canvas(min(width, 352.0), 20.0 if worst is None else 42.0)

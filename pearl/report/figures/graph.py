@@ -1,4 +1,4 @@
-"""The task graph: tasks as pills in bands of their devices, with what they wait for."""
+"""The task graph: tasks as pills in bands of their devices, with edges between them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from functools import cached_property
 from pearl.formatting import count, listed, percent, si
 from pearl.planning.plans import Channel, Placement, Plan
 from pearl.report import words
-from pearl.report.canvas import STRONG, Canvas, Shape, text_width
+from pearl.report.canvas import Canvas, Shape, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
-"""Most tasks that are drawn; the table of edges has all of any graph."""
+"""Largest number of drawn tasks; the table of edges lists all edges of any graph."""
 PILL = 34.0
 """Height of a task."""
 
 Box = tuple[float, float, float, float]
-"""Left, upper, right and lower edge of what is taken."""
+"""Left, upper, right and lower edge of an occupied area."""
 
 Point = tuple[float, float]
 
 
 def task_graph(plan: Plan) -> Drawing | None:
-    """Tasks and the edges between them; None where there are too many, or one task alone.
+    """Draw tasks and the edges between them; None for one task or too many.
 
-    Self-loops and edges that follow from others are left out.
+    Self-loops and edges that follow from other edges are not drawn.
     """
     tasks = list(dict.fromkeys(t.task for t in plan.tasks))
     if not 1 < len(tasks) <= MOST:
@@ -45,9 +45,9 @@ def task_graph(plan: Plan) -> Drawing | None:
 
 
 def shown_edges(plan: Plan) -> list[Channel]:
-    """One edge for each pair of tasks, without self-loops and edges that follow from others.
+    """Return one edge per pair of tasks, without self-loops and edges that follow from others.
 
-    Tokens count in iterations: an edge that only orders follows from a path of edges with no more.
+    Tokens count in iterations. An edge that only orders follows from a path with no more tokens.
     """
     firings = {t.task: t.firings for t in plan.tasks}
     first: dict[tuple[str, str], Channel] = {}
@@ -72,7 +72,7 @@ def shown_edges(plan: Plan) -> list[Channel]:
 def _reach(
     edges: Sequence[Channel], ahead: Callable[[Channel], float], src: str, dst: str
 ) -> float:
-    """The fewest iterations of tokens on a path."""
+    """Return the fewest iterations of tokens on a path."""
     best = {src: 0.0}
     for _ in range(len(edges) + 1):
         changed = False
@@ -87,16 +87,16 @@ def _reach(
 @dataclass(frozen=True)
 class _Graph:
     plan: Plan
-    _band_words: list[Box] = field(default_factory=list)
+    _band_words: list[_BandWords] = field(default_factory=list)
 
     @cached_property
     def tasks(self) -> list[Placement]:
-        """Each task once, in the order of the program."""
+        """Return each task once, in the order of the program."""
         return list({t.task: t for t in reversed(self.plan.tasks)}.values())[::-1]
 
     @cached_property
     def bands(self) -> dict[str, list[str]]:
-        """Device → its tasks; CPUs first."""
+        """Return the tasks of each device; CPUs first."""
         found: dict[str, list[str]] = {}
         for t in self.tasks:
             found.setdefault(t.device, []).append(t.task)
@@ -108,7 +108,7 @@ class _Graph:
         return shown_edges(self.plan)
 
     def _cells(self, columns: int) -> dict[str, tuple[int, int]]:
-        """Task → column and row: once around a ring, along the top and back along the bottom."""
+        """Return column and row of each task: along the top, then back along the bottom."""
         names, n = [t.task for t in self.tasks], len(self.tasks)
         columns = min(columns, max(2, math.ceil(n / 2)))
         rows = 2 + max(0, math.ceil((n - 2 * columns) / 2))
@@ -157,7 +157,7 @@ class _Graph:
         across: Point,
         y: float,
     ) -> float:
-        """Put the tasks of one device in their places; return the lower edge of its band."""
+        """Draw the tasks of one device; return the lower edge of its band."""
         rows = sorted({cells[t][1] for t in tasks})
         single = len(self.bands) == 1
         first = next(iter(self.bands)) == device
@@ -168,17 +168,16 @@ class _Graph:
                 across[0] + cells[t][0] * across[1],
                 top + PILL / 2 + rows.index(cells[t][1]) * gap,
             )
-        bottom = top + PILL + (len(rows) - 1) * gap + (30 if single else 22 if first else 40)
+        below = 30 if single else 22 if first else 54 if c.narrow else 40
+        bottom = top + PILL + (len(rows) - 1) * gap + below
         colour = words.colour(self.plan, device)
         name = words.device_name(device, self.plan.simulated)
         lanes = [k for k in self.plan.lanes if k.device == device and k.width]
         busy = max((k.load for k in lanes), default=0.0)
         if not single:
-            at = y + 18 if first else bottom - 9  # edges between bands leave this corner free
             c.rect(0, y, c.width, bottom - y, f"band {colour}", radius=2)
-            c.text(10, at, name, style=f"strong {colour}")
-            c.text(18 + STRONG * len(name), at, f"{percent(busy)} busy")
-            self._band_words.append((8, at - 12, 30 + text_width(name) + 90, at + 4))
+            levels = (y + 18, bottom - 9) if first else (bottom - 9, y + 18)
+            self._band_words.append(_BandWords(name, f"{percent(busy)} busy", colour, levels))
             return bottom + 26.0
         return bottom
 
@@ -197,19 +196,26 @@ class _Graph:
     def _edges(
         self, c: Canvas, place: Mapping[str, tuple[float, float]], pill: float
     ) -> list[Shape]:
-        """Draw the edges; return their words, which are painted over the tasks."""
+        """Draw the edges; return their labels, which are painted over the tasks."""
         above = Canvas(c.width, c.height)
         taken = [
             (x - pill / 2 - 2, y - PILL / 2 - 2, x + pill / 2 + 2, y + PILL / 2 + 2)
             for x, y in place.values()
         ]
-        labels: list[Box] = list(self._band_words)
+        labels: list[Box] = []
         pairs = {(e.src, e.dst) for e in self.edges}
-        crossed: list[tuple[float, float]] = []
+        crossed: list[Point] = []
+        curves: list[tuple[Channel, _EdgeCurve]] = []
         for e in sorted(self.edges, key=lambda e: -e.bytes):
             both = (e.dst, e.src) in pairs
             curve = _EdgeCurve.best(place[e.src], place[e.dst], pill, taken, both, c, crossed)
             crossed += [curve.at(i / 12) for i in range(13)]
+            curves.append((e, curve))
+        on = [[curve.at(i / 60) for i in range(61)] for _, curve in curves]
+        for band in self._band_words:
+            labels.append(band.write(above, [p for points in on for p in points], taken))
+        for number, (e, curve) in enumerate(curves):
+            others = [p for k, points in enumerate(on) if k != number for p in points]
             style = "thin ink" if e.bytes else "thin dotted"
             c.path(curve.d, f"{style} none")
             (x1, y1), (x2, y2) = curve.at(0.93), curve.at(1.0)
@@ -227,17 +233,19 @@ class _Graph:
             if e.production != 1 or e.consumption != 1:
                 for t, number in ((0.1, e.production), (0.86, e.consumption)):
                     if number != 1 or e.production != e.consumption:
-                        _label(above, curve, (t, t + 0.06, t - 0.06), str(number), labels, taken)
+                        near = t, t + 0.06, t - 0.06
+                        _label(above, curve, near, str(number), labels, taken, others)
             if e.bytes:
                 text = si(e.bytes, "B")
-                _label(above, curve, (0.4, 0.5, 0.3, 0.6, 0.7, 0.25), text, labels, taken)
+                spots = 0.4, 0.5, 0.3, 0.6, 0.7, 0.25
+                _label(above, curve, spots, text, labels, taken, others)
         return above.shapes
 
     def _legend(self, c: Canvas) -> None:
         y, x = c.height + 10, 0.0
         parts = [("solid", "data, with size"), ("dotted", "order only")]
         if any(e.tokens for e in self.edges):
-            parts.append(("dot", "there at the start"))
+            parts.append(("dot", "initial result"))
         for kind, text in parts:
             need = 24 + text_width(text) + 14
             if x + need - 14 > c.width:
@@ -258,8 +266,9 @@ def _label(
     text: str,
     labels: list[Box],
     taken: Sequence[Box],
+    others: Sequence[Point],
 ) -> None:
-    """A word beside a curve, at the first spot where nothing else stands."""
+    """Draw a label beside a curve, at the first free spot that no other curve passes."""
     wide = text_width(text)
     options: list[tuple[float, float, str, Box]] = []
     for t in spots:
@@ -273,9 +282,44 @@ def _label(
             options.append((a, b, anchor, box))
     inside = [o for o in options if o[3][0] > -1 and o[3][2] < c.width + 1] or options
     free = [o for o in inside if not any(_overlap(o[3], k) for k in (*labels, *taken))]
-    a, b, anchor, box = (free or inside)[0]
+    clear = [o for o in free if not _passes(others, o[3])]
+    a, b, anchor, box = (clear or free or inside)[0]
     labels.append(box)
     c.text(a, b, text, anchor, "halo muted small")
+
+
+def _passes(points: Sequence[Point], box: Box) -> bool:
+    """Whether a curve through these points passes a box."""
+    return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+@dataclass(frozen=True)
+class _BandWords:
+    """The name of a device and how busy it is, in a corner of its band.
+
+    levels: of the upper and the lower corner, the preferred first.
+    """
+
+    name: str
+    busy: str
+    colour: str
+    levels: tuple[float, float]
+
+    def write(self, c: Canvas, curves: Sequence[Point], taken: Sequence[Box]) -> Box:
+        """Write them at the first corner that tasks and curves leave free; return its box."""
+        named = text_width(self.name, strong=True)
+        wide = named + 8 + text_width(self.busy)
+        corners = [(left, level) for level in self.levels for left in (10.0, c.width - 10 - wide)]
+        boxes = [(x - 2, y - 12, x + wide + 2, y + 4) for x, y in corners]
+        free = [
+            k for k, box in enumerate(boxes)
+            if not _passes(curves, box) and not any(_overlap(box, b) for b in taken)
+        ]  # fmt: skip
+        best = free[0] if free else 0
+        x, y = corners[best]
+        c.text(x, y, self.name, style=f"strong {self.colour}")
+        c.text(x + named + 8, y, self.busy)
+        return boxes[best]
 
 
 def _overlap(a: Box, b: Box) -> bool:
@@ -301,7 +345,7 @@ class _EdgeCurve:
         c: Canvas,
         crossed: Sequence[Point],
     ) -> _EdgeCurve:
-        """The straightest curve that crosses no other task, few edges, and stays on the page."""
+        """Return the straightest curve that stays on the page and crosses no task and few edges."""
         length = math.hypot(b[0] - a[0], b[1] - a[1]) or 1.0
         nx, ny = -(b[1] - a[1]) / length, (b[0] - a[0]) / length
         straight = 26.0 if both else 0.0
@@ -340,7 +384,7 @@ class _EdgeCurve:
 def _border(
     centre: tuple[float, float], towards: tuple[float, float], pill: float
 ) -> tuple[float, float]:
-    """Where a line from the centre of a pill leaves it."""
+    """Return the point in which a line from the centre of a pill leaves the pill."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     if dx == dy == 0:
         return centre

@@ -12,22 +12,28 @@ from pearl.report import words
 from pearl.report.canvas import LETTER, Canvas, shorten
 from pearl.report.document import Drawing
 from pearl.report.figures.timeline import iteration_s
+from pearl.report.lane_time import member_shares
 
 SMALL = 0.05
-"""Rows with a smaller share of the time are hollow: being off there costs little."""
+"""Rows with a smaller share of the time are hollow, because an error there costs little."""
 
 FAR = 1e9
-"""A ratio beyond is no measurement and is left out."""
+"""A ratio beyond this limit is no measurement and is omitted."""
 
 MOST = 6
-"""Powers of 4 that the axis reaches at most; a larger ratio stands at its end."""
+"""Largest power of 4 on the axis; a larger ratio is drawn at its end."""
 
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """A time as predicted, with its band, and as measured. share: of the measured iteration."""
+    """A predicted time with its band, and the measured time.
+
+    name: in words. task: its name in the plan; empty for the iteration.
+    share: of the measured iteration.
+    """
 
     name: str
+    task: str
     predicted_s: float
     low_s: float
     high_s: float
@@ -45,24 +51,35 @@ class TimeRatio:
 
 
 def comparisons(run: Run) -> list[TimeRatio]:
-    """The iteration, then each task by its share of the time."""
+    """Return the iteration, then each task by its share of the time.
+
+    Members of a fused call were timed one by one, which lengthens short ones. They divide the share
+    of their call in proportion to these times, so that shares add up to the iteration.
+    """
     plan, rows = run.plan, []
     measured = iteration_s(run)
+    whole_s = measured or plan.period_s
     if measured and plan.period_s > 0:
         low, high = (plan.bands and plan.bands.period_s) or (plan.period_s, plan.period_s)
-        rows.append(TimeRatio(words.ITERATION, plan.period_s, low, high, measured, 1.0))
+        rows.append(TimeRatio(words.ITERATION, "", plan.period_s, low, high, measured, 1.0))
     placed = {t.task: t for t in reversed(plan.tasks)}
     timed = {t.task: t for t in run.tasks if t.measured_s and t.predicted_s}
+    shares = {
+        member.partition("#")[0]: part * min((t.measured_s or 0.0) / whole_s, 1.0)
+        for name, t in timed.items()
+        if "+" in name
+        for member, part in member_shares(run, name).items()
+    }
     each = []
     for name, t in timed.items():
         p = placed.get(name)
         if p is None or t.measured_s is None:
             continue
         scale = t.predicted_s / p.seconds if p.seconds else 1.0
-        share = t.measured_s * p.firings / (measured or plan.period_s)
+        share = shares.get(name, t.measured_s * p.firings / whole_s)
         each.append(
             TimeRatio(
-                words.task_word(p), t.predicted_s, p.low_s * scale, p.high_s * scale,
+                words.task_word(p), name, t.predicted_s, p.low_s * scale, p.high_s * scale,
                 t.measured_s, share,
             )
         )  # fmt: skip
@@ -71,7 +88,7 @@ def comparisons(run: Run) -> list[TimeRatio]:
 
 
 def ratio_chart(run: Run) -> Drawing | None:
-    """The measured over the predicted time of each task; None where nothing was timed."""
+    """Draw measured over predicted time of each task; None if nothing was timed."""
     rows = comparisons(run)
     if not rows:
         return None
@@ -82,7 +99,7 @@ def ratio_chart(run: Run) -> Drawing | None:
 
 
 def reach(rows: Sequence[TimeRatio]) -> int:
-    """The axis goes from 1/reach to reach: 4, or 16, 64, … where data need it, 4^MOST at most."""
+    """Return the end of the axis from 1/reach to reach: 4, or 16, 64, … if the data need it."""
     off = max((abs(math.log(r.ratio)) for r in rows if r.ratio > 0), default=0.0)
     return int(4 ** min(MOST, max(1, math.ceil(off / math.log(4) - 1e-9))))
 

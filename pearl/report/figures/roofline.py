@@ -1,4 +1,4 @@
-"""The kernels of a plan under the roofs of their devices: rate over arithmetic per byte."""
+"""The kernels of a plan under the roofs of their devices: rate against arithmetic per byte."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from pearl.report.document import Drawing
 from pearl_devices import Platform
 
 FAR = 1e30
-"""A rate or an intensity beyond is no measurement."""
+"""A rate or an intensity beyond this limit is no measurement."""
 
 
 @dataclass(frozen=True)
 class KernelPoint:
-    """A task: FLOP per byte, FLOP/s as estimated or measured, and its share of the roof there."""
+    """A task.
+
+    intensity: FLOP per byte. rate: FLOP/s as estimated or measured.
+    share: of the roof at this intensity.
+    """
 
     name: str
     device: str
@@ -30,7 +34,7 @@ class KernelPoint:
 
 @dataclass(frozen=True)
 class Roof:
-    """A device's peak and bandwidth, of the width that the plan uses there."""
+    """Peak and bandwidth of a device, for the width that the plan uses."""
 
     device: str
     peak: float
@@ -43,8 +47,8 @@ class Roof:
 def kernel_points(
     plan: Plan, run: Run | None = None, platform: Platform | None = None
 ) -> tuple[list[Roof], list[KernelPoint]]:
-    """Roofs and tasks of a plan that holds its problem, or of a run at its measured times; nothing
-    for a plan from a file.
+    """Return roofs and tasks of a plan that has its problem, or of a run at its measured times;
+    nothing for a plan from a file.
 
     platform: of the plan; None: that of its problem.
     """
@@ -56,7 +60,7 @@ def kernel_points(
     widths = {t.device: t.width for t in plan.tasks}
     roofs = {}
     for d in platform.devices:
-        if d.name in widths and not d.simulated:  # a closed form knows no roof
+        if d.name in widths and not d.simulated:  # a closed form has no roof
             part = min(1.0, widths[d.name] / d.width)
             roofs[d.name] = Roof(d.name, d.peak_flops_per_s * part, d.memory_bytes_per_s * part)
     points = []
@@ -65,7 +69,7 @@ def kernel_points(
         seconds = measured_s.get(t.task, 0.0 if run is not None else t.seconds)
         if roof and min(flops, moved, seconds, roof.peak, roof.bandwidth) > 0:
             x, rate = flops / moved, flops / seconds
-            if not 1 / FAR < min(x, rate) <= max(x, rate) < FAR:  # of a damaged file
+            if not 1 / FAR < min(x, rate) <= max(x, rate) < FAR:  # from a damaged file
                 continue
             points.append(
                 KernelPoint(words.short_name(t.task), t.device, x, rate, rate / roof.at(x))
@@ -75,7 +79,8 @@ def kernel_points(
 
 
 def _work(plan: Plan, run: Run | None) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
-    """Task → arithmetic and bytes of a firing; and → the seconds that the run measured."""
+    """Return arithmetic and bytes of a firing of each task, and the measured seconds of each
+    task."""
     if run is not None:
         timed = {t.task: t.measured_s for t in run.tasks if t.measured_s and not run.simulated}
         return {t.task: (t.flops, t.bytes) for t in run.tasks}, timed
@@ -88,7 +93,7 @@ def _work(plan: Plan, run: Run | None) -> tuple[dict[str, tuple[float, float]], 
 def roofline(
     plan: Plan, run: Run | None = None, platform: Platform | None = None
 ) -> Drawing | None:
-    """The roofline chart; None for a plan from a file, or where no kernel counts arithmetic.
+    """Draw the roofline chart; None for a plan from a file, or if no kernel counts arithmetic.
 
     run, platform: see `kernel_points`.
     """
@@ -102,7 +107,7 @@ def roofline(
 
 
 def _decade(k: int) -> str:
-    """A power of ten with its prefix: `10 G`."""
+    """Return a power of ten with its prefix: `10 G`."""
     prefix = {0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P"}.get(k // 3, f"e{3 * (k // 3)}")
     return f"{10 ** (k % 3)} {prefix}".strip()
 

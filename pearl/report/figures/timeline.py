@@ -1,4 +1,4 @@
-"""Two steady iterations: calls where they happen, messages as arrows, waiting hatched."""
+"""Two steady iterations: calls at their times, messages as arrows, waiting hatched."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pearl.report.schedule import SteadySchedule, TimedCall, schedule_of
 from pearl_devices import Platform
 
 VISIBLE = 3.0
-"""A call that is drawn narrower than this, in user units, is joined with its neighbours."""
+"""A call narrower than this, in user units, is joined with its neighbours."""
 LANES = 16
-"""Most lanes that are drawn: those that are busy longest."""
+"""Largest number of drawn lanes: the busiest ones."""
 STRIP = 20.0
 """Height of a strip of calls."""
 
@@ -27,9 +27,9 @@ STRIP = 20.0
 def timeline(
     plan: Plan, run: Run | None = None, platform: Platform | None = None
 ) -> Drawing | None:
-    """Two iterations of a plan; with a run, predicted above and measured below.
+    """Draw two iterations of a plan; with a run, predicted above and measured below.
 
-    Measured are two iterations that the run has kept. None where no schedule can be made.
+    The measured iterations are two that the run recorded. None if no schedule can be made.
     """
     if platform is None and plan.problem is not None:
         platform = plan.problem.costs.platform
@@ -42,7 +42,7 @@ def timeline(
 
 
 def iteration_s(run: Run) -> float | None:
-    """Seconds of a measured iteration, over the steady stretch; None where it was not measured."""
+    """Return the seconds of a measured iteration in the steady part; None if not measured."""
     if run.drift is not None and run.drift.measured_s:
         return run.drift.measured_s
     steps = run.plan.rates.get("env_steps_per_s", 0.0) * run.plan.period_s
@@ -154,7 +154,7 @@ class _Timeline:
         *,
         pale: bool,
     ) -> None:
-        """The calls of one lane as boxes; calls that are too narrow to see are joined."""
+        """Draw the calls of one lane as boxes; calls too narrow to see are joined."""
         colour = words.colour(self.plan, lane.device)
         stop = min(end, 2 * schedule.period_s)
         c.hatch(at(begin), y, at(stop) - at(begin), STRIP)
@@ -182,12 +182,12 @@ class _Timeline:
                 c.text((x1 + x2) / 2, y + STRIP - 6, word, "middle", f"{on} small")
 
     def _tint(self, call: str) -> str:
-        """The tint of a call; of a fused one that of its task that takes most time."""
+        """Return the tint of a call; for a fused call, that of its longest task."""
         tasks = [t.partition("#")[0] for t in call.split("+")]
         return max((self.tints.get(t, "t4") for t in tasks), key=lambda tint: int(tint[1:]))
 
     def _word(self, call: str) -> str:
-        """A call in few words."""
+        """Return a call in few words."""
         return words.call_name(self.plan, call.split("+"))
 
     def _hint(self, group: Sequence[TimedCall]) -> str:
@@ -206,7 +206,7 @@ class _Timeline:
         *,
         labelled: bool,
     ) -> None:
-        """Messages over links, from the lane that sends to the lane that receives."""
+        """Draw messages over links, from the lane that sends to the lane that receives."""
         schedule = self.measured or self.predicted
         homes: dict[str, set[str]] = {}
         devices = {t.task: t.device for t in self.plan.tasks}
@@ -241,7 +241,7 @@ class _Timeline:
                         c.text(middle + aside, (y1 + y2) / 2, text, anchor, "halo muted small")
 
     def _window(self) -> tuple[float, float] | None:
-        """The span to enlarge: around a call on a lane whose calls are too thin to see."""
+        """Return the span to enlarge: around a call on a lane whose calls are too thin to see."""
         period = self.predicted.period_s
         for lane in self.lanes:
             own = [e for e in self.predicted.within() if e.lane == lane.lane]
@@ -262,7 +262,7 @@ class _Timeline:
         return None
 
     def _enlarge(self, c: Canvas, left: float, window: tuple[float, float], end: float) -> None:
-        """The same lanes between two near times, joined to the strips above by a grey wedge."""
+        """Draw the lanes between two close times, joined to the strips above by a grey wedge."""
         scale = (c.width - left - 6) / end
         x1, x2, top = left + window[0] * scale, left + window[1] * scale, c.height
         c.path(
@@ -275,7 +275,7 @@ class _Timeline:
         c.height = plain._strips(c, left, top + 32, *window, marks=False) + 8
 
     def _legend(self, c: Canvas, left: float) -> None:
-        """Tints with the time of a call, and what hatching and arrows are."""
+        """Draw tints with the time of a call, and the meaning of hatching and arrows."""
         x, y = 0.0, c.height + 10
         times = {t.task: t for t in reversed(self.plan.tasks)}
         ranked = sorted(times.values(), key=lambda t: -t.share_of_period)

@@ -223,9 +223,14 @@ class LaneRunner:
         sleepers = self.control.sleepers
         spin, publish = counters.spin_until_reached, counters.publish
         number, words, recorder = self.round, self.stop_word.words, self.recorder
-        busy, timed, clock = recorder.busy_ns, recorder.calls, perf_counter_ns
+        clock, time_call = perf_counter_ns, recorder.time_call
+        due, kept = recorder.next_timed(number), False
         while number < end:
-            stamped, kept = recorder.is_timed(number), recorder.keeps(number)
+            stamped = number == due
+            if stamped:
+                due, kept = recorder.next_timed(number + 1), recorder.keeps(number)
+                recorder.timed_rounds += 1
+            recorder.rounds += 1
             for place, s in enumerate(steps):
                 which = s.which
                 if which is not None and not spin(address, which, s.base, s.step, number, 0):
@@ -241,14 +246,7 @@ class LaneRunner:
                     continue
                 if s.first <= number < s.last:
                     if stamped:
-                        begin = clock()
-                        s.calls[number % len(s.calls)]()
-                        end_ns = clock()
-                        busy[place] += end_ns - begin
-                        timed[place] += 1
-                        if kept:
-                            lag = -1 if s.lag is None else s.lag(number)
-                            recorder.keep(place, number, begin, end_ns, lag)
+                        time_call(place, s.calls[number % len(s.calls)], number, kept, s.lag)
                     else:
                         s.calls[number % len(s.calls)]()
                     if s.interruptible and words[0]:

@@ -8,7 +8,7 @@ keeps the begin and the end of every call (the timeline and the trace of a run).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -79,19 +79,22 @@ def plan_sampling(calls: int, period_s: float, begin: int, total: int) -> Sampli
 
 @cache
 def stamp_s() -> float:
-    """Seconds that timing one call takes on this host: two looks at the clock and two sums."""
-    rounds, spent, counts, found = 200, [0], [0], []
+    """Return the seconds that timing one call takes on this host."""
+    recorder, found = LaneRecorder("", [Place("")], UNTIMED), []
+    rounds, call, time_call = 200, _nothing, recorder.time_call
     for _ in range(9):
         begin = perf_counter_ns()
         for _ in range(rounds):
-            pass
+            call()
         bare = perf_counter_ns()
         for _ in range(rounds):
-            before = perf_counter_ns()
-            spent[0] += perf_counter_ns() - before
-            counts[0] += 1
+            time_call(0, call, 0, False)
         found.append((perf_counter_ns() - bare - (bare - begin)) / rounds)
     return median(found) * 1e-9
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class LaneRecorder:
@@ -159,13 +162,29 @@ class LaneRecorder:
         time.sleep(max(0.0, until_s - begin * 1e-9))
         self.held_ns += perf_counter_ns() - begin
 
-    def is_timed(self, number: int) -> bool:
-        """Begin a round. Whether its calls are timed."""
+    def next_timed(self, number: int) -> int:
+        """Return the first round from `number` on whose calls are timed."""
         s = self.sampling
-        timed = (s.every < NEVER and number % s.every == 0) or s.first <= number < s.last
-        self.rounds += 1
-        self.timed_rounds += timed
-        return timed
+        due = -(-number // s.every) * s.every if s.every < NEVER else NEVER
+        kept = max(number, s.first)
+        return min(due, kept) if kept < s.last else due
+
+    def time_call(
+        self,
+        place: int,
+        call: Callable[[], object],
+        number: int,
+        kept: bool,
+        lag: Callable[[int], int] | None = None,
+    ) -> None:
+        """Call `call` in round `number`, and add its time. kept, lag: see `kept`."""
+        begin = perf_counter_ns()
+        call()
+        end = perf_counter_ns()
+        self.busy_ns[place] += end - begin
+        self.calls[place] += 1
+        if kept:
+            self.keep(place, number, begin, end, -1 if lag is None else lag(number))
 
     def add(self, place: int, number: int, begin: int, end: int, lag: int = -1) -> None:
         """Add a call of round `number`. lag: see `kept`."""

@@ -30,7 +30,7 @@ def member_times(
     if STOP in own:
         own[STOP][:] = 0  # the run may have ended in the middle of a call
     lent = {name: array for name, array in own.items() if _stored(name, array)}
-    written = np.arange(0)
+    written = np.empty(0, np.int64)
     for task in fused.tasks:
         if kind_of(graph.task(task).kernel).structure != "insert":
             continue

@@ -49,10 +49,10 @@ class RunContext:
     span: iterations in which tasks do real work.
     worker_config: spec, platform, plan and options as JSON; a worker process rebuilds the run from
         them.
+    env_time_limit_s: seconds that a step of an external environment may take.
     jitter_s: longest random sleep before a call, for tests.
     pace_s: least seconds between iterations of the lane that updates; tokens slow the other lanes.
     env_snapshots: name of a task → snapshots from which its external environments are restored.
-    env_time_limit_s: seconds that a step of an external environment may take.
     restart_envs: whether the run goes on after an environment has failed.
     log: failures of lanes and environments.
     memory: shared memory of the arrays; None unless lanes run in processes.
@@ -69,10 +69,10 @@ class RunContext:
     learning: Sequence[str]
     span: WorkRange
     worker_config: Mapping[str, Any]
+    env_time_limit_s: float
     jitter_s: float = 0.0
     pace_s: float | None = None
     env_snapshots: Mapping[str, Any] = field(default_factory=dict)
-    env_time_limit_s: float = 60.0
     restart_envs: bool = False
     log: FailureLog = field(default_factory=FailureLog)
     memory: channels.SharedArrays | None = None

@@ -271,23 +271,21 @@ class SingleLaneRunner:
             self.iteration += done
             self._more[0] = 0
         else:
-            busy, timed, places = recorder.busy_ns, recorder.calls, self._places
+            places, time_call = self._places, recorder.time_call
             calls = [[(s.call, places[id(s)]) for s in part] for part in steps]
+            due, kept = recorder.next_timed(self.iteration), False
             for _ in range(rounds):
-                stamped = recorder.is_timed(self.iteration)
-                kept = recorder.keeps(self.iteration)
+                stamped = self.iteration == due
+                if stamped:
+                    due, kept = recorder.next_timed(due + 1), recorder.keeps(due)
+                    recorder.timed_rounds += 1
+                recorder.rounds += 1
                 for number, part in enumerate(calls):
                     for call, place in part:
-                        if not stamped:
+                        if stamped:
+                            time_call(place, call, self.iteration, kept)
+                        else:
                             call()
-                            continue
-                        begin = perf_counter_ns()
-                        call()
-                        end = perf_counter_ns()
-                        busy[place] += end - begin
-                        timed[place] += 1
-                        if kept:
-                            recorder.keep(place, self.iteration, begin, end)
                     if words[0]:
                         self._on_stop_word(number, len(calls))
                         return
@@ -347,7 +345,7 @@ class SingleLaneRunner:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What the recorder of the lane has noted."""
+        """The measurements of the lane's recorder."""
         calls = [(s.job.name, s.call) for part in self._steps for s in part]
         return [self.recorder.to_json(calls)]
 

@@ -11,7 +11,7 @@ same time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,11 +223,3 @@ def is_deadlock_free(
 
 def _numbered(f: GroupFlows) -> list[tuple[bool, int]]:
     return [(False, n) for n in range(len(f.inbound))] + [(True, n) for n in range(len(f.outbound))]
-
-
-def message_count(found: GroupFlows, segments: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-    """Count the messages of segments, each given by its first iteration and its end."""
-    return {
-        side: sum(f.messages(*s) for f in getattr(found, side) for s in segments)
-        for side in ("inbound", "outbound")
-    }

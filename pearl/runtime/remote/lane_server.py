@@ -56,7 +56,7 @@ class RemoteLostError(Exception):
 
 
 class LaneClient(Protocol):
-    """How the local host calls a `LaneServer`; every call is bounded in time.
+    """The local host's client of a `LaneServer`; every call has a time limit.
 
     Raises:
         RemoteLostError: the server, its process or its host has died, or does not answer.

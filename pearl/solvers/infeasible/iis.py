@@ -1,8 +1,8 @@
 """Irreducible infeasible sets: a smallest set of limits that no plan meets together.
 
-Deletion filter (Chinneck and Dravnieks 1991): leave out each limit in turn, and keep it out if
-there is still no plan. The limits that remain conflict, and every proper subset of them can be met.
-Whether a plan exists is decided without lane orders.
+The deletion filter (Chinneck and Dravnieks 1991) leaves out each limit in turn; if there is still
+no plan, the limit stays out. The remaining limits conflict, and every proper subset of them can be
+met. The feasibility test ignores lane orders.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pearl.time_limit import OutOfTimeError, extended
 
 SECONDS, LEAST_S = 5.0, 1.0
 """Longest search for a smallest conflict, in seconds, and the seconds that the search may take even
-if the solver has used all its time (assumed: an answer without the reason is worth little)."""
+if the solver has used all its time (assumed: an answer without the reason helps little)."""
 
 MEMORY = "memory"
 PAIRS = ("together", "apart")
@@ -49,8 +49,8 @@ class Limit:
 
 
 def all_limits(limits: Limits) -> Iterator[Limit]:
-    """Yield every limit in force. The filter leaves out the first ones first, so those that a user
-    can change most easily come last and stay in the conflict."""
+    """Yield every limit in force. The filter leaves out the first ones first, so the limits that a
+    user can change most easily come last and stay in the conflict."""
     for key in PAIRS:
         yield from (Limit(key, f"{a}, {b}") for a, b in getattr(limits, key))
     for key in _MAPPINGS:
@@ -79,7 +79,7 @@ def keep_limits(problem: Problem, chosen: Sequence[Limit]) -> tuple[Problem, fro
 
 
 def is_feasible(problem: Problem, chosen: Sequence[Limit], deadline: float) -> bool:
-    """Return whether some assignment meets the chosen limits, lane orders left out."""
+    """Return whether some assignment meets the chosen limits, without lane orders."""
     alone, ignore = keep_limits(problem, chosen)
     try:
         spaces = search_spaces(alone, ignore)
@@ -89,7 +89,7 @@ def is_feasible(problem: Problem, chosen: Sequence[Limit], deadline: float) -> b
 
 
 def least_s(space: SearchSpace, problem: Problem, deadline: float) -> float:
-    """Return the shortest period of a search space in seconds, lane orders left out; infinite if no
+    """Return the shortest period of a search space in seconds, without lane orders; infinite if no
     assignment meets the limits.
 
     Raises:
@@ -113,7 +113,7 @@ def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
     The search ends by the deadline (`time.monotonic()` seconds), or `LEAST_S` from now.
 
     Raises:
-        OutOfTimeError: the time was too short to say anything.
+        OutOfTimeError: the time was too short for an answer.
     """
     deadline = _extend(deadline)
     with extended(deadline):
@@ -123,15 +123,15 @@ def find_conflict(problem: Problem, deadline: float) -> InfeasibleError:
         numbers = [k for k in all_limits(problem.limits) if k.key in NUMBERS]
         described = [_describe_limit(limit, numbers, problem, deadline) for limit in numbers]
     return InfeasibleError(
-        f"graph {problem.graph.name!r}: some assignments would meet the limits if their lanes "
-        "needed no order, but none does with one; allow a longer period or more power",
+        f"graph {problem.graph.name!r}: some assignments meet the limits if lane orders are "
+        "ignored, but none meets them with an order; allow a longer period or more power",
         [entry for _, entries in described for entry in entries],
     )
 
 
 def add_conflict_set(error: InfeasibleError, problem: Problem, deadline: float) -> InfeasibleError:
-    """Add to an error about one task, class of tasks or memory the smallest conflicting set of
-    limits behind the error, if that set names more."""
+    """Extend an error about one task, class of tasks or memory by the smallest conflicting set of
+    limits, if that set names more limits."""
     kinds = {entry["kind"] for entry in error.conflict}
     if not kinds or kinds - {"task", "together", "memory"}:
         return error
@@ -156,9 +156,8 @@ def no_plan_error(problem: Problem, search: Search) -> InfeasibleError:
         if not is_feasible(problem, list(all_limits(problem.limits)), until):
             return find_conflict(problem, search.deadline)
     return InfeasibleError(
-        f"method {search.method} found no plan of graph {problem.graph.name!r} that meets the "
-        "limits; whether there is one is not decided: give more time, use method 'milp', or relax "
-        "a limit"
+        f"method {search.method} found no plan of graph {problem.graph.name!r} within the limits, "
+        "but did not prove that there is none: give more time, use method 'milp', or relax a limit"
     )
 
 
@@ -196,7 +195,7 @@ def _conflict_error(
         message += ": " + (
             "without any one of these there would be a plan for the others"
             if smallest
-            else "one of these has to give"
+            else "relax at least one of these"
         )
     return InfeasibleError(message, [entry for _, entries in described for entry in entries])
 
@@ -247,7 +246,7 @@ def _describe_limit(
             text += f": devices that are always on draw {always:.6g} W doing nothing"
         else:
             need = _least_power_w(problem, rest, deadline)
-            text += f": about {need:.4g} W would do" if need is not None else ""
+            text += f": about {need:.4g} W would be enough" if need is not None else ""
         return text, [_entry("power", graph.name, need, cap, "W")]
     if limit.key == MEMORY:
         return _describe_memory(problem, conflicting)
@@ -255,13 +254,13 @@ def _describe_limit(
         most = limits.max_lanes
         text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
         fewest = _fewest_lanes(problem, rest, deadline)
-        text += f"; {fewest} would do" if fewest else ""
+        text += f"; {fewest} would be enough" if fewest else ""
         return text, [_entry("lanes", graph.name, fewest, most, "lanes")]
     if limit.key == "together":
         text = f"puts {limit.name} on one device (together)"
         return text, [_entry("together", limit.name, 1, 0, "devices")]
     if limit.key == "apart":
-        text = f"keeps {limit.name} on lanes of their own (apart)"
+        text = f"keeps {limit.name} on separate lanes (apart)"
         return text, [_entry("apart", limit.name, 2, 1, "lanes")]
     value = getattr(limits, limit.key)[limit.name]
     listed = value if isinstance(value, str) else ", ".join(value)
@@ -327,7 +326,7 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
         kept = sum(min(m.unit_bytes for m in modes) for modes in space.options)
         if room < math.inf and kept > 0:
             crowded.append(
-                f"memory of a unit of {d} is {room:.3g} bytes, and all tasks on one lane keep at "
+                f"memory of a unit of {d} is {room:.3g} bytes, and all tasks on one lane need at "
                 f"least {kept:.3g} bytes on each unit"
             )
             entries.append(_entry("memory", d, kept, room, "bytes"))
@@ -336,7 +335,7 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
     largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
     names = {t for u in space.classes[largest] for t in space.expansion.units[u]}
     text = (
-        f"fits into memory: all together need {total:.3g} bytes and the limits are "
+        f"fits into memory: all tasks together need {total:.3g} bytes and the limits are "
         f"{', '.join(f'{d} {size:.3g} bytes' for d, size in capacity.items())}; the largest share "
         f"is {', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )

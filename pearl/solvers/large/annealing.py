@@ -1,8 +1,8 @@
 """Simulated annealing of loads (Kirkpatrick, Gelatt and Vecchi 1983), compiled; imported on use.
 
-Minimises Σ (load / target)^power over lanes and links: with a low power few copies and fast modes
-count most, with a high one the largest load. Moves: one item elsewhere, a cluster of neighbours
-elsewhere, two items exchanged.
+The annealing minimises Σ (load / target)^power over lanes and links. A low power favours few copies
+and fast modes, a high power a small largest load. Moves: one item to another lane, a cluster of
+neighbours to another lane, an exchange of two items.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _native = compiled(nogil=True, error_model="numpy")
 _called = numba.njit(nogil=True, error_model="numpy")
 
 LINK, LANE = 0, 1
-"""The payer of a transfer; 2: nobody."""
+"""Who pays for a transfer: link or lane; 2: nobody."""
 
 _CLUSTER = 0.35
-"""Share of the moves of single items that take neighbours along (assumed, as are the sizes below:
-best of a few tried)."""
+"""Share of the moves of single items that also move neighbours (assumed: this share and the sizes
+below are the best of a few tried)."""
 
 _SMALL, _LARGE = 12, 60
-"""Items of a cluster at most, in three of four moves and in the fourth."""
+"""Largest number of items of a cluster: in three of four moves, and in the fourth."""
 
 
 @_called
 def _power(x, power):
-    """x to the power of 2, 4, 8, …"""
+    """Return x to the power of 2, 4, 8, …"""
     while power > 1:
         x *= x
         power >>= 1
@@ -40,7 +40,8 @@ def _charge(
     q, sign, place, device, host, direct, up, links, item, messages, first, user, size, ticks,
     largest, payer, reached, change, stamp, touched, count, tick, places,
 ):  # fmt: skip
-    """Adds what the copies of producer q cost, times sign, to `change`; how many are touched."""
+    """Add the cost of the copies of producer q, times sign, to `change`; return the number of
+    touched lanes and links."""
     home = place[item[q]]
     a = device[home]
     number, upload = 0, -1.0
@@ -96,9 +97,9 @@ def _random(state):
 
 @_native
 def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
-    """`steps` moves from temperature `hot` down to `cold`; the largest load of `best_place`.
+    """Make `steps` moves from temperature `hot` to `cold`; return the largest load of `best_place`.
 
-    place: lane of each item, in and out. state: (1,) uint64, random, not 0.
+    place: lane of each item, changed by the call. state: (1,) uint64, random, not 0.
     """
     (
         seconds, memory, capacity, device, host, direct, up, links, item, messages, first, user,

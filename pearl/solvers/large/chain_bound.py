@@ -1,16 +1,18 @@
-"""A bound of the period from chains and rings of classes, and the assignments behind the bound.
+"""A bound of the period from chains and rings of classes, and the assignments that attain the
+bound.
 
 Take prices λ of cycles and μ of lanes and links that add up to 1, and prices ν of memory. No plan
-has a period below the least value, over all assignments, of Σ λ · (seconds of a cycle / its tokens)
-+ Σ μ · load + Σ ν · (memory − room) (Lagrangian duality; Geoffrion 1974). Copies are counted
-between neighbours of a chain or ring only. So dynamic programming finds the least assignment
-exactly (`chain_paths`; Viterbi 1967). Cutting planes in a box that grows and shrinks raise the
-prices (Marsten, Hogan and Blankenship 1975).
+has a period below the minimum, over all assignments, of Σ λ · (seconds of a cycle / its tokens)
++ Σ μ · load + Σ ν · (memory − capacity) (Lagrangian duality; Geoffrion 1974). Only copies between
+neighbours of a chain or ring count, so dynamic programming finds the minimum exactly
+(`chain_paths`; Viterbi 1967). Cutting planes in a box of variable size improve the prices (Marsten,
+Hogan and Blankenship 1975).
 
 `chain_bound(space)` returns the bound, which is proven for every plan of the search space, and the
-devices of the assignments behind the bound. The graph may be any graph: the bound is strong where
-chains or rings carry most messages. It loads compiled code. Steps are counted, not timed: a ring of
-1,000 classes on 8 devices takes some 30 steps, 0.4 CPU-seconds on 2 x AMD EPYC (Zen 5).
+devices of the assignments that attain the minima. The graph may be any graph: the bound is strong
+if chains or rings carry most messages. The function loads compiled code. Steps are counted, not
+timed: a ring of 1,000 classes on 8 devices takes some 30 steps, 0.4 CPU-seconds on 2 x AMD EPYC
+    (Zen 5).
 """
 
 from __future__ import annotations
@@ -26,30 +28,31 @@ from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look
 
 STEPS = 60
-"""Steps of the prices at most: rings of 200 to 1,000 classes on 8 devices take 20 to 45."""
+"""Largest number of steps of the prices: rings of 200 to 1,000 classes on 8 devices take 20 to
+45."""
 
 RADIUS = 0.2
 """Half the side of the first box around the prices, which add up to 1 (assumed)."""
 
 ENOUGH = 1e-5
-"""Share of the bound by which it may rise at most when the steps end."""
+"""The steps end if the bound can rise by at most this share."""
 
 CUTS = 100
-"""Values that a step looks back at (assumed)."""
+"""Number of earlier values that a step compares with (assumed)."""
 
 SAFE = 1e-9
-"""Share that is taken off the bound for rounding."""
+"""Share subtracted from the bound for rounding."""
 
 
 @dataclass(frozen=True)
 class ChainBound:
-    """A bound with the assignments and the prices behind it.
+    """A bound, with its assignments and prices.
 
     bound_s: no plan of the search space has a shorter period.
     devices: (period in seconds, device number of each class) of the assignments of all steps that
-        the memory of devices holds, by rising period: the largest ratio or load that the bound
-        counts.
-    prices: those of the bound.
+        fit into the memory of the devices, by rising period. The period is the largest ratio or
+        load that the bound counts.
+    prices: the prices of the bound.
     """
 
     bound_s: float
@@ -58,7 +61,7 @@ class ChainBound:
 
 
 def chain_bound(space: SearchSpace, steps: int = STEPS) -> ChainBound:
-    """The bound of a search space, with at most so many dynamic programs.
+    """Return the bound of a search space, with at most `steps` dynamic programs.
 
     Raises:
         OutOfTimeError: the time limit passed.
@@ -67,8 +70,8 @@ def chain_bound(space: SearchSpace, steps: int = STEPS) -> ChainBound:
 
 
 def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
-    """Raise the prices of a program: each step solves the linear program of the values known so far
-    within a box around the best prices."""
+    """Improve the prices of a program: each step solves the linear program of the values known so
+    far in a box around the best prices."""
     from scipy.optimize import linprog
 
     bound = max(program.ratio_s(None), program.crossing_s())
@@ -85,7 +88,7 @@ def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
         if known < CYCLES:
             program.ratio_s(devices)
         for _ in range(len(program.cycles) - known):
-            # A cycle's ratio is at least 0, so that the values so far stay true without it.
+            # A cycle's ratio is at least 0, so the earlier values stay valid without it.
             at, center = np.insert(at, known, 0.0), np.insert(center, known, 0.0)
             slopes = [np.insert(slope, known, 0.0) for slope in slopes]
             count += 1
@@ -100,7 +103,7 @@ def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
             radius *= 0.6
         rows = np.array(slopes[-CUTS:])
         width = np.full(len(center), radius)
-        width[count:] *= max(best, bound)  # prices of memory are seconds
+        width[count:] *= max(best, bound)  # the unit of memory prices is seconds
         low, high = np.maximum(0.0, center - width), center + width
         solved = linprog(
             np.append(np.zeros(len(center)), -1.0),
@@ -120,7 +123,7 @@ def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
 
 
 def _prices(program: ChainProgram, point: NDArray[np.float64]) -> Prices:
-    """Prices from one number each. Those of cycles and resources are made to add up to 1."""
+    """Build prices from a vector; prices of cycles and resources are scaled to a sum of 1."""
     cycles, priced = len(program.cycles), int(program.priced.sum())
     resources, memory = np.zeros(len(program.priced)), np.zeros(len(program.tight))
     resources[program.priced] = point[cycles : cycles + priced]

@@ -11,7 +11,7 @@ _native = compiled(nogil=True, error_model="numpy")
 
 @_native
 def _extend(alone, same, cross, i, after, values, new, kept):
-    """Values of the states of class `after`, from those of class i before it."""
+    """Write the values of the states of class `after`, from those of class i before it."""
     devices = alone.shape[1]
     for e in range(devices):
         stay = 0
@@ -39,11 +39,11 @@ def _extend(alone, same, cross, i, after, values, new, kept):
 def cheapest(alone, same, cross, ring, place):
     """Write the devices of least cost to `place`, one for each class; return the cost.
 
-    alone: (classes, devices), the cost of a class on a device, infinite where not allowed.
-    same: (classes, devices, 2), of two neighbours on one device; the last axis: whether the first
-    of them is entered, that is, whether the class before it is on another device.
-    cross: (classes, devices, devices), of two neighbours on different devices.
-    ring: whether the last class has the first one for a neighbour.
+    alone: (classes, devices), the cost of a class on a device, infinite if not allowed.
+    same: (classes, devices, 2), the cost of two neighbours on one device; the last axis tells
+        whether the class before them is on another device.
+    cross: (classes, devices, devices), the cost of two neighbours on different devices.
+    ring: whether the first class is a neighbour of the last one.
     """
     count, devices = alone.shape
     kept = np.zeros((count, devices, 2), np.int64)

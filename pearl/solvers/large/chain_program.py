@@ -1,4 +1,4 @@
-"""The priced assignments of a search space, counted along chains and rings of its classes."""
+"""The priced assignments of a search space, evaluated along chains and rings of its classes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CYCLES = 8
-"""Cycles with a price of their own at most (assumed)."""
+"""Largest number of cycles with a price (assumed)."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """cycles: λ of each cycle. resources: μ of each device, then of each link. memory: ν of each
-    device, in seconds for the whole of its memory."""
+    """Prices of a chain program.
+
+    cycles: λ of each cycle. resources: μ of each device, then of each link. memory: ν of each
+    device, in seconds for its whole memory.
+    """
 
     cycles: Floats
     resources: Floats
@@ -34,10 +37,10 @@ class Prices:
 
 @dataclass
 class Cycle:
-    """A cycle of the expansion as costs of a chain's rows, one entry for each chain.
+    """A cycle of the expansion as costs of the rows of chains, one entry per chain.
 
-    alone: (rows, devices); same: (rows, devices, 2), what neighbours on one device add; messages
-    and bytes between neighbours, forth and back, as in `Chain`.
+    alone: (rows, devices). same: (rows, devices, 2), additional cost of neighbours on one device.
+    Messages and bytes between neighbours, in both directions, are as in `Chain`.
     """
 
     tokens: int
@@ -52,7 +55,8 @@ class Cycle:
 class ChainProgram:
     """The priced assignments of a search space.
 
-    priced: devices, then links, that may have a price. tight: devices whose memory may.
+    priced: devices, then links, that may have a price. tight: devices whose memory may have a
+        price.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -95,8 +99,8 @@ class ChainProgram:
         self._seen: set[tuple[int, ...]] = set()
 
     def _routes(self) -> None:
-        """For a message between two devices: delay = wait + bytes · per_byte; what it takes of each
-        device and link = messages · taking + bytes · taking_per_byte."""
+        """Compute the linear cost of a message between two devices: delay = wait + bytes ·
+        per_byte; seconds of each device and link = messages · taking + bytes · taking_per_byte."""
         platform, d = self.space.costs.platform, len(self.names)
         resources = d + len(platform.links)
         links = {link.name: d + k for k, link in enumerate(platform.links)}
@@ -118,14 +122,15 @@ class ChainProgram:
                     self.taking_per_byte[payer, a, b] += 1 / link.bytes_per_s
 
     def _payload(self, task: str, size: float) -> tuple[float, int]:
-        """Bytes of a message of a task, and messages an iteration (`Assignment.payload`)."""
+        """Return the bytes of a task's message, and its messages per iteration
+        (`Assignment.payload`)."""
         x = self.space.expansion
         q = x.graph.repetition[task]
         return (size, q) if len(x.units[self.unit[task]]) == 1 else (size * q, 1)
 
     def _messages(self) -> None:
-        """Messages between neighbours. A task that sends to both neighbours may share its copy, so
-        that each side is charged with half of it."""
+        """Add the messages between neighbours. A task that sends to both neighbours may share its
+        copy, so each side gets half of the cost."""
         x = self.space.expansion
         self.unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
         self.readers: dict[str, dict[int, float]] = {}
@@ -153,7 +158,7 @@ class ChainProgram:
                     chain.bytes_from[r] += share * size
 
     def _pair(self, a: int, b: int) -> tuple[int, int, bool] | None:
-        """The chain and row of two neighbouring classes, and whether b is the later one."""
+        """Return the chain and row of two neighbouring classes, and whether b is the later one."""
         (k, r), (other, s) = self.row[a], self.row[b]
         if a == b or k != other:
             return None
@@ -166,8 +171,8 @@ class ChainProgram:
         return None
 
     def _entering(self, unit: int) -> Floats:
-        """Device → seconds by which the copy that enters from the row before surely lengthens each
-        firing of a unit there; 0 where another unit may pay for the copy."""
+        """Return for each device the least seconds by which the copy from the row before lengthens
+        each firing of a unit there; 0 if another unit may pay for the copy."""
         none = np.zeros(len(self.names))
         c = int(self.class_of[unit])
         k, r = self.row[c]
@@ -188,7 +193,7 @@ class ChainProgram:
         return seconds
 
     def arcs(self, devices: Ints | None) -> list[Arc]:
-        """The arcs of the expansion with the seconds of an assignment, or with the least ones."""
+        """Return the arcs of the expansion with the seconds of an assignment, or the least ones."""
         x = self.space.expansion
         if devices is None:
             least = self.latency.min(axis=1)
@@ -205,8 +210,8 @@ class ChainProgram:
         return arcs
 
     def ratio_s(self, devices: Ints | None) -> float:
-        """The maximum cycle ratio with these devices (None: at the least latencies), in seconds.
-        The cycle gets a price if it has none yet."""
+        """Return the maximum cycle ratio with these devices (None: with the least latencies), in
+        seconds. The cycle gets a price if it has none yet."""
         ratio, numbers = self._critical(self.arcs(devices))
         if numbers and len(self.cycles) < CYCLES:
             chosen = tuple(sorted(numbers))
@@ -216,8 +221,8 @@ class ChainProgram:
         return ratio
 
     def _critical(self, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-        """The maximum cycle ratio in seconds, and the numbers of the arcs of a cycle that has it,
-        one after the other."""
+        """Return the maximum cycle ratio in seconds, and the arcs of a cycle with this ratio, in
+        order."""
         ratio, nodes = howard(len(self.space.expansion.nodes), arcs)
         following = dict(zip(nodes, [*nodes[1:], *nodes[:1]], strict=True))
         most: dict[int, tuple[float, int]] = {}
@@ -227,10 +232,13 @@ class ChainProgram:
         return ratio, [most[s][1] for s in nodes]
 
     def crossing_s(self) -> float:
-        """No plan has a shorter period, in seconds: the classes of the critical cycle of least
-        latencies lie on k devices, for some k. Their work is shared by the lanes of k devices, and
-        the cycle crosses between devices at least k times, or k - 1 times in each of its parts that
-        meet every class."""
+        """Return a lower bound on every period, in seconds, from the critical cycle of least
+        latencies.
+
+        The classes of the cycle lie on k devices, for some k. The lanes of k devices share their
+        work, and the cycle crosses between devices at least k times, or k - 1 times in each part
+        of it that visits every class.
+        """
         x, arcs = self.space.expansion, self.arcs(None)
         _, numbers = self._critical(arcs)
         if not numbers:
@@ -282,7 +290,7 @@ class ChainProgram:
             finite = np.isfinite(self.latency[u])
             latency = np.where(finite, self.latency[u], 0.0)
             cycle.alone[k][r] += latency
-            # On the one lane of a device the next firing starts after this one has left the lane.
+            # On a device with one lane, the next firing starts after this one has left the lane.
             busy = np.where(single & finite, self.occupancy[u], 0.0)
             later = np.maximum(0.0, busy - latency)
             if here == there:
@@ -308,7 +316,7 @@ class ChainProgram:
         return cycle
 
     def cheapest(self, prices: Prices) -> tuple[float, Ints]:
-        """The least priced value of any assignment, and the device of each class in it."""
+        """Return the least priced value of any assignment, and the device of each class in it."""
         from pearl.solvers.large.chain_paths import cheapest
 
         d = len(self.names)
@@ -349,8 +357,9 @@ class ChainProgram:
         return value, devices
 
     def uses(self, devices: Ints) -> tuple[Floats, Floats, Floats]:
-        """What the bound counts of an assignment: the ratio of each cycle and the load of each
-        device (of one lane) and link in seconds, and the share of each device's memory."""
+        """Return the quantities of an assignment that the bound prices: the ratio of each cycle and
+        the load of each device (per lane) and link in seconds, and the share of each device's
+        memory."""
         d = len(self.names)
         ratios = np.zeros(len(self.cycles))
         loads = np.zeros(len(self.taking))

@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDS = 8
-"""Cycles along which chains and rings are laid at most (assumed)."""
+"""Largest number of cycles that become chains and rings (assumed)."""
 
 
 @dataclass
 class Chain:
     """A chain or ring of classes: row k is class classes[k], and its next neighbour is row k + 1.
 
-    Messages between neighbours, forth and back: count_*, bytes_*: (rows,), an iteration.
+    count_*, bytes_*: (rows,), messages and bytes per iteration between neighbours, both directions.
     """
 
     classes: Ints
@@ -41,8 +41,11 @@ class Chain:
 
 
 def chains_of(space: SearchSpace, class_of: Ints, least: Floats) -> list[Chain]:
-    """Disjoint chains and rings that hold each class once: along cycles of the largest ratio at
-    the least latencies first, then along edges of many bytes."""
+    """Return disjoint chains and rings that contain each class once.
+
+    They follow cycles of the largest ratio with the least latencies first, then edges of many
+    bytes.
+    """
     x = space.expansion
     n = len(space.classes)
     after: dict[int, int] = {}
@@ -104,8 +107,10 @@ def _opened(
 
 
 def _unrolled(walk: Sequence[int]) -> tuple[list[int], bool]:
-    """The classes of a closed walk in a row, and whether they are a ring: the last one next to the
-    first. Classes are left out where the walk is neither a ring nor there and back along a row."""
+    """Return the classes of a closed walk as a row, and whether they form a ring.
+
+    A walk that is neither a ring nor a row traversed in both directions loses some classes.
+    """
     steps = [c for i, c in enumerate(walk) if c != walk[i - 1]] or [walk[0]]
     if len(steps) == len(set(steps)):
         return steps, len(steps) > 2

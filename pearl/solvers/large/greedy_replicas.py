@@ -1,4 +1,4 @@
-"""Copies of a task beside one another: an assignment to start from, by a greedy rule."""
+"""A first assignment with the copies of a task in parallel, by a greedy rule."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look
 
 Way = tuple[int, ...]
-"""A lane for each class of a copy."""
+"""Class of a copy → its lane."""
 
 
 def place_replicas(space: SearchSpace) -> Iterator[Assignment]:
-    """All that belongs to copy 0, to copy 1 and so on, on one lane, or where it is quickest on one
-    host; what belongs to none before the copies, or after them.
+    """Yield assignments of the copies, one after another: each copy on one lane, or on its quickest
+    lanes of one host. Classes without a copy are placed before or after the copies.
 
-    Each goes where the longest of these is shortest: what its lanes have to do by then, and itself
-    with the messages within it; of equal ways, where its messages to the others take least. Nothing
-    where no task is split, or some class has no lane.
+    A copy goes where the longest of these times is shortest: the load of its lanes so far, and its
+    own load with the messages within it. Among equal choices, the messages to other classes decide.
+    No assignment is yielded if no task is split, or if a class has no lane.
     """
     number = {t.name: t.part.replica for t in space.expansion.graph.tasks if t.part}
     if not number:
@@ -46,7 +46,7 @@ def place_replicas(space: SearchSpace) -> Iterator[Assignment]:
 
 
 class _Greedy:
-    """Lanes as they fill. place: class → its lane; -1: none so far."""
+    """Lanes and their loads so far. place: class → its lane; -1: none so far."""
 
     def __init__(self, problem: LoadProblem) -> None:
         self.seconds, self._lanes = problem.loads.seconds, problem.lanes
@@ -60,7 +60,7 @@ class _Greedy:
         self._hosts = [np.array(lanes) for lanes in hosts.values()]
         unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
         of = {u: c for c, members in enumerate(space.classes) for u in members}
-        # class → classes that it sends to or gets from, bytes of a message, messages an iteration
+        # class → neighbouring classes, bytes of a message, messages per iteration
         self._near: list[list[tuple[int, float, int]]] = [[] for _ in space.classes]
         for e in x.graph.edges:
             i, j = of[unit[e.src]], of[unit[e.dst]]
@@ -70,7 +70,7 @@ class _Greedy:
         self._delays: dict[tuple[str, str, float], float] = {}
 
     def put(self, classes: list[int]) -> None:
-        """Classes where they are done soonest."""
+        """Put classes where they are complete first."""
         look()
         ways = [(self._done_s(classes, way), way) for way in self._ways(classes)]
         soonest = min((seconds for seconds, _ in ways), default=math.inf)
@@ -100,7 +100,7 @@ class _Greedy:
         if own == math.inf:
             return math.inf
         lane = dict(zip(classes, way, strict=True))
-        within = sum(self._message_s(c, lane[c], lane) for c in classes) / 2  # seen from both ends
+        within = sum(self._message_s(c, lane[c], lane) for c in classes) / 2  # counted at both ends
         return max(own + within, *after.values())
 
     def _outside_s(self, classes: list[int], way: Way) -> float:
@@ -108,7 +108,7 @@ class _Greedy:
         return sum(self._message_s(c, k, others) for c, k in zip(classes, way, strict=True))
 
     def _message_s(self, c: int, k: int, lanes: dict[int, int]) -> float:
-        """Seconds of the messages between a class on lane k and those with lanes."""
+        """Return the seconds of the messages between a class on lane k and the placed classes."""
         return math.fsum(
             messages * self._delay_s(k, lanes[j], size)
             for j, size, messages in self._near[c]

@@ -1,7 +1,7 @@
-"""Loads of lanes and links, seconds of an iteration, kept up to date move by move.
+"""Loads of lanes and links in seconds per iteration, updated move by move.
 
-Local search on large graphs minimises loads in place of the exact period, which is at least the
-largest load. Pair terms are left out.
+Local search on large graphs minimises loads instead of the exact period, which is at least the
+largest load. Loads exclude pair terms.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from pearl.solvers.model.list_schedule import Place
 from pearl.solvers.model.search_space import SearchSpace
 
 POWER = 12
-"""Loads are added up to this power, so that the largest counts most and the others still count."""
+"""Power of the loads in their sum: the largest load counts most, and the others still count."""
 
 Line = tuple[str, int]
 """A device and the number of a lane, or a link and −1."""
 
 
 class LaneLoads:
-    """The loads of an assignment. seconds: lane or link → seconds taken. joules: energy of modes
-    and transfers. size: the power sum of the loads over `unit_s`."""
+    """The loads of an assignment.
+
+    seconds: lane or link → busy seconds per iteration. joules: energy of modes and transfers.
+    size: the power sum of the loads over `unit_s`.
+    """
 
     def __init__(self, p: SearchSpace, places: Sequence[Place], unit_s: float) -> None:
         self.p, self.places, self.unit_s = p, list(places), unit_s
@@ -47,14 +50,14 @@ class LaneLoads:
             self._send(u)
 
     def soft_s(self) -> float:
-        """About the largest load, in seconds, from above."""
+        """An upper approximation of the largest load, in seconds."""
         return float(self.unit_s * max(0.0, self.size) ** (1 / POWER))
 
     def largest_s(self) -> float:
         return max(self.seconds.values(), default=0.0)
 
     def move(self, units: Sequence[int], places: Sequence[Place]) -> list[Place]:
-        """Put units elsewhere; where they were, with which to call it again to take it back."""
+        """Move units; return their places before, with which a second call undoes the move."""
         old = [self.places[u] for u in units]
         touched = dict.fromkeys(w for u in units for w in (u, *sorted(self.feeds[u])))
         for w in touched:
@@ -82,7 +85,8 @@ class LaneLoads:
         self.joules += sign * firings * m.estimate.energy_j
 
     def _send(self, u: int) -> None:
-        """The copies of what a unit produces: once for each device they go to, and once up."""
+        """Add the copies of a unit's results: one for each device that reads them, and one to the
+        host."""
         platform = self.p.costs.platform
         option, lane = self.places[u]
         source = self.p.options[u][option].device
@@ -107,7 +111,7 @@ class LaneLoads:
                     n = self.messages[u]
                     busy = n * (link.per_message_s + size / link.bytes_per_s)
                     joules = n * size * link.energy_j_per_byte
-                    if before >= 0:  # a larger message instead of the smaller one
+                    if before >= 0:  # a larger message replaces the smaller one
                         busy -= n * (link.per_message_s + before / link.bytes_per_s)
                         joules -= n * before * link.energy_j_per_byte
                     line: Line = (link.name, -1)

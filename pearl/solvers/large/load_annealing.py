@@ -1,8 +1,8 @@
 """Assignments of many tasks by annealing of the largest load, and a lower bound by counting.
 
-Where there are many tasks and no cycle joins them, loads bound the period, and a search space that
-takes every copy into account is too large to be solved to proof. Then annealing finds the plan. The
-bound is the larger one of two: the linear relaxation in `load_bound`, and a count of large tasks.
+If many tasks are joined by no cycle, loads bound the period, and an exact model of all copies is
+too large to be solved to proof. Then annealing finds the plan. The bound is the larger of the
+linear relaxation in `load_bound` and a count of large tasks.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ Ints = NDArray[np.int64]
 _PAYER = {"link": 0.0, "lane": 1.0, "nobody": 2.0}
 
 MOVES = 50_000
-"""Moves of a whole annealing run for each item (assumed; for a thousand items 25 s on one core)."""
+"""Moves of a whole annealing run per item (assumed; for a thousand items 25 s on one core)."""
 
 STAGES = ((4, 5.0, 0.06, 0.75), (8, 0.25, 0.03, 0.15), (12, 0.15, 0.005, 0.10))
-"""Power, first and last temperature over what moving a mean item changes, share of the moves
-(assumed: best of a few tried on graphs of 200 to 1,000 tasks)."""
+"""Stages: power, first and last temperature relative to the change of moving a mean item, share of
+the moves (assumed: best of a few tried on graphs of 200 to 1,000 tasks)."""
 
 RUNS = 3
-"""Whole annealing runs at most."""
+"""Largest number of whole annealing runs."""
 
 SHORT = 0.03
-"""Share of a whole run that the first one takes."""
+"""Length of the first run, as a share of a whole run."""
 
 _CHUNKS = 20
-"""Parts of a stage, which the time left is shared out to."""
+"""Parts of a stage, among which the remaining time is divided."""
 
 LOOK_S = 0.2
-"""Seconds between two looks at the clock, once it is known how long moves take."""
+"""Seconds between two checks of the clock, once the duration of moves is known."""
 
 
 class Loads(NamedTuple):
     """Times and memory of items on lanes, and of transfers on links, as arrays.
 
-    seconds: (items, lanes), of each item on each lane; infinite where not allowed.
+    seconds: (items, lanes), seconds of each item on each lane; infinite if not allowed.
     memory: (items,), bytes.
     capacity: (devices,), bytes.
     device: (lanes,), the device of each lane.
-    host: the device that copies go through where no link joins their ends.
+    host: the device that relays copies between devices without a link.
     direct: (devices, devices), the link between two devices, or -1.
     up: (devices,), the link to the host.
-    links: (links, 3): seconds a message, seconds a byte; 0, 1 or 2: link, lane or nobody pays.
+    links: (links, 3): seconds per message, seconds per byte, payer (0 link, 1 lane, 2 nobody).
     item: (producers,), the item of each producer.
-    messages: (producers,), messages an iteration.
+    messages: (producers,), messages per iteration.
     first: (producers + 1,); the consumers of producer q are user[first[q]:first[q + 1]].
     user: (consumers,), the item of each consumer.
     size: (consumers,), bytes that each consumer needs of a message.
     near_first, near: neighbours of item i are near[near_first[i]:near_first[i + 1]].
-    make_first, make: producers whose copies depend on where item i is, likewise.
+    make_first, make: producers whose copies depend on the place of item i, in the same format.
     """
 
     seconds: Floats
@@ -97,7 +97,8 @@ class LoadProblem:
     loads: Loads
 
     def assignment(self, place: Ints) -> Assignment:
-        """The assignment with each item on the lane given, in its least occupancy."""
+        """Return the assignment with each item on the given lane, in its mode of least
+        occupancy."""
         p = self.space
         modes: list[Mode | None] = [None] * len(p.options)
         lanes = [0] * len(p.options)
@@ -110,7 +111,7 @@ class LoadProblem:
         return Assignment(p.expansion, p.costs, chosen, tuple(lanes))
 
     def place_of(self, a: Assignment) -> Ints | None:
-        """The lanes of an assignment that keeps every item on one lane; else None."""
+        """Return the lanes of an assignment if each item is on one lane, else None."""
         number = {lane: k for k, lane in enumerate(self.lanes)}
         place = np.zeros(len(self.space.classes), np.int64)
         for c, members in enumerate(self.space.classes):
@@ -122,7 +123,8 @@ class LoadProblem:
 
 
 def to_load_problem(space: SearchSpace) -> LoadProblem:
-    """A search space as arrays. Items are its classes; lanes of a device share its width evenly."""
+    """Return a search space as arrays. Items are its classes; lanes share a device's width
+    evenly."""
     p = space
     x, platform = p.expansion, p.costs.platform
     names = [d.name for d in platform.devices]
@@ -215,8 +217,8 @@ def packed(rows: list[list[int]]) -> tuple[Ints, Ints]:
 
 
 def greedy(b: LoadProblem) -> Ints | None:
-    """Largest items first, each where the lane is then least loaded; None where memory is in the
-    way. Copies are not looked at."""
+    """Place the largest items first, each on the least loaded lane; None if memory is too small.
+    Copies do not count."""
     loads, load = b.loads, np.zeros(len(b.lanes))
     free = loads.capacity.copy()
     place = np.zeros(len(loads.seconds), np.int64)
@@ -235,11 +237,12 @@ def greedy(b: LoadProblem) -> Ints | None:
 
 
 class Annealing(threading.Thread):
-    """Annealing by the clock in a thread of its own: a short run to have something, then whole runs
-    from where the last one ended, until told to stop.
+    """Annealing with a time limit in a separate thread: a short run for a first result, then whole
+    runs from the end of the run before, until `enough` is set.
 
-    best: the largest load found and its lanes, in seconds. enough: set to stop it. ended: to wait
-    for; a `join` that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
+    best: the largest load found, in seconds, and its lanes. enough: set to stop. ended: an event
+        that is set at the end, to be waited for. A `join` that Ctrl-C interrupts takes the thread
+        for ended (CPython 3.11).
     """
 
     def __init__(
@@ -268,8 +271,8 @@ class Annealing(threading.Thread):
         return self.enough or time.monotonic() > self.deadline
 
     def _anneal(self, place: Ints, share: float, seed: int) -> None:
-        """One run, with at most `share` of the moves of a whole one and no more than there is time
-        for. place: changed."""
+        """Make one run with at most `share` of the moves of a whole run, within the time limit.
+        place: changed."""
         b = self.b
         scratch = place.copy()
         state = np.array([(seed * 0x9E3779B97F4A7C15 + 1) % 2**64 or 1], np.uint64)
@@ -304,7 +307,7 @@ class Annealing(threading.Thread):
         target: float,
         power: int,
     ) -> None:
-        """`_moves`, with a look at the clock about every `LOOK_S`."""
+        """Make moves by `_moves`, with a check of the clock about every `LOOK_S`."""
         most = int(self._moves_per_s * LOOK_S) or steps
         for done in range(0, steps, most):
             if self._over:
@@ -334,18 +337,18 @@ class Annealing(threading.Thread):
 
 
 def counting_bound(b: LoadProblem, most: float) -> float:
-    """No assignment has a period below this: the k largest items must find room.
+    """Return a lower bound on the period, because the k largest items must fit on the lanes.
 
-    For a set of items and a period, a lane takes at most so many of them as its quickest ones fit;
-    the period is too short if all lanes together take fewer than there are. `most`: a period known
-    to be enough.
+    For a set of items and a period, a lane holds at most as many items as its quickest ones allow.
+    The period is too short if all lanes together hold fewer than the items of the set. `most`: a
+    period that is known to be long enough.
     """
     quickest = b.loads.seconds.min(axis=1)
     order = np.argsort(-quickest, kind="stable")
     p = b.space
     several = {n for n, k in b.lanes if k > 0}
     seconds = b.loads.seconds.copy()
-    for c, members in enumerate(p.classes):  # on several lanes of a device members may part
+    for c, members in enumerate(p.classes):  # members may be on several lanes of a device
         for k, (n, _) in enumerate(b.lanes):
             if n in several and len(members) > 1 and seconds[c, k] < math.inf:
                 seconds[c, k] = max(
@@ -374,5 +377,5 @@ def counting_bound(b: LoadProblem, most: float) -> float:
 
 
 def _sizes(n: int) -> list[int]:
-    """All set sizes of few items, some sixty of many."""
+    """Return all set sizes for few items, some sixty sizes for many."""
     return sorted({*range(1, min(n, 60) + 1), *(int(n * f / 60) for f in range(1, 61))} - {0})

@@ -1,11 +1,11 @@
-"""Lower bound of the period from loads alone: a linear program that stays small for many tasks.
+"""Lower bound of the period from loads only: a linear program that stays small for many tasks.
 
-For a producer q, a consumer j and a device d, a copy of q leaves d where q is there and j is not,
-L[q, d] ≥ x[q, d] − x[j, d], and enters d where j is there and q is not,
-E[q, d] ≥ x[j, d] − x[q, d]; consumers share both. This is the period form's relaxation without
-cycles, with the variables of edges projected out and every device's lanes as one: half its size and
-a third of its time. Copies over links between two devices other than the host are left out, which
-makes the bound smaller.
+For a producer q, a consumer j and a device d, a copy of q leaves d if q is on d and j is not:
+L[q, d] ≥ x[q, d] − x[j, d]. A copy enters d if j is on d and q is not: E[q, d] ≥ x[j, d] − x[q, d].
+Consumers share both. This is the relaxation of the period form without cycles, with the variables
+of edges projected out and all lanes of a device as one lane: it has half the size and takes a third
+of the time. Copies over links between two devices other than the host are omitted, which decreases
+the bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pearl_devices import Link
 
 
 class LoadProgram:
-    """The relaxation for one program. period, on: its variables; copying: whether any copy takes
+    """The relaxation of one search space. period, on: its variables. copying: whether a copy takes
     time of a lane or link."""
 
     def __init__(self, space: SearchSpace, known_s: float) -> None:
@@ -95,7 +95,7 @@ class LoadProgram:
                 self._hops(i, seconds, device, payer)
 
     def _hops(self, i: int, seconds: dict[int, float], device: str, payer: str) -> None:
-        """Transfers that leave and enter a device over its link to the host."""
+        """Add the transfers that leave and enter a device over its link to the host."""
         most = max(seconds.values())
         there = [j for j in seconds if device in self.on[j]]
         if most <= 0:
@@ -109,7 +109,7 @@ class LoadProgram:
                 self._at_least(leaves, s / most, (i, [device]), (j, near))
             self.copying = True
         if len(seconds) == 1 and device in self.on[i] and near == [device]:
-            # what enters is what leaves, but for where the two are
+            # entering copy = leaving copy − (producer on the device) + (consumer on the device)
             load.append((leaves, most))
             load.append((self.on[i][device], -most))
             load += [(self.on[j][device], most) for j in there]
@@ -123,15 +123,15 @@ class LoadProgram:
     def _at_least(
         self, v: int, share: float, here: tuple[int, list[str]], away: tuple[int, list[str]]
     ) -> None:
-        """v ≥ share · (one is here and the other is not there)."""
+        """Add v ≥ share · (`here` is on one of its devices, and `away` is on none of its own)."""
         row = [(v, 1.0)]
         row += [(self.on[here[0]][d], -share) for d in here[1] if d in self.on[here[0]]]
         row += [(self.on[away[0]][d], share) for d in away[1] if d in self.on[away[0]]]
         self.linear.add(row, 0.0, math.inf)
 
     def solve(self, deadline: float) -> float:
-        """No period is shorter, in seconds; 0 if there was not time enough, or where pair terms may
-        make modes quicker than they are alone. deadline: `time.monotonic()` seconds."""
+        """Return a lower bound on the period in seconds; 0 if the time was too short, or if pair
+        terms may make modes quicker than alone. deadline: `time.monotonic()` seconds."""
         left = deadline - time.monotonic()
         if left <= 0 or any(s < 0 for s in self.space.costs.pair_extra_s.values()):
             return 0.0

@@ -1,8 +1,8 @@
-"""Throughput of many tasks: annealing of loads on one core beside a bound of loads on the other.
+"""Throughput of many tasks: annealing of loads on one core, a bound of loads on the other.
 
-The best of two incumbents, from annealing and, where it is small or copies cost nothing, from HiGHS
-on the load program; the best of three bounds, the load program's relaxation, its search tree's, and
-a count.
+The plan is the better one of annealing and, if the load program is small or copies are free, of
+HiGHS on the load program. The bound is the best of the load program's relaxation, its search tree,
+and a count.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import OutOfTimeError
 
 MANY, FEW = 40, 16
-"""Classes from which annealing by loads pays for loading its compiled code (assumed): where cycles
-join tasks, and where none does, so that loads are all there is."""
+"""Number of classes from which annealing by loads repays loading its compiled code (assumed): with
+cycles between tasks, and without, so that loads alone bound the period."""
 
 LOOPS = 6
-"""Firings from which the search of graphs with cycles is tried: of fewer, the period form proves
-the best plan at once (assumed)."""
+"""Number of firings from which the search of graphs with cycles is tried. For fewer, the period
+form proves the best plan at once (assumed)."""
 
 COLUMNS = 8_000
-"""Variables of a load program up to which the period form is given to HiGHS as well (assumed: some
+"""Number of variables of a load program up to which HiGHS also gets the period form (assumed: some
 300 tasks on 16 devices with copies)."""
 
 FIRST = 0.1
-"""Fraction of the time limit given to annealing alone before the period form starts (assumed)."""
+"""Share of the time limit for annealing before the period form starts (assumed)."""
 
 MOMENT_S = 1.0
-"""Annealing has to itself at most so long before the load program is built (assumed)."""
+"""Longest time in seconds for annealing alone, before the load program is built (assumed)."""
 
 RELAXED = 0.6
-"""Share of the time that the relaxation of loads may take in any case (assumed)."""
+"""Share of the time that the relaxation of loads may always take (assumed)."""
 
 
 ENDING_S = 0.5
-"""Seconds that a search in the background is waited for; one whose code is still being compiled
-ends by itself after that."""
+"""Seconds to wait for a search in the background. A search whose code is still being compiled ends
+by itself afterwards."""
 
 
 def applies_to(space: SearchSpace, problem: Problem) -> bool:
-    """Whether loads of a search space are worth annealing: many tasks, some of them with a choice,
-    and no limit that couples lanes with anything else."""
+    """Return whether annealing suits a search space: many tasks, some with a choice of lane, and no
+    rule that couples lanes in other ways than loads."""
     return (
         problem.objective == "throughput"
         and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
@@ -72,8 +72,8 @@ def applies_to(space: SearchSpace, problem: Problem) -> bool:
 
 
 def overlaps(space: SearchSpace, problem: Problem) -> bool:
-    """Whether iterations of a search space overlap around cycles, so that assignments are worth
-    their orders and not their loads alone (`loop_search`)."""
+    """Return whether iterations of a search space overlap around cycles, so that the value of an
+    assignment depends on its orders and not on loads alone (`loop_search`)."""
     return (
         problem.objective == "throughput"
         and problem.limits.power_w is None
@@ -86,14 +86,14 @@ def overlaps(space: SearchSpace, problem: Problem) -> bool:
 
 
 def _acyclic(space: SearchSpace) -> bool:
-    """Whether no cycle joins two tasks, so that nothing but loads bounds the period."""
+    """Return whether no cycle joins two tasks, so that only loads bound the period."""
     flow = nx.DiGraph((e.src, e.dst) for e in space.expansion.graph.edges if e.src != e.dst)
     return bool(nx.is_directed_acyclic_graph(flow))
 
 
 def chained(space: SearchSpace) -> CostBound:
-    """The bound of chains and rings of a search space; nothing where no cycle joins two tasks,
-    where classes are few, or where time runs out."""
+    """Return the bound of chains and rings of a search space. The bound is 0 if no cycle joins two
+    tasks, if classes are few, or if time runs out."""
     if len(space.classes) < MANY or _acyclic(space):
         return NOTHING
     from pearl.solvers.large.chain_bound import chain_bound
@@ -104,8 +104,8 @@ def chained(space: SearchSpace) -> CostBound:
 
 
 class LoadSearch:
-    """Annealing and bound of one search space. bound: no plan of it has a shorter period. small:
-    the period form is worth trying too."""
+    """Annealing and bound of one search space. bound: no plan of the space has a shorter period.
+    small: whether the period form should also be tried."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class LoadSearch:
         self._placed: Ints | None = None
 
     def run(self, deadline: float, until: float) -> None:
-        """Bound and search until `until`; annealing in the background goes on to `deadline`, both
-        in `time.monotonic()` seconds. One worker does the one after the other."""
+        """Compute the bound and search until `until`. Annealing in the background continues until
+        `deadline`; both are `time.monotonic()` seconds. One worker does both in sequence."""
         now, alone = time.monotonic(), self.workers == 1
         if self._start is not None and (self._whole or not alone):
             moment = now + min(MOMENT_S, FIRST * (until - now))
@@ -143,7 +143,7 @@ class LoadSearch:
         if self._whole and self._searches:
             self._searches[0].ended.wait(min(MOMENT_S, FIRST * (until - now)))
             best = self._best()
-            if best is not None:  # what the search space is scaled by
+            if best is not None:  # the scale of the search space
                 self.loads = LoadProgram(self.space, best[0])
             self._exactly(until)
         else:
@@ -163,16 +163,19 @@ class LoadSearch:
             going[0].ended.wait(0.05)
 
     def _anneal(self, until: float) -> None:
-        """One more search in the background."""
+        """Start a further search in the background."""
         assert self._start is not None
         seed = self.seed + 500 * len(self._searches)
         self._searches.append(Annealing(self.balance, self._start, seed, until))
         self._searches[-1].start()
 
     def _exactly(self, until: float) -> None:
-        """The load program in whole numbers: where devices have one lane and reach one another
-        through the host alone, it says all but cycles. Its period is not bounded by the incumbent:
-        with that bound HiGHS 1.12 takes ten times as long for published placement instances."""
+        """Solve the load program with integers.
+
+        If devices have one lane and communicate through the host, the load program omits only
+        cycles. Its period has no upper bound from the best plan: with such a bound, HiGHS 1.12
+        takes ten times as long for published placement instances.
+        """
         loads = self.loads
         for places in loads.on:
             for v in places.values():
@@ -200,7 +203,7 @@ class LoadSearch:
         return min(results, key=lambda f: f[0], default=None)
 
     def stop(self) -> list[Assignment]:
-        """The best assignments found, after which nothing goes on in the background."""
+        """Stop all searches in the background and return the best assignments found."""
         for s in self._searches:
             s.enough = True
         end = time.monotonic() + ENDING_S
@@ -209,7 +212,7 @@ class LoadSearch:
         return self.found()
 
     def found(self) -> list[Assignment]:
-        """The best assignments found so far."""
+        """Return the best assignments found so far."""
         assignments = [self.balance.assignment(self._placed)] if self._placed is not None else []
         best = self._best()
         if best is not None:

@@ -13,19 +13,19 @@ from pearl_devices.primitives.code_cache import compiled
 _native = compiled(nogil=True, error_model="numpy")
 
 POWER = 16
-"""Loads and the cycle ratio are added up to this power, so that the largest counts most and the
-others still count (assumed)."""
+"""Power of the loads and of the cycle ratio in their sum: the largest counts most, and the others
+still count (assumed)."""
 
 CLUSTER = 12
-"""Neighbours that one move takes along at most (assumed)."""
+"""Largest number of neighbours that one move also moves (assumed)."""
 
 MOVED = 64
-"""Classes that one move changes at most."""
+"""Largest number of classes that one move changes."""
 
 
 @_native
 def _put(place, c, lane, moved, before, count):
-    """Put a class on a lane and note where it was; return the number of notes."""
+    """Put a class on a lane and record its lane before; return the number of records."""
     if place[c] == lane or count == len(moved):
         return count
     moved[count], before[count] = c, place[c]
@@ -35,8 +35,10 @@ def _put(place, c, lane, moved, before, count):
 
 @_native
 def _move(near_first, near, place, lanes, critical, random, moved, before):
-    """One random move: a class to the lane of a neighbour or to any lane, a row of neighbours of
-    one lane to another one, or two classes exchanged. Return the number of changes.
+    """Make one random move and return the number of changes.
+
+    A move puts a class on the lane of a neighbour or on any lane, moves a row of neighbours of one
+    lane to another lane, or exchanges two classes.
 
     critical: classes of which half of the moves take one; may be empty.
     """
@@ -80,8 +82,10 @@ def _move(near_first, near, place, lanes, critical, random, moved, before):
 
 @_native
 def _fits(t, seconds, place, used, moved, count):
-    """Whether classes may be where they were moved, and whether the memory of devices holds them.
-    used: scratch, one cell a device."""
+    """Return whether the moved classes may be on their lanes, within the memory of the devices.
+
+    used: scratch, one cell per device.
+    """
     for i in range(count):
         if seconds[moved[i], place[moved[i]]] == np.inf:
             return False
@@ -93,8 +97,8 @@ def _fits(t, seconds, place, used, moved, count):
 
 @_native
 def propose(t, seconds, near_first, near, place, trial, critical, s, random, below, tries, most):
-    """Write an assignment up to `most` random moves from `place` to `trial` whose loads and cycles
-    allow a period under `below`. Return the tries that are left, -1 if none was found."""
+    """Write an assignment at most `most` random moves from `place` to `trial`, whose loads and
+    cycles allow a period below `below`. Return the remaining tries, -1 if none was found."""
     moved = np.empty(MOVED, np.int64)
     before = np.empty(MOVED, np.int64)
     used = np.empty(len(t.capacity))
@@ -144,7 +148,7 @@ def _smooth(s, ratio, unit):
 
 @_native
 def anneal(t, seconds, near_first, near, place, best, s, random, steps, hot, cold):
-    """Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) of loads and cycle ratio from
+    """Run simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) of loads and cycle ratio from
     `place`. Write the assignment of least bound to `best`; return the bound.
 
     hot, cold: temperatures, as shares of the value.
@@ -182,8 +186,8 @@ def anneal(t, seconds, near_first, near, place, best, s, random, steps, hot, col
 
 @_native
 def _reach(sums, room, begin, limit, space):
-    """The end of the longest row of classes from `begin` on that takes at most `limit` seconds and
-    `space` bytes. sums, room: sums of seconds and bytes of the classes before each place."""
+    """Return the end of the longest row of classes from `begin` on that takes at most `limit`
+    seconds and `space` bytes. sums, room: seconds and bytes of all classes before each position."""
     low, high = begin, len(sums) - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -196,13 +200,14 @@ def _reach(sums, room, begin, limit, space):
 
 @_native
 def cut(sums, room, capacity, enter, leave, limit, ends, last):
-    """How many classes, from the first on, some lanes hold in one row each within `limit` seconds;
-    over all orders of the lanes.
+    """Return how many classes, from the first on, the lanes hold within `limit` seconds, each lane
+    one contiguous row; the best of all orders of the lanes.
 
-    sums: (lanes, classes + 1) sums of seconds. room: (classes + 1,), sums of bytes. capacity: lane
-    → bytes. enter, leave: (lanes, classes + 1), seconds of the copies that a cut before a class
-    costs the lane after it and the lane before it.
-    ends: (2 ** lanes,) set of lanes → classes that they hold; last: likewise, its last lane.
+    sums: (lanes, classes + 1), cumulative seconds. room: (classes + 1,), cumulative bytes.
+    capacity: lane → bytes. enter, leave: (lanes, classes + 1), seconds of the copies that a cut
+    before a class costs the lane after it and the lane before it.
+    ends: (2 ** lanes,), set of lanes → number of classes that they hold. last: (2 ** lanes,), the
+    last lane of each set.
     """
     lanes = len(sums)
     whole = 1 << lanes

@@ -1,9 +1,8 @@
-"""Assignments and orders of graphs with cycles: starts, then moves, each valued by its orders.
+"""Assignments and orders of graphs with cycles: first assignments, then moves, all with orders.
 
-The value of an assignment is whether a modulo schedule exists at 0.9999 times the best period so
-far: loads and cycles alone would choose assignments whose orders are bad. Steps are counted and
-never timed, so that plans are the same on every host and after a cold compilation; the time limit
-only ends a search early.
+An assignment is better if a modulo schedule exists at 0.9999 times the best period so far. Loads
+and cycles alone would choose assignments with bad orders. Steps are counted, not timed, so plans
+are the same on every host and after a cold compilation; the time limit only ends a search early.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from pearl.time_limit import OutOfTimeError, look
 Ints = NDArray[np.int64]
 
 CLOSER = 0.9999
-"""Share of the best period at which a modulo schedule of another assignment is looked for."""
+"""Share of the best period at which a modulo schedule of another assignment is searched."""
 
 GROWTHS = (*GROWTH, *(3.0**k for k in range(3, 12)))
-"""Periods, as multiples of the bound, at which a first schedule is looked for (assumed)."""
+"""Periods, as multiples of the bound, at which a first schedule is searched (assumed)."""
 
 SWAPPED = 0.05
 """CPU-seconds of swaps of each of the two best schedules (assumed)."""
@@ -44,49 +43,50 @@ GAIN = 0.08
 """Share by which swaps may shorten a period (seen: 0.06)."""
 
 POLISH = 40
-"""Valuations of swaps of an assignment whose schedule is the best so far (assumed)."""
+"""Evaluations of swaps for an assignment with the best schedule so far (assumed)."""
 
 CHAINS, ORDERED = 5, 3
-"""Assignments behind the bound of chains that are looked at, and first assignments of all kinds
-that are given orders (assumed)."""
+"""Number of assignments from the bound of chains that are tried, and number of first assignments of
+all kinds that get orders (assumed)."""
 
 LONG, SHORT, LONGER = 300_000, 4_000, 1.5
-"""Moves of the first annealing at most, of later ones at first, and the factor by which those grow
-after one without gain (assumed)."""
+"""Largest number of moves of the first annealing; first number of moves of later ones; factor by
+which this number grows after an annealing without gain (assumed)."""
 
 HOT, COLD, HEATS = 0.002, 0.0002, (0.005, 0.002, 0.001)
-"""First and last temperature of annealing as shares of the value, and first ones of later
+"""First and last temperature of annealing as shares of the value, and first temperatures of later
 annealing (the best of some between 0.03 and 0.001 on rings of 200 tasks)."""
 
 TUNED, HOTTER = 200, 3.0
-"""Classes for which those temperatures are: of fewer, each has a larger share of the value; and the
-factor by which temperatures rise for that at most (the best of four rules tried)."""
+"""Number of classes for those temperatures, and the largest factor by which temperatures rise for
+fewer classes, because each class then has a larger share of the value (the best of four rules
+tried)."""
 
 FIRST = 0.25
-"""Share of the work left that one annealing takes at most (assumed)."""
+"""Largest share of the remaining work for one annealing (assumed)."""
 
 SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
-"""Shares of the work of each way to other assignments (assumed)."""
+"""Shares of the work of each way to find other assignments (assumed)."""
 
 SWAPS = 0.15
-"""Share of the work that is kept for swaps in the rings of the best assignment (assumed)."""
+"""Share of the work reserved for swaps in the rings of the best assignment (assumed)."""
 
 LOOSE, MORE_SWAPS = 1.05, 0.5
-"""Period over the bound of its assignment from which swaps gain more than other assignments do, and
-the share of the work that is kept for them then (seen on rings of 200 tasks)."""
+"""Ratio of period and bound from which swaps gain more than other assignments, and the share of the
+work then reserved for swaps (seen on rings of 200 tasks)."""
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
-"""Spreads of the factors by which prices are changed at random (assumed)."""
+"""Spreads of the random factors of prices (assumed)."""
 
 TRIES, MOVES = 200, 3
-"""Random changes of the best assignment, of which the first is taken whose loads and cycles allow a
-better period, and moves of one change at most (assumed)."""
+"""Number of random changes of the best assignment, of which the first with loads and cycles that
+allow a better period is used, and the largest number of moves of one change (assumed)."""
 
 NOISES = (0.0, 0.05, 0.1)
-"""Shares of the period by which priorities of modulo schedules are moved at random (assumed)."""
+"""Shares of the period by which priorities of modulo schedules change at random (assumed)."""
 
 AGAIN = 12
-"""Schedules of the best assignment with other priorities (assumed)."""
+"""Number of schedules of the best assignment with other priorities (assumed)."""
 
 NONE_CRITICAL = np.empty(0, np.int64)
 
@@ -120,7 +120,7 @@ class LoopSearch:
         self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
         self._length, self._left = SHORT, 0.0
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
-        # CPU-seconds of steps (2 x AMD EPYC, Zen 5): they share out the work, no clock does.
+        # CPU-seconds of steps (2 x AMD EPYC, Zen 5) divide the work; no clock is read.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
         self._bound_cost = self._swap_cost = 1e-6 + 1.6e-8 * arcs
         self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
@@ -147,8 +147,8 @@ class LoopSearch:
             self._finish()
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
-        """The best assignment, its orders as a plan lists them, and their exact period in seconds;
-        None where there is none, or where pair terms rule it out."""
+        """Return the best assignment, its orders as in a plan, and their exact period in seconds;
+        None if there is none, or if pair terms exclude it."""
         if self.best is None:
             return None
         a = self.b.assignment(self.best.place)
@@ -177,7 +177,7 @@ class LoopSearch:
         return names
 
     def _begin(self, program: ChainProgram) -> None:
-        """Assignments of little load and quick cycles, the least bound first."""
+        """Begin with assignments of little load and quick cycles, the least bound first."""
         assert self.bound is not None
         starts = sorted((self._bound_s(p), k, p) for k, p in enumerate(self._starts(program)))
         if starts and starts[0][0] > self.bound.bound_s * 1.001:
@@ -187,7 +187,7 @@ class LoopSearch:
             self._order(place)
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
-        """Assignments to begin from that the memory of devices holds."""
+        """Yield the first assignments within the memory of the devices."""
         assert self.bound is not None
         for _, devices in self.bound.devices[:CHAINS]:
             yield spread(self.b, devices)
@@ -215,7 +215,7 @@ class LoopSearch:
         return self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
 
     def _search(self, program: ChainProgram, until: float) -> None:
-        """Better assignments until so much work is left."""
+        """Search for better assignments until `until` CPU-seconds of work are left."""
         spent = dict.fromkeys(("step", "anneal", "price"), 0.0)
         while self.best is not None and self._left > until and not self._is_least:
             look()
@@ -230,14 +230,14 @@ class LoopSearch:
             spent[way] += max(before - self._left, 1e-6)
 
     def every(self) -> Iterator[Ints]:
-        """Every assignment whose bound is below the best period, the least bound first."""
+        """Yield every assignment whose bound is below the best period, the least bound first."""
         for bound_s, place in every(self.b, self.t, self.s):
             if bound_s >= self._target_s:
                 return
             yield place
 
     def step(self, place: Ints) -> None:
-        """A few random moves."""
+        """Try the assignment after a few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
             *self._moves, place, trial, NONE_CRITICAL, self.s, self.random, self._target_s, TRIES,
@@ -248,7 +248,7 @@ class LoopSearch:
             self._try(trial, 1)
 
     def _anneal(self, place: Ints) -> None:
-        """Less load, and quicker cycles."""
+        """Try an assignment after annealing of loads and cycles."""
         place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
         if not self._order(place):
             self._length = int(self._length * LONGER)
@@ -262,7 +262,7 @@ class LoopSearch:
         return best
 
     def _reprice(self, program: ChainProgram) -> None:
-        """The assignment of other prices."""
+        """Try the best assignment for other prices."""
         assert self.bound is not None
         strength, dice = float(self.dice.choice(STRENGTHS)), self.dice
         prices = self.bound.prices
@@ -277,7 +277,7 @@ class LoopSearch:
             self._try(place, 1)
 
     def _try(self, place: Ints, tries: int) -> bool:
-        """Look for a modulo schedule of an assignment below the best period."""
+        """Search for a modulo schedule of an assignment below the best period."""
         look()
         least, target = self._bound_s(place), self._target_s
         if least >= target:
@@ -292,8 +292,8 @@ class LoopSearch:
         return False
 
     def _order(self, place: Ints) -> bool:
-        """Look for the best orders of an assignment: schedules at periods that grow until one is
-        found, then at ever closer ones, then swaps. Return whether the best period fell."""
+        """Search for the best orders of an assignment: schedules at increasing periods until one is
+        found, then by bisection, then swaps. Return whether the best period decreased."""
         before, least = self._target_s, self._bound_s(place)
         if least >= before:
             return False
@@ -349,7 +349,7 @@ class LoopSearch:
         self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
         target: float, least: float,
     ) -> bool:  # fmt: skip
-        """Take a schedule, after some swaps, if it is better than the best and a list says it."""
+        """Accept a schedule, after some swaps, if it is the best so far and a list expresses it."""
         first = rings.rings_of(start, target)
         self._left -= POLISH * self._swap_cost
         found, period = rings.swapped(first, POLISH, least * (1 + SAME))
@@ -372,7 +372,7 @@ class LoopSearch:
         return to_orders(names, {str(k): tuple(v) for k, v in lanes.items()}, rings) is not None
 
     def _finish(self) -> None:
-        """Other schedules of the best assignment, and swaps from the best ones."""
+        """Try other schedules of the best assignment, and swaps from the best schedules."""
         best = self.best
         if best is None:
             return

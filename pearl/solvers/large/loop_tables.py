@@ -14,26 +14,28 @@ from pearl.time_limit import watched
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Functions compiled by numba take these numbers: the digest of machine code is of this file.
+# Functions compiled by numba read these numbers: the digest of machine code covers this file.
 LINK, LANE, NOBODY = 0, 1, 2
-"""Who pays for a copy."""
+"""Payer of a copy."""
 
 
 class LoopTables(NamedTuple):
     """A search space with lanes.
 
     latency, occupancy: (units, lanes), seconds of a firing in the mode of least occupancy there.
-    item: unit → its class. firings: unit → firings of an iteration. device: lane → device.
+    item: unit → its class. firings: unit → firings per iteration. device: lane → device.
     node_unit: node of the expansion → unit.
-    arc_tail, arc_head, arc_tokens, arc_edge: arcs by tail, of edges (number), and with -1 those of
-        firings of a task in turn and from each node to itself. arc_first: node → its first arc.
+    arc_tail, arc_head, arc_tokens, arc_edge: arcs sorted by tail. arc_edge is the number of an
+        edge, or -1 for the order of a task's firings and for the arc from a node to itself.
+    arc_first: node → its first arc.
     edge_unit, edge_bytes: edge → unit that reads it, and bytes of a message.
     task_unit, task_node, task_messages: producer → unit, node of its first message, messages.
-    task_first, task_edges: producer → its edges to other units, likewise sent_first, sent_arcs.
+    task_first, task_edges: producer → its edges to other units.
+    sent_first, sent_arcs: producer → its arcs to other units.
     host: device. hop, second: (devices, devices), the links of a route, -1 for none.
     up: device → its link to the host, -1 for none.
-    wait, byte_wait: (devices, devices), seconds of a message on its route and of a byte.
-    per_message, per_byte, link_wait: link → seconds. paid: link → who pays.
+    wait, byte_wait: (devices, devices), seconds per message and per byte on a route.
+    per_message, per_byte, link_wait: link → seconds. paid: link → payer.
     memory: class → bytes. capacity: device → bytes.
     """
 
@@ -72,8 +74,11 @@ class LoopTables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Arrays that valuations write to. policy: arc of each node, kept from one to the next; cycle,
-    length: the nodes of the critical cycle."""
+    """Arrays for the results of evaluations.
+
+    policy: arc of each node, reused by the next evaluation. cycle, length: nodes of the critical
+    cycle and their number.
+    """
 
     occupancy: Floats
     load: Floats
@@ -92,7 +97,7 @@ class Scratch(NamedTuple):
 
 
 def scratch_of(t: LoopTables) -> Scratch:
-    """Fresh arrays, without a policy."""
+    """Return new arrays, without a policy."""
     units, devices, nodes = len(t.item), len(t.up), len(t.node_unit)
     return Scratch(
         np.zeros(units),
@@ -113,14 +118,14 @@ def scratch_of(t: LoopTables) -> Scratch:
 
 
 def producers(space: SearchSpace) -> list[str]:
-    """The tasks whose messages go to other units, in the order of `LoopTables.task_unit`."""
+    """Return the tasks with messages to other units, in the order of `LoopTables.task_unit`."""
     x = space.expansion
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
     return list(dict.fromkeys(e.src for e in x.graph.edges if unit[e.src] != unit[e.dst]))
 
 
 def to_tables(b: LoadProblem) -> LoopTables:
-    """The tables of a search space."""
+    """Return the tables of a search space."""
     p, x, platform = b.space, b.space.expansion, b.space.costs.platform
     names = [d.name for d in platform.devices]
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}

@@ -1,6 +1,6 @@
-"""Which choices of replicas are tried where there are too many devices and copies to try them all.
+"""Selection of replicas to try if there are too many devices and copies to try all choices.
 
-Two even ones and none at all, with a bound of all that are left out.
+Two even choices and the choice without replicas are tried. A bound covers the other choices.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pearl.solvers.model.cost_floor import period_floor_s
 from pearl.solvers.model.search_space import search_spaces
 
 MOST = 200_000
-"""Copies times devices, over all choices of replicas, up to which all are tried (assumed: some
-seconds for their search spaces)."""
+"""Copies times devices, over all choices of replicas, up to which all choices are tried (assumed:
+some seconds for their search spaces)."""
 
 
 @dataclass(frozen=True)
 class SelectedSplits:
-    """splits: those to try. bound: no plan of any choice costs less; seconds."""
+    """splits: choices to try. bound: no plan of any choice costs less; seconds."""
 
     splits: tuple[ReplicaSplit, ...]
     bound: float
 
 
 def select_splits(problem: Problem) -> SelectedSplits | None:
-    """The choices of replicas to try, or None: all."""
+    """Return the choices of replicas to try, or None for all."""
     costs = problem.costs
     choices = enumerate_splits(problem.graph, problem.limits)
     devices = len(costs.platform.devices)
@@ -46,8 +46,8 @@ def select_splits(problem: Problem) -> SelectedSplits | None:
 
 
 def acting_s(costs: CostTable) -> Callable[[ReplicaSplit], float]:
-    """Choice of replicas → seconds of the split tasks, where copies take turns on all lanes of the
-    devices that can run them."""
+    """Return a function: choice of replicas → seconds of the split tasks, if copies share all lanes
+    of the devices that can run them."""
     lanes = {d.name: d.max_lanes for d in costs.platform.devices}
     quick: dict[tuple[str, int], float] = {}
     places: dict[tuple[str, int], set[str]] = {}
@@ -68,11 +68,11 @@ def acting_s(costs: CostTable) -> Callable[[ReplicaSplit], float]:
 
 
 def bound_s(problem: Problem) -> float:
-    """No plan has a shorter period, whatever the replicas.
+    """Return a lower bound on the period for every choice of replicas.
 
-    The graph of a choice holds that of one copy of each split task. So the graph unsplit, with
-    these tasks at their least latency of all shares and taking no lane, bounds them all; its own
-    bound is that of its cycles in the fastest modes and of loads that are shared evenly.
+    The graph of a choice contains the graph with one copy of each split task. So the unsplit graph
+    is a bound for all choices, if these tasks have their least latency of all shares and take no
+    lane. Its own bound comes from cycles in the fastest modes and evenly shared loads.
     """
     costs, limits = problem.costs, problem.limits
     if any(seconds < 0 for seconds in costs.pair_extra_s.values()):

@@ -1,4 +1,4 @@
-"""Assignments that a search of graphs with cycles starts from."""
+"""First assignments of a search of graphs with cycles."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SETS = 12
-"""Lanes up to which all orders of the lanes are tried: their sets are 2 to this power."""
+"""Largest number of lanes for which all orders of lanes are tried: 2 to this power sets."""
 
 SAMPLES = 60
-"""Orders of more lanes that are tried (assumed)."""
+"""Number of orders that are tried for more lanes (assumed)."""
 
 EVERY = 20_000
-"""Assignments that all are looked at: those of 9 classes on 3 lanes take 20 CPU-milliseconds."""
+"""Largest number of assignments that are all valued: those of 9 classes on 3 lanes take 20
+CPU-milliseconds."""
 
 BISECTIONS = 30
-"""Halvings of the range of the largest load."""
+"""Number of bisections of the range of the largest load."""
 
 
 def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> Iterator[Ints]:
-    """Rows of classes in the order of the program, one for each lane, with the least largest load:
-    by dynamic programming over sets of lanes, for some sets of up to SETS lanes where there are
-    more. Nothing where no such rows fit into memory."""
+    """Yield assignments of contiguous rows of classes in program order, one row per lane, with the
+    least largest load.
+
+    Dynamic programming over sets of lanes finds them; with more than SETS lanes, it takes some
+    subsets of SETS lanes. Nothing is yielded if no such rows fit into memory.
+    """
     from pearl.solvers.large.loop_moves import cut
 
     order = np.argsort([min(members) for members in b.space.classes], kind="stable")
@@ -69,8 +73,8 @@ def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> It
 
 
 def _copies(b: LoadProblem, t: LoopTables, order: Ints) -> tuple[Floats, Floats]:
-    """Seconds that a cut before each place of the order costs the lanes after and before it, where
-    lanes pay for copies: over the links to the host."""
+    """Return the seconds that a cut before each position of the order costs the lanes after and
+    before it, if lanes pay for copies over the links to the host."""
     n, lanes = len(order), len(t.device)
     position = np.empty(n, np.int64)
     position[order] = np.arange(n)
@@ -93,8 +97,8 @@ def _copies(b: LoadProblem, t: LoopTables, order: Ints) -> tuple[Floats, Floats]
 
 
 def spread(b: LoadProblem, devices: Ints) -> Ints:
-    """The lanes of classes on given devices: the least loaded lane of the device, in the order of
-    the program."""
+    """Return the lanes of classes on given devices: in program order, each class takes the least
+    loaded lane of its device."""
     lanes: dict[int, list[int]] = {}
     for k, d in enumerate(b.loads.device):
         lanes.setdefault(int(d), []).append(k)
@@ -107,8 +111,8 @@ def spread(b: LoadProblem, devices: Ints) -> Ints:
 
 
 def repaired(b: LoadProblem, place: Ints) -> Ints | None:
-    """The assignment with classes moved off devices whose memory is too small, each where it costs
-    least; None where there is no room."""
+    """Move classes from devices with too little memory to where they cost least; None if there is
+    no such place."""
     place, loads = place.copy(), b.loads
     used = np.bincount(loads.device[place], weights=loads.memory, minlength=len(loads.capacity))
     for _ in range(2 * len(place)):
@@ -131,15 +135,15 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
 
 
 def few(b: LoadProblem) -> bool:
-    """Whether there are at most EVERY assignments. Hardly any of them has a bound below the least
-    period, so that the orders of all that do can be searched."""
+    """Return whether there are at most EVERY assignments. Hardly any of them has a bound below the
+    least period, so that the orders of these can all be searched."""
     count: int = len(_able(b)) ** len(b.space.classes)
     return 0 < count <= EVERY
 
 
 def every(b: LoadProblem, t: LoopTables, s: Scratch) -> Iterator[tuple[float, Ints]]:
-    """The bound in seconds and the lanes of every assignment, the least bound first; the bound is
-    infinite where an assignment is not allowed."""
+    """Yield the bound in seconds and the lanes of every assignment, the least bound first. The
+    bound of a forbidden assignment is infinite."""
     from pearl.solvers.large.loop_moves import all_bounds
 
     able, items = _able(b), len(b.loads.seconds)
@@ -150,5 +154,5 @@ def every(b: LoadProblem, t: LoopTables, s: Scratch) -> Iterator[tuple[float, In
 
 
 def _able(b: LoadProblem) -> Ints:
-    """The lanes that some class may be on."""
+    """Return the lanes that some class may be on."""
     return np.flatnonzero(np.isfinite(b.loads.seconds).any(axis=0))

@@ -1,7 +1,7 @@
-"""Timed graphs of assignments as arrays, compiled: what `pearl.planning.timing` says, without pair
-terms. Imported on use.
+"""Timed graphs of assignments as arrays, compiled: `pearl.planning.timing` without pair terms.
 
-An assignment is `place`: item (class) → lane. Its links are lanes behind those of devices.
+An assignment is `place`: item (class) → lane. Its links are lanes with numbers after those of
+devices. Imported on use.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _native = compiled(nogil=True, error_model="numpy")
 @_native
 def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
     """Write the seconds of each firing of each unit, with the copies that its lane pays for, and
-    the seconds that each lane and link is taken.
+    the load of each lane and link in seconds.
 
-    size, payer, reached: scratch, one cell a device. sent_bytes: scratch, one cell a producer and
+    size, payer, reached: scratch, one cell per device. sent_bytes: scratch, one cell per producer
+        and
     device: the largest message to that device, -1 for none.
     """
     lanes = len(t.device)
@@ -79,8 +80,8 @@ def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
 
 @_native
 def weigh(t, place, occupancy, seconds):
-    """Write the seconds of the arcs of the expansion, of firings of a task in turn, and of each
-    node to itself; an arc between nodes of a lane takes at least the occupancy of the first."""
+    """Write the seconds of the arcs of the expansion, of the order of a task's firings, and of each
+    node to itself. An arc between nodes of a lane takes at least the occupancy of the first."""
     for k in range(len(t.arc_edge)):
         u = t.node_unit[t.arc_tail[k]]
         e = t.arc_edge[k]
@@ -100,8 +101,11 @@ def weigh(t, place, occupancy, seconds):
 
 @_native
 def bound_of(t, place, s):
-    """No orders of an assignment give a period below this: its largest load, and its maximum cycle
-    ratio by policy iteration from the last policy. s: `loop_tables.Scratch`."""
+    """Return a lower bound on the period of an assignment under all orders: the larger of its
+    largest load and its maximum cycle ratio, by policy iteration from the last policy.
+
+    s: `loop_tables.Scratch`.
+    """
     copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
     most = 0.0
     for k in range(len(s.load)):
@@ -118,8 +122,8 @@ def bound_of(t, place, s):
 
 @_native
 def timed_arrays(t, place, s):
-    """The timed graph of an assignment as `rings.TimedArrays`, transfers of links as nodes behind
-    those of the expansion; and for each transfer its producer and the device it reaches."""
+    """Return the timed graph of an assignment as `rings.TimedArrays`, with transfers as nodes after
+    those of the expansion, and for each transfer its producer and the device that it reaches."""
     copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
     weigh(t, place, s.occupancy, s.seconds)
     lanes, devices, base = len(t.device), len(t.up), len(t.node_unit)
@@ -147,7 +151,7 @@ def timed_arrays(t, place, s):
         lane[i] = place[t.item[unit[i]]]
         occupancy[i] = s.occupancy[unit[i]]
     n, count = base, 0
-    node = np.empty(devices, np.int64)  # where a copy to a device begins, and seconds from there
+    node = np.empty(devices, np.int64)  # start node of a copy to a device, and seconds from there
     delay = np.empty(devices)
     for p in range(producers):
         u = t.task_unit[p]
@@ -216,7 +220,7 @@ def timed_arrays(t, place, s):
             if t.device[place[t.item[unit[i]]]] != t.device[place[t.item[v]]]:
                 continue
         elif t.arc_head[k] == i and t.firings[unit[i]] > 1:
-            continue  # firings in turn are arcs of their own
+            continue  # separate arcs order the firings of a task
         tails[count], heads[count] = i, t.arc_head[k]
         seconds[count], tokens[count] = s.seconds[k], t.arc_tokens[k]
         count += 1

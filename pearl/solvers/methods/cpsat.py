@@ -1,11 +1,11 @@
 """Makespan by constraint programming with OR-Tools' CP-SAT (extra `cpsat`).
 
-An optional interval for every firing, mode and lane; no-overlap on lanes and links (a cumulative
-where equal lanes are interchangeable), transfers as delays between devices, memory as a linear row;
-after Laborie, Rogerie, Shaw and Vilim 2018, "IBM ILOG CP Optimizer for scheduling", and Perron and
-Didier's CP-SAT. The best schedule of HEFT and local search is hint and horizon. Where the model
-leaves something out (see `cpsat_model`) it is a relaxation: its bound stays a bound, and the value
-is always that of the plan's own simulation.
+The model has an optional interval for every firing, mode and lane, no-overlap on lanes and links (a
+cumulative for interchangeable lanes), transfers as delays between devices, and memory as a linear
+row; after Laborie, Rogerie, Shaw and Vilim 2018, "IBM ILOG CP Optimizer for scheduling", and Perron
+and Didier's CP-SAT. The best schedule of HEFT and local search is the hint and the horizon. The
+model omits some details (see `cpsat_model`) and is then a relaxation. So its bound is valid, and
+the value of a plan is always simulated.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
 
 MOMENT = 5_000
-"""Moves of tabu search at first (0.4 s on 240 operations here)."""
+"""First moves of tabu search (0.4 s on 240 operations on 2 x AMD EPYC)."""
 
 SHORT = 0.2
-"""Work of CP-SAT's first search, in its deterministic seconds (0.4 to 1.4 s here)."""
+"""Work of CP-SAT's first search, in its deterministic seconds (0.4 to 1.4 s on 2 x AMD EPYC)."""
 
 BESIDE = 0.5
-"""Share of the time left in which local search runs beside CP-SAT."""
+"""Share of the remaining time in which local search and CP-SAT run in parallel."""
 
 WORKERS = 2
-"""Threads at most (and never more than the process may use)."""
+"""Largest number of threads, within the number that the process may use."""
 
 
 def installed() -> bool:
-    """Whether OR-Tools is there; does not import it."""
+    """Return whether OR-Tools is installed, without importing it."""
     return importlib.util.find_spec("ortools") is not None
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The plan with the least makespan found, and CP-SAT's bound.
+    """Return the plan with the least makespan found, and CP-SAT's bound.
 
-    Deterministic by seed where the first search on one thread finishes; with more threads, or when
-    time runs out, two calls may differ.
+    The result is deterministic for a seed if the first search on one thread finishes. With more
+    threads, or if time runs out, two calls may differ.
 
     Raises:
         SpecError: OR-Tools is not installed, or a limit does not apply to a makespan.
-        InfeasibleError: no plan meets the limits.
+        InfeasibleError: no plan is within the limits.
     """
     if not installed():
         raise SpecError(
@@ -96,7 +96,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
 
 
 def _start(it: DagInstance, problem: Problem, search: Search) -> Candidate | None:
-    """The better of the local search's first schedule and the search's own."""
+    """Return the better of the local search's first schedule and the start of the search."""
     first = initial_schedule(it, problem, search.deadline)
     both = [f for f in (start_in(it.space, search), first) if f]
     return min(both, key=lambda f: f.cost, default=None)
@@ -112,11 +112,11 @@ def improve(
     seed: int,
     workers: int,
 ) -> tuple[Candidate, float, bool]:
-    """A better schedule of a search space than `best`, its own, if there is one of at most `below`
-    seconds and it is found; the proven bound; whether the search was finished.
+    """Return (a better schedule of a search space than `best` or `best`, bound, search finished).
 
-    Tabu search for a moment where it applies, CP-SAT on one thread for another;
-    then local search beside CP-SAT for half of the time, and CP-SAT alone from the best of both.
+    A better schedule has a makespan of at most `below` seconds. Tabu search runs for a moment if it
+    applies, then CP-SAT on one thread. Then local search and CP-SAT run in parallel for half of the
+    time, and CP-SAT alone continues from the best of both.
     """
     lanes = local_search.plain_lanes(it) if len(it.order) >= local_search.LARGE else []
     if lanes:
@@ -126,7 +126,7 @@ def improve(
     best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
     if best.cost <= floor * (1 + SAME):
         return best, floor, True
-    if finished:  # the model leaves something out, and its best schedule is not as good as it says
+    if finished:  # the model is a relaxation, so its best schedule may be worse than its value
         other = local_search.improve(it, best, problem, deadline, seed + 1)
         return min(best, other or best, key=lambda f: f.cost), floor, True
     until = time.monotonic() + BESIDE * (deadline - time.monotonic())
@@ -160,7 +160,7 @@ def _search(
     seed: int,
     patience: float = math.inf,
 ) -> tuple[Candidate, float, bool]:
-    """The best of a schedule and what CP-SAT finds, the bound, whether the search was finished."""
+    """Return the better of a schedule and CP-SAT's, the bound, and whether the search finished."""
     try:
         model = Model(it, best, min(below, best.cost), floor)
         result, bound, finished = run(model, deadline, threads, seed, patience)
@@ -172,9 +172,9 @@ def _search(
 def run(
     model: Model, deadline: float, threads: int, seed: int, patience: float
 ) -> tuple[Candidate | None, float, bool]:
-    """The best schedule that CP-SAT finds, its bound in seconds, whether the search was finished.
+    """Return the best schedule of CP-SAT, its bound in seconds, and whether the search finished.
 
-    patience: CP-SAT's own measure of work at most, the same on every machine.
+    patience: limit of CP-SAT's deterministic time, which is the same on every machine.
     """
     from ortools.sat.python import cp_model
 
@@ -183,11 +183,11 @@ def run(
     parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.05)
     parameters.num_workers = threads
     parameters.random_seed = seed % (1 << 31)
-    parameters.catch_sigint_signal = False  # Ctrl-C is Python's
+    parameters.catch_sigint_signal = False  # Python handles Ctrl-C
     if patience < math.inf:
         parameters.max_deterministic_time = patience
     status = _solve_in_thread(solver, model.model, deadline)
-    if status == cp_model.INFEASIBLE:  # nothing within the horizon
+    if status == cp_model.INFEASIBLE:  # no schedule within the horizon
         return None, model.horizon / model.scale, True
     candidate = model.found(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
     bound = max(0.0, solver.best_objective_bound / model.scale)
@@ -195,8 +195,8 @@ def run(
 
 
 def _solve_in_thread(solver: Any, model: Any, deadline: float) -> Any:
-    """CP-SAT's status, from a thread of its own: this one hears signals, and tells it to stop where
-    one raises or the time is long up."""
+    """Run CP-SAT in a separate thread and return its status. This thread handles signals, and stops
+    CP-SAT if one raises an exception or if the time limit has passed."""
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(solver.solve, model)
         try:

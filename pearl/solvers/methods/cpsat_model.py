@@ -1,4 +1,4 @@
-"""One iteration of a program as a constraint program for OR-Tools' CP-SAT."""
+"""One iteration of a search space as a constraint program for OR-Tools' CP-SAT."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pearl.time_limit import look
 from pearl_devices import Link
 
 PAIRS = 100_000
-"""Rows for transfers between pairs of devices at most; above, an edge has its least delay."""
+"""Largest number of rows for transfers between pairs of devices; above, an edge has its least
+delay."""
 
 TICKS = 4_000_000
 """Ticks of the horizon for every firing on a chain: rounding every time by less than a tick is
@@ -23,7 +24,7 @@ then below 1e-6 of the horizon."""
 
 
 def ticks_per_s(values: Sequence[float], horizon: float, firings: int) -> tuple[float, bool]:
-    """Ticks of a second, and whether all values are whole numbers of ticks (to 1e-9 of them)."""
+    """Return the ticks per second, and whether all values are whole ticks (to a relative 1e-9)."""
     most = TICKS * max(1, firings)
     if horizon <= 0:
         return 1.0, True
@@ -37,10 +38,10 @@ def ticks_per_s(values: Sequence[float], horizon: float, firings: int) -> tuple[
 
 
 class Model:
-    """One iteration of a program as a constraint program.
+    """One iteration of a search space as a constraint program.
 
-    Left out, so that it is a relaxation there: what copies add to the occupancy of lanes that pay
-    for them, the larger of two sizes of a shared copy, and rounding below a tick.
+    The program is a relaxation: it omits the occupancy of copies on lanes that pay for them, the
+    larger of two sizes of a shared copy, and times below a tick.
     """
 
     def __init__(self, it: DagInstance, best: Candidate, below: float, floor: float) -> None:
@@ -78,11 +79,12 @@ class Model:
         self._hint(best)
 
     def ticks(self, seconds: float) -> int:
-        """Whole ticks: exact, or rounded down so that the program stays a relaxation."""
+        """Return whole ticks, rounded down so that the program stays a relaxation."""
         return round(seconds * self.scale) if self.exact else math.floor(seconds * self.scale)
 
     def _choices(self) -> None:
-        """x: option (and lane, where lanes differ) of a unit; on: device of a class."""
+        """Add the variables: x, option (and lane, if lanes differ) of a unit; on, device of a
+        class."""
         p, m = self.it.space, self.model
         self.by_lane: dict[str, bool] = {}
         for d in p.costs.platform.devices:
@@ -199,8 +201,8 @@ class Model:
         return any(u == unit for u, _ in self.extra)
 
     def _send(self, s: int, v: int, task: str, d: str, e: str, size: float) -> None:
-        """Transfers from firing s on d to firing v on e, one on each link that is a lane. One to
-        the host serves all devices behind it, one to e all firings there."""
+        """Add the transfers from firing s on d to firing v on e, one on each link that is a lane. A
+        transfer to the host serves all devices behind it, a transfer to e all firings there."""
         it, m = self.it, self.model
         platform = it.space.costs.platform
         route = platform.route(d, e)
@@ -226,7 +228,7 @@ class Model:
     def _occupy(
         self, s: int, task: str, d: str, to: str, link: Link, begin: Any, ends: list[Any]
     ) -> None:
-        """The time that a copy takes its link: one for each sender and device reached."""
+        """Add the time of a copy on its link: one interval per sender and reached device."""
         m = self.model
         sender = (s, task, d, to)
         if sender not in self._sender:
@@ -242,7 +244,7 @@ class Model:
 
     @cached_property
     def _least_bytes(self) -> dict[str, float]:
-        """The smallest message of each task, to this iteration or the next."""
+        """Return the smallest message of each task, to this iteration or the next."""
         x = self.it.space.expansion
         calls = {t: x.graph.repetition[t] if len(u) > 1 else 1 for u in x.units for t in u}
         found: dict[str, float] = {}
@@ -252,8 +254,8 @@ class Model:
         return found
 
     def _lanes(self) -> None:
-        """No overlap on a lane; loads with the least way to and from them, which the search does
-        not see by itself."""
+        """Add no-overlap on each lane, and load rows with the least time before and after a lane's
+        firings, which the search does not derive."""
         it, m = self.it, self.model
         p = it.space
         head, tail = self._ways()
@@ -294,7 +296,7 @@ class Model:
             m.add(sum(used) <= int(p.max_lanes))
 
     def _ways(self) -> tuple[list[int], list[int]]:
-        """Ticks that pass at least before each firing, and after its lane is free again."""
+        """Return the least ticks before each firing, and after its lane is free again."""
         it = self.it
         quick = [
             (min(t for t, _ in row.values()), min(o for _, o in row.values()))
@@ -308,7 +310,7 @@ class Model:
         for v in reversed(it.order):
             for d, _, _ in it.after[v]:
                 behind[v] = max(behind[v], behind[d] + self.ticks(quick[it.unit[d]][0]))
-        # the lane may be free before the result is there: the way behind counts from the result
+        # the lane may be free before the result exists: the time after it counts from the result
         return head, behind
 
     def _hint(self, best: Candidate) -> None:
@@ -336,7 +338,7 @@ class Model:
         m.add_hint(self.span, self.horizon)
 
     def found(self, solver: Any) -> Candidate | None:
-        """The schedule that a solver of `model` holds."""
+        """Return the schedule in a solver of `model`."""
         it = self.it
         p = it.space
         modes, lanes = [], []

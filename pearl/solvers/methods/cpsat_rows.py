@@ -1,4 +1,4 @@
-"""Rows of the constraint program about what units share: pair and lane terms, memory, lanes."""
+"""Rows of the constraint program for rules between units: pair and lane terms, memory, lanes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from pearl.solvers.model.search_space import SearchSpace
 
 Ways = Sequence[Mapping[tuple[int, int], Any]]
-"""Unit → option and lane → the literal that says whether they are chosen."""
+"""Unit → option and lane → the literal "they are chosen"."""
 
 Extra = dict[tuple[int, int], list[tuple[int, Any]]]
-"""Unit and option → ticks added, and the literal that says whether they are."""
+"""Unit and option → added ticks, and the literal "they are added"."""
 
 
 def extra_ticks(m: Any, p: SearchSpace, x: Ways, ticks: Callable[[float], int]) -> Extra:
-    """What pair terms and lane terms add to a firing."""
+    """Return the ticks that pair terms and lane terms add to a firing."""
     found: Extra = {}
 
     def add(u: int, o: int, seconds: float, other: Any) -> None:
-        """Seconds of option o of unit u where the literals of `other` sum to 1 too."""
+        """Add seconds of option o of unit u if the literals of `other` sum to 1 too."""
         one = sum(literal for (k, _), literal in x[u].items() if k == o)
         both = m.new_bool_var("")
         m.add(both <= one)
@@ -54,7 +54,8 @@ def extra_ticks(m: Any, p: SearchSpace, x: Ways, ticks: Callable[[float], int]) 
 
 
 def on_lanes(p: SearchSpace, x: Ways, unit: int) -> dict[tuple[str, int], Any]:
-    """Device and number of a lane → whether the unit is on it, as a sum of literals."""
+    """Return for each lane (device and number) the literals whose sum tells if the unit is on
+    it."""
     found: dict[tuple[str, int], Any] = {}
     for (o, lane), literal in x[unit].items():
         key = p.options[unit][o].device, lane
@@ -63,7 +64,7 @@ def on_lanes(p: SearchSpace, x: Ways, unit: int) -> dict[tuple[str, int], Any]:
 
 
 def memory_rows(m: Any, p: SearchSpace, on: Sequence[Mapping[str, Any]]) -> None:
-    """Memory of devices. on: unit → device → the literal of its class."""
+    """Add the memory of devices. on: unit → device → the literal of its class."""
     for device, capacity in p.capacity_bytes.items():
         terms = [
             (round(size), on[members[0]][device])
@@ -75,7 +76,7 @@ def memory_rows(m: Any, p: SearchSpace, on: Sequence[Mapping[str, Any]]) -> None
 
 
 def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
-    """Units that are apart, and what the modes of a lane keep on each of its units."""
+    """Add rows for units that must be apart, and for the memory of each unit of a lane."""
     for u, w in p.apart:
         others = on_lanes(p, x, w)
         for lane, mine in on_lanes(p, x, u).items():

@@ -1,5 +1,8 @@
-"""Every assignment that a problem allows, by plain enumeration: replicas, fusions, slack of every
-edge from 0 to its limit, modes and lanes, with no symmetry but that of lanes alike."""
+"""Every assignment that a problem allows, by plain enumeration.
+
+The enumeration covers replicas, fusions, slack of every edge from 0 to its limit, modes and lanes.
+The only symmetry that it uses is that of interchangeable lanes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from pearl.solvers.model.search_space import (
 from pearl.time_limit import look
 
 PLANS = 20_000
-"""Assignments at most, and orders of one assignment at most."""
+"""Largest number of assignments, and largest number of orders of one assignment."""
 
 
 def every_space(problem: Problem) -> list[SearchSpace]:
@@ -46,7 +49,7 @@ def every_space(problem: Problem) -> list[SearchSpace]:
         for slack, fused in itertools.product(vectors, list(fusion_choices(part.costs))):
             try:
                 x = expand(part.graph.with_slack(slack), fused)
-            except SpecError:  # a fused call that would wait for itself
+            except SpecError:  # a fused call with a deadlock
                 continue
             try:
                 spaces.append(space_of(x, part, every_mode=True))
@@ -59,23 +62,25 @@ def every_space(problem: Problem) -> list[SearchSpace]:
 
 
 def refuse_more(number: float, what: str) -> None:
-    """Refuse to enumerate more than PLANS things.
+    """Raise if more than PLANS things would be enumerated.
 
     Raises:
         SpecError: the number exceeds PLANS.
     """
     if number > PLANS:
         raise SpecError(
-            f"method exhaustive: there are more than {PLANS} {what}; that many at most are "
-            "enumerated: use method 'milp'"
+            f"method exhaustive: there are more than {PLANS} {what}, the most that it "
+            "enumerates: use method 'milp'"
         )
 
 
 def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[ReplicaSplit]:
-    """Replicas by trying all shares, against the rules of `pearl.planning.replicas`: largest
-    first, and multiples of an eighth of the environments (what is left over on the first) or nearly
-    equal."""
-    enumerate_splits(graph, limits)  # for its errors
+    """Yield replicas by trying all shares, against the rules of `pearl.planning.replicas`.
+
+    The rules: the largest share first; shares are nearly equal, or multiples of an eighth of the
+    environments with the remainder in the first share.
+    """
+    enumerate_splits(graph, limits)  # raises its errors
     yield ReplicaSplit()
     able = [t for t in graph.tasks if t.environments and limits.replicas.get(t.name, 1) > 1]
     for chosen in itertools.product((True, False), repeat=len(able)):
@@ -99,8 +104,8 @@ def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[ReplicaSplit]:
 
 
 def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
-    """Slack of every edge with a limit, each from 0 up; prefetch and deferral within the limit of
-    staleness together. By rising sum."""
+    """Return the slack of every edge with a limit, each from 0 up, by rising sum. The sum of
+    prefetch and deferral is within the limit of staleness."""
     keyed = {key: e for key, e in key_edges(graph.edges).items() if e.limit}
     ranges = [range(max(e.slack, getattr(limits, e.limit or "")) + 1) for e in keyed.values()]
     refuse_more(math.prod(float(len(r)) for r in ranges), "choices of slack")
@@ -120,7 +125,8 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
 
 
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
-    """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
+    """Return the least cost (seconds or joules of an iteration) of any assignment, without
+    orders."""
     return min(
         (cost_of(problem, a, build_timed_graph(a).order_bound_s)[0] for a in assignments(spaces)),
         default=math.inf,
@@ -128,7 +134,7 @@ def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
 
 
 def count(spaces: Sequence[SearchSpace]) -> int:
-    """Combinations of modes and lanes, before rules that couple tasks; stops above PLANS."""
+    """Count combinations of modes and lanes, before rules that couple tasks; stop above PLANS."""
     return sum(1 for _ in itertools.islice(_every(spaces), PLANS + 1))
 
 
@@ -164,7 +170,7 @@ def _every(spaces: Sequence[SearchSpace]) -> Iterator[tuple[SearchSpace, Assignm
 def _partitions(
     modes: Sequence[Mode], most: Mapping[str, int], lanes: tuple[int, ...], used: Mapping[str, int]
 ) -> Iterator[tuple[int, ...]]:
-    """Lane numbers unit by unit; a new lane of a device takes the next number."""
+    """Yield lane numbers unit by unit; a new lane of a device takes the next number."""
     u = len(lanes)
     if u == len(modes):
         yield lanes

@@ -1,10 +1,10 @@
-"""Every assignment and every order: the oracle that other methods are tested against.
+"""Every assignment and every order: the reference in tests of other methods.
 
-All replicas, fusions, slack of every edge from 0 to its limit, modes and lanes are enumerated;
-then, from the least order bound upwards, all orders with offsets of lanes with at most 3 firings,
-until the bound of what is left is no better than the best plan. Longer lanes are searched as
-`orders` does: there the bound may stay below. Of plans that cost the same, one of least slack is
-taken.
+The method enumerates replicas, fusions, slack of every edge from 0 to its limit, modes and lanes.
+Then, from the least order bound upwards, it enumerates all orders with offsets of lanes with at
+most 3 firings, until the bound of the remaining assignments is no better than the best plan. For
+longer lanes, it searches like `orders`, whose bound may stay below the value. Among plans of the
+same cost, it returns one of least slack.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pearl.solvers.orders.lane_sequencing import (
 from pearl.solvers.orders.list_orders import ring_period
 
 FIRINGS = 3
-"""Firings of a lane at most for which every order is tried."""
+"""Largest number of firings of a lane for which every order is tried."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """Find the best plan by enumeration. `seed` changes nothing.
+    """Find the best plan by enumeration. `seed` has no effect.
 
     Raises:
-        SpecError: there are more than PLANS assignments; says how many.
-        InfeasibleError: no plan meets the limits.
+        SpecError: there are more than PLANS assignments; the text gives the number.
+        InfeasibleError: no plan is within the limits.
     """
     deadline = search.deadline
     if problem.objective == "makespan":
@@ -95,10 +95,10 @@ def solve(problem: Problem, search: Search) -> Outcome:
 
 
 def _soonest(problem: Problem, search: Search) -> Outcome:
-    """The plan whose first iteration ends soonest, by enumeration: entries that run ahead change
-    nothing in the first iteration, so all orders without offsets are all there are."""
+    """Return the plan whose first iteration ends first, by enumeration. Orders without offsets are
+    enough, because offsets change nothing in the first iteration."""
     deadline = search.deadline
-    makespan_spaces(problem)  # for its errors
+    makespan_spaces(problem)  # raises its errors
     whole = replace(problem, limits=problem.limits.without_slack())
     ranked = []
     for number, a in enumerate(assignments(every_space(whole))):
@@ -132,8 +132,8 @@ def _soonest(problem: Problem, search: Search) -> Outcome:
 
 
 def _soonest_order(a: Assignment, least: float) -> tuple[Candidate | None, bool]:
-    """The best of all orders of an assignment, and whether these are all; where they are too many,
-    the one in the order in which firings could start."""
+    """Return the best of all orders of an assignment, and whether all were tried. If they are too
+    many, the order is that in which firings could start."""
     timed = build_timed_graph(a)
     rings = [list(itertools.permutations(m)) for m in timed.lanes.values() if len(m) <= FIRINGS]
     every = len(rings) == len(timed.lanes) and math.prod(map(len, rings)) <= PLANS
@@ -163,7 +163,7 @@ def _timed(timed: TimedGraph, orders: Orders, start: Sequence[float]) -> Candida
 
 
 def _in_turn(timed: TimedGraph, ring: Sequence[int]) -> bool:
-    """Whether each task's firings stand in their own order; another one never helps."""
+    """Return whether each task's firings are in their own order; other orders never help."""
     firings: dict[str, list[int]] = {}
     for i in ring:
         firings.setdefault(timed.names[i][0], []).append(timed.names[i][1])
@@ -171,7 +171,7 @@ def _in_turn(timed: TimedGraph, ring: Sequence[int]) -> bool:
 
 
 def _starts(timed: TimedGraph, orders: Orders) -> list[float] | None:
-    """When each node of the first iteration starts; None where the orders deadlock."""
+    """Return the start of each node of the first iteration; None if the orders deadlock."""
     n = len(timed.names)
     arcs = [(s, d, w) for s, d, w, m in timed.arcs if m == 0]
     for ring in orders.values():
@@ -197,7 +197,8 @@ def _slack(a: Assignment) -> int:
 
 
 def _every_order(timed: TimedGraph) -> OrderResult | None:
-    """The best of all orders; None where a lane has more than FIRINGS, or there are too many."""
+    """Return the best of all orders; None if a lane has more than FIRINGS, or for too many
+    orders."""
     if max(len(members) for members in timed.lanes.values()) > FIRINGS:
         return None
     distance = token_distances(len(timed.names), timed.arcs)
@@ -208,7 +209,7 @@ def _every_order(timed: TimedGraph) -> OrderResult | None:
         rows = []
         for order in itertools.permutations(members[1:]):
             ahead = []
-            for i in order:  # the paths between two firings bound how far one runs ahead
+            for i in order:  # the paths between two firings bound the offset between them
                 back, forth = int(distance[i, members[0]]), int(distance[members[0], i])
                 low = 1 - back if back < FAR else (forth - reach if forth < FAR else -reach)
                 high = forth if forth < FAR else low + reach
@@ -235,8 +236,8 @@ def _every_order(timed: TimedGraph) -> OrderResult | None:
 def _listed(
     timed: TimedGraph, ring: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...] | None:
-    """A ring turned so that each task's entries stand in the order of its firings and no offset is
-    negative; None where a task's firings are out of order, which never helps."""
+    """Return a ring, rotated so that each task's entries are in the order of its firings and no
+    offset is negative; None if a task's firings are out of order, which never helps."""
     for _ in ring:
         seen: dict[str, list[int]] = {}
         for i, _o in ring:

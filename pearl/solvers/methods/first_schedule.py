@@ -1,9 +1,10 @@
-"""A schedule for local search to start from: the best of HEFT's, PEFT's and all on one device, or
-the plan that the search begins from."""
+"""The first schedule of local search: the best of HEFT's, PEFT's and all on one device, or the
+start of the search."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,13 +22,13 @@ from pearl.time_limit import OutOfTimeError, look
 
 
 def initial_schedule(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
-    """The best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
-    possible; else any that keeps the rules. Limits on period, throughput and power may be
-    broken."""
+    """Return the best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
+    possible; else any plan that satisfies the rules. It may break limits on period, throughput and
+    power."""
     free = without_numbers(problem)
     gathered: list[Candidate | None] = []
     listed: list[Candidate | None] = []
-    with suppress(OutOfTimeError):  # those first that take the least time
+    with suppress(OutOfTimeError):  # the quickest constructions come first
         for schedule in _gathered(it):
             gathered.append(schedule)
         for method in (heft, peft):
@@ -42,8 +43,8 @@ def initial_schedule(it: DagInstance, problem: Problem, deadline: float) -> Cand
 
 
 def start_in(space: SearchSpace, search: Search) -> Candidate | None:
-    """The start of a search as a plan of one of its search spaces; None where it is of another, or
-    has a mode that the space leaves out."""
+    """Return the start of a search as a plan of one of its search spaces; None if it belongs to
+    another one, or has a mode that the space omits."""
     start = search.start
     if start is None:
         return None
@@ -56,8 +57,8 @@ def start_in(space: SearchSpace, search: Search) -> Candidate | None:
 
 
 def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
-    """Every class on one device where it can be, else where it is fastest; one lane each, or as
-    many as there are."""
+    """Yield plans with every class on one device if possible, else where it is fastest; with one
+    lane per device, or with all lanes."""
     p = it.space
     rank = heft.upward_rank(it)
     for device in [d.name for d in p.costs.platform.devices]:
@@ -72,12 +73,12 @@ def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
                 where = device if device in common else min(quick, key=lambda d: (quick[d], d))
                 options[u] = _quickest(p, u, where)[1]
         for spread in (False, True):
-            used: dict[str, int] = {}
+            used = Counter[str]()
             places: list[Place] = []
             for u, o in enumerate(options):
                 d = p.options[u][o].device
-                places.append((o, used.get(d, 0) % p.lanes[d] if spread else 0))
-                used[d] = used.get(d, 0) + 1
+                places.append((o, used[d] % p.lanes[d] if spread else 0))
+                used[d] += 1
             if not p.violates_coupling(build_assignment(p, places)):
                 yield build_schedule(it, [-r for r in rank], places).to_candidate()
 

@@ -1,9 +1,9 @@
-"""HEFT, heterogeneous earliest finish time: by upward rank, each to where it ends first.
+"""HEFT, heterogeneous earliest finish time: by upward rank, each firing to where it ends first.
 
 Topcuoglu, Hariri and Wu 2002, "Performance-effective and low-complexity task scheduling for
-heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3). Works on the
-token-free arcs of one iteration, over devices, modes and lanes, with gaps filled and links that do
-one thing at a time; asked for throughput or power efficiency, the plan is valued like any other.
+heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3). HEFT works on
+the token-free arcs of one iteration, over devices, modes and lanes. It fills gaps, and links do one
+thing at a time. For throughput or power efficiency, the plan is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pearl.time_limit import look, watched
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """HEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
+    """Return HEFT's schedule, with a bound from a relaxation. `seed` has no effect.
 
     Raises:
-        InfeasibleError: no plan meets the limits, or HEFT's does not.
+        InfeasibleError: no plan is within the limits, or HEFT's plan is not.
     """
     return listed_outcome(schedule, problem, search)
 
 
 def schedule(it: DagInstance) -> Candidate | None:
-    """HEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
-    widths or memory."""
+    """Return HEFT's schedule of one iteration of a search space; None if a firing finds no lane,
+    width or memory."""
     return best_of(lambda lanes: listed(it, upward_rank(it), lanes))
 
 
 def upward_rank(it: DagInstance) -> list[float]:
-    """For each firing, the mean seconds of its modes plus the longest way to the end behind it,
+    """Return for each firing the mean seconds of its modes plus the longest path after it,
     transfers at their mean over pairs of different devices (equation 8 of the paper)."""
     p = it.space
     mean = [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in p.options]
@@ -53,7 +53,7 @@ def upward_rank(it: DagInstance) -> list[float]:
 
 
 def listed(it: DagInstance, rank: list[float], most_lanes: float) -> Schedule | None:
-    """Firings by falling rank, each placed where it is complete first."""
+    """Place firings by falling rank, each where it is complete first."""
     made = Schedule(it, most_lanes)
     for v in sorted(range(len(rank)), key=lambda v: (-rank[v], it.place[v])):
         look()

@@ -2,11 +2,11 @@
 
 Kim and Browne 1988, "A general approach to mapping of parallel computations upon multiprocessor
 architectures"; as used by Das and Rauchwerger 2023, "Automatic Task Parallelization of Dataflow
-Graphs in ML/DL models", arXiv 2308.11192. The longest path of the firings that are left, transfers
-counted, is a cluster, until none is left. Clusters whose times do not overlap are merged, which
-cannot lengthen the iteration. The plan is the better of that and of all firings in one lane. Works
-on the token-free arcs of one iteration; asked for throughput or power efficiency, the plan is
-valued like any other.
+Graphs in ML/DL models", arXiv 2308.11192. The longest path of the remaining firings, including
+transfers, becomes a cluster, until no firing remains. Clusters whose times do not overlap are
+merged, which cannot lengthen the iteration. The plan is the better of this one and of all firings
+in one lane. The method works on the token-free arcs of one iteration. For throughput or power
+efficiency, the plan is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from pearl.time_limit import look, watched
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The schedule of linear clusters, with a bound from a relaxation. Deterministic; `seed`
-    changes nothing.
+    """Return the schedule of linear clusters, with a bound from a relaxation. `seed` has no effect.
 
     Raises:
-        InfeasibleError: no plan meets the limits, or this schedule does not.
+        InfeasibleError: no plan is within the limits, or this plan is not.
     """
     return listed_outcome(schedule, problem, search)
 
 
 def schedule(it: DagInstance) -> Candidate | None:
-    """The schedule of one iteration of a search space; None if no place was left for a firing."""
+    """Return the schedule of one iteration of a search space; None if a firing finds no place."""
     clusters = find_clusters(it)
     apart, (_, order) = merge_clusters(it, clusters), find_spans(it, clusters)
     together = [list(range(len(it.space.options)))]
@@ -49,7 +48,8 @@ def schedule(it: DagInstance) -> Candidate | None:
 
 
 def find_clusters(it: DagInstance) -> list[list[int]]:
-    """Units of the longest path, then of the longest path of the firings that are left, and so on.
+    """Return the units of the longest path, then those of the longest path of the remaining
+    firings, and so on.
 
     Every unit is in one cluster.
     """
@@ -87,10 +87,10 @@ Span = tuple[float, float]
 def find_spans(
     it: DagInstance, groups: list[list[int]], order: Sequence[int] | None = None
 ) -> tuple[list[Span], list[int]]:
-    """The span of each group with a lane of its own, and all firings by their start.
+    """Return the span of each group on a lane of its own, and all firings by their start.
 
-    Seconds are means over modes, and only messages between groups take time. order: in which lanes
-    run firings, each after those that it waits for; by default the order of the instance.
+    Seconds are means over modes, and only messages between groups take time. order: the order of
+    firings in their lanes, after their predecessors; by default the order of the instance.
     """
     seconds, delays = _average_seconds(it), _average_delays(it)
     group_of = {u: g for g, group in enumerate(groups) for u in group}
@@ -107,9 +107,9 @@ def find_spans(
 
 
 def merge_clusters(it: DagInstance, clusters: list[list[int]]) -> list[list[int]]:
-    """Put clusters that do not overlap in time into one group, the earliest first.
+    """Merge clusters that do not overlap in time into groups, the earliest first.
 
-    Lanes that run firings by their start before merging end no later than before.
+    If lanes run firings by their start before merging, they end no later than before.
     """
     spans, _ = find_spans(it, clusters)
     groups: list[list[int]] = []
@@ -128,12 +128,12 @@ def merge_clusters(it: DagInstance, clusters: list[list[int]]) -> list[list[int]
 
 
 def _average_seconds(it: DagInstance) -> list[float]:
-    """Unit → mean latency of its modes."""
+    """Return the mean latency of the modes of each unit."""
     return [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in it.space.options]
 
 
 def _average_delays(it: DagInstance) -> list[list[float]]:
-    """Firing → mean seconds of each message that it sends."""
+    """Return for each firing the mean seconds of each message that it sends."""
     return [
         [it.mean_delay_s(it.unit[v], it.unit[s], size) for s, size, _ in it.after[v]]
         for v in range(len(it.order))
@@ -143,8 +143,9 @@ def _average_delays(it: DagInstance) -> list[list[float]]:
 def _place_groups(
     it: DagInstance, groups: list[list[int]], order: Sequence[int], most_lanes: float
 ) -> Schedule | None:
-    """Each group in the lane whose work ends first with it; a unit that its group's lane cannot
-    take goes where it ends first."""
+    """Place each group in the lane whose work then ends first. A unit that this lane cannot run
+    goes where it ends first, and so does a unit that its states bind to a device before its group
+    has a lane: the unit would bind the whole group."""
     made = Schedule(it, most_lanes)
     group_of = {u: g for g, group in enumerate(groups) for u in group}
     work = [_sum_seconds(it, group) for group in groups]
@@ -161,20 +162,21 @@ def _place_groups(
             places[lane] = min(places.get(lane, choice), choice)
         if not places:
             return None
-        if g not in lane_of:
+        bound = made.where[made.group[u]] is not None
+        if g not in lane_of and not bound:
             lane = min(
                 places,
                 key=lambda k: (loads.get(k, 0.0) + work[g].get(k[0], math.inf), places[k]),
             )
             lane_of[g] = lane
             loads[lane] = loads.get(lane, 0.0) + work[g].get(lane[0], 0.0)
-        own = places.get(lane_of[g])
+        own = places.get(lane_of[g]) if g in lane_of else None
         made.put(v, (own or min(places.values()))[1])
     return made
 
 
 def _sum_seconds(it: DagInstance, group: list[int]) -> dict[str, float]:
-    """Device → seconds of all firings of a group; only devices that can run all of its units."""
+    """Return the seconds of all firings of a group on each device that can run all of its units."""
     total: dict[str, float] = {}
     for k, u in enumerate(group):
         quickest: dict[str, float] = {}

@@ -1,10 +1,10 @@
 """Local search: better modes, lanes and orders step by step, from the best simple plan.
 
-Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) over the mode and lane of every task and,
-for makespan, the order in which firings are placed; it starts from the best of HEFT, PEFT and all
-on one device. Large makespan problems whose tasks fire once go through tabu search instead
-(`tabu`). Seeded: two calls give the same plan unless time runs out first; for throughput and power
-efficiency of large graphs cooling follows the clock, so they may differ there.
+The method uses simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) over the mode and lane of
+every task and, for makespan, the order in which firings are placed. It starts from the best of
+HEFT, PEFT and all on one device. Large makespan problems whose tasks fire once use tabu search
+instead (`tabu`). Two calls with one seed give the same plan unless time runs out. For throughput
+and power efficiency of large graphs, cooling follows the clock, so two calls may differ.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.time_limit import OutOfTimeError
 
 MOVES = 3_000
-"""Moves of annealing at most, for each choice of fusions and slack."""
+"""Largest number of moves of annealing, for each choice of fusions and slack."""
 
 TABU_MOVES = 60_000
-"""Moves of tabu search at most."""
+"""Largest number of moves of tabu search."""
 
 LARGE = 30
-"""Firings from which tabu search pays for loading its compiled code."""
+"""Number of firings from which tabu search repays loading its compiled code."""
 
 EXACT = 60
-"""Firings from which the loads of lanes and links stand for the bound over all orders, which takes
-10 ms and more there."""
+"""Number of firings from which the loads of lanes and links replace the bound over all orders,
+which takes 10 ms and more."""
 
 LOAD_MOVES = 2_000_000
-"""Moves by loads at most."""
+"""Largest number of moves by loads."""
 
 SHARE = 0.7
-"""Share of the time left that moves by loads may take; lane orders take the rest."""
+"""Share of the remaining time for moves by loads; lane orders take the rest."""
 
 KEPT = 4
-"""Assignments of least order bound whose lane orders are searched at the end."""
+"""Number of assignments of least order bound whose lane orders are searched at the end."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The best plan found, with a bound from a relaxation.
+    """Return the best plan found, with a bound from a relaxation.
 
     Raises:
-        InfeasibleError: no plan meets the limits, or the search found none.
-        OutOfTimeError: the time ran out before there was any plan.
+        InfeasibleError: no plan is within the limits, or the search found none.
+        OutOfTimeError: the time ran out before the first plan.
     """
     deadline = search.deadline
     spaces = open_spaces(problem)
@@ -106,8 +106,8 @@ def improve(
     *,
     enough: float = 0.0,
 ) -> Candidate | None:
-    """The best plan that the search reaches from `first`; None if none meets the limits. Makespan:
-    it may stop at `enough` seconds."""
+    """Return the best plan that the search reaches from `first`; None if none is within the limits.
+    For makespan, the search may stop at `enough` seconds."""
     if problem.objective == "makespan":
         lanes = plain_lanes(it)
         if lanes and len(it.order) >= LARGE:
@@ -121,9 +121,12 @@ def improve(
 
 
 def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
-    """Device and number of every lane, if tabu search knows all that the search space asks for:
-    each unit fires once, no class, memory, width, lane limit, pair term or busy link couples them;
-    else nothing."""
+    """Return device and number of every lane if tabu search supports the search space, else
+    nothing.
+
+    Tabu search supports spaces in which each unit fires once and no class, memory, width, limit on
+    lanes, pair term or busy link couples units.
+    """
     p = it.space
     total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
     for members, size in zip(p.classes, p.memory_bytes, strict=True):
@@ -144,8 +147,8 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
 
 
 def plain_widths(p: SearchSpace) -> list[str]:
-    """The devices whose lanes may all be as wide as their widest mode, in a search space that does
-    not limit the number of all lanes."""
+    """Return the devices on which every lane may have the width of its widest mode, in a search
+    space without a limit on the number of all lanes."""
     used = dict.fromkeys(m.device for o in p.options for m in o)
     widest = {d: max(m.width for o in p.options for m in o if m.device == d) for d in used}
     if p.max_lanes < math.inf:
@@ -166,7 +169,8 @@ def tabu_search(
     deadline: float,
     seed: int,
 ) -> Candidate:
-    """Tabu search from a schedule until a makespan of `enough` seconds, `moves` or the deadline."""
+    """Run tabu search from a schedule to a makespan of `enough` seconds, `moves` or the
+    deadline."""
     import numpy as np
 
     from pearl.solvers.methods import tabu
@@ -189,7 +193,7 @@ def tabu_search(
 
 
 def _anneal_schedule(it: DagInstance, first: Candidate, deadline: float, seed: int) -> Candidate:
-    """Makespan: places and the order of placing, each candidate built and timed."""
+    """Anneal places and the order of placing for makespan; each candidate is built and timed."""
     p, r, group = it.space, random.Random(seed), groups_of(it.space)
     places = places_of(p, first.assignment)
     begin = start_times_s(build_timed_graph(first.assignment), first.ordered.orders)
@@ -225,7 +229,8 @@ def _anneal_schedule(it: DagInstance, first: Candidate, deadline: float, seed: i
 def _anneal_steady(
     p: SearchSpace, first: Candidate, problem: Problem, deadline: float, seed: int
 ) -> list[list[Place]]:
-    """Throughput and power efficiency: the best few places by the bound over all orders."""
+    """Return the best few places for throughput or power efficiency, by the bound over all
+    orders."""
     r, group = random.Random(seed), groups_of(p)
     free = without_numbers(problem)
 
@@ -264,7 +269,8 @@ def _anneal_steady(
 def _anneal_loads(
     p: SearchSpace, first: Candidate, problem: Problem, deadline: float, seed: int
 ) -> list[Place]:
-    """Throughput and power efficiency of large graphs: places by the loads of lanes and links."""
+    """Anneal places by the loads of lanes and links, for throughput or power efficiency of large
+    graphs."""
     r, group = random.Random(seed), groups_of(p)
     loads = LaneLoads(p, places_of(p, first.assignment), first.period_s)
     room = dict(p.capacity_bytes)
@@ -338,7 +344,8 @@ def _ordered(
     problem: Problem,
     deadline: float,
 ) -> Candidate | None:
-    """The best plan of some places, lane orders searched, least bound first; or `first`."""
+    """Return the best plan of some places after a search of lane orders, least bound first; or
+    `first`."""
     best = to_plan(first, problem)
     for places in candidates:
         a = build_assignment(p, places)

@@ -1,11 +1,11 @@
 """LSHS, load-simulated scheduling: keep the highest loads of memory and network low.
 
 Elibol and others 2022, "NumS: Scalable Array Programming for the Cloud", arXiv 2206.14276. The
-loads of a choice of device are simulated: bytes that each device keeps, receives and sends. Their
-highest values over the devices are summed, and the choice with the least sum is taken. A firing may
-go to the devices that hold data it reads, and to any device if it reads none. Works on the
-token-free arcs of one iteration; asked for throughput or power efficiency, the plan is valued like
-any other.
+loads of a choice of device are simulated: bytes that each device stores, receives and sends. The
+choice with the least sum of the highest loads over the devices is taken. A firing may go to the
+devices that hold data it reads, and to any device if it reads none. The method works on the
+token-free arcs of one iteration. For throughput or power efficiency, the plan is evaluated like any
+other plan.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look
 
 Message = tuple[tuple[str, int], str, float]
-"""Task and firing that made an array, device that made it, and bytes."""
+"""Task and firing that made an array, device of that firing, and bytes."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """LSHS's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
+    """Return LSHS's schedule, with a bound from a relaxation. `seed` has no effect.
 
     Raises:
-        InfeasibleError: no plan meets the limits, or LSHS's does not.
+        InfeasibleError: no plan is within the limits, or LSHS's plan is not.
     """
     return listed_outcome(schedule, problem, search)
 
 
 def schedule(it: DagInstance) -> Candidate | None:
-    """LSHS's schedule of one iteration of a search space; None if a firing found no place."""
+    """Return LSHS's schedule of one iteration of a search space; None if a firing finds no
+    place."""
     return best_of(lambda lanes: made[0] if (made := simulate(it, lanes)) else None)
 
 
 @dataclass
 class ByteLoads:
-    """ByteLoads of devices by firings placed so far, in bytes; nothing is freed.
+    """Loads of devices from the firings placed so far, in bytes; nothing is freed.
 
-    kept: device → outputs made there, and copies of others' outputs.
+    kept: device → bytes of outputs made there, and of copies of others' outputs.
     received, sent: device → bytes over the network. A device receives an array once.
     copies: arrays that a device received, by task and firing.
     """
@@ -60,7 +61,7 @@ class ByteLoads:
         return cls(dict(none), dict(none), none, {device: set() for device in none})
 
     def cost_bytes(self, device: str, made_bytes: float, messages: Iterable[Message]) -> float:
-        """The sum of the highest loads if a firing with these inputs ran on `device`."""
+        """Return the sum of the highest loads if a firing with these inputs ran on `device`."""
         arriving, leaving = 0.0, dict[str, float]()
         for _, source, size in self._missing(device, messages):
             arriving += size
@@ -91,8 +92,8 @@ def simulate(it: DagInstance, most_lanes: float = math.inf) -> tuple[Schedule, B
     """Place firings in topological order, each on the device of least cost; None if one finds no
     place.
 
-    A firing that reads nothing is placed with the first one that reads its output, as blocks of
-    arrays that are used together lie together in the paper.
+    A firing that reads nothing is placed with the first reader of its output, because in the paper
+    blocks of arrays that are used together are stored together.
     """
     made = Schedule(it, most_lanes)
     loads = ByteLoads.of(d.name for d in it.space.costs.platform.devices)
@@ -112,8 +113,8 @@ def simulate(it: DagInstance, most_lanes: float = math.inf) -> tuple[Schedule, B
 
 def _place(made: Schedule, loads: ByteLoads, v: int, sources: list[int]) -> bool:
     """Place a firing and the `sources` that it reads on one device, each in the lane where it ends
-    first. A source that the device cannot run goes where it ends first. False if a firing finds no
-    place."""
+    first; a source that the device cannot run goes where it ends first. Return False if a firing
+    finds no place."""
     able = _devices(made, v)
     able = [d for d in able if all(d in _devices(made, s) for s in sources)] or able
     messages = _messages(made, v, sources)
@@ -142,18 +143,19 @@ def _place(made: Schedule, loads: ByteLoads, v: int, sources: list[int]) -> bool
 
 
 def _devices(made: Schedule, v: int) -> list[str]:
-    """Devices that can take a firing."""
+    """Return the devices that can run a firing."""
     u = made.it.unit[v]
     return list(dict.fromkeys(made.mode(u, o).device for o, _ in made.places(v)))
 
 
 def _made_bytes(made: Schedule, v: int) -> float:
-    """Bytes of a firing's outputs."""
+    """Return the bytes of a firing's outputs."""
     return sum(made.largest[task] for task in {task for _, _, task in made.it.after[v]})
 
 
 def _messages(made: Schedule, v: int, absent: Sequence[int] = ()) -> list[Message]:
-    """What a firing reads from others; the firings of `absent` are not placed yet."""
+    """Return the messages that a firing reads from others; firings of `absent` are not placed
+    yet."""
     it, messages = made.it, list[Message]()
     for s, _, task in it.before[v]:
         if s not in absent:

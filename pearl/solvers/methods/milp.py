@@ -1,8 +1,8 @@
 """Assignment by a mixed-integer linear program (HiGHS), then lane orders, then the next-best one.
 
-Many tasks go through annealing and a bound of loads first (`load_search`), and no further where the
-period form would be too large. Graphs with cycles are searched by assignments that are valued with
-their orders (`loop_search`), where the period form does not prove the best plan soon.
+For many tasks, annealing and a bound of loads come first (`load_search`); if the period form would
+be too large, nothing follows. For graphs with cycles, assignments are evaluated with their orders
+(`loop_search`) if the period form does not prove the best plan soon.
 
 The period form of `docs/search.md`: minimise P (or the energy of an iteration) over modes and
 lanes, with node potentials u_dst − u_src + tokens · P ≥ latency + transfer for every arc of the
@@ -33,36 +33,37 @@ from pearl.time_limit import OutOfTimeError, extended, within
 
 ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
-where the period form has not proven the best plan by then (assumed)."""
+unless the period form has proven the best plan (assumed)."""
 
 AHEAD = 12
-"""Classes of a search space with cycles from which on that search comes before the period form. The
-period form proves most smaller spaces within seconds, however many firings they have (assumed)."""
+"""Number of classes of a search space with cycles from which that search precedes the period form.
+The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
-"""CPU-seconds of steps of that search at most, for each pair of classes: more gain nothing in small
+"""Largest number of CPU-seconds of that search for each pair of classes: more gain nothing in small
 search spaces (assumed)."""
 
 FURTHER = 8
-"""Searched nodes of the orders of an assignment as a multiple of the usual ones, where time is left
-at the end (of 50 loops of language models in 4 parts, one more is proven by 5, none by 8 or 64)."""
+"""Searched nodes of the orders of an assignment, as a multiple of the usual number, if time is left
+at the end. Of 50 loops of language models in 4 parts, one more is proven with 5; 64 prove no
+other."""
 
 ORDERING_S = 2e-3
-"""Time kept for the lane orders of many tasks, for each firing (1e-3 s measured on one core)."""
+"""Time reserved for the lane orders of many tasks, per firing (1e-3 s measured on one core)."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """The best plan over all search spaces, with the proven bound.
+    """Return the best plan over all search spaces, with the proven bound.
 
-    Deterministic for small graphs, where `seed` changes nothing, and for graphs with cycles, as far
-    as the time limit does not end the search; annealing of many tasks depends on the clock.
+    The result is deterministic for small graphs, where `seed` has no effect, and for graphs with
+    cycles, unless the time limit ends the search. Annealing of many tasks depends on the clock.
 
     Raises:
-        InfeasibleError: no plan meets the limits.
-        OutOfTimeError: the time ran out before there was any plan.
+        InfeasibleError: no plan is within the limits.
+        OutOfTimeError: the time ran out before the first plan.
     """
     deadline = search.deadline
     few = select_splits(problem)
@@ -96,14 +97,16 @@ class _Branches:
         self._offer = search.offer
         self._best: Candidate | None = None
         self.timed_out = False
-        # number of a search space → no plan of it costs less
+        # index of a search space → no plan of the space costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
-        self._models: dict[int, PeriodForm] = {}  # made when their turn comes
-        self._loose = ALL  # least bound of what is given up
-        self._ordered: list[tuple[CostBound, Assignment]] = []  # whose orders were not exhausted
+        self._models: dict[int, PeriodForm] = {}  # built on first use
+        self._loose = ALL  # least bound of search spaces that were given up
+        self._ordered: list[
+            tuple[CostBound, Assignment]
+        ] = []  # without all of their orders searched
         self._annealing: dict[int, LoadSearch] = {}
         self._loops: list[int] = []  # search spaces with cycles that are not searched yet
-        self._until = self.deadline  # of the period form's next run
+        self._until = self.deadline  # time limit of the period form's next run
 
     @property
     def best(self) -> Candidate | None:
@@ -117,18 +120,19 @@ class _Branches:
             self._offer(found)
 
     def leave_out(self, bound: float) -> None:
-        """Say that there are plans in no search space here. None, there or here, costs less."""
+        """Record that plans exist outside these search spaces, and that none costs less than
+        this."""
         self._loose, self.timed_out = CostBound(bound, "work"), True
         self._open = dict.fromkeys(self._open, self._loose)
 
     @property
     def bound(self) -> CostBound:
-        """No plan costs less that is not `best`."""
+        """A lower bound on the cost of every plan except `best`."""
         bounds = (bound for bound, _ in self._ordered)
         return min(self._loose, *self._open.values(), *bounds, ALL)
 
     def stop(self) -> list[Assignment]:
-        """The assignments that annealing found; ends all annealing in the background."""
+        """Stop all annealing in the background and return the assignments that it found."""
         return [a for search in self._annealing.values() for a in search.stop()]
 
     def run(self) -> None:
@@ -138,7 +142,7 @@ class _Branches:
         self.best = simple_plan(likely, self.problem, self.deadline)
         if self.start is not None and self._worth(self.start.cost):
             self.best = self.start
-        self._raise_floors(programs=True)  # after there is a plan: HiGHS may take all the time
+        self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
         if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
@@ -165,12 +169,12 @@ class _Branches:
             self._open[i] = max(self._open[i], floor)
 
     def _worth(self, cost: float) -> bool:
-        """Whether a plan of this cost would be better than the best."""
+        """Return whether a plan of this cost would be better than the best."""
         return self.best is None or cost < self.best.cost * (1 - SAME)
 
     def _next(self, i: int) -> None:
-        """The best assignment of a search space that is not cut off, its orders, and the next
-        cut."""
+        """Solve a search space for its best assignment that is not cut off, order its lanes, and
+        add the next cut."""
         problem = self.problem
         if i not in self._models:
             self._models[i] = PeriodForm(self.spaces[i], problem, self.best)
@@ -199,7 +203,10 @@ class _Branches:
         model.cut(assignment, to_blame)
 
     def _order(self, a: Assignment, nodes: int) -> None:
-        """Take the best orders of an assignment that are found within so many searched nodes."""
+        """Accept an assignment with its best orders if they are better than the best plan.
+
+        nodes: largest number of searched nodes.
+        """
         below = _period_at(self.problem, a, self.best.cost) if self.best else math.inf
         timed = build_timed_graph(a)
         ordered = best_orders(timed, below_s=below, deadline=self.deadline, nodes=nodes)
@@ -211,7 +218,7 @@ class _Branches:
             self.best = Candidate(a, ordered, paced, cost)
 
     def _order_further(self) -> None:
-        """Search the orders of assignments again that were not exhausted, the least bound first."""
+        """Search more nodes of the orders that were not all searched, the least bound first."""
         for bound, a in sorted(self._ordered, key=lambda ordered: ordered[0]):
             if not self._worth(bound.cost) or time.monotonic() >= self.deadline:
                 break
@@ -219,8 +226,8 @@ class _Branches:
             self._order(a, FURTHER * NODES)
 
     def _overlap(self) -> None:
-        """Plans and bounds of the search spaces whose iterations overlap around cycles, by as many
-        steps as suit the time limit."""
+        """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
+        a number of steps that suits the time limit."""
         from pearl.solvers.large.loop_search import LoopSearch
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
@@ -235,7 +242,7 @@ class _Branches:
                 search.run(min(STEPPED * self.limit_s / len(worth), most))
             if search.bound is not None:
                 self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-            with extended(math.inf):  # what was found is not lost
+            with extended(math.inf):  # keeps what was found
                 self._take(search.orders())
             for place in search.every() if search.few else ():
                 if time.monotonic() >= self.deadline:
@@ -245,7 +252,7 @@ class _Branches:
                     self.best = _better(self.best, [a], self.problem, self.deadline)
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
-        """Take an assignment with orders and their exact period if it is better than the best."""
+        """Accept an assignment with orders and exact period if it is better than the best."""
         if found is None:
             return
         a, orders, period_s = found
@@ -255,8 +262,8 @@ class _Branches:
             self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
 
     def _anneal(self) -> None:
-        """Plans and bounds from the loads of search spaces of many tasks; some searches go on in
-        the background."""
+        """Search plans and bounds of spaces with many tasks by loads. Some searches continue in the
+        background."""
         for i, space in enumerate(self.spaces):
             if not applies_to(space, self.problem) or not self._worth(self._open[i].cost):
                 continue
@@ -282,8 +289,8 @@ def _better(
     problem: Problem,
     deadline: float,
 ) -> Candidate | None:
-    """The best of a plan and some assignments with the best orders found for them. Past the time
-    limit they get list orders, so that what was found is not lost."""
+    """Return the best of a plan and some assignments with the best orders found for them. After
+    the time limit, assignments get list orders, so that what was found is kept."""
     for a in candidates:
         with extended(math.inf):
             timed = build_timed_graph(a)
@@ -299,7 +306,8 @@ def _better(
 
 
 def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
-    """The least cost (seconds or joules of an iteration) of any assignment, orders left out."""
+    """Return the least cost (seconds or joules of an iteration) of any assignment, without
+    orders."""
     least = math.inf
     for space in spaces:
         model = PeriodForm(space, problem, None)
@@ -311,7 +319,7 @@ def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
 
 
 def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
-    """The period at which an assignment costs `cost`: no use in a longer one."""
+    """Return the period at which an assignment costs `cost`; a longer period is useless."""
     if problem.objective == "throughput":
         return cost
     if a.idle_power_w == 0:

@@ -1,4 +1,4 @@
-"""Places of units (mode and lane), and random moves from one set of places to the next."""
+"""Places of units (mode and lane), and random moves between sets of places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pearl.solvers.model.search_space import SearchSpace
 
 
 def compact(a: Assignment) -> list[int]:
-    """Lane numbers from 0 up on every device."""
+    """Return consecutive lane numbers from 0 on every device."""
     numbers: dict[str, dict[int, int]] = {}
     lanes = []
     for m, lane in zip(a.modes, a.lanes, strict=True):
@@ -29,8 +29,8 @@ def build_assignment(p: SearchSpace, places: Sequence[Place]) -> Assignment:
 def random_move(
     p: SearchSpace, places: Sequence[Place], group: Sequence[int], r: random.Random
 ) -> list[Place] | None:
-    """Places after one random move: a class to another device, a unit to another mode or lane, two
-    units' lanes exchanged; None if a rule is broken."""
+    """Return the places after one random move: a class to another device, a unit to another mode or
+    lane, or an exchange of two units' lanes; None if the move breaks a rule."""
     new = list(places)
     u = r.randrange(len(new))
     members = p.classes[group[u]]
@@ -79,8 +79,5 @@ def places_of(p: SearchSpace, a: Assignment) -> list[Place]:
 
 
 def groups_of(p: SearchSpace) -> list[int]:
-    group = [0] * len(p.options)
-    for c, members in enumerate(p.classes):
-        for u in members:
-            group[u] = c
-    return group
+    group = {u: c for c, members in enumerate(p.classes) for u in members}
+    return [group[u] for u in range(len(p.options))]

@@ -1,9 +1,9 @@
-"""PEFT, predict earliest finish time: HEFT with a look ahead by an optimistic cost table.
+"""PEFT, predict earliest finish time: HEFT with a look-ahead by an optimistic cost table.
 
 Arabnejad and Barbosa 2014, "List scheduling algorithm for heterogeneous systems by an optimistic
-cost table", IEEE Transactions on Parallel and Distributed Systems 25(3). A mode stands for what is
-a processor there. Works on the token-free arcs of one iteration; asked for throughput or power
-efficiency, the plan is valued like any other.
+cost table", IEEE Transactions on Parallel and Distributed Systems 25(3). A mode takes the role of
+the paper's processor. PEFT works on the token-free arcs of one iteration. For throughput or power
+efficiency, the plan is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pearl.time_limit import look, watched
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
-    """PEFT's schedule, with a bound from a relaxation. Deterministic; `seed` changes nothing.
+    """Return PEFT's schedule, with a bound from a relaxation. `seed` has no effect.
 
     Raises:
-        InfeasibleError: no plan meets the limits, or PEFT's does not.
+        InfeasibleError: no plan is within the limits, or PEFT's plan is not.
     """
     return listed_outcome(schedule, problem, search)
 
 
 def schedule(it: DagInstance) -> Candidate | None:
-    """PEFT's schedule of one iteration of a search space; None if it got stuck for want of lanes,
-    widths or memory."""
+    """Return PEFT's schedule of one iteration of a search space; None if a firing finds no lane,
+    width or memory."""
     table = optimistic_costs(it)
     return best_of(lambda lanes: _listed(it, table, lanes))
 
 
 def optimistic_costs(it: DagInstance) -> list[list[float]]:
-    """For each firing and option of its unit, the longest of the shortest ways from its end to the
-    end of the iteration, no lane ever busy (equation 6 of the paper)."""
+    """Return for each firing and option of its unit the longest of the shortest paths from its end
+    to the end of the iteration, with all lanes free (equation 6 of the paper)."""
     p = it.space
     table: list[list[float]] = [[] for _ in it.order]
     for v in watched(reversed(it.order)):

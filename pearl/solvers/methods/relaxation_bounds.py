@@ -1,4 +1,4 @@
-"""Bounds from relaxations, and plans from list schedules, for methods that prove nothing."""
+"""Bounds from relaxations, and plans from list schedules, for methods without a proof."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 
 TERMS = 200_000
-"""Transfer variables of a linear relaxation at most (assumed: a few seconds); above, the bound is
-that of loads and cycles alone."""
+"""Largest number of transfer variables of a linear relaxation (assumed: a few seconds); above, only
+loads and cycles bound the cost."""
 
 
 def open_spaces(problem: Problem) -> list[SearchSpace]:
-    """The search spaces of an objective; SpecError for limits that it does not know."""
+    """Return the search spaces of an objective; SpecError for limits that it does not support."""
     of = makespan_spaces if problem.objective == "makespan" else search_spaces
     return of(problem)
 
 
 def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
-    """A finished schedule, with one lane a device where the first try got stuck."""
+    """Return a finished schedule; if a firing finds no place, try again with one lane per
+    device."""
     for most_lanes in (math.inf, 1):
         made = make(most_lanes)
         found = made.to_candidate() if made else None
@@ -45,7 +46,7 @@ def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
 def listed_outcome(
     schedule: Callable[[DagInstance], Candidate | None], problem: Problem, search: Search
 ) -> Outcome:
-    """A list scheduler's best plan over all search spaces, with the bound of the relaxation."""
+    """Return a list scheduler's best plan over all search spaces, with the relaxation's bound."""
     deadline = search.deadline
     spaces = open_spaces(problem)
     best: Candidate | None = None
@@ -78,7 +79,8 @@ def listed_outcome(
 
 
 def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
-    """A schedule's assignment and orders as a plan for an objective; None if it breaks a limit."""
+    """Return a schedule's assignment and orders as a plan for an objective; None if it breaks a
+    limit."""
     if found is None or problem.objective == "makespan":
         return found
     cost, paced = cost_of(problem, found.assignment, found.ordered.period_s)
@@ -86,7 +88,7 @@ def to_plan(found: Candidate | None, problem: Problem) -> Candidate | None:
 
 
 def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
-    """A schedule on any assignment that keeps all rules, found by the period form."""
+    """Return a schedule on any assignment that satisfies all rules, found by the period form."""
     free = replace(without_numbers(problem), objective="throughput")
     seconds = max(1.0, deadline - time.monotonic())
     _, a, _ = PeriodForm(it.space, free, None).run(math.inf, seconds)
@@ -99,9 +101,9 @@ def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) ->
 def bound(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
 ) -> CostBound:
-    """Lower bound of the cost of every plan, seconds or joules, from relaxations only.
+    """Return a lower bound on the cost of every plan, seconds or joules, from relaxations only.
 
-    At most the cost of `best`; nothing where time runs out.
+    The bound is at most the cost of `best`, and 0 if time runs out.
     """
     try:
         return _least(spaces, problem, best, deadline)
@@ -110,7 +112,7 @@ def bound(
 
 
 def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
-    """`bound` by what takes no linear program.
+    """Return `bound` without linear programs.
 
     Raises:
         OutOfTimeError: the time limit passed.

@@ -1,4 +1,4 @@
-"""Simple plans of search spaces, to scale programs by and to beat."""
+"""Simple plans of search spaces, for scaling and as upper bounds."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from pearl.solvers.orders.lane_sequencing import MANY, best_orders
 from pearl.time_limit import OutOfTimeError
 
 TRIED = 3
-"""Simple assignments that are given orders (assumed)."""
+"""Number of simple assignments that get orders (assumed)."""
 
 TRYING = 0.3
-"""Share of the time limit that finding and ordering them may take (assumed)."""
+"""Share of the time limit for finding and ordering simple assignments (assumed)."""
 
 
 def simple_plan(
     spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Candidate | None:
-    """A plan to scale by and to beat: all on one device as far as possible, or each at its best,
-    copies side by side, or loads that a greedy rule makes even. spaces: with a cost that no plan of
-    each undercuts, the least first."""
+    """Return a plan for scaling and as upper bound: all on one device as far as possible, each
+    class at its best, copies in parallel, or loads that a greedy rule balances.
+
+    spaces: with a lower bound on the cost of their plans, least bound first.
+    """
     now = time.monotonic()
     until = now + TRYING * max(0.0, deadline - now)
     trials: list[tuple[float, int, Assignment]] = []
@@ -111,7 +113,7 @@ def _best_there(
 
 
 def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
-    """The devices, of those that cost the same and are linked alike the first."""
+    """Return one device of each set of devices with the same costs and links."""
     platform, first_of = space.costs.platform, dict[object, str]()
     for d in platform.devices:
         way = platform.route(platform.host, d.name)

@@ -1,9 +1,9 @@
-"""Tabu search for makespan: one firing at a time to another lane or place in its lane.
+"""Tabu search for makespan: one firing at a time to another lane or position in its lane.
 
 Mastrolilli and Gambardella 2000, "Effective neighbourhood functions for the flexible job shop
 problem", Journal of Scheduling 3(1), with transfers between devices. A firing on a critical path is
-taken out and put where the longest way through it is shortest; how long that is follows from the
-heads and tails of the graph without it. Compiled with numba: imported on use.
+removed and inserted where the longest path through it is shortest; heads and tails of the graph
+without the firing give the length of the path. Compiled with numba: imported on use.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 CHUNK, FEW = 250, 1000
-"""Moves between two looks at the clock, of at most so many firings; of more in proportion fewer."""
+"""Moves between two checks of the clock, for graphs of up to this many firings; fewer for larger
+ones."""
 
 STALE = 2_000
-"""Moves without a better schedule after which the search goes back to the best and is shaken."""
+"""Moves without a better schedule after which the search returns to the best and perturbs it."""
 
 
 class JobShopArrays(NamedTuple):
-    """One iteration as arrays. Firing v may take the ways first[v] … first[v + 1] − 1; a way has a
-    lane, a device, latency and occupancy in seconds. Arcs into v: into[v] … into[v + 1] − 1, with
-    the firing they come from and their bytes; arcs out of it likewise. Between two devices a
-    message takes fixed + bytes · per_byte seconds."""
+    """One iteration as arrays.
+
+    Firing v may take the ways first[v] … first[v + 1] − 1; a way has a lane, a device, and latency
+    and occupancy in seconds. Arcs into v: into[v] … into[v + 1] − 1, with the sending firing and
+    bytes; arcs out of v have the same format. Between two devices, a message takes fixed + bytes ·
+    per_byte seconds.
+    """
 
     first: Ints
     lane: Ints
@@ -53,12 +57,13 @@ class JobShopArrays(NamedTuple):
 
 
 def alternatives(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
-    """The ways of a unit with these modes: number of the mode, and of the lane on its device."""
+    """Return the ways of a unit with these modes: index of the mode, and of the lane on its
+    device."""
     return [(o, k) for o, m in enumerate(modes) for d, k in lanes if d == m.device]
 
 
 def build_arrays(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> JobShopArrays:
-    """The arrays of an iteration whose units all fire once. lanes: device and number of each."""
+    """Return the arrays of an iteration whose units fire once. lanes: device and number of each."""
     p = it.space
     names = [d.name for d in p.costs.platform.devices]
     numbers = {lane: k for k, lane in enumerate(lanes)}
@@ -95,7 +100,8 @@ def build_arrays(it: DagInstance, lanes: Sequence[tuple[str, int]]) -> JobShopAr
 
 
 def _arcs(table: Sequence[Sequence[Arrival]]) -> tuple[Ints, Ints, Floats]:
-    """Arcs of the firings in one array: start of each firing's arcs, other ends, bytes."""
+    """Return the arcs of the firings in one array: start of each firing's arcs, other ends,
+    bytes."""
     return (
         np.cumsum([0, *(len(row) for row in table)]).astype(np.int64),
         np.array([v for row in table for v, _, _ in row], np.int64),
@@ -104,7 +110,7 @@ def _arcs(table: Sequence[Sequence[Arrival]]) -> tuple[Ints, Ints, Floats]:
 
 
 class TabuSearch:
-    """A search that can be continued. way: the way each firing takes; start: when it starts."""
+    """A search that can be continued. way: the way of each firing. start: its start in seconds."""
 
     def __init__(self, s: JobShopArrays, way: Ints, start: Floats, seed: int) -> None:
         self.shop = s
@@ -119,14 +125,13 @@ class TabuSearch:
             last[k] = int(v)
         self.best_ahead, self.best_behind = self.ahead.copy(), self.behind.copy()
         self.best_start = np.zeros(n)
-        self.value = np.array([np.inf, 0.0])  # best makespan, moves since
+        self.value = np.array([np.inf, 0.0])  # best makespan, moves since then
         self.tabu = np.zeros((n, s.lanes), np.int64)
-        self.state = np.array([seed * 2 + 1, 0], np.uint64)  # random numbers; moves done
-        self.moves = 0
+        self.state = np.array([seed * 2 + 1, 0], np.uint64)  # random state; moves made
 
     def run(self, moves: int, deadline: float, enough: float) -> float:
-        """Make so many moves, or until the deadline (`time.monotonic()` seconds) or a makespan of
-        `enough` seconds; the best makespan so far."""
+        """Make `moves` moves, or stop at the deadline (`time.monotonic()` seconds) or at a makespan
+        of `enough` seconds; return the best makespan so far."""
         s = self.shop
         done = 0
         chunk = max(1, CHUNK * FEW // max(FEW, len(s.first)))

@@ -12,7 +12,7 @@ _native = compiled(nogil=True, error_model="numpy")
 
 @_native
 def _order(out, target, into, behind, ahead, order, waits):
-    """Every firing after those it waits for; how many could be put in order."""
+    """Write a topological order of the firings; return how many could be ordered."""
     n = len(order)
     done = 0
     for v in range(n):
@@ -65,7 +65,7 @@ def _heads(
 def _tails(
     order, out, target, size, device, latency, occupancy, fixed, per_byte, way, behind, tail
 ):
-    """From a firing's start to the end of the iteration."""
+    """Write the longest time from each firing's start to the end of the iteration."""
     for i in range(len(order) - 1, -1, -1):
         v = order[i]
         d = device[way[v]]
@@ -109,10 +109,11 @@ def search(
     shop, way, ahead, behind, best_way, best_ahead, best_behind, best_start, value, tabu, state,
     moves, stale, enough,
 ):  # fmt: skip
-    """`moves` moves from the places in `way`, `ahead` and `behind`, in and out.
+    """Make `moves` moves from the places in `way`, `ahead` and `behind`, which are updated.
 
-    shop: `tabu.Shop`. value: best makespan, moves since. tabu: (firings, lanes), the move until
-    which a firing stays out of a lane. state: (2,) uint64, random numbers and moves done.
+    shop: `tabu.JobShopArrays`. value: best makespan, moves since then. tabu: (firings, lanes), the
+    move until which a firing must not return to a lane. state: (2,) uint64, random state and moves
+    made.
     """
     (
         first, lane, device, latency, occupancy, into, source, source_bytes, out, target,
@@ -127,7 +128,7 @@ def search(
     shaken = 0
     for _ in range(moves):
         if _order(out, target, into, behind, ahead, order, waits) < n:
-            # a move that rounding made look allowed closed a cycle
+            # rounding made a forbidden move look allowed, and it closed a cycle
             way[:], ahead[:], behind[:] = best_way, best_ahead, best_behind
             tabu[:] = 0
             continue
@@ -159,7 +160,7 @@ def search(
                 continue
         state[1] += np.uint64(1)
         now = np.int64(state[1])
-        # one critical path, ties at random
+        # follow one critical path; ties are random
         front[:] = -1
         for v in range(n):
             if ahead[v] < 0:
@@ -208,7 +209,7 @@ def search(
             _take_out(v, ahead, behind)
             if a0 < 0:
                 front[home] = b0
-            # the old order is still an order without v's places in its lane
+            # the old order is still valid without v's positions in its lane
             bare_head[:] = head
             bare_tail[:] = tail
             _heads(

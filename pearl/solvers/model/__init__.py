@@ -1,4 +1,4 @@
-"""The problem as solvers see it: search space, linear programs, results."""
+"""The problem in the form that solvers use: search space, linear programs, results."""
 
 __all__ = [
     "bounds",

@@ -1,4 +1,4 @@
-"""`CostBound`: a cost that no plan undercuts, and where the proof comes from."""
+"""`CostBound`: a cost that no plan undercuts, and the source of the proof."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class CostBound(NamedTuple):
-    """A proven bound; of two the larger one is `max`.
+    """A proven bound. The better one of two bounds is their `max`.
 
     cost: seconds or joules of an iteration, or seconds of a makespan.
     source: one of `pearl.planning.plans.BOUND_SOURCES`.
@@ -17,4 +17,4 @@ class CostBound(NamedTuple):
 
 
 NOTHING, ALL = CostBound(0.0, ""), CostBound(float("inf"), "search")
-"""Where nothing is proven, and where there is no other plan."""
+"""Values for "nothing is proven" and for "there is no other plan"."""

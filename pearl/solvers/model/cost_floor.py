@@ -1,4 +1,4 @@
-"""Costs that no plan of a search space undercuts: cheap, and for every size."""
+"""Cheap lower bounds on the cost of every plan of a search space, for problems of any size."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Quick = list[dict[str, tuple[float, float]]]
 
 
 def period_floor(space: SearchSpace, *, programs: bool = True) -> CostBound:
-    """No plan has a shorter period: cycles in the fastest modes, the loads of lanes, shared evenly
-    and of each class alone, and the messages that must cross a link.
+    """Return a lower bound on every period.
+
+    The bound is the largest of: cycles in the fastest modes; the loads of lanes, shared evenly and
+    for each class alone; the messages that must cross a link.
 
     programs: with the linear program of the work.
     """
@@ -40,8 +42,10 @@ def period_floor_s(space: SearchSpace) -> float:
 
 
 def cost_floor(space: SearchSpace, objective: str, *, programs: bool = True) -> CostBound:
-    """No plan costs less: the period floor, for energy with the frugal modes and what is always on
-    for that long. Seconds or joules of an iteration."""
+    """Return a lower bound on every cost, in seconds or joules of an iteration.
+
+    Energy takes the most frugal modes, and for the period floor the devices that are always on.
+    """
     floor = period_floor(space, programs=programs)
     if objective == "throughput":
         return floor
@@ -54,8 +58,8 @@ def cost_floor(space: SearchSpace, objective: str, *, programs: bool = True) -> 
 
 
 def _cycles_s(space: SearchSpace, quick: Quick) -> float:
-    """The largest cycle ratio of least latencies, with the message of an arc where no device may
-    hold both of its ends."""
+    """Return the largest cycle ratio with the least latencies. An arc between units without a
+    common device has the least delay of its message."""
     x, platform = space.expansion, space.costs.platform
     least = [min(latency for latency, _ in row.values()) for row in quick]
     apart: dict[tuple[int, int, float], float] = {}
@@ -79,8 +83,11 @@ def _cycles_s(space: SearchSpace, quick: Quick) -> float:
 
 
 def _work_s(space: SearchSpace, quick: Quick) -> float:
-    """The least work over the lanes that may do it, of all units and of those that have no devices
-    but the ones of some unit; a unit is on one lane, a class on one device."""
+    """Return the least work per lane.
+
+    The bound is taken for all units, for the units whose devices are among those of some unit, and
+    for each class; a unit is on one lane, a class on one device.
+    """
     x, lanes = space.expansion, space.lanes
     firings = [x.firings(u) for u in range(len(quick))]
     largest = 0.0
@@ -108,8 +115,10 @@ def _work_s(space: SearchSpace, quick: Quick) -> float:
 
 
 def _links_s(space: SearchSpace, quick: Quick) -> float:
-    """The largest load of a link that pays for itself, by the messages of tasks to others on no
-    device of theirs, where every way between them takes that link."""
+    """Return the largest load of a link whose messages occupy the link alone (`paid_by: link`).
+
+    It counts messages between tasks without a common device, if every route takes the link.
+    """
     x, platform = space.expansion, space.costs.platform
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
     ways: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}

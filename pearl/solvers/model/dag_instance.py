@@ -1,10 +1,11 @@
 """The objective `makespan`: one iteration, from time 0 to the end of its last firing.
 
-Initial tokens are there at time 0, so only the rows of the single-rate expansion without tokens
+Initial tokens are available at time 0, so only the rows of the single-rate expansion without tokens
 order the firings: a directed acyclic graph. Firings are not interrupted, a lane or a link does one
-thing at a time, transfers are those of the theory; what only the next iteration consumes crosses
-its link last and is not waited for. Slack stays as the graph has it: tokens that slack adds are
-empty firings, so more of them would leave work out of the iteration instead of doing it sooner.
+thing at a time, and transfers are those of `docs/theory.md`. A message that only the next iteration
+reads crosses its link last, and the makespan does not include it. The slack is that of the graph:
+tokens of more slack are empty firings, so more slack would remove work from the iteration instead
+of doing the work sooner.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ from pearl.solvers.orders.list_orders import ring_period
 from pearl.time_limit import left_s, look, watched
 
 Arrival = tuple[int, float, str]
-"""A firing that is waited for, the bytes it sends, and the task that sends them ("" for none)."""
+"""A predecessor, the bytes it sends, and the task that sends the bytes ("" for none)."""
 
 
 @dataclass(frozen=True)
 class DagInstance:
-    """One iteration of a search space: its firings and what each waits for.
+    """One iteration of a search space: its firings and their predecessors.
 
-    Firings are numbered as the nodes of the search space's expansion. before, after: arcs without
-    tokens into and out of each. Firings of a unit run on one lane in their own order: turn gives
-    the next one, or -1. nexts: all that waits for each, once; waits: for how many each waits.
-    order: every firing after those it waits for.
+    Firings are numbered as the nodes of the search space's expansion. The firings of a unit run on
+    one lane in their own order.
+
+    before, after: arcs without tokens into and out of each firing.
+    turn: the next firing of the same unit, or -1.
+    nexts: the firings that wait for each firing, without duplicates.
+    waits: number of firings that each firing waits for.
+    order: the firings in a topological order.
     """
 
     space: SearchSpace
@@ -51,7 +56,7 @@ class DagInstance:
 
     @cached_property
     def place(self) -> tuple[int, ...]:
-        """Firing → its position in `order`."""
+        """The position in `order` of each firing."""
         place = [0] * len(self.order)
         for k, v in enumerate(self.order):
             place[v] = k
@@ -63,7 +68,7 @@ class DagInstance:
 
     @cached_property
     def devices(self) -> tuple[tuple[str, ...], ...]:
-        """The devices each unit may run on."""
+        """The devices that each unit may run on."""
         return tuple(tuple(dict.fromkeys(m.device for m in o)) for o in self.space.options)
 
     @cached_property
@@ -71,7 +76,7 @@ class DagInstance:
         return {}
 
     def delay_s(self, src: str, dst: str, size_bytes: float) -> float:
-        """Seconds of a message between two devices where no link is busy."""
+        """Return the seconds of a message between two devices whose links are idle."""
         if src == dst:
             return 0.0
         key = (src, dst, size_bytes)
@@ -81,7 +86,7 @@ class DagInstance:
         return self._delays[key]
 
     def mean_delay_s(self, src: int, dst: int, size_bytes: float) -> float:
-        """Mean of `delay_s` over the pairs of different devices that two units may run on."""
+        """Return the mean of `delay_s` over the pairs of different devices of two units."""
         pairs = [(d, e) for d in self.devices[src] for e in self.devices[dst] if d != e]
         if not pairs:
             return 0.0
@@ -89,8 +94,8 @@ class DagInstance:
 
 
 def build_instance(space: SearchSpace) -> DagInstance:
-    """The arcs without tokens of a search space's expansion, one for each sender, the largest
-    message of it."""
+    """Build the instance of a search space: the arcs without tokens of its expansion, one for each
+    sender, with the sender's largest message."""
     x = space.expansion
     n = len(x.nodes)
     largest: dict[tuple[int, int, str], float] = {}
@@ -139,7 +144,7 @@ def build_instance(space: SearchSpace) -> DagInstance:
 
 
 def makespan_spaces(problem: Problem) -> list[SearchSpace]:
-    """Return the `search_spaces` of this objective.
+    """Return the `search_spaces` of makespan.
 
     Raises:
         SpecError: a limit on power, period or throughput is set.
@@ -152,9 +157,9 @@ def makespan_spaces(problem: Problem) -> list[SearchSpace]:
         "min_throughput": limits.min_throughput_per_s,
     }
     problems = [
-        f"limits.{name} is {value}; objective makespan looks at one iteration and allows devices, "
-        "variants, pin, together, memory and max_lanes: leave it out, or ask for throughput or "
-        "power_efficiency"
+        f"limits.{name} is {value}; objective makespan covers one iteration and allows devices, "
+        "variants, pin, together, memory and max_lanes: remove the limit, or use the objective "
+        "throughput or power_efficiency"
         for name, value in unknown.items()
         if value is not None
     ]
@@ -164,17 +169,17 @@ def makespan_spaces(problem: Problem) -> list[SearchSpace]:
 
 
 Key = tuple[float, float, float]
-"""When a firing or transfer starts, when its lane is free again, and its place among equals."""
+"""Start of a firing or transfer, time when its lane is free again, position among equal times."""
 
 
 def order_by_times(
     a: Assignment, firings: Sequence[Key], copies: Mapping[tuple[str, int], Key]
 ) -> Candidate:
-    """An assignment with its lanes and links in the order of the times given, valued exactly.
+    """Return an assignment with its lanes and links in the order of given times, evaluated exactly.
 
-    firings: by node of the expansion; copies: (`src>device`, firing) → times of the transfers that
-    this iteration waits for. The times only say the order: everything then starts as soon as it
-    can.
+    firings: keys by node of the expansion. copies: (`src>device`, firing) → key of a transfer that
+    this iteration waits for. The keys determine the order only: each firing and transfer then
+    starts as early as possible.
     """
     timed = build_timed_graph(a)
     last = (math.inf, math.inf, math.inf)
@@ -189,8 +194,10 @@ def order_by_times(
 
 
 def list_by_keys(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[float]]:
-    """Lanes and links in the order of the keys, as far as what waits for what allows, firings of a
-    task in their own order; and when each node starts, as soon as it can, in seconds."""
+    """Return the orders of lanes and links by keys, and the earliest start of each node in seconds.
+
+    Precedence overrides keys, and firings of a task stay in their order.
+    """
     n = len(timed.names)
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     waits = [0] * n
@@ -229,21 +236,24 @@ def list_by_keys(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[f
 
 
 def start_times_s(timed: TimedGraph, orders: Orders) -> list[float]:
-    """When each node of the first iteration starts with these orders, in seconds."""
+    """Return the start of each node of the first iteration with these orders, in seconds."""
     arcs = [*timed.arcs, *timed.ring(orders)]
     return [float(t) for t in simulate(len(timed.names), arcs, 1)[0]]
 
 
 def ends_s(timed: TimedGraph, start: Sequence[float]) -> float:
-    """When the last firing of an iteration is complete. start: of each node, in seconds."""
+    """Return the end of the last firing of an iteration. start: of each node, in seconds."""
     nodes = range(len(timed.assignment.expansion.nodes))
     return max(start[i] + timed.latency_s[i] for i in nodes)
 
 
 def least_s(it: DagInstance, deadline: float = math.inf) -> float:
-    """A time that no plan of the search space undercuts: the longest way through the graph in the
-    fastest modes with the transfers that different devices force, and the work shared evenly by
-    all lanes (its linear relaxation, left out past the deadline, `time.monotonic()` seconds)."""
+    """Return a lower bound on the makespan of a search space.
+
+    It is the larger of the longest path in the fastest modes, with the transfers between different
+    devices, and the work shared evenly by all lanes. The work is a linear relaxation, which is
+    skipped after the deadline (`time.monotonic()` seconds).
+    """
     p = it.space
     quick = fastest(p)
     head: list[dict[str, float]] = [{} for _ in it.order]
@@ -271,8 +281,8 @@ def least_s(it: DagInstance, deadline: float = math.inf) -> float:
 
 
 def fastest(p: SearchSpace) -> list[dict[str, tuple[float, float]]]:
-    """For each unit, device → least latency and least occupancy of its modes there, in seconds,
-    pair terms at their most favourable."""
+    """Return for each unit: device → least latency and least occupancy of its modes there, in
+    seconds, with the smallest pair terms."""
     less: dict[tuple[str, tuple[str, str, int]], float] = {}
     for (choice, _), extra in p.costs.pair_extra_s.items():
         less[choice] = less.get(choice, 0.0) + min(extra, 0.0)
@@ -290,8 +300,8 @@ def fastest(p: SearchSpace) -> list[dict[str, tuple[float, float]]]:
 
 
 def shared_s(p: SearchSpace, quick: Sequence[Mapping[str, tuple[float, float]]]) -> float:
-    """The least load when every unit may be cut in pieces: a linear program over units and
-    devices, Σ firings · occupancy · x ≤ lanes · load."""
+    """Return the least load if units could be split: a linear program over units and devices with
+    Σ firings · occupancy · x ≤ lanes · load."""
     x = p.expansion
     scale = max(
         (x.firings(u) * o for u, row in enumerate(quick) for _, o in row.values()), default=0

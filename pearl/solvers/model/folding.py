@@ -1,10 +1,11 @@
-"""Linear programs made small where variables and rows are alike: colour refinement.
+"""Folding of linear programs with equivalent variables and rows, by colour refinement.
 
-Two variables stay alike as long as they have the same cost and bounds, and the same coefficients in
-rows that are alike; rows likewise (Grohe, Kersting, Mladenov and Selman 2014, "Dimension reduction
-via colour refinement"). Some solution of least cost then gives alike variables one value: the mean
-of a class in any solution keeps all rows. So one variable of a class and one row are enough, and
-the least cost stays what it is. Hosts, devices and copies that can be exchanged fold to one each.
+Variables are equivalent if they have the same cost and bounds, and the same coefficients in
+equivalent rows; rows are defined in the same way (Grohe, Kersting, Mladenov and Selman 2014,
+"Dimension reduction via colour refinement"). Some optimal solution then gives equivalent variables
+the same value: the mean of a class in any solution is within all rows. So one variable and one row
+per class suffice, and the least cost does not change. Interchangeable hosts, devices and copies
+fold to one each.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ Hashes = NDArray[np.uint64]
 
 
 class FoldedProgram(NamedTuple):
-    """A program of one variable and one row a class.
+    """A program with one variable and one row per class.
 
-    matrix: (row classes, variable classes), sparse. column, row: (variable classes,) and
-    (row classes,), a member of each. of: (variables,), the class of each.
+    matrix: (row classes, variable classes), sparse.
+    column, row: (variable classes,) and (row classes,), a member of each class.
+    of: (variables,), the class of each variable.
     """
 
     matrix: Any
@@ -35,11 +37,11 @@ class FoldedProgram(NamedTuple):
 def fold_program(
     matrix: Any, columns: tuple[Floats, ...], rows: tuple[Floats, ...]
 ) -> FoldedProgram:
-    """The classes of a program.
+    """Return the classes of a program.
 
-    matrix: (rows, variables), scipy's sparse rows, each entry once. columns, rows: what alike
-    variables and alike rows have in common, each (variables,) or (rows,). Classes are told apart by
-    hashes of 64 bits.
+    matrix: (rows, variables), scipy's sparse rows, without duplicate entries. columns, rows: the
+    properties that equivalent variables and rows have in common, each (variables,) or (rows,).
+    Hashes of 64 bits distinguish the classes.
     """
     from scipy.sparse import csr_array
 
@@ -59,7 +61,7 @@ def fold_program(
 
 
 def _bits(numbers: Floats) -> Hashes:
-    return (numbers + 0.0).view(np.uint64)  # no negative zero
+    return (numbers + 0.0).view(np.uint64)  # -0.0 becomes 0.0
 
 
 def _hash_columns(parts: tuple[Floats, ...], size: int) -> Hashes:
@@ -70,7 +72,7 @@ def _hash_columns(parts: tuple[Floats, ...], size: int) -> Hashes:
 
 
 def _mix(x: Hashes) -> Hashes:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -78,7 +80,7 @@ def _mix(x: Hashes) -> Hashes:
 
 
 def _sums(entries: Hashes, first: NDArray[Any]) -> Hashes:
-    """The sum of the entries of each row or column, modulo 2^64."""
+    """Return the sum of the entries of each row or column, modulo 2^64."""
     sums = np.zeros(len(entries) + 1, np.uint64)
     np.cumsum(entries, out=sums[1:])
     differences: Hashes = sums[first[1:]] - sums[first[:-1]]

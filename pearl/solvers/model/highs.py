@@ -1,8 +1,8 @@
-"""HiGHS in a process of its own (Huangfu and Hall 2018), and what is said to it and by it.
+"""HiGHS in a separate process (Huangfu and Hall 2018), and the messages to and from it.
 
-`python highs.py FD` reads a `LinearProgram` from standard input, writes a `LpSolution` to the file
-descriptor FD, and so on. It ends when its standard input does: at once, also in the midst of a
-solve."""
+`python highs.py FD` reads a `LinearProgram` from standard input, writes an `LpSolution` to the file
+descriptor FD, and repeats. The process ends when its standard input is closed, also during a solve.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
 _PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qddqq")
 
 STEPS = 3_000
-"""Iterations of pdlp at most. The dual solution of 1,000 tasks on 16 devices is within 0.01 % of
-the optimum by then, the primal solution is not."""
+"""Largest number of iterations of pdlp. For 1,000 tasks on 16 devices, the dual solution is then
+within 0.01 % of the optimum, the primal solution is not."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,10 @@ class LinearProgram:
     """Minimise cost · x over lower ≤ x ≤ upper and low ≤ A x ≤ high.
 
     A: by rows; the entries of row i are `first[i]` to `first[i + 1]` of `column` and `values`.
-    integer: 1 where x is whole, else 0. until: when HiGHS stops at the latest, `time.monotonic()`
-    seconds. gap: relative distance of value and bound at which a program with whole numbers counts
-    as solved. method: HiGHS' solver of a program without them; pdlp makes STEPS iterations at most.
+    integer: 1 if x is an integer, else 0.
+    until: time limit of HiGHS, `time.monotonic()` seconds.
+    gap: relative difference of value and bound at which an integer program counts as solved.
+    method: HiGHS' solver of a program without integers; pdlp makes at most STEPS iterations.
     """
 
     cost: Floats
@@ -102,8 +103,8 @@ class LpSolution:
     value: cost of x.
     bound: no solution costs less.
     x: the best solution found, or None.
-    dual: a multiplier of each row of a program without whole numbers, or None; of a program that
-        was stopped, no more than a guess.
+    dual: a multiplier of each row of a program without integers, or None. If the solver was
+        stopped, the multipliers are only an approximation.
     """
 
     status: Status
@@ -153,7 +154,7 @@ def solve(p: LinearProgram) -> LpSolution:
         p.integer,
     )
     if taken == highspy.HighsStatus.kError:
-        raise ValueError("HiGHS does not take the program; a coefficient may not be finite")
+        raise ValueError("HiGHS rejects the program; a coefficient may not be finite")
     h.setOptionValue("time_limit", max(p.until - time.monotonic(), 0.01))
     h.run()
     statuses: dict[highspy.HighsModelStatus, Status] = {
@@ -190,7 +191,7 @@ def main() -> None:
     try:
         while True:
             requests.put(programs.recv_bytes())
-    except EOFError:  # the parent is gone, or needs this process no longer
+    except EOFError:  # the parent ended or closed the pipe
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Sentences for tasks that no device can take under the limits."""
+"""Error texts for tasks that no device can run under the limits."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
     if offered and all(least[d] > room[d] for d in offered):
         return InfeasibleError(
             "; ".join(
-                f"memory of a unit of {d} is too small: {'+'.join(unit)} keeps at least "
-                f"{least[d]:.3g} bytes on each unit, and a unit has {room[d]:.3g} bytes: give it a "
-                "mode that is spread over more units, or keeps less there"
+                f"memory of a unit of {d} is too small: {'+'.join(unit)} needs at least "
+                f"{least[d]:.3g} bytes on each unit, and a unit has {room[d]:.3g} bytes: add a "
+                "mode that uses more units, or needs less memory on each"
                 for d in offered
             ),
             [
@@ -47,7 +47,7 @@ def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
         if t in value
     ]
     reason = (
-        f"the cost table has modes on {offered}, the limits ask for {', '.join(restrictions)}"
+        f"the cost table has modes on {offered}, the limits require {', '.join(restrictions)}"
         if offered and restrictions
         else "no device has an estimate for it"
         if not offered
@@ -74,8 +74,8 @@ def no_common_device_error(
         for u in members
     )
     return InfeasibleError(
-        f"tasks {', '.join(names)} must run on one device ({', '.join(ties)}), but none is open to "
-        f"all of them: {where}",
+        f"tasks {', '.join(names)} must run on one device ({', '.join(ties)}), but no device "
+        f"can run all of them: {where}",
         [
             {
                 "kind": "together",
@@ -95,7 +95,8 @@ def memory_error(
     capacity: Mapping[str, float],
     platform: Platform,
 ) -> InfeasibleError:
-    """capacity: bytes of the devices that are open to all of them."""
+    """Return the error for tasks whose states do not fit. capacity: bytes of the devices that all
+    of the tasks may use."""
     names = {t for u in members for t in x.units[u]}
     states = states_of(x, names)
     sizes = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
@@ -115,7 +116,7 @@ def memory_error(
 
 
 def smaller(x: Expansion, names: set[str], device: Device) -> str:
-    """The variants with which these tasks would keep arrays in the host's memory, if asked for."""
+    """Return the opt-in variants with which these tasks would keep arrays in the host's memory."""
     kernels = [t.kernel for t in x.graph.tasks if t.name in names]
     offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in OPT_IN_VARIANTS)
     variants = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))

@@ -1,6 +1,6 @@
-"""A mixed-integer linear program, gathered term by term and given to HiGHS.
+"""A mixed-integer linear program, built term by term and solved by HiGHS.
 
-HiGHS runs in a process of its own (`highs`, `solver_process`).
+HiGHS runs in a separate process (`highs`, `solver_process`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Terms = list[tuple[int, float]]
 """Σ coefficient · variable, as (variable, coefficient) pairs."""
 
 Parts = tuple[Any, Floats, Sides, Sides]
-"""Matrix by rows (scipy), cost, limits of the variables, limits of the rows."""
+"""Matrix by rows (scipy), cost, bounds of the variables, bounds of the rows."""
 
 TOLERANCE = 1e-7
-"""HiGHS' tolerance for optimality of a linear program, in the program's own units."""
+"""HiGHS' tolerance for the optimality of a linear program, in the units of the program."""
 
 ENTRIES = 20_000
-"""Entries of a folded relaxation from which pdlp solves it: the multipliers that it holds at any
-time prove a bound, while an interior point that is not finished proves nothing (assumed: HiGHS'
-ipm takes less than a second up to here)."""
+"""Number of entries of a folded relaxation from which pdlp solves it. The multipliers of pdlp prove
+a bound at any time; an unfinished interior point method proves nothing (assumed: HiGHS' ipm takes
+less than a second below this size)."""
 
 LARGEST = 1e15
-"""HiGHS takes no coefficient from here up (its option large_matrix_value)."""
+"""HiGHS rejects coefficients from this size on (its option large_matrix_value)."""
 
 GAP = 1e-9
-"""Relative distance of value and bound at which a program with whole numbers counts as solved."""
+"""Relative difference of value and bound at which an integer program counts as solved."""
 
 
 @dataclass
 class Linear:
-    """Variables low ≤ v ≤ high, some of them whole, and rows low ≤ Σ coefficient · v ≤ high."""
+    """Variables low ≤ v ≤ high, some of them integer, and rows low ≤ Σ coefficient · v ≤ high."""
 
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
@@ -73,8 +73,11 @@ class Linear:
     def minimise(
         self, objective: Terms, below: float, seconds: float
     ) -> tuple[float, NDArray[np.float64] | None, bool]:
-        """(proven lower bound, solution, whether the solver finished); a finished run without a
-        solution and with an infinite bound says that there is none of at most `below`."""
+        """Return (proven lower bound, solution, whether the solver finished).
+
+        A finished run without a solution and with an infinite bound proves that no solution costs
+        at most `below`.
+        """
         solution = self._solve(objective, seconds, below)
         if solution is None:
             return 0.0, None, False
@@ -89,11 +92,11 @@ class Linear:
         seconds: float,
         method: highs.LpMethod = "choose",
     ) -> float:
-        """A lower bound, with fractions allowed and one variable and one row for all that are alike
-        (`folding`); 0 where nothing is proven.
+        """Return a lower bound from the relaxation without integers, folded (`folding`).
 
-        It is that of the dual solution: to the tolerance of a simplex or interior point that
-        finished, and else what the multipliers prove (`safe_bound`).
+        The bound comes from the dual solution: exact to the tolerance of a simplex or interior
+        point method that finished, else what the multipliers prove (`safe_bound`). The bound is 0
+        if nothing is proven.
         """
         until = time.monotonic() + seconds
         parts = self._parts(objective, math.inf)
@@ -119,14 +122,14 @@ class Linear:
         return max(0.0, proven)
 
     def _solve(self, objective: Terms, seconds: float, below: float) -> highs.LpSolution | None:
-        """The answer of HiGHS to an objective of at most `below`; None where HiGHS exceeds the time
-        given."""
+        """Return the answer of HiGHS to an objective of at most `below`; None if HiGHS exceeds its
+        time."""
         until = time.monotonic() + seconds
         parts = self._parts(objective, below)
         return _ask(parts, np.array(self.integer, np.int32), until, "choose")
 
     def _parts(self, objective: Terms, below: float) -> Parts:
-        """The program whose objective is at most `below`.
+        """Return the program whose objective is at most `below`.
 
         Raises:
             SpecError: a coefficient is too large for HiGHS.
@@ -139,7 +142,7 @@ class Linear:
             cost[v] += c
         rows, column, values = list(self.rows), list(self.columns), list(self.values)
         low, high = list(self.low), list(self.high)
-        if len(objective) == 1:  # a bound of a variable is worth more to presolve than a row
+        if len(objective) == 1:  # presolve uses a bound of a variable better than a row
             (v, c), *_ = objective
             upper[v] = min(upper[v], below / c)
         elif below < math.inf:
@@ -149,13 +152,13 @@ class Linear:
             low.append(-math.inf)
             high.append(below)
         shape = len(low), columns
-        matrix = csr_array((values, (rows, column)), shape=shape)  # sums what is there twice
+        matrix = csr_array((values, (rows, column)), shape=shape)  # adds duplicate entries
         largest = max(np.abs(cost).max(initial=0.0), np.abs(matrix.data).max(initial=0.0))
         if not largest < LARGEST:
             raise SpecError(
-                "the times, sizes and energies of this problem are too far apart for a linear "
-                f"program: a coefficient is {largest:.3g}, HiGHS takes less than {LARGEST:g}; give "
-                "numbers nearer to each other, or another method"
+                "the times, sizes and energies of this problem differ too much for a linear "
+                f"program: a coefficient is {largest:.3g}, HiGHS accepts less than {LARGEST:g}; "
+                "use numbers of more similar size, or another method"
             )
         lower, bottom, top = (np.array(each, np.float64) for each in (self.lower, low, high))
         return matrix, cost, (lower, upper), (bottom, top)
@@ -164,7 +167,7 @@ class Linear:
 def _ask(
     parts: Parts, integer: NDArray[np.int32], until: float, method: highs.LpMethod
 ) -> highs.LpSolution | None:
-    """The answer of HiGHS to a program; None where HiGHS exceeds the time given."""
+    """Return the answer of HiGHS to a program; None if HiGHS exceeds its time."""
     matrix, cost, (lower, upper), (low, high) = parts
     program = highs.LinearProgram(
         cost=cost,

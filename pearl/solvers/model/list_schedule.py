@@ -1,8 +1,8 @@
-"""Building a schedule of one iteration firing by firing, each at its earliest time.
+"""Schedules of one iteration, built firing by firing, each firing at its earliest time.
 
-What list schedulers share. A firing may be put into a gap between others (insertion); a transfer
-takes its links when they have a gap, after Sinnen and Sousa 2005, "Communication contention in task
-scheduling"; the unit of a firing gets its mode and lane with its first firing.
+List schedulers share this code. A firing may be put into a gap between others (insertion). A
+transfer takes its links in their first common gap, after Sinnen and Sousa 2005, "Communication
+contention in task scheduling". A unit gets its mode and lane with its first firing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look
 
 Place = tuple[int, int]
-"""A number of an option of a unit, and of a lane of that option's device."""
+"""Index of an option of a unit, and of a lane of that option's device."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class _Line:
     ends: list[float] = field(default_factory=list)
 
     def gap(self, ready: float, seconds: float) -> float:
-        """The first time from `ready` at which it is free for so long."""
+        """Return the first time from `ready` on at which the line is free for `seconds`."""
         k = bisect_right(self.ends, ready)
         while k < len(self.starts) and self.starts[k] < ready + seconds:
             ready = max(ready, self.ends[k])
@@ -53,9 +53,9 @@ class _Line:
 
 
 class Schedule:
-    """A schedule in the making.
+    """A partial schedule.
 
-    most_lanes: lanes of one device at most, beside what the search space allows.
+    most_lanes: largest number of lanes of one device, in addition to the search space's limit.
     """
 
     def __init__(self, it: DagInstance, most_lanes: float = math.inf) -> None:
@@ -72,7 +72,7 @@ class Schedule:
         for row in it.after:
             for _, size, task in row:
                 self.largest[task] = max(size, self.largest.get(task, 0.0))
-        self.kept: dict[tuple[str, int], float] = {}  # lane → bytes kept on each of its units
+        self.kept: dict[tuple[str, int], float] = {}  # lane → bytes stored on each of its units
         self.apart: dict[int, list[int]] = {}
         for u, w in p.apart:
             self.apart.setdefault(u, []).append(w)
@@ -115,7 +115,7 @@ class Schedule:
         return self.it.space.options[unit][option]
 
     def times(self, unit: int, place: Place) -> tuple[float, float]:
-        """Latency and occupancy at a place, with the pair and lane terms that hold so far."""
+        """Return latency and occupancy at a place, with the pair and lane terms so far."""
         option, lane = place
         e = self.mode(unit, option).estimate
         latency, occupancy = e.latency_s, e.occupancy_s
@@ -131,7 +131,7 @@ class Schedule:
         return latency, occupancy
 
     def _may_share(self, unit: int, mode: Mode, lane: int) -> bool:
-        """Whether a lane has memory left on its units for a mode, and none that is apart."""
+        """Return whether a lane has memory left for a mode, and no unit that must be apart."""
         p, here = self.it.space, (mode.device, lane)
         room = p.unit_capacity_bytes[mode.device] * (1 + 1e-12)
         return self.kept.get(here, 0.0) + mode.unit_bytes <= room and all(
@@ -141,8 +141,8 @@ class Schedule:
         )
 
     def places(self, v: int) -> Iterator[Place]:
-        """Places of a firing: the place of its unit, or every option and lane that leaves the
-        other units a place, as far as this schedule sees."""
+        """Yield the places of a firing: the place of its unit, or each option and lane after which
+        the other units still have a place, as far as this schedule can tell."""
         u = self.it.unit[v]
         if self.taken[u] is not None:
             yield self.taken[u]  # type: ignore[misc]
@@ -168,7 +168,7 @@ class Schedule:
                 yield o, len(widths)
 
     def _leaves_lanes(self, unit: int, device: str) -> bool:
-        """Whether a lane may be opened there and every unit still finds a device."""
+        """Return whether a lane may be opened on a device such that every unit keeps a device."""
         p = self.it.space
         used = {d for d, w in self.widths.items() if w} | {device}
         left = p.max_lanes - sum(len(w) for w in self.widths.values()) - 1
@@ -182,7 +182,8 @@ class Schedule:
         )
 
     def _leaves_room(self, c: int, device: str) -> bool:
-        """Whether a class fits on a device and what is left can be packed, largest first."""
+        """Return whether a class fits on a device and the other classes can be packed, largest
+        first."""
         p = self.it.space
         room = {**self.room, device: self.room[device] - p.memory_bytes[c]}
         if room[device] < -1e-12 * p.capacity_bytes[device]:
@@ -196,7 +197,7 @@ class Schedule:
         return True
 
     def at(self, v: int, place: Place) -> tuple[float, float]:
-        """When a firing would start and be complete there."""
+        """Return the start and the end of a firing at a place."""
         undo: list[tuple[_Line, float, float]] = []
         begin, _, _ = self._begin(v, place, undo, {})
         for line, start, seconds in reversed(undo):
@@ -204,7 +205,7 @@ class Schedule:
         return begin, begin + self.times(self.it.unit[v], place)[0]
 
     def put(self, v: int, place: Place) -> float:
-        """Start a firing there as early as possible; when it is complete."""
+        """Start a firing at a place as early as possible; return its end."""
         u, (option, lane) = self.it.unit[v], place
         m = self.mode(u, option)
         if self.taken[u] is None:
@@ -284,12 +285,12 @@ class Schedule:
         return arrived
 
     def end_s(self) -> float:
-        """When the last firing is complete."""
+        """The end of the last firing."""
         latency = [self.times(u, place)[0] for u, place in enumerate(self.taken) if place]
         return max(t + latency[u] for t, u in zip(self.start, self.it.unit, strict=True))
 
     def to_candidate(self) -> Candidate | None:
-        """The finished schedule, valued exactly; None if it breaks a rule that couples tasks."""
+        """Return the finished schedule, evaluated exactly; None if it breaks a coupling rule."""
         p = self.it.space
         places = [place for place in self.taken if place is not None]
         a = Assignment(
@@ -313,7 +314,7 @@ class Schedule:
 
 
 def build_schedule(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
-    """The schedule of given places: of the firings whose predecessors are placed, the one of the
+    """Build the schedule of given places: among the firings with placed predecessors, the one of
     least priority goes next, as early as possible."""
     made = Schedule(it)
     waits = list(it.waits)

@@ -1,4 +1,4 @@
-"""`Method`, the line that registers a method, and `Search`: how a method searches for a plan."""
+"""`Method`, the registration of a method, and `Search`: options and results of a running search."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pearl.solvers.model.result import Candidate, Outcome
 
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
-"""Every objective of a method."""
+"""All objectives of a method."""
 
 ROBUST: Mapping[str, Literal["mean", "worst"]] = MappingProxyType(
     {"robust": "mean", "robust_worst": "worst"}
 )
-"""Objectives of `solve` that any method for throughput serves: throughput over draws of the times,
-by the regret that is made least."""
+"""Objectives of `solve` that every method for throughput supports: the regret over draws of the
+times is minimised."""
 
 STEADY = OBJECTIVES[:2]
 """The objectives of the steady state: env steps per second and env steps per joule."""
@@ -32,17 +32,17 @@ STEADY = OBJECTIVES[:2]
 
 @dataclass(frozen=True)
 class Search:
-    """How a method searches for a plan of a problem.
+    """The options of a method's search.
 
     deadline: time at which the method returns the best plan so far, `time.monotonic()` seconds.
-    seed: whole number of at least 0; one seed gives one plan unless time runs out.
+    seed: whole number of at least 0; a seed determines the plan unless time runs out.
     method: the name under which the method is registered.
-    start: a plan of this problem, checked, that the method may begin from; `solve` takes it in the
-        place of a worse one. A search for a plan of a changed problem has none.
-    workers: threads at most that search at the same time; by default as many as the CPUs that this
-        process may use.
-    limit_s: the time limit that was asked for, by which steps are counted, seconds.
-    offer: told of each plan that is better than those before, while the search goes on.
+    start: a checked plan of this problem from which the method may begin. `solve` returns it
+        instead of a worse plan. A search for a plan of a changed problem has no start.
+    workers: largest number of threads that search in parallel; by default the number of CPUs that
+        this process may use.
+    limit_s: the user's time limit in seconds; the numbers of steps depend on it.
+    offer: called with each plan that is better than all before, during the search.
     """
 
     deadline: float
@@ -62,16 +62,16 @@ Solve = Callable[["Problem", Search], "Outcome"]
 class Method:
     """A registered method.
 
-    code: `module:function`; the function is `solve(problem: Problem, search: Search) -> Outcome`,
-        where the objective of the problem is one of `objectives` and its names are checked.
-    objectives: the objectives that the method can be asked for.
+    code: `module:function`; the function is `solve(problem: Problem, search: Search) -> Outcome`.
+        The objective of the problem is one of `objectives`, and the names in it are checked.
+    objectives: the objectives that the method supports.
     """
 
     code: str
     objectives: tuple[str, ...]
 
     def fault_error(self, name: str, fault: str) -> SpecError:
-        """The error that names the file of method `name` and the fault."""
+        """Return an error that names the file of method `name` and the fault."""
         file = str(self.code).partition(":")[0].replace(".", "/")
         return SpecError(
             f"method {name!r}: {file}.py: {fault}; METHODS of pearl/solvers/__init__.py names "
@@ -80,7 +80,7 @@ class Method:
         )
 
     def load(self, name: str) -> Solve:
-        """The function, imported on first use.
+        """Return the function, imported on first use.
 
         Raises:
             SpecError: the module or the function is missing or takes other arguments.

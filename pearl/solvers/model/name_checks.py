@@ -1,4 +1,4 @@
-"""Check that the names in limits, modes, lane terms and edges are those of the problem."""
+"""Check of the names in limits, modes, lane terms and edges."""
 
 from __future__ import annotations
 

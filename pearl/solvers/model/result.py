@@ -18,7 +18,7 @@ class Candidate:
     assignment: mode and lane of every task.
     ordered: the orders of lanes and links, and the bound over all orders.
     period_s: period of the plan, paced to the power limit.
-    cost: seconds or joules of an iteration; of makespan the end of the first iteration, seconds.
+    cost: seconds or joules of an iteration; for makespan, the end of the first iteration, seconds.
     """
 
     assignment: Assignment
@@ -32,9 +32,9 @@ class Outcome:
     """The outcome of a method.
 
     best: the best plan found.
-    bound: no plan costs less, in the unit of `Candidate.cost`; 0 where nothing is proven.
+    bound: no plan costs less, in the unit of `Candidate.cost`; 0 if nothing is proven.
     timed_out: whether time ran out.
-    bound_from: where the bound comes from, one of `pearl.planning.plans.BOUND_SOURCES`.
+    bound_from: source of the bound, one of `pearl.planning.plans.BOUND_SOURCES`.
     """
 
     best: Candidate

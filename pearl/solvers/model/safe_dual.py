@@ -1,8 +1,8 @@
-"""A proven bound of a linear program from any multipliers of its rows, rounding included.
+"""A bound of a linear program, proved from any multipliers of its rows, including rounding.
 
-For every y, c · x = y · A x + (c − Aᵀ y) · x. Within the limits of the rows and variables the right
-side is at least a sum of one term a row and one a variable (weak duality). So multipliers of a
-solver that was stopped prove a bound too (Neumaier and Shcherbina 2004).
+For every y, c · x = y · A x + (c − Aᵀ y) · x. Within the bounds of rows and variables, the right
+side is at least a sum of one term per row and one per variable (weak duality). So the multipliers
+of a stopped solver also prove a bound (Neumaier and Shcherbina 2004).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def safe_bound(matrix: Any, cost: Floats, box: Sides, rows: Sides, dual: Floats) -> float:
-    """No x with box[0] ≤ x ≤ box[1] and rows[0] ≤ matrix x ≤ rows[1] costs less; −inf where the
-    multipliers prove nothing.
+    """Return a lower bound on the cost of every x with box[0] ≤ x ≤ box[1] and rows[0] ≤ matrix x ≤
+    rows[1]; −inf if the multipliers prove nothing.
 
     matrix: (rows, variables), scipy's sparse rows. cost, box: (variables,). rows, dual: (rows,).
-    A multiplier of a side that has no limit counts as 0. All multipliers shrink alike where a
-    variable without upper limit would have a negative reduced cost.
+    A multiplier of a side without limit counts as 0. If a variable without upper limit would have a
+    negative reduced cost, one factor shrinks all multipliers.
     """
     (lower, upper), (low, high) = box, rows
     side = np.where(dual > 0, low, high)

@@ -1,7 +1,8 @@
-"""Search spaces: replicas, fusions, slack, modes, lanes and memory that a solver chooses from.
+"""Search spaces: the replicas, fusions, slack, modes, lanes and memory that a solver chooses from.
 
-A `SearchSpace` is one choice of replicas, fused modes and slack, on its own expansion. Everything
-that the limits forbid for a task alone is removed here; what couples tasks is `broken`.
+A `SearchSpace` is one choice of replicas, fused modes and slack, with its own expansion. The space
+excludes all that the limits forbid for a single task. `violates_coupling` checks the rules that
+couple tasks.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class SearchSpace:
     expansion: the single-rate graph of this choice; a unit is a task or a fused call.
     costs: the modes of the tasks and copies.
     options: unit → the modes that the unit may take.
-    classes: the units that share a device, one tuple a class.
+    classes: the units that share a device, one tuple per class.
     memory_bytes: class → memory that the class needs on its device.
     capacity_bytes: device → memory within the limits.
-    lanes: device → lanes at most.
-    max_lanes: lanes of all devices together at most.
+    lanes: device → largest number of lanes.
+    max_lanes: largest number of lanes on all devices together.
     unit_capacity_bytes: device → memory of each of its units.
-    apart: pairs of units that share no lane.
+    apart: pairs of units that must not share a lane.
     """
 
     expansion: Expansion
@@ -56,7 +57,7 @@ class SearchSpace:
     apart: tuple[tuple[int, int], ...]
 
     def violates_coupling(self, a: Assignment) -> bool:
-        """Whether an assignment of this program breaks a rule that couples tasks."""
+        """Return whether an assignment of this space breaks a rule that couples tasks."""
         need: dict[str, float] = {}
         for members, size in zip(self.classes, self.memory_bytes, strict=True):
             devices = {a.modes[u].device for u in members}
@@ -86,7 +87,7 @@ class SearchSpace:
 
     @cached_property
     def lanes_couple(self) -> bool:
-        """Whether it matters beside their loads which units share a lane."""
+        """Whether more than the loads depends on the units that share a lane."""
         return bool(self.apart or self.costs.lane_terms) or any(
             m.unit_bytes > 0 and self.unit_capacity_bytes[m.device] < math.inf
             for options in self.options
@@ -95,7 +96,7 @@ class SearchSpace:
 
     @cached_property
     def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
-        """Unit → device → the modes that the unit may take there."""
+        """The modes of each unit by device."""
         by_device: list[dict[str, tuple[Mode, ...]]] = []
         for options in self.options:
             there: dict[str, list[Mode]] = {}
@@ -106,7 +107,7 @@ class SearchSpace:
 
     @cached_property
     def serial_s(self) -> float:
-        """No period is longer: everything one after the other, each in its slowest mode."""
+        """An upper bound on periods: all firings in sequence, each in its slowest mode."""
         x, total = self.expansion, 0.0
         for u, options in enumerate(self.options):
             total += x.firings(u) * max(m.estimate.latency_s for m in options)
@@ -128,9 +129,9 @@ def search_spaces(
     ignore: frozenset[str] = frozenset(),
     only: Sequence[ReplicaSplit] | None = None,
 ) -> list[SearchSpace]:
-    """Every choice of replicas, fused modes and slack that leaves each task a mode.
+    """Return every choice of replicas, fused modes and slack in which each task has a mode.
 
-    ignore: limits to leave out ("memory", "lanes"), to find out which one is in the way.
+    ignore: limits to leave out ("memory", "lanes"), to find the limit that excludes all plans.
     only: the choices of replicas; None: all.
 
     Raises:
@@ -153,13 +154,13 @@ def each_space(
     ignore: frozenset[str] = frozenset(),
     only: Sequence[ReplicaSplit] | None = None,
 ) -> Iterator[SearchSpace | InfeasibleError]:
-    """`search_spaces` one by one, an error in the place of a space where a task has no mode left.
+    """Yield `search_spaces` one by one; an error replaces a space in which a task has no mode.
 
     Raises:
         SpecError: a name does not exist.
     """
     check_names(problem)
-    expand(problem.graph)  # a deadlock of the graph is an error; one that fusing closes is not
+    expand(problem.graph)  # raises for a deadlock of the graph; fusions with a deadlock are skipped
     for split in enumerate_splits(problem.graph, problem.limits) if only is None else only:
         part = split_problem(problem, split)
         for slack in slack_choices(part.graph, part.limits):
@@ -178,7 +179,7 @@ def each_space(
 
 
 def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
-    """Every set of disjoint fused units for which there are modes, the empty one first."""
+    """Yield every set of disjoint fused units that have modes, the empty set first."""
     sets = list(dict.fromkeys(m.tasks for m in costs.modes if m.fused))
     for size in range(len(sets) + 1):
         for chosen in itertools.combinations(sets, size):
@@ -188,8 +189,10 @@ def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
 
 
 def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
-    """Slack at the limits: more never makes the period longer. Where edges with the keys prefetch
-    and priority_staleness are both there, they share the latter's limit: every split is tried.
+    """Return the choices of slack, each at the limits: more slack never makes the period longer.
+
+    If edges with the keys prefetch and priority_staleness exist, they share the limit of
+    priority_staleness, and each split of it is a choice.
     """
     keyed = {key: e for key, e in key_edges(graph.edges).items() if e.limit}
     fixed = {
@@ -220,8 +223,8 @@ def _allowed(mode: Mode, limits: Limits) -> bool:
 
 
 def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
-    """Without modes that another one of the device beats in time, energy, width and memory of a
-    unit; modes with a pair term stay."""
+    """Return the modes that no other mode of the device beats in time, energy, width and memory of
+    a unit. Modes with a pair term stay."""
     special = {choice for pair in costs.pair_extra_s for choice in pair}
 
     def rank(m: Mode) -> tuple[float, float, float, int, float]:
@@ -248,12 +251,12 @@ def space_of(
     *,
     every_mode: bool = False,
 ) -> SearchSpace:
-    """Return the search space on one expansion of the problem's graph.
+    """Return the search space of one expansion of the problem's graph.
 
-    every_mode: keep modes that another one beats in every respect.
+    every_mode: keep modes that another mode beats in every respect.
 
     Raises:
-        InfeasibleError: some task has no mode left, or no device has room for a class of tasks.
+        InfeasibleError: some task has no mode left, or no device has memory for a class of tasks.
     """
     costs, limits = problem.costs, problem.limits
     platform = costs.platform
@@ -308,10 +311,10 @@ def space_of(
 
 
 def _apart(x: Expansion, limits: Limits) -> tuple[tuple[int, int], ...]:
-    """The pairs of units that share no lane.
+    """Return the pairs of units that must not share a lane.
 
     Raises:
-        InfeasibleError: a fused call holds both tasks of a pair.
+        InfeasibleError: a fused call has both tasks of a pair.
     """
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
     pairs = dict.fromkeys((unit[a], unit[b]) for a, b in limits.apart)
@@ -325,7 +328,7 @@ def _apart(x: Expansion, limits: Limits) -> tuple[tuple[int, int], ...]:
 
 
 def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, str]]:
-    """Units that share a device, and for each task by what it is held."""
+    """Return the units that share a device, and for each task the rule that holds it there."""
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
     ties = nx.Graph()
     ties.add_nodes_from(range(len(x.units)))
@@ -343,7 +346,7 @@ def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, s
 
 
 def longest_s(graph: TaskGraph, limits: Limits) -> float:
-    """The longest period that the limits allow."""
+    """Return the longest period within the limits."""
     longest = limits.period_s or math.inf
     if limits.min_throughput_per_s:
         longest = min(longest, (graph.env_steps or 1) / limits.min_throughput_per_s)
@@ -351,16 +354,15 @@ def longest_s(graph: TaskGraph, limits: Limits) -> float:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """The problem without limits on period, throughput and power."""
+    """Return the problem without limits on period, throughput and power."""
     limits = replace(problem.limits, period_s=None, min_throughput_per_s=None, power_w=None)
     return replace(problem, limits=limits)
 
 
 def cost_of(problem: Problem, a: Assignment, period_s: float) -> tuple[float, float]:
-    """The cost of an assignment by the objective, seconds or joules of an iteration, and the period
-    after pacing.
+    """Return the cost of an assignment in seconds or joules of an iteration, and the paced period.
 
-    The cost is infinite where a limit on period or power cannot be met.
+    The cost is infinite if a limit on period or power cannot be met.
     """
     paced = a.paced_s(period_s, problem.limits.power_w)
     if paced > longest_s(a.expansion.graph, problem.limits) * (1 + 1e-9):

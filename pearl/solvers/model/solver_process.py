@@ -1,7 +1,7 @@
-"""Solvers in processes of their own, which live on between solves.
+"""Solvers in separate processes, which are reused for later solves.
 
-Such a process can be ended whatever it is at, and nothing that it prints reaches the standard
-output of this one.
+Such a process can be ended at any time. Its output does not reach the standard output of this
+process.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ GRACE_S = 0.5
 """Seconds that a solve may exceed its time before its process is ended."""
 
 LONG_S = 3600.0
-"""Seconds of one wait at most: the system knows no endless ones in a number."""
+"""Longest single wait in seconds: system calls accept no infinite time."""
 
 SPARE = 2
-"""Processes at most that wait for the next solve."""
+"""Largest number of processes that wait for the next solve."""
 
 
 class _Process:
-    """A process that runs `script` with the file descriptor that it answers to.
+    """A process that runs `script` with the file descriptor for its answers.
 
-    It reads messages from its standard input and has to end when that does.
+    It reads messages from its standard input, and must end when that is closed.
     """
 
     def __init__(self, script: str) -> None:
@@ -42,8 +42,8 @@ class _Process:
                 stdin=reads,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(says,),
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # numpy's threads: never used
-                process_group=0,  # Ctrl-C in a terminal is for this process alone
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # saves numpy's unused threads
+                process_group=0,  # Ctrl-C in a terminal reaches this process only
             )
         except BaseException:
             self.drop()
@@ -53,7 +53,7 @@ class _Process:
             os.close(says)
 
     def drop(self) -> None:
-        """Let go of the pipes, after which the process ends by itself."""
+        """Close the pipes; the process then ends itself."""
         self.messages.close()
         self.answers.close()
 
@@ -69,11 +69,11 @@ _busy: set[_Process] = set()
 
 
 def solve_in_process(script: str, message: bytes, until: float) -> bytes | None:
-    """The answer of a process that runs `script`; None if it took `GRACE_S` longer than `until`
-    (`time.monotonic()` seconds) and was ended.
+    """Return the answer of a process that runs `script`.
 
-    An exception in the meantime, KeyboardInterrupt too, ends the process. One that waited for its
-    next solve may have been killed just now: a new process is asked then.
+    If the process takes `GRACE_S` longer than `until` (`time.monotonic()` seconds), it is ended and
+    the result is None. An exception, also KeyboardInterrupt, ends the process. If a waiting process
+    has been killed, a new process repeats the solve.
 
     Raises:
         RuntimeError: a new process ended by itself.
@@ -86,14 +86,14 @@ def solve_in_process(script: str, message: bytes, until: float) -> bytes | None:
             name = os.path.basename(script)
             status = process.child.wait()
             raise RuntimeError(
-                f"the process of {name} ended in the midst of a solve (status {status}; "
-                "-9 is what the kernel does to a process when memory runs out)"
+                f"the process of {name} ended during a solve (status {status}; "
+                "-9 means that the kernel killed it because memory ran out)"
             ) from None
     return solve_in_process(script, message, until)
 
 
 def _request(process: _Process, message: bytes, until: float) -> bytes | None:
-    """The answer of this process, which then waits for its next solve or is ended."""
+    """Return the answer of a process, which then waits for its next solve or is ended."""
     answered = False
     try:
         process.messages.send_bytes(message)
@@ -108,7 +108,7 @@ def _request(process: _Process, message: bytes, until: float) -> bytes | None:
 
 
 def _take_process(script: str) -> tuple[_Process, bool]:
-    """A process that waits, or a new one, and whether it is new."""
+    """Return a waiting or a new process, and whether the process is new."""
     with _lock:
         for process in [c for c in _spare if c.script == script]:
             _spare.remove(process)
@@ -134,7 +134,7 @@ def _put_back(process: _Process, sound: bool) -> None:
 
 
 def end() -> None:
-    """End the processes that wait for the next solve, which then starts one anew."""
+    """End the waiting processes. The next solve starts a new process."""
     with _lock:
         waiting = _spare[:]
         _spare.clear()
@@ -150,7 +150,7 @@ def _end_all() -> None:
 
 
 def _forked() -> None:
-    """A fork has no part in its parent's processes, nor keeps their pipes open."""
+    """Forget the parent's processes after a fork, and close their pipes."""
     global _lock
     _lock = threading.Lock()
     for process in [*_spare, *_busy]:

@@ -1,4 +1,4 @@
-"""Memory that tasks which share a device need on it, and what they keep in the host's instead."""
+"""Memory of tasks on their device, and the arrays that they keep in the host's memory instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pearl_devices.kernels.record import size_bytes
 
 
 def bytes_needed(x: Expansion, members: Sequence[int], owners: Mapping[str, str]) -> float:
-    """Scratch of the kernels and the states that live with them. owners: from `owners`."""
+    """Return the bytes of the kernels' scratch and of the states of `members`. owners: from
+    `owners`."""
     names = {t for u in members for t in x.units[u]}
     scratch = {f.tasks: f.kernel.resident_bytes for f in x.graph.fusions}
     total = 0.0
@@ -26,7 +27,7 @@ def bytes_needed(x: Expansion, members: Sequence[int], owners: Mapping[str, str]
 
 
 def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequence[Mode]]) -> float:
-    """Bytes of those states that stay in the host's memory whichever of its modes a unit takes.
+    """Return the bytes of the members' states that stay in the host's memory in every mode.
 
     options: unit → its modes.
     """
@@ -51,7 +52,7 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
 
 
 def owners(x: Expansion) -> dict[str, str]:
-    """State → the task it lives with: the first that holds it, else the first that touches it."""
+    """Return the task that stores each state: the first that holds it, else the first user."""
     homes: dict[str, str] = {}
     touched: dict[str, str] = {}
     for t in x.graph.tasks:
@@ -63,6 +64,6 @@ def owners(x: Expansion) -> dict[str, str]:
 
 
 def states_of(x: Expansion, names: set[str]) -> list[str]:
-    """States that live with these tasks."""
+    """Return the states that these tasks store."""
     owner = owners(x)
     return [s for s in x.graph.states if owner.get(s) in names]

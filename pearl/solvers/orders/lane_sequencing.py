@@ -1,9 +1,10 @@
 """Lane orders: the best rings for one assignment, by conflict-driven branch and bound.
 
-At a node of the search the maximum cycle ratio gives a period and a periodic schedule. Where two
-firings of one lane overlap in it, an integer K (their order and how many iterations one runs
-ahead) separates them: arcs i → j with K tokens and j → i with 1 − K, weighted with the occupancies.
-This is the disjunction of cyclic job shops (Hanen and Munier 1995; Brucker and Kampmeyer 2008).
+At a node of the search, the maximum cycle ratio gives a period and a periodic schedule. If two
+firings of one lane overlap in the schedule, an integer K separates them: their order, and the
+number of iterations by which one runs ahead. The arcs are i → j with K tokens and j → i with 1 − K,
+weighted with the occupancies. This is the disjunction of cyclic job shops (Hanen and Munier 1995;
+Brucker and Kampmeyer 2008).
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from pearl.solvers.orders.list_orders import (
 from pearl.time_limit import OutOfTimeError, look, within
 
 MANY = 30
-"""Nodes of a timed graph from which modulo schedules are tried first: below, branch and bound finds
-the best orders of most graphs without loading compiled code."""
+"""Number of nodes of a timed graph from which modulo schedules are tried first. For smaller graphs,
+branch and bound finds most best orders without loading compiled code."""
 
 NODES = 400
-"""Searched nodes of one assignment at most (assumed: a second or less for graphs of this size)."""
+"""Largest number of searched nodes of one assignment (assumed: at most a second for such
+graphs)."""
 
 FAR = 1 << 20
-"""Tokens between nodes that no path joins."""
+"""Tokens between nodes without a path."""
 
 
 @dataclass(frozen=True)
 class OrderResult:
-    """The best orders found for an assignment; no order has a period below bound_s."""
+    """The best orders found for an assignment; no orders have a period below bound_s."""
 
     orders: Orders
     period_s: float
@@ -58,12 +60,12 @@ def best_orders(
     nodes: int = NODES,
     effort: float = 1.0,
 ) -> OrderResult:
-    """Orders of least period. Orders that are not below below_s need not be told apart.
+    """Return orders of least period. Orders that are not below below_s may be treated as equal.
 
-    nodes: searched at most. effort: share of the usual steps of modulo schedules; with 0, and past
-    the deadline, in `time.monotonic()` seconds, list orders alone are found, which reach the
-    largest load if no cycle joins two tasks. bound_s equals period_s when the search finished, or
-    is at least below_s when it finished without finding anything below.
+    nodes: largest number of searched nodes. effort: share of the usual steps of modulo schedules.
+    deadline: in `time.monotonic()` seconds. After it, and with effort 0, only list orders are tried;
+    they reach the largest load if no cycle joins two tasks. bound_s equals period_s if the search
+    finished, or is at least below_s if it finished without a period below.
     """
     bound = timing.order_bound_s
     orders, period = listed_orders(timing, deadline)
@@ -97,7 +99,7 @@ def _modulo_orders(
 
 
 def no_order_below(timing: TimedGraph, period_s: float, nodes: int) -> bool:
-    """Whether it is proven, within so many searched nodes, that no orders have a period below
+    """Return whether the search of `nodes` nodes proves that no orders have a period below
     period_s."""
     if period_s <= timing.order_bound_s * (1 + SAME):
         return True
@@ -119,7 +121,7 @@ def _search(
     arcs = [*timing.raised_arcs, *in_turn(timing)]
     floor = timing.order_bound_s
     root = max(floor, howard(n, arcs)[0])
-    limit = min(limit, int(4e7 / (n * n)))  # distances of all open nodes: some 300 MB at most
+    limit = min(limit, int(4e7 / (n * n)))  # keeps the distances of all open nodes below 300 MB
     if limit == 0:
         return orders, period, root
     tie = 0
@@ -142,7 +144,7 @@ def _search(
                 if found and exact < period:
                     orders, period = found, exact
                 if exact > bound * (1 + SAME):
-                    stuck = min(stuck, bound)  # no list of entries says this order
+                    stuck = min(stuck, bound)  # no list of entries expresses this order
                 continue
             i, j = clash
             low, high = _choices(distance, i, j, sum(a[2] for a in arcs) / bound)
@@ -165,8 +167,8 @@ def _search(
 
 
 def _choices(distance: NDArray[np.int64], i: int, j: int, periods: float) -> tuple[int, int]:
-    """The range of K. Every cycle needs a token, so paths bound it; where no path leads back, one
-    firing may run ahead of the other as far as pays: no path is longer than `periods`."""
+    """Return the range of K. Every cycle needs a token, so paths bound K. Without a path back, one
+    firing may run ahead as far as that is useful: no path is longer than `periods`."""
     reach = 2 + math.ceil(periods)
     low = 1 - int(distance[j, i]) if distance[j, i] < FAR else None
     high = int(distance[i, j]) if distance[i, j] < FAR else None
@@ -180,7 +182,7 @@ def _rounded(period: float) -> float:
 
 
 def token_distances(n: int, arcs: Sequence[Arc]) -> NDArray[np.int64]:
-    """Fewest tokens on a path between every two nodes (Floyd and Warshall)."""
+    """Return the fewest tokens on a path between every two nodes (Floyd and Warshall)."""
     distance = np.full((n, n), FAR, dtype=np.int64)
     np.fill_diagonal(distance, 0)
     for s, d, _, m in arcs:
@@ -201,7 +203,7 @@ def _with_arc(distance: NDArray[np.int64], i: int, j: int, tokens: int) -> NDArr
 
 
 def _overlap(timing: TimedGraph, start: list[float], period: float) -> tuple[int, int] | None:
-    """The two firings of one lane that overlap longest in a periodic schedule."""
+    """Return the two firings of one lane with the longest overlap in a periodic schedule."""
     worst, pair = 1e-9 * period, None
     for members in timing.lanes.values():
         for x, i in enumerate(members):
@@ -211,7 +213,7 @@ def _overlap(timing: TimedGraph, start: list[float], period: float) -> tuple[int
                     continue
                 gap = (start[j] - start[i]) % period
                 before, after = timing.occupancy_s[i] - gap, gap + timing.occupancy_s[j] - period
-                if gap > period - 1e-9 * period:  # j starts with i, but for rounding
+                if gap > period - 1e-9 * period:  # j starts with i, except for rounding
                     before, after = timing.occupancy_s[i], timing.occupancy_s[j]
                     shared = min(before, after)
                 elif gap < 1e-9 * period:
@@ -224,8 +226,8 @@ def _overlap(timing: TimedGraph, start: list[float], period: float) -> tuple[int
 
 
 def _in_order_of(timing: TimedGraph, start: list[float], period: float) -> Orders | None:
-    """Rings in the order of a periodic schedule, as lists in which the n-th entry of a task is its
-    firing n; None where no list says it (two tasks of a lane that both wrap around)."""
+    """Return the rings in the order of a periodic schedule, as lists whose n-th entry of a task is
+    its firing n; None if no list expresses the order (two tasks of a lane both wrap around)."""
     orders: dict[str, tuple[tuple[int, int], ...]] = {}
     for lane, members in timing.lanes.items():
         look()

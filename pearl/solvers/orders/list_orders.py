@@ -16,7 +16,8 @@ SAME = 1e-9
 
 
 def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
-    """The best of some list orders, and its period; past the deadline the first of them."""
+    """Return the best of some list orders, and its period; after the deadline, the first of
+    them."""
     best: tuple[Orders, float] | None = None
     for room, priority in itertools.product((True, False), (0, 1)):
         if best is None:
@@ -31,7 +32,7 @@ def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
 
 
 def ring_period(timing: TimedGraph, orders: Orders) -> float:
-    """The exact period with these orders; infinite if they deadlock."""
+    """Return the exact period with these orders; infinite if they deadlock."""
     arcs = [*timing.arcs, *timing.ring(orders)]
     if token_free_cycle(len(timing.names), arcs):
         return math.inf
@@ -39,12 +40,12 @@ def ring_period(timing: TimedGraph, orders: Orders) -> float:
 
 
 def shifted_orders(timing: TimedGraph, orders: Orders) -> Orders | None:
-    """Orders with entries that run ahead, so that loads alone bound the period; None if a cycle
+    """Return orders whose entries run ahead, so that only loads bound the period; None if a cycle
     joins two tasks.
 
-    Every lane does its entries one right after the other. How many iterations late a task is
-    follows from longest paths in whole iterations (a modulo schedule with fixed phases). Takes time
-    in proportion to the graph; modulo schedules that are searched run less far ahead.
+    The entries of a lane follow one another without pause. Longest paths in whole iterations give
+    the number of iterations that a task is late (a modulo schedule with fixed phases). The time is
+    proportional to the graph. Entries of searched modulo schedules run less far ahead.
     """
     period_s = timing.order_bound_s
     number: dict[str, int] = {}
@@ -70,8 +71,8 @@ def shifted_orders(timing: TimedGraph, orders: Orders) -> Orders | None:
 
 
 def in_turn(timing: TimedGraph) -> list[Arc]:
-    """Firings of one task on one lane in their own order, without loss: they are interchangeable
-    but for their tokens, which come and are needed in that order."""
+    """Return arcs that keep the firings of a task on a lane in their order, without loss: firings
+    differ only by their tokens, which are produced and consumed in this order."""
     arcs: list[Arc] = []
     for members in timing.lanes.values():
         rows: dict[str, list[int]] = {}
@@ -88,7 +89,7 @@ def in_turn(timing: TimedGraph) -> list[Arc]:
 def to_list(
     names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...] | None:
-    """The list that says a ring, with the least sum of offsets; None if no list does.
+    """Return the list that expresses a ring, with the least sum of offsets; None if there is none.
 
     ring: (node, offset in iterations) in the order of execution, from any node on.
     """
@@ -98,7 +99,7 @@ def to_list(
         return None
     offsets = [ahead for _, ahead in ring]
     total = sum(offsets)
-    # Entries before the cut come at the end of the list, one iteration on.
+    # Entries before the cut are at the end of the list, one iteration later.
     before = [math.inf, *itertools.accumulate(offsets, min)]
     after = [*itertools.accumulate(offsets[::-1], min)][::-1]
     sums = [total + c - len(ring) * min(after[c], before[c] + 1) for c in cuts]
@@ -125,7 +126,7 @@ def _is_list(names: Sequence[tuple[str, int]], ring: Sequence[tuple[int, int]], 
 
 
 def _room(timing: TimedGraph) -> list[Arc]:
-    """Arcs that hold producers back where every channel has its least capacity."""
+    """Return the arcs by which full channels delay their producers, at the least capacities."""
     x = timing.assignment.expansion
     channels = (e for e in x.graph.edges if e.is_channel)
     rows = (row for e in channels for row in channel_arcs(x, e, e.least_capacity))
@@ -133,11 +134,11 @@ def _room(timing: TimedGraph) -> list[Arc]:
 
 
 def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, float] | None:
-    """List order: of the firings that could start first, the one with the longest way to go
-    (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
+    """Return a list order: of the firings that could start first, the one with the longest path to
+    the end (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
 
-    room: channels have their least capacity, so that a lane reads what it wrote before it writes
-    again; None where that deadlocks.
+    room: channels have their least capacity, so that a lane reads a result before it writes the
+    next; None if this deadlocks.
     """
     n = len(timing.names)
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]

@@ -14,15 +14,15 @@ from pearl_devices.primitives.code_cache import compiled
 _native = compiled(nogil=True, error_model="numpy")
 
 SMALL = 1e-10
-"""Share of the period below which two instants count as equal."""
+"""Share of the period below which two times count as equal."""
 
 NONE = -1e300
-"""Start of a node that has none."""
+"""Start of a node without a start."""
 
 
 @_native
 def random_below(state, below):
-    """A whole number from 0 to below − 1 (SplitMix64; Steele, Lea and Flood 2014)."""
+    """Return an integer from 0 to below − 1 (SplitMix64; Steele, Lea and Flood 2014)."""
     x = state[0] + np.uint64(0x9E3779B97F4A7C15)
     state[0] = x
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -36,10 +36,10 @@ def longest_paths(
     first, arcs, ends, seconds, tokens, period, last_first, distance, queue, waiting, passes
 ):
     """Write the longest distances from 0 along arcs of length seconds − tokens · period. Return
-    False if a cycle has a positive length, so that the period is too short.
+    False if a cycle has a positive length, because the period is too short.
 
     first, arcs: node → the numbers of its arcs. ends: arc → the node that it leads to. last_first:
-    the last node is looked at first, as suits arcs that lead to earlier nodes.
+    process the last node first, which suits arcs that lead to earlier nodes.
     """
     n = len(distance)
     for u in range(n):
@@ -73,7 +73,7 @@ def longest_paths(
 
 @_native
 def _place_in(members, count, phase, u, at):
-    """Insert a node into the members of its lane, which are sorted by phase; return how many."""
+    """Insert a node into the members of its lane, sorted by phase; return their number."""
     k = count
     while k > 0 and phase[members[k - 1]] > at:
         members[k] = members[k - 1]
@@ -94,7 +94,7 @@ def _take_out(members, count, u):
 
 @_native
 def _after(members, count, phase, at):
-    """The place of the first member whose phase is at or after `at`."""
+    """Return the position of the first member with a phase of at least `at`."""
     low = 0
     high = count
     while low < high:
@@ -108,8 +108,8 @@ def _after(members, count, phase, at):
 
 @_native
 def _forward_gap(members, count, phase, occupancy, need, earliest, period):
-    """The earliest start from `earliest` on, less than a period later, at which a lane is free for
-    `need` seconds; NONE if there is none."""
+    """Return the earliest start from `earliest` on, less than a period later, at which a lane is
+    free for `need` seconds; NONE if there is none."""
     if count == 0:
         return earliest
     small = SMALL * period
@@ -138,8 +138,8 @@ def _forward_gap(members, count, phase, occupancy, need, earliest, period):
 
 @_native
 def _backward_gap(members, count, phase, occupancy, need, latest, period):
-    """The latest start up to `latest`, less than a period earlier, at which a lane is free for
-    `need` seconds; NONE if there is none."""
+    """Return the latest start up to `latest`, less than a period earlier, at which a lane is free
+    for `need` seconds; NONE if there is none."""
     if count == 0:
         return latest
     small = SMALL * period
@@ -169,10 +169,10 @@ def _backward_gap(members, count, phase, occupancy, need, latest, period):
 
 @_native
 def fit(period, arrays, noise, random, budget, start):
-    """Find a modulo schedule of this period: start times are written to `start`. Return whether
+    """Search for a modulo schedule of this period; write the start times to `start`. Return whether
     one was found with at most `budget` placements.
 
-    arrays: `rings.TimedArrays`. noise: share of the period by which priorities are moved at random.
+    arrays: `rings.TimedArrays`. noise: share of the period by which priorities change at random.
     """
     tails, heads, seconds, tokens = arrays.tails, arrays.heads, arrays.seconds, arrays.tokens
     out_first, out_arcs = arrays.out_first, arrays.out_arcs
@@ -201,7 +201,7 @@ def fit(period, arrays, noise, random, budget, start):
     place = np.empty(n, np.int64)
     for k in range(n):
         place[falling[k]] = k
-    top = 0  # all nodes before this place of `falling` have a start
+    top = 0  # all nodes before this position in `falling` have a start
     members = np.empty(n, np.int64)
     count = np.zeros(len(lane_first) - 1, np.int64)
     phase = np.zeros(n)

@@ -21,26 +21,26 @@ Next = tuple[Ints, Ints]
 """Rings: node → the next node of its lane, and the tokens of the arc to it."""
 
 PLACEMENTS = 6
-"""Placements of a modulo schedule for each node at most (Rau 1994 uses 2 to 6)."""
+"""Largest number of placements of a modulo schedule per node (Rau 1994 uses 2 to 6)."""
 
 PART = 6_000_000
-"""Valuations of swaps times nodes between two looks at the clock: 0.2 CPU-seconds."""
+"""Evaluations of swaps times nodes between two checks of the clock: 0.2 CPU-seconds."""
 
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 
-# Functions compiled by numba make these tuples: the digest of machine code is of this file.
+# Functions compiled by numba build these tuples: the digest of machine code covers this file.
 class TimedArrays(NamedTuple):
     """A timed graph as arrays.
 
-    tails, heads, seconds, tokens: arcs, the order of firings of one task on one lane among them.
-        An arc between two nodes of a lane takes at least the occupancy of the first: the lane does
-        them one after the other.
+    tails, heads, seconds, tokens: arcs, including the order of firings of one task on one lane. An
+        arc between two nodes of a lane takes at least the occupancy of the first node, because the
+        lane runs them one after the other.
     out_first, out_arcs: node → the numbers of its arcs, out_arcs[out_first[u] : out_first[u + 1]];
-        in_first, in_arcs likewise of the arcs that lead to it.
-    lane: node → lane. lane_first: lane → its first cell of a table of one cell a node.
-    occupancy: node → seconds. unit: node → number of its task; firings of one keep their order.
+        in_first, in_arcs in the same way for the arcs that lead to it.
+    lane: node → lane. lane_first: lane → its first cell in a table with one cell per node.
+    occupancy: node → seconds. unit: node → number of its task, whose firings keep their order.
     """
 
     tails: Ints
@@ -58,7 +58,7 @@ class TimedArrays(NamedTuple):
 
 
 def to_arrays(timing: TimedGraph) -> TimedArrays:
-    """The arrays of a timed graph; its lanes in their order."""
+    """Return the arrays of a timed graph, with its lanes in their order."""
     n = len(timing.names)
     lane = np.zeros(n, np.int64)
     lane_first = np.zeros(len(timing.lanes) + 1, np.int64)
@@ -85,31 +85,33 @@ def to_arrays(timing: TimedGraph) -> TimedArrays:
 
 
 def _sorted_by(keys: Ints, n: int) -> Next:
-    """Node → the numbers of its arcs: the first place of each node, and the arcs in a row."""
+    """Return the numbers of the arcs of each node: the first position of each node, and all
+    arcs."""
     first = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(keys, minlength=n), out=first[1:])
     return first, np.argsort(keys, kind="stable").astype(np.int64)
 
 
 class Rings:
-    """Modulo schedules and swaps on the arrays of a timed graph. random: the state of its dice."""
+    """Modulo schedules and swaps on the arrays of a timed graph. random: state of the generator."""
 
     def __init__(self, arrays: TimedArrays, random: NDArray[np.uint64]) -> None:
         self.arrays, self.random = arrays, random
 
     def fit(self, period_s: float, noise: float) -> Floats | None:
-        """Start times of a modulo schedule of this period in seconds; None if none was found."""
+        """Return the starts of a modulo schedule of this period, seconds; None if none was
+        found."""
         start = np.empty(len(self.arrays.lane))
         steps = PLACEMENTS * len(start)
         found = modulo.fit(period_s, self.arrays, noise, self.random, steps, start)
         return start if found else None
 
     def rings_of(self, start: Floats, period_s: float) -> Next:
-        """The rings of a modulo schedule."""
+        """Return the rings of a modulo schedule."""
         a = self.arrays
         turn = np.floor(start / period_s + SAME).astype(np.int64)
         phase = np.maximum(0.0, start - turn * period_s)
-        # Nodes without occupancy start with the next node: they come first.
+        # Nodes without occupancy start together with the next node: they come first.
         order = np.lexsort((start, a.occupancy > 0, phase, a.lane))
         then = np.roll(order, -1)
         last = np.flatnonzero(a.lane[order] != a.lane[then]) if len(order) else order
@@ -123,8 +125,8 @@ class Rings:
         return following, tokens
 
     def swapped(self, rings: Next, valuations: int, below_s: float) -> tuple[Next, float]:
-        """Rings of the smallest period found by swaps, and the period in seconds. The time limit
-        ends the search, but not before its first part."""
+        """Return the rings of the smallest period found by swaps, and the period in seconds. The
+        time limit ends the search, but never before its first part."""
         best, period = rings, math.inf
         while valuations > 0 and period > below_s:
             part = min(valuations, PART // len(self.arrays.lane) + 1)
@@ -161,8 +163,8 @@ class Rings:
 def to_orders(
     names: Sequence[tuple[str, int]], lanes: Mapping[str, Sequence[int]], rings: Next
 ) -> Orders | None:
-    """The rings as lists, whose n-th entry of a task is its firing n. None if no list says them:
-    all firings of each task must lie in one turn from some cut of the ring on."""
+    """Return the rings as lists whose n-th entry of a task is its firing n; None if no lists
+    express them. All firings of each task must lie in one turn, from some cut of the ring on."""
     following, tokens = rings
     orders = {}
     for name, members in lanes.items():
@@ -172,7 +174,7 @@ def to_orders(
             ring.append((entry, ahead))
             ahead += int(tokens[entry])
             entry = int(following[entry])
-        # The ring closes with one token: `ahead` is 1 now.
+        # The ring closes with one token, so `ahead` is 1 here.
         row = to_list(names, ring)
         if row is None:
             return None

@@ -1,7 +1,7 @@
-"""The best lane orders of a large timed graph: modulo schedules at falling periods, then swaps.
+"""The best lane orders of a large timed graph: modulo schedules at decreasing periods, then swaps.
 
-Steps are counted and never timed, so that orders are the same on every host and after a cold
-compilation. No bound follows from a schedule that was not found.
+Steps are counted, not timed, so that orders are the same on every host and after a cold
+compilation. A schedule that was not found proves no bound.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from pearl.solvers.orders.rings import SAME, Next, Rings, to_arrays, to_orders
 from pearl.time_limit import OutOfTimeError, look
 
 GROWTH = (1.0, 1.005, 1.01, 1.02, 1.04, 1.07, 1.11, 1.16, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0, 9.0)
-"""Periods, as multiples of the bound, at which a first modulo schedule is looked for (assumed)."""
+"""Periods, as multiples of the bound, at which a first modulo schedule is searched (assumed)."""
 
 HALVINGS = 5
-"""Periods tried between the last without and the first with a schedule (assumed)."""
+"""Number of periods tried between the last failure and the first success (assumed)."""
 
 RESTARTS = 12
-"""Schedules with other random priorities at periods near the best one found (assumed)."""
+"""Schedules with other random priorities at periods near the best period found (assumed)."""
 
 WORK = 10_000_000
-"""Valuations of swaps times nodes, for the best rings found; a quarter of that for each of the next
-two (assumed: together a CPU-second or less)."""
+"""Evaluations of swaps times nodes for the best rings found; a quarter of this number for each of
+the next two (assumed: together at most a CPU-second)."""
 
 
 def modulo_orders(
     timing: TimedGraph, known: tuple[Orders, float], *, effort: float = 1.0, seed: int = 1
 ) -> tuple[Orders, float]:
-    """The better of `known` orders and those of modulo schedules and swaps, with their period.
+    """Return the better of `known` orders and those of modulo schedules and swaps, with their
+    period.
 
-    effort: share of the usual steps. What was found is returned if the time limit passes.
+    effort: share of the usual steps. If the time limit passes, the best orders so far are returned.
     """
     search = _Search(timing, known, seed)
     with suppress(OutOfTimeError):
@@ -65,7 +66,7 @@ class _Search:
                 break
 
     def _schedules(self) -> None:
-        """Schedules at periods that grow until one is found, then at ever closer ones."""
+        """Search schedules at increasing periods until one is found, then by bisection."""
         bound, low = self.bound_s, self.bound_s
         for growth in GROWTH:
             target = bound * growth
@@ -88,18 +89,18 @@ class _Search:
                 self._try(high * (0.98 + 0.01 * (k % 5)), 0.1)
 
     def _try(self, target_s: float, noise: float) -> bool:
-        """Look for a schedule of this period; keep its rings."""
+        """Search a schedule of this period; store its rings."""
         look()
         start = self.rings.fit(target_s, noise)
         if start is None:
             return False
-        # A few valuations give the exact period and the first steps from there.
+        # A few evaluations give the exact period and the first improvements.
         first = self.rings.rings_of(start, target_s)
         rings, period = self._swapped(first, 20)
         if self.several and to_orders(self.timing.names, self.timing.lanes, rings) is None:
             rings, period = self._swapped(first, 1)
             if to_orders(self.timing.names, self.timing.lanes, rings) is None:
-                return False  # no list says this schedule: the next priorities may give another
+                return False  # no list expresses this schedule: other priorities may give one
         self.made.append((period, rings))
         return True
 
@@ -107,7 +108,8 @@ class _Search:
         return self.rings.swapped(rings, valuations, self.bound_s * (1 + SAME))
 
     def _offer(self, rings: Next) -> None:
-        """Take rings as the best orders if a list says them and their exact period is less."""
+        """Accept rings as the best orders if a list expresses them and their exact period is
+        less."""
         orders = to_orders(self.timing.names, self.timing.lanes, rings)
         if orders is not None:
             exact = ring_period(self.timing, orders)  # infinite for a cycle without tokens

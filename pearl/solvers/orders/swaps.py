@@ -19,10 +19,11 @@ from pearl_devices.primitives.code_cache import compiled
 _native = compiled(nogil=True, error_model="numpy")
 
 TENURE = 12
-"""Moves for which a swap may not be undone, and up to half as many more at random (assumed)."""
+"""Number of moves for which a swap must not be undone, plus up to half as many at random
+(assumed)."""
 
 CANDIDATES = 12
-"""Swaps of one critical cycle that are valued, chosen at random from all (assumed)."""
+"""Number of swaps of one critical cycle that are evaluated, chosen at random (assumed)."""
 
 STUCK = 60
 """Moves without a better period after which the search returns to the best orders (assumed)."""
@@ -56,7 +57,7 @@ def swap(first, heads, tokens, previous, a):
 
 @_native
 def unswap(first, heads, tokens, previous, a, b):
-    """Undo `swap` of a, when b was the next node."""
+    """Undo `swap` of a, where b was the next node."""
     if heads[first[a]] == b and previous[a] == b:
         tokens[first[a]] -= 1
         tokens[first[b]] += 1
@@ -69,11 +70,11 @@ def improve_orders(
     first, heads, seconds, tokens, previous, unit, valuations, below, random, best_heads,
     best_tokens,
 ):  # fmt: skip
-    """Search for rings of smaller period; they are written to best_heads and best_tokens (node →
-    next node, tokens of its ring arc). Return their period and the valuations that are left.
+    """Search for rings of smaller period and write them to best_heads and best_tokens (node →
+    next node, tokens of its ring arc). Return their period and the remaining evaluations.
 
-    unit: node → number of its task; firings of one task keep their order. valuations: policy
-    iterations at most. below: the search ends at this period. The arrays of arcs are changed.
+    unit: node → number of its task, whose firings keep their order. valuations: largest number of
+    policy iterations. below: the search ends at this period. The arrays of arcs are changed.
     """
     n = len(previous)
     policy = np.full(n, -1)
@@ -142,7 +143,7 @@ def improve_orders(
             since = 0
             continue
         if count == 0:
-            break  # no order of the lanes is on the critical cycle: the period is least
+            break  # no lane arc is on the critical cycle: the period is the least
         for i in range(min(count, CANDIDATES)):
             k = i + random_below(random, count - i)
             moves[i], moves[k] = moves[k], moves[i]

@@ -1,5 +1,8 @@
-"""Rows of the period form about which units share a lane: pair and lane terms, memory, limits, and
-the windows in which a lane runs one firing after the other."""
+"""Rows of the period form for units that share a lane: pair and lane terms, memory, limits,
+windows.
+
+A window is a sequence of firings that a lane runs one after the other.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,21 @@ from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.search_space import SearchSpace
 
 Place = tuple[int, str, int]
-"""A unit, a device and the number of a lane."""
+"""Unit, device and number of the lane."""
 
 Chosen = Mapping[tuple[int, int, int], int]
-"""Unit, option and lane → the variable that says whether they are chosen."""
+"""Unit, option and lane → the variable that is 1 if they are chosen."""
 
 NONZEROS = 100_000
-"""Coefficients of all window rows at most; above, windows are left to the orders (assumed)."""
+"""Largest number of coefficients of all window rows; with more, the orders cover windows (assumed).
+"""
 
 
 def extra_terms(
     space: SearchSpace, linear: Linear, x: Chosen, places: Mapping[Place, Terms]
 ) -> dict[Place, Terms]:
-    """Place of a unit → seconds that pair and lane terms add to each of its firings there, as
-    variable · seconds."""
+    """Return for each place of a unit the seconds that pair and lane terms add to a firing there,
+    as variable · seconds."""
     extra: dict[Place, Terms] = {}
     _pair_terms(space, linear, x, extra)
     unit = {t: u for u, tasks in enumerate(space.expansion.units) for t in tasks}
@@ -46,7 +50,7 @@ def extra_terms(
 
 
 def _pair_terms(space: SearchSpace, linear: Linear, x: Chosen, extra: dict[Place, Terms]) -> None:
-    """v = 1 where both modes of a pair term hold, by lane of the first."""
+    """Add variables that are 1 if both modes of a pair term are chosen, by lane of the first."""
     unit = {tasks[0]: u for u, tasks in enumerate(space.expansion.units) if len(tasks) == 1}
     for ((a, a_key), (b, b_key)), seconds in space.costs.pair_extra_s.items():
         if a not in unit or b not in unit or seconds == 0:
@@ -71,7 +75,7 @@ def _pair_terms(space: SearchSpace, linear: Linear, x: Chosen, extra: dict[Place
 def lane_rules(
     space: SearchSpace, linear: Linear, x: Chosen, places: Mapping[Place, Terms]
 ) -> None:
-    """Units that are apart, and what the modes of a lane keep on each of its units."""
+    """Add the rows for units that must be apart, and for the memory of each unit of a lane."""
     for u, w in space.apart:
         for (v, device, lane), here in places.items():
             other = places.get((w, device, lane))
@@ -95,8 +99,10 @@ def window_rows(
     seconds_at: Callable[[Place], tuple[Terms, Terms]],
     places: Mapping[Place, Terms],
 ) -> None:
-    """The firings of a window one after the other on each lane, after the first unit is complete
-    where that runs elsewhere: how a pipeline of firings fills and drains.
+    """Add a row for each window and lane: the lane runs the window's firings one after the other.
+
+    If the first unit runs elsewhere, its completion precedes them. So the rows tell how a pipeline
+    of firings fills and drains.
 
     potential: node → the variable of its start. seconds_at: place of a unit → its occupancy and
     latency there, in the seconds of the program.
@@ -109,7 +115,7 @@ def window_rows(
             continue
         between = [(potential[window.end], 1.0), (potential[window.begin], -1.0)]
         firings = {u: n - (u == window.last) for u, n in window.firings}
-        if window.first == window.last:  # the same on any lane
+        if window.first == window.last:  # the row is the same for any lane
             some = [p for p in places if p[0] == window.first]
             n = firings[window.first]
             rows.append([*between, *((v, -n * s) for p in some for v, s in at[p][0])])

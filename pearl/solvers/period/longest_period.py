@@ -1,4 +1,4 @@
-"""Upper bound on the period of an optimum, for the energy rows of the period form."""
+"""An upper bound on the period of optimal plans, for the energy rows of the period form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def longest_optimum_s(
     on_w: float,
     joules: Terms,
 ) -> float:
-    """No optimum has a longer period, in seconds: the big constant of the energy rows.
+    """Return an upper bound on the period of optimal plans: the big-M constant of the energy rows.
 
     on_w: power of the devices that are always on. joules: energy of the transfers.
     """

@@ -1,8 +1,8 @@
-"""Combinatorial Benders cuts from tasks whose placement alone makes every lane order too slow.
+"""Combinatorial Benders cuts from tasks whose placement makes every lane order too slow.
 
-Where the best orders of an assignment are too slow, a deletion filter leaves out one task after the
-other until every remaining task is needed for that. One row then cuts off every assignment that
-keeps the remaining tasks where they are (Codato and Fischetti 2006).
+If the best orders of an assignment are too slow, a deletion filter leaves out one task after the
+other until each of the remaining tasks is necessary for the conflict. One row then cuts off every
+assignment with the same placement of the remaining tasks (Codato and Fischetti 2006).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from pearl.solvers.orders.lane_sequencing import no_order_below
 from pearl_devices import Device, Link, Platform
 
 FIRINGS = 100
-"""Firings of a graph at most for which tasks are left out (assumed; a trial takes some
+"""Largest number of firings of a graph for which tasks are left out (assumed; a trial takes some
 milliseconds for twenty firings)."""
 
 NODES = 60
-"""Searched nodes of one trial at most."""
+"""Largest number of searched nodes of one trial."""
 
 _ELSEWHERE = "(elsewhere)"
 
 Blamed = dict[int, tuple[float, float]]
-"""Unit → the least latency and occupancy with which, on its device and lane, it is to blame."""
+"""Unit → the least latency and occupancy with which its placement causes the conflict."""
 
 
 def conflict_units(
     space: SearchSpace, a: Assignment, worth_s: Callable[[Collection[int]], float]
 ) -> Blamed | None:
-    """Units of an assignment that, where they are, have no orders below a period however the others
-    are run; None where that is not decided.
+    """Return units whose placement excludes orders below a period, however the others are run.
 
-    worth_s: from the units kept where they are, the period from which a plan is of no use.
-    Modes count by their times alone, each the quickest of its device as long as that is enough.
+    The result is None if the search does not decide this.
+
+    worth_s: set of units with fixed placement → the period from which a plan is useless.
+    Modes count by their times alone, as the quickest mode of the device if that is enough.
     """
     if len(a.expansion.nodes) > FIRINGS or any(s < 0 for s in a.costs.pair_extra_s.values()):
         return None
@@ -72,7 +73,7 @@ def conflict_units(
 
 
 def _quickest(options: Sequence[Mode], chosen: Mode, device: str | None) -> Mode:
-    """A mode that no option is quicker than; device: of the options there, else of all."""
+    """Return a mode that is as quick as every option. device: of the options there, else of all."""
     some = [m.estimate for m in options if device in (None, m.device)]
     occupancy = min(e.occupancy_s for e in some)
     latency = min(e.latency_s for e in some)
@@ -83,8 +84,10 @@ def _quickest(options: Sequence[Mode], chosen: Mode, device: str | None) -> Mode
 
 
 def _with_elsewhere(platform: Platform) -> Platform:
-    """The platform and a device to which messages cost nothing. Copies that lanes pay for are left
-    out of lanes: whose they are depends on where all consumers are."""
+    """Return the platform with a further device to which messages are free.
+
+    Copies paid by lanes become free: the lane that pays depends on the places of all consumers.
+    """
     links = [
         replace(k, paid_by="nobody" if k.paid_by == "lane" else k.paid_by) for k in platform.links
     ]
@@ -98,8 +101,8 @@ def _with_elsewhere(platform: Platform) -> Platform:
 
 
 def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
-    """Whether leaving a unit out makes no message later: the second of two hops starts when the
-    smallest message that goes on is up."""
+    """Return whether leaving a unit out delays no message. With two hops, the second hop starts
+    when the smallest message that continues has arrived."""
     edges = a.expansion.graph.edges
     size: dict[str, float] = {}
     for e in edges:
@@ -115,8 +118,8 @@ def _may_leave(a: Assignment, unit: int, kept: Collection[int]) -> bool:
 def cut_period(
     space: SearchSpace, a: Assignment, objective: str, cost: float
 ) -> Callable[[Collection[int]], float]:
-    """For `conflict_units`: the period from which plans with these units where they are cost at
-    least `cost`, in seconds or joules of an iteration."""
+    """Return the function for `conflict_units`: units with fixed placement → the period from which
+    every such plan costs at least `cost`, in seconds or joules of an iteration."""
     if objective == "throughput":
         return lambda _: cost
     platform = a.costs.platform

@@ -22,16 +22,16 @@ from pearl.solvers.period.transfers import Transfers
 from pearl.time_limit import watched
 
 SCALE = 100.0
-"""A known plan's period and energy in the program's units: the solver's tolerance of 1e-6 is then
-1e-8 of them."""
+"""Size of a known plan's period and energy in the program's units: the solver's tolerance of 1e-6
+is then a relative 1e-8."""
 
 
 class PeriodForm:
     """The program of one choice of fusions and slack, to which cuts are added.
 
-    Left out, without loss: modes that another one of their device beats in all that counts; rows of
-    arcs that lie on no cycle, which a schedule can always keep; and of assignments that differ only
-    by exchanging devices alike in everything, all but one.
+    The program omits, without loss: modes that another mode of the device beats in every respect
+    that counts; arcs that lie on no cycle, which a schedule can always satisfy; and all but one of
+    the assignments that differ only by an exchange of interchangeable devices.
     """
 
     def __init__(self, space: SearchSpace, problem: Problem, known: Candidate | None) -> None:
@@ -70,28 +70,30 @@ class PeriodForm:
             self.objective_terms = [(self.period, 1.0)]
 
     def on(self, unit: int, device: str, sign: float = 1.0) -> Terms:
-        """Whether a unit is on a device, times `sign`."""
+        """Return the terms that are `sign` if a unit is on a device, else 0."""
         return [(v, sign * c) for v, c in self._used.get((unit, device), ())]
 
     def _of(self, unit: int, option: int) -> Terms:
         return [(v, 1.0) for (o, _), v in self._by_unit[unit].items() if o == option]
 
     def _assign(self) -> None:
-        """One mode and lane a unit; classes on one device; lanes within counts and widths."""
+        """Add rows: one mode and lane per unit, one device per class, lanes within counts,
+        widths."""
         p, linear = self.space, self.linear
         platform = p.costs.platform
         widest = {d.name: [0] * len(p.options) for d in platform.devices}
         for u, modes in enumerate(p.options):
             for m in modes:
                 widest[m.device][u] = max(widest[m.device][u], m.width)
-        self.own = {  # devices where every unit may have a lane of its own
+        self.own = {  # devices with enough lanes for every unit
             d.name: sum(w > 0 for w in widest[d.name]) <= p.lanes[d.name]
             and sum(widest[d.name]) <= d.width
             and p.max_lanes == math.inf
             for d in platform.devices
         }
         kept = [self._undominated(u) for u in range(len(p.options))]
-        # _places: (unit, device, lane) → its variables; _used: (unit, device) → terms worth 1 there
+        # _places: (unit, device, lane) → its variables
+        # _used: (unit, device) → terms with the value 1 if the unit is on the device
         self._places: dict[tuple[int, str, int], Terms] = {}
         self._used: dict[tuple[int, str], Terms] = {}
         self._by_unit: list[dict[tuple[int, int], int]] = [{} for _ in p.options]
@@ -117,8 +119,8 @@ class PeriodForm:
             linear.add(open_lanes, 0.0, float(p.max_lanes))
 
     def _undominated(self, u: int) -> list[int]:
-        """The options of a unit without those that another one of the device beats in time, and in
-        energy, width and memory of a unit where these count; options with a pair term stay."""
+        """Return the options of a unit that no other option of the device beats in time, and in
+        energy, width and memory of a unit if these count. Options with a pair term stay."""
         p = self.space
         unit = p.expansion.units[u]
         special = {choice for pair in p.costs.pair_extra_s for choice in pair}
@@ -144,8 +146,11 @@ class PeriodForm:
         return sorted(best)
 
     def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
-        """The variables of a unit on a device, one for each option and lane. whole: its class is on
-        this device; where there is one way only, that is the variable."""
+        """Add the variables of a unit on a device, one for each option and lane.
+
+        whole: the variable of "its class is on this device", used for the unit if it has only one
+        option and lane there.
+        """
         p = self.space
         options = [o for o in kept if p.options[u][o].device == device]
         lanes = [u] if self.own[device] else range(min(p.lanes[device], len(p.options)))
@@ -164,7 +169,7 @@ class PeriodForm:
                 self.linear.add([*mine, (whole, -1.0)], 0.0, 0.0)
 
     def _in_turn(self, orbit: list[str]) -> None:
-        """Devices that are alike are taken into use in the order of their first classes."""
+        """Add rows: interchangeable devices are used in the order of their first classes."""
         p = self.space
         for before, device in itertools.pairwise(orbit):
             earlier: Terms = []
@@ -175,8 +180,8 @@ class PeriodForm:
                 earlier = [*earlier, *self.on(members[0], before)]
 
     def _lanes(self, device: str, total_width: float) -> Terms:
-        """Lanes of a device within its width, numbered by their first unit; the variables that say
-        which are open."""
+        """Add the lanes of a device within its width, numbered by their first unit; return the
+        terms of the open lanes."""
         p, linear = self.space, self.linear
         widths: Terms = []
         opened: Terms = []
@@ -203,7 +208,7 @@ class PeriodForm:
         return opened
 
     def _arcs(self) -> None:
-        """Rows of the arcs that lie on cycles: those within a strongly connected component."""
+        """Add the rows of the arcs that lie on cycles, in strongly connected components."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -258,7 +263,7 @@ class PeriodForm:
         return terms
 
     def _seconds_at(self, place: Place) -> tuple[Terms, Terms]:
-        """Occupancy and latency of a unit at a place, in the program's units of time."""
+        """Return occupancy and latency of a unit at a place, in the program's units of time."""
         u, device, lane = place
         occupancy = [(v, s * self.per_s) for v, s in self.extra.get(place, ())]
         latency = list(occupancy)
@@ -295,7 +300,8 @@ class PeriodForm:
                     self.linear.add(terms, 0.0, 1.0)
 
     def _energy(self, joules: Terms, problem: Problem, known: Candidate | None) -> Terms:
-        """Energy of an iteration over the known plan's; with a power cap, at most cap · P."""
+        """Return the energy of an iteration over the known plan's; a power cap limits it to cap ·
+        P."""
         p, platform, cap_w = self.space, self.space.costs.platform, problem.limits.power_w
         if self.objective == "throughput" and cap_w is None:
             return []
@@ -310,7 +316,7 @@ class PeriodForm:
         longest = longest_optimum_s(p, problem, known, on_w, joules) * self.per_s
         self.linear.upper[self.period] = min(self.linear.upper[self.period], longest * (1 + 1e-6))
         for device in platform.devices:
-            more_w = device.waiting_power_w - off[device.name]  # what using it adds
+            more_w = device.waiting_power_w - off[device.name]  # additional power if used
             if more_w <= 0:
                 continue
             on, z = self.linear.variable(1.0), self.linear.variable()
@@ -318,7 +324,7 @@ class PeriodForm:
                 uses = self.on(u, device.name, -1.0)
                 if uses:
                     self.linear.add([(on, 1.0), *uses], 0.0, math.inf)
-            # z ≥ more · (P − longest · (1 − on)), z in program time so that the numbers stay near 1
+            # z ≥ more · (P − longest · (1 − on)); z is in program time to keep the numbers near 1
             self.linear.add([(z, 1.0), (self.period, -1.0), (on, -longest)], -longest, math.inf)
             terms.append((z, more_w * to_joule))
         if cap_w is not None:
@@ -326,8 +332,8 @@ class PeriodForm:
         return terms
 
     def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:
-        """Leave this assignment out from now on, and every other one that has the units to blame on
-        the same lanes in modes no quicker than those."""
+        """Exclude this assignment, and every other one that has the units of `blamed` on the same
+        lanes in modes no quicker than theirs."""
         held: dict[int, None] = {}
         others: dict[int, None] = {}
         for u, mode in enumerate(a.modes):
@@ -351,19 +357,21 @@ class PeriodForm:
         return self.per_s if self.objective == "throughput" else self.per_j
 
     def run(self, below: float, seconds: float) -> tuple[float, Assignment | None, bool]:
-        """The best assignment not cut off that costs at most `below`: (proven lower bound of the
-        cost, assignment, whether the solver finished); no assignment and an infinite bound if
-        there is none."""
+        """Return (proven lower bound of the cost, assignment, whether the solver finished).
+
+        The assignment is the best one that is not cut off and costs at most `below`. If there is
+        none, the assignment is None and the bound infinite.
+        """
         most = below * self._unit
         dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
-        if self.objective == "throughput" and dual < math.inf:  # cuts never make it less
+        if self.objective == "throughput" and dual < math.inf:  # cuts never decrease this bound
             floor = self.linear.lower[self.period]
             self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
         return dual / self._unit, None if x is None else self._read(x), finished
 
     def relaxation(self, seconds: float) -> float:
-        """A lower bound of the cost, seconds or joules: this program with fractions allowed; 0 if
-        there was not time enough."""
+        """Return a lower bound of the cost in seconds or joules from the relaxation without
+        integers; 0 if the time was too short."""
         return self.linear.relax(self.objective_terms, seconds) / self._unit
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:

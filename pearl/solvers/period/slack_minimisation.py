@@ -1,12 +1,12 @@
-"""Fewest tokens: slack that a plan does not need is taken back.
+"""Minimisation of slack: remove the slack that a plan does not need.
 
-Plans are sought with slack at its limits, where no period is longer than with less. Then, for the
-assignment found, slack vectors are tried by rising sum, from none. A vector fails where a cycle is
-longer than the period asked; only a token on that very cycle can mend it, so what is tried next is
-one more slack on each of its edges (the first vector that passes has the least sum). This is the
-search for the least storage of Stuijk, Geilen and Basten 2006, with slack in the place of buffers.
-Other assignments may reach the same value with less: an exact method is asked again with each of
-the smaller vectors.
+Plans are searched with slack at its limits, because more slack never makes the period longer. Then,
+for the assignment found, slack vectors are tried by rising sum, beginning with zero. A vector fails
+if a cycle is longer than the target period. Only a token on that cycle can shorten the cycle, so
+the next vectors add one slack to each of its edges; the first vector that passes has the least sum.
+This is the search for the least storage of Stuijk, Geilen and Basten 2006, with slack instead of
+buffers. Other assignments may reach the same value with less slack: an exact method is run again
+with each of the smaller vectors.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import ring_period
 
 VECTORS = 1000
-"""Slack vectors tried at most with the plan's orders (assumed: about a second)."""
+"""Largest number of slack vectors tried with the plan's orders (assumed: about a second)."""
 
 REORDERED = 24
-"""Slack vectors for which new orders are sought at most (assumed: likewise)."""
+"""Largest number of slack vectors for which new orders are searched (assumed: about a second)."""
 
 NODES = 60
-"""Searched nodes of one such vector at most."""
+"""Largest number of searched nodes for one such vector."""
 
 EFFORT = 0.05
-"""Share of the usual steps of modulo schedules where orders only have to be as good (assumed)."""
+"""Share of the usual steps of modulo schedules if orders must only be as good (assumed)."""
 
 SMALLER = 10
-"""Smaller slack vectors at most for which everything is solved again (assumed)."""
+"""Largest number of smaller slack vectors for which the whole problem is solved again (assumed)."""
 
 _SAME = 1e-9
 
@@ -57,11 +57,10 @@ class _Trial:
 
 
 def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
-    """The plan with the least slack, over all edges together, at which its assignment still has its
-    period.
+    """Return the plan with the least total slack for which its assignment keeps its period.
 
-    Deterministic: what is tried is bounded in number, not in time. Where the bounds are reached the
-    slack is the least for the plan's own orders, or taken back edge by edge.
+    The result is deterministic: numbers of trials are limited, not times. If a limit is reached,
+    the slack is the least for the plan's own orders, or is removed edge by edge.
     """
     assignment = found.assignment
     edges = _relaxable(assignment.expansion.graph)
@@ -117,10 +116,10 @@ def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
 
 
 def fewest_of_all(found: Candidate, problem: Problem, search: Search, run: Solve) -> Candidate:
-    """A plan that costs as little with less slack, if there is one, else this one.
+    """Return a plan of the same cost with less slack, or this plan if there is none.
 
     run: an exact method. It solves the problem with every smaller vector of slack on the graph's
-        own edges, by rising sum; with none where they are more than SMALLER.
+        own edges, by rising sum. If there are more than SMALLER vectors, none is solved.
     """
     graph, limits = problem.graph, problem.limits
     edges = _relaxable(graph)
@@ -147,7 +146,7 @@ def fewest_of_all(found: Candidate, problem: Problem, search: Search, run: Solve
 
 
 def taken_slack(found: Candidate, graph: TaskGraph) -> dict[EdgeKey, int]:
-    """The slack of a plan on the edges of the graph as it was before tasks were split."""
+    """Return the slack of a plan on the edges of the graph before its tasks were split."""
     replica_graph, taken = found.assignment.expansion.graph, dict.fromkeys(_relaxable(graph), 0)
     for (src, dst, which), e in _relaxable(replica_graph).items():
         key = replica_graph.origin(src)[0], replica_graph.origin(dst)[0], which
@@ -156,7 +155,7 @@ def taken_slack(found: Candidate, graph: TaskGraph) -> dict[EdgeKey, int]:
 
 
 class _EnoughError(Exception):
-    """The bound on what is tried is reached."""
+    """The number of trials has reached its limit."""
 
 
 def _total(passed: tuple[Assignment, Orders]) -> int:
@@ -164,7 +163,7 @@ def _total(passed: tuple[Assignment, Orders]) -> int:
 
 
 def _relaxable(graph: TaskGraph) -> dict[EdgeKey, Edge]:
-    """The edges whose slack has a limit."""
+    """Return the edges whose slack has a limit."""
     return {key: e for key, e in key_edges(graph.edges).items() if e.limit}
 
 
@@ -178,7 +177,7 @@ def _least(
     limits: Limits,
     test: Callable[[Mapping[EdgeKey, int]], _Trial],
 ) -> tuple[tuple[Assignment, Orders] | None, bool]:
-    """The first vector by rising sum that passes, and whether all before it surely fail."""
+    """Return the first vector by rising sum that passes, and whether all before it surely fail."""
     keys = list(caps)
     heap = [(0, (0,) * len(keys))]
     queued = set(heap)
@@ -211,7 +210,7 @@ def _allowed(
     edges: Mapping[EdgeKey, Edge],
     limits: Limits,
 ) -> bool:
-    """Whether slack is within its limits; prefetch and deferral share that of staleness."""
+    """Return whether slack is within its limits; prefetch and deferral share that of staleness."""
     if any(n > caps[key] for key, n in vector.items()):
         return False
     ahead = [key for key, e in edges.items() if e.limit == "prefetch"]
@@ -235,7 +234,7 @@ def _with_slack(assignment: Assignment, vector: Mapping[EdgeKey, int]) -> Assign
 def _mends(
     timed: TimedGraph, arcs: Sequence[Arc], edges: Mapping[EdgeKey, Edge], most: float
 ) -> tuple[EdgeKey, ...] | None:
-    """None if no cycle is longer than `most`; else the edges that lie on one that is."""
+    """Return None if no cycle is longer than `most`, else the edges of a longer cycle."""
     n = len(timed.names)
     cycle = token_free_cycle(n, arcs)
     if not cycle:

@@ -1,4 +1,4 @@
-"""Devices that can be exchanged in any plan without changing what it is worth."""
+"""Interchangeable devices: an exchange changes the value of no plan."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pearl_devices import Device
 
 
 def find_orbits(space: SearchSpace, kept: Sequence[Sequence[int]]) -> list[list[str]]:
-    """Sets of two or more devices that are alike: the same limits and power, the same links to
-    every other device, and for every unit the same modes. kept: the options of each unit that
-    count. The host is alike to none, nor is a device that a pair term names."""
+    """Return the sets of two or more interchangeable devices.
+
+    Such devices have the same limits and power, the same links to every other device, and for every
+    unit the same modes. The host is in no set, nor a device that a pair term names.
+
+    kept: the options of each unit that count.
+    """
     p = space
     platform = p.costs.platform
     named = {key[0] for pair in p.costs.pair_extra_s for _, key in pair}

@@ -1,8 +1,8 @@
-"""Of plans that cost the same one of least slack, then of fewest lanes, then of fewest watts.
+"""Choice among plans of the same cost: least slack, then fewest lanes, then least power.
 
-More lanes never make an optimum worse, so a plan may spread over lanes that it does not need. Two
-lanes of a device become one, those with the least to do first, as long as the cost stays. Then, of
-plans as fast in as many lanes, the method is asked for the one of least energy.
+More lanes never make an optimum worse, so a plan may use lanes that it does not need. Two lanes of
+a device are merged, beginning with the least loaded lanes, if the cost stays the same. Then the
+method searches for the plan of least energy among plans of this speed and number of lanes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from pearl.solvers.period.slack_minimisation import (
 from pearl.time_limit import OutOfTimeError
 
 MERGED = 24
-"""Pairs of lanes for which orders are sought at most (assumed), and searched nodes of one."""
+"""Largest number of pairs of lanes for which orders are searched, and of searched nodes of one pair
+(assumed)."""
 NODES = 200
 
 FEW = 24
-"""Firings of an iteration up to which the method is asked once more, for watts (assumed)."""
+"""Largest number of firings per iteration for which the method minimises watts (assumed)."""
 
 SLOWER = 1e-7
-"""Share by which a plan of least energy may be slower, so that no tolerance forbids the plan that
-there is; a proof allows ten times as much."""
+"""Share by which a plan of least energy may be slower, so that no tolerance excludes the present
+plan; a proof allows ten times as much."""
 
 
 def break_ties(
     found: Candidate, problem: Problem, search: Search, run: Solve, *, exact: bool
 ) -> Candidate:
-    """The plan that costs the same and takes least, as far as there is time to find it.
+    """Return a plan of the same cost with fewer resources, as far as the time limit allows.
 
-    exact: `run` is an exact method, which is asked for plans of other assignments too.
+    exact: `run` is an exact method, which also searches other assignments.
     """
     with suppress(OutOfTimeError):
         found = fewest_tokens(found, problem.limits)
@@ -59,7 +60,7 @@ def break_ties(
 
 
 def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
-    """The plan with as many of its lanes made one as leaves its cost as it is."""
+    """Merge lanes of the plan as long as the cost stays the same."""
     tries, again = 0, True
     space: SearchSpace | None = None
     x, devices = found.assignment.expansion, problem.costs.platform.devices
@@ -85,8 +86,11 @@ def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
 
 
 def fewest_watts(found: Candidate, problem: Problem, search: Search, run: Solve) -> Candidate:
-    """A plan as fast, in no more lanes and with no more slack, that draws less, where `run` finds
-    one. Only of several lanes, for throughput, without a limit on power."""
+    """Return a plan of the same speed with less power, or the given plan.
+
+    The result has no more lanes and slack than the given plan. Only plans for throughput with
+    several lanes and without a limit on power are searched.
+    """
     limits, lanes = problem.limits, len(_lanes(found.assignment))
     firings = sum(problem.graph.repetition.values())
     if problem.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
@@ -104,7 +108,7 @@ def fewest_watts(found: Candidate, problem: Problem, search: Search, run: Solve)
 
 
 def _lanes(a: Assignment) -> dict[tuple[str, int], list[int]]:
-    """Device and number of each lane → its units."""
+    """Return the units of each lane, by device and number."""
     lanes: dict[tuple[str, int], list[int]] = {}
     for u, mode in enumerate(a.modes):
         lanes.setdefault((mode.device, a.lanes[u]), []).append(u)
@@ -112,8 +116,8 @@ def _lanes(a: Assignment) -> dict[tuple[str, int], list[int]]:
 
 
 def _merged(found: Candidate) -> Iterator[Assignment]:
-    """The plan with two lanes of a device made one, those with the least load together first; none
-    whose load is longer than the period."""
+    """Yield the plan with two lanes of a device merged, least loaded lanes first. Lanes with a
+    total load above the period are not merged."""
     a, loads = found.assignment, build_timed_graph(found.assignment).loads_s
     lanes = sorted(_lanes(a), key=lambda lane: loads[f"{lane[0]}.{lane[1]}"])
     pairs = [

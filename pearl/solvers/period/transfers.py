@@ -1,4 +1,4 @@
-"""Copies between devices as terms of a linear program: what crosses a link, and who pays for it."""
+"""Copies between devices as terms of a linear program: bytes on links, and seconds of the payer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ Hop = tuple[str, str]
 
 
 class Transfers:
-    """The transfers of a program. lane_load, link_load: seconds of an iteration that copies take of
-    a lane (device, number) or a link. joules: their energy.
+    """The transfers of a program.
 
-    Where devices reach one another through the host alone, a variable for each (edge, device) says
-    that both its ends are there; else one for each pair of devices, in flow form.
+    lane_load, link_load: seconds per iteration of copies on a lane (device, number) or a link.
+    joules: energy of the copies.
+
+    If all devices communicate through the host, one variable for each (edge, device) tells whether
+    both ends are there. Otherwise there is one variable for each pair of devices, in flow form.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Transfers:
         self._charge()
 
     def crossing(self, i: int, j: int) -> dict[Hop, Terms]:
-        """Hop → whether a message from unit i to unit j takes it."""
+        """Return for each hop the terms that are 1 if a message from unit i to unit j takes it."""
         if self._class[i] == self._class[j]:
             return {}
         if (i, j) not in self._pairs:
@@ -55,7 +57,7 @@ class Transfers:
         return self._pairs[i, j]
 
     def _joined(self, i: int, j: int) -> bool:
-        """Whether some two devices of theirs have a link of their own."""
+        """Return whether some devices of units i and j have a direct link."""
         homes = self._homes[i], self._homes[j]
         return any(
             (a in homes[0] and b in homes[1]) or (b in homes[0] and a in homes[1])
@@ -63,8 +65,10 @@ class Transfers:
         )
 
     def _least(self, i: int, j: int) -> dict[Hop, Terms]:
-        """Hop → what is at most whether a message from unit i to unit j takes it: enough for loads
-        and energy, which only want it small, and no further variable."""
+        """Return for each hop a lower bound on `crossing`, without further variables.
+
+        Loads and energy need no more, because a solution minimises them.
+        """
         if self._class[i] == self._class[j]:
             return {}
         if self._joined(i, j):
@@ -103,7 +107,7 @@ class Transfers:
         return found
 
     def _flow(self, i: int, j: int) -> dict[Hop, Terms]:
-        """w[d, e] for i on d and j on e: Σ_e w = (i on d), Σ_d w = (j on e)."""
+        """Add w[d, e] for i on d and j on e, with Σ_e w = (i on d) and Σ_d w = (j on e)."""
         platform, hops = self.space.costs.platform, dict[Hop, Terms]()
         sides = self._homes[i], self._homes[j]
         w = {(d, e): self.linear.variable(1.0) for d in sides[0] for e in sides[1]}
@@ -121,8 +125,8 @@ class Transfers:
         return hops
 
     def _charge(self) -> None:
-        """Loads and energy of every copy: consumers on one device share it, as large as the
-        largest of them needs."""
+        """Add loads and energy of every copy. Consumers on one device share a copy with the largest
+        of their sizes."""
         x = self.space.expansion
         unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
         users: dict[tuple[str, Hop], list[tuple[Terms, float, int]]] = {}
@@ -152,7 +156,7 @@ class Transfers:
     def _shared(
         self, sharers: list[tuple[Terms, float, int]], largest: float
     ) -> tuple[Terms, Terms]:
-        """Whether anything is sent, and how much of the largest size."""
+        """Return the terms of "a copy is sent", and of its share of the largest size."""
         if len({id(terms) for terms, _, _ in sharers}) == 1 and all(
             c > 0 for _, c in sharers[0][0]
         ):  # one consumer
@@ -172,8 +176,8 @@ class Transfers:
     def _on_a_lane(
         self, i: int, consumers: list[int], name: str, to: str, seconds: Terms, most: float
     ) -> None:
-        """A copy that a lane pays for: leaving, that of unit i; entering from the host, that of the
-        first consumer there."""
+        """Add a copy that a lane pays for: the lane of unit i if the copy leaves the device; the
+        lane of the first consumer there if the copy enters from the host."""
         host = self.space.costs.platform.host
         link = self.links[name]
         enters = host in (link.a, link.b) and to != host

@@ -43,9 +43,9 @@ DTYPES = {
 NUMPY = {ours: name for name, ours in DTYPES.items()}
 
 EVERY = 10_000
-"""Minimum env steps between two checkpoints, if the spec does not say."""
+"""Minimum env steps between two checkpoints, if the spec gives none."""
 SHARE = 0.02
-"""Maximum share of a run's time that checkpoints take, if the spec does not say."""
+"""Maximum share of a run's time for checkpoints, if the spec gives no interval."""
 BEFORE_S, BYTES_PER_S = 0.05, 200e6
 """Fixed cost of the first checkpoint, and the rate of its bytes (assumed)."""
 
@@ -58,7 +58,7 @@ ABOUT: dict[str, type | tuple[type, ...]] = {
     "environments": dict,
     "pearl_version": str,
 }
-"""What the description must hold."""
+"""Keys that the description must have."""
 WORDS = {dict: "an object", bool: "true or false", int: "a whole number", str: "a text"}
 
 
@@ -102,7 +102,7 @@ class CheckpointPacer:
 
     def __init__(self, now_s: float) -> None:
         self.begin_s, self.spent_s = now_s, 0.0
-        self._last_s, self._last_bytes = 0.0, 0
+        self._last: tuple[float, int] | None = None
 
     def due(self, nbytes: int, now_s: float) -> bool:
         """Return whether a checkpoint may be written now.
@@ -111,14 +111,15 @@ class CheckpointPacer:
         now_s: seconds of a clock that only rises.
         """
         takes_s = BEFORE_S + nbytes / BYTES_PER_S
-        if self._last_bytes:
-            takes_s = self._last_s * max(1.0, nbytes / self._last_bytes)
+        if self._last:
+            last_s, last_bytes = self._last
+            takes_s = last_s * max(1.0, nbytes / last_bytes)
         return self.spent_s + takes_s <= SHARE * (now_s - self.begin_s)
 
     def record(self, nbytes: int, took_s: float) -> None:
         """Record a checkpoint: its bytes, and the seconds that it took."""
         self.spent_s += took_s
-        self._last_s, self._last_bytes = took_s, nbytes
+        self._last = took_s, nbytes
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def checkpoint_views(arrays: Buffers, graph: TaskGraph, *, replay: bool = True) 
 
     replay: include the replay; without it, a resumed run begins with an empty replay.
     """
-    if STOP in arrays:  # that a thread asks for a stop at this moment is no part of the run
+    if STOP in arrays:  # a stop request of this moment is not part of the run's state
         arrays = {**arrays, STOP: arrays[STOP] * (0, 1)}
     if not replay or CURSOR not in arrays:
         return {n: a for n, a in arrays.items() if not n.startswith(REPLAY)}
@@ -88,7 +88,7 @@ def check(
     places, names = stored.places, set(into)
     if CURSOR not in places:  # the replay was not kept
         names = {n for n in into if not n.startswith(REPLAY)}
-    if STOP not in places:  # of an earlier version, which wrote none amid an iteration
+    if STOP not in places:  # an earlier version, which wrote none in the middle of an iteration
         names -= {STOP}
     if not any(n.startswith(EVALUATED) for n in places):  # no policy was being judged
         names = {n for n in names if not n.startswith(EVALUATED)}
@@ -148,7 +148,7 @@ def value_bounds(
         return 0, len(into["rollout.reward"]) - 1
     if base == "loop.more":
         return 0, 0
-    if base == STOP:  # gradient steps done of a firing amid them; a fused call has those of several
+    if base == STOP:  # gradient steps done in an interrupted firing; a fused call has several
         calls = [*(t.kernel for t in graph.tasks), *(f.kernel for f in graph.fusions)]
         return 0, max(k.dim("steps") for k in calls if is_interruptible(k)) - 1
     if base.endswith(".terminated"):

@@ -44,15 +44,15 @@ def check_spec(before: Mapping[str, Any], now: Mapping[str, Any], file: Path) ->
 
 
 def check_seed(before: int, asked: int | None, file: Path) -> None:
-    """Check that a requested seed is the one that the run began with.
+    """Check that a requested seed equals the seed of the run.
 
     Raises:
-        SpecError: the requested seed is another.
+        SpecError: the seeds differ.
     """
     if asked is not None and asked != before:
         raise SpecError(
             f"{file}: the run began with seed {before}, and seed {asked} was given; a run keeps "
-            "its random streams: leave the seed out, or start another run in another folder"
+            "its random streams: omit the seed, or start another run in another folder"
         )
 
 
@@ -154,14 +154,14 @@ def _check_under_way(session: Session, file: Path, *, own_plan: bool) -> None:
     steps = max((k.dim("steps") for k in kernels if is_interruptible(k)), default=1)
     if done >= steps:
         raise SpecError(
-            f"{file}: {STOP} says that {done} gradient steps of a firing are done; one of this "
+            f"{file}: {STOP} counts {done} gradient steps of a firing as done; a firing of this "
             f"plan has {steps}"
         )
     unfinished = bool(state.under_way) or done > 0
     if state.under_way.keys() != (needed if unfinished else set()):
         raise SpecError(
-            f"{file}: progress: under_way has {sorted(state.under_way)}; "
-            f"{sorted(needed) if unfinished else 'nothing'} is needed, as {STOP} says"
+            f"{file}: progress: under_way has {sorted(state.under_way)}; by {STOP}, "
+            f"{sorted(needed) if unfinished else 'nothing'} is needed"
         )
 
 
@@ -193,7 +193,7 @@ def _refill_replay(session: Session) -> None:
 
 
 def log_event(state: RunState, text: str) -> None:
-    """Record with the run's events what the run is about to do, and log it at once."""
+    """Record the run's next action with its events, and log the action at once."""
     state.log.note(text, restarts=0)
     LOG.warning(text)
 

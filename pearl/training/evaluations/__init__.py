@@ -1,1 +1,1 @@
-"""Evaluations of a run, at pauses or in a process of their own, and the best policy."""
+"""Evaluations of a run, at pauses or in a separate process, and the best policy."""

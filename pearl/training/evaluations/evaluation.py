@@ -86,7 +86,7 @@ class EpisodePlayer:
                     call.begin(seed)
                     while call.playing:
                         call.play(STRIDE)
-        except BaseException:  # a signal too: its environments are amid a step
+        except BaseException:  # also a signal: environments are in the middle of a step
             self.close()
             raise
         returns, cut = arrays["evaluation.returns"], arrays["evaluation.cut"]

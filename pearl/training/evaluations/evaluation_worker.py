@@ -60,7 +60,7 @@ class EvaluationWorker:
 
     @property
     def playing(self) -> bool:
-        """Whether an evaluation has begun whose result was not taken yet."""
+        """Whether there is an evaluation whose result has not been read yet."""
         return self._orders is not None
 
     def begin(self, judged: Buffers, episodes: int, seed: int) -> None:

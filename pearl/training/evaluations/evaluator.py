@@ -36,7 +36,7 @@ class FinalEvaluations:
 
 
 class Evaluator:
-    """Evaluates the policies of a run. Close it.
+    """Evaluates the policies of a run. The user must close the evaluator.
 
     session: of the run; a change of the plan replaces it.
     worker: plays evaluations during training, if the plan has a place for that and the run is long
@@ -84,12 +84,12 @@ class Evaluator:
         return key(self.session.seed, f"evaluation {name}")
 
     def result(self) -> Evaluation:
-        """Complete and return the evaluation that is under way.
+        """Complete and return the running evaluation.
 
-        If none is, evaluate the current policy.
+        If none is running, evaluate the current policy.
 
         Raises:
-            EnvironmentFailed: an environment failed, and the spec does not say `restart`.
+            EnvironmentFailed: an environment failed, and the spec has no `restart`.
             LaneError: the worker cannot play the evaluation.
         """
         if not self.session.state.judging:
@@ -113,7 +113,7 @@ class Evaluator:
         """Evaluate the best policy and the last in the same episodes.
 
         Raises:
-            EnvironmentFailed: an environment failed, and the spec does not say `restart`.
+            EnvironmentFailed: an environment failed, and the spec has no `restart`.
         """
         session = self.session
         episodes = session.compiled.system.train.final_episodes
@@ -144,7 +144,7 @@ class Evaluator:
         """Return an evaluation without episodes, and log why; raise `error` without `restart`."""
         if self.session.compiled.system.train.on_env_failure != "restart":
             raise error
-        self.session.state.log.note(f"{error}; this evaluation is left out", restarts=0)
+        self.session.state.log.note(f"{error}; this evaluation is skipped", restarts=0)
         return Evaluation((), 0, 0)
 
     def record(self, evaluation: Evaluation, iteration: int) -> None:

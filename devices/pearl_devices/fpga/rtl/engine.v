@@ -5,9 +5,10 @@
 // (tanh of DDPG's actor and its gradient), HALT. Each ends before the next begins, but for an ADAM that
 // does not wait. Matrices lie in blocks of N x N: activations and gradients by activations in memory A,
 // parameters and the latter in memory B, which both give rows or columns. Targets, moments and the
-// gradient by parameters have the places of their parameters.
+// gradient by parameters have the places of their parameters. A batch may come in sub-batches: a MUL of
+// the gradient goes on with the sums of the MUL before, in N more terms, so it adds in the same order.
 module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BLOCKS_B = 16, BLOCKS_W = 16,
-    HEADS = 16, SAMPLES = 16, PROGRAM = 64, ACTOR = 1, BW = 4) (
+    HEADS = 16, SAMPLES = 16, PROGRAM = 256, ACTOR = 1, BW = 4) (
     input clk, rst, start, input [7:0] start_at,
     input program_we, input [7:0] program_at, input [255:0] program_data,
     input set_we, input [3:0] set_at, input [31:0] set_data,
@@ -59,31 +60,35 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   wire walk = load | store | adam;
   wire walked = walk & last_part & last_row & last_tile_column & last_tile_row;
 
-  // MUL: k products of a tile, then idle cycles until it has taken 2N.
+  // MUL: k products of a tile, then idle cycles until it has taken 2N. With `variant` the first N are
+  // rows of the gradient times those of the unit matrix, so the tile's sums go on where they were.
   reg [11:0] kk, beat, beats;
   reg [15:0] a_at, a_tile, b_at, b_tile;
   wire issue = running & op == MUL;
   wire live = issue & kk < k;
   wire tile_end = beat == beats - 12'd1;
   wire issued = live & kk == k - 12'd1;
+  wire on = issue & variant & kk < N;
   reg all_issued;
 
   wire [32*N-1:0] a_row, b_row, t_row, m_row, v_row, g_row, h_row, ht_row, hn_row;
   wire [LN-1:0] k_lane = kk[LN-1:0];
   wire now_one = ones & (acol ? kk == k - 12'd1 : last_tile_row);
-  wire one2, first2, last2;
-  delay #(.W(3), .D(2)) d_feed(.clk(clk), .in({now_one, live & kk == 12'd0, issued}),
-      .out({one2, first2, last2}));
+  wire on2, one2, first2, last2;
+  wire [LN-1:0] lane2;
+  delay #(.W(4 + LN), .D(2)) d_feed(.clk(clk), .in({k_lane, on, now_one, live & kk == 12'd0, issued}),
+      .out({lane2, on2, one2, first2, last2}));
   reg [32*N-1:0] a_in;
   integer j;
   always @* begin
     a_in = a_row;
     for (j = 0; j < N; j = j + 1)
-      if (one2 & (acol | j == rl - 1)) a_in[32*j +: 32] = 32'h3f800000;
+      if (on2) a_in[32*j +: 32] = j == lane2 ? 32'h3f800000 : 32'd0;
+      else if (one2 & (acol | j == rl - 1)) a_in[32*j +: 32] = 32'h3f800000;
   end
   wire [32*N-1:0] sums;
-  array #(.N(N), .L(L)) products(.clk(clk), .a(a_in), .b(from_target ? t_row : b_row), .first(first2),
-      .last(last2), .out(sums));
+  array #(.N(N), .L(L)) products(.clk(clk), .a(a_in), .b(on2 ? g_row : from_target ? t_row : b_row),
+      .first(first2), .last(last2), .out(sums));
 
   // Its results: a row every second cycle; ReLU, its mask, and zeros beside the matrix.
   wire ready;
@@ -130,16 +135,17 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   reg [11:0] drain;
   wire [32*P-1:0] w_new, t_new, m_new, v_new;
   wire [31:0] scale;
+  wire [31:0] first_bit = 32 * P * part2;
+  wire [32*P-1:0] w = b_row >> first_bit, t = t_row >> first_bit, m = m_row >> first_bit,
+      v = v_row >> first_bit, g = g_row >> first_bit;
   genvar p;
   generate
     for (p = 0; p < P; p = p + 1) begin : lanes
-      wire [31:0] w = b_row >> (32 * (part2 * P + p)), t = t_row >> (32 * (part2 * P + p)),
-          m = m_row >> (32 * (part2 * P + p)), v = v_row >> (32 * (part2 * P + p)),
-          g = g_row >> (32 * (part2 * P + p));
-      lane #(.L(L)) one(.clk(clk), .w(w), .t(t), .m(m), .v(v), .g(g), .scale(scale), .b1(setting[0]),
-          .r1(setting[1]), .b2(setting[2]), .r2(setting[3]), .eps(setting[4]), .tau(setting[5]),
-          .size(size), .root(root), .mode(mode), .w_out(w_new[32*p +: 32]),
-          .t_out(t_new[32*p +: 32]), .m_out(m_new[32*p +: 32]), .v_out(v_new[32*p +: 32]));
+      lane #(.L(L)) one(.clk(clk), .w(w[32*p +: 32]), .t(t[32*p +: 32]), .m(m[32*p +: 32]),
+          .v(v[32*p +: 32]), .g(g[32*p +: 32]), .scale(scale), .b1(setting[0]), .r1(setting[1]),
+          .b2(setting[2]), .r2(setting[3]), .eps(setting[4]), .tau(setting[5]), .size(size),
+          .root(root), .mode(mode), .w_out(w_new[32*p +: 32]), .t_out(t_new[32*p +: 32]),
+          .m_out(m_new[32*p +: 32]), .v_out(v_new[32*p +: 32]));
     end
   endgenerate
   function [N-1:0] words(input enable, input [LP:0] which);
@@ -164,7 +170,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
   reg [11:0] put;  // sample that is written next
   wire put_last = row_valid & put == k - 12'd1;
 
-  norm #(.N(N), .L(L)) norms(.clk(clk), .rst(rst), .valid(emit2 & to_g), .row(result),
+  norm #(.N(N), .L(L)) norms(.clk(clk), .rst(rst), .valid(emit2 & to_g & !waits), .row(result),
       .finish(state == INIT & op == NORM), .clip(setting[6]), .scale(scale), .ready(norm_ready));
 
   // SQUASH and BACK: component after component of sample after sample. Component c is word c of its
@@ -245,7 +251,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
       .waddr(at_v ? place_v[AW-1 -: 16 + LN] : {block, row}), .wdata(at_v ? {(N/P){v_new}} : stream),
       .raddr({block, row}), .rdata(v_row));
   rows #(.N(N), .DEPTH(BLOCKS_W * N), .A(16 + LN)) g_memory(.clk(clk), .we({N{emit2 & to_g}}),
-      .waddr({block_b2, row2}), .wdata(result), .raddr({block, row}), .rdata(g_row));
+      .waddr({block_b2, row2}), .wdata(result), .raddr({block, issue ? k_lane : row}), .rdata(g_row));
   wire [15+LN:0] head = {block_a2, row2},
       head_at = element ? {tr, sample[LN-1:0]} : store ? {block, row} : {4'd0, sample},
       tail_at = element ? {e_tail + {8'd0, e_block}, sample[LN-1:0]} : {4'd0, sample};
@@ -290,6 +296,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
       beat <= tile_end ? 12'd0 : beat + 12'd1;
       kk <= tile_end ? 12'd0 : kk < k ? kk + 12'd1 : kk;
       if (tile_end) begin
+        block <= block + 16'd1;
         tc <= last_tile_column ? 12'd0 : tc + 12'd1;
         if (last_tile_column) begin
           tr <= tr + 12'd1;
@@ -302,7 +309,7 @@ module engine #(parameter N = 4, LN = 2, P = 4, LP = 0, L = 4, BLOCKS_A = 16, BL
           b_tile <= b_tile + {4'd0, b_sc};
           b_at <= b_tile + {4'd0, b_sc};
         end
-      end else if (&k_lane) begin
+      end else if (&k_lane & !on) begin
         a_at <= a_at + {4'd0, a_sk};
         b_at <= b_at + {4'd0, b_sk};
       end

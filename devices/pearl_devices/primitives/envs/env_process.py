@@ -1,9 +1,9 @@
-"""Environments in processes of their own, so that they wait at the same time.
+"""Environments in separate processes, so that they wait in parallel.
 
 One server process has imported gymnasium, has one thread, and forks a process for each environment.
 So environments share no state and no interpreter lock, and each computes the same as alone. Threads
-would need no messages, but promise neither. gymnasium's AsyncVectorEnv does not fit: all its
-processes end when one fails, and it does not tell which one gives no answer.
+need no messages, but guarantee neither. gymnasium's AsyncVectorEnv is not suitable: all its
+processes end if one fails, and it does not name an environment without an answer.
 
 A process ends when its connection is closed, also by the death of this process. The server kills
 the processes that remain after GRACE_S, and all that they have started.
@@ -94,7 +94,7 @@ class EnvProcess:
         return (*self._answer("step", action), {})
 
     def generator_state(self) -> Any:
-        """As `gym_resume.generator_state`."""
+        """Return the state of the generator, like `gym_resume.generator_state`."""
         return self._answer("generator_state")
 
     def replay(self, origin: Any, actions: Sequence[Any]) -> Any:
@@ -102,7 +102,7 @@ class EnvProcess:
         return self._answer("replay", origin, actions)
 
     def close(self) -> None:
-        """End the process: by itself, or at once if a request is running."""
+        """Let the process end itself, or kill it if a request is running."""
         if self._sound and not self._due:
             self.begin("close")
             with suppress(OSError):

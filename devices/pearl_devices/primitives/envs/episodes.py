@@ -264,5 +264,5 @@ class NativeEpisodes(Evaluations):
 
 
 def bind(kernel: Kernel, buffers: Buffers) -> NativeEpisodes:
-    """evaluation, native."""
+    """Bind the kernel evaluation, native."""
     return NativeEpisodes(kernel, buffers)

@@ -2,8 +2,8 @@
 
 Environments are made one by one and stepped one after another. From `BATCHED` environments on, a
 registered vector entry point is used if its episodes can be restarted in the firing in which they
-end: it says so, or it is gymnasium's CartPole, whose state is restarted here. So every firing gives
-exactly one true transition per environment, and no reset is stored as a transition.
+end: it declares this, or it is gymnasium's CartPole, whose state is restarted here. So every firing
+has exactly one true transition per environment, and no reset is stored as a transition.
 
 Environment n starts from a seed drawn from (key, firings done, n); a batch takes the first seed.
 Later resets continue with the environment's own generator, as in gymnasium's vector environments.
@@ -13,9 +13,9 @@ reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium'
 restored. A bind with rng.env_step[1] > 0 starts fresh episodes, whose first transitions are marked
 (`ANEW`), until `restore`.
 
-If an environment raises, gives NaN or a wrong shape, or exceeds a time limit, that is a ValueError
-that names it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in
-a row. The stored step then starts from its new first observation, so every transition did happen.
+If an environment raises, returns NaN or a wrong shape, or exceeds a time limit, a ValueError names
+it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in a row. The
+stored step then starts from its new first observation, so every stored transition is real.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class VectorEnvStep(EnvStep):
         except (KeyError, IndexError, TypeError):
             raise ValueError(
                 f"environment {self.name!r}, number {n}: its episode has ended, and infos has no "
-                "'final_obs' with its last observation, which the autoreset mode SAME_STEP asks for"
+                "'final_obs' with its last observation, which the autoreset mode SAME_STEP requires"
             ) from None
 
     def restart(self, ended: Array, infos: dict[str, Any]) -> None:

@@ -1,5 +1,4 @@
-"""env_step on gymnasium's environments, each in a process of its own, so that they wait in
-parallel.
+"""env_step on gymnasium's environments, each in a separate process, so that they wait in parallel.
 
 All requests are sent, then the code of `SingleSteps` reads the answers in order. So seeds,
 failures, restarts and snapshots are the same as for environments stepped one after another. Results

@@ -67,7 +67,7 @@ class EnvStep:
         self.states = int(kernel.dims.get("states", 0))  # type: ignore[arg-type]
         if self.states and not (isinstance(obs_space, Discrete) and obs_space.n == self.states):
             raise UnsupportedError(
-                f"kernel {kernel.kind}: {self.name!r} observes {obs_space}, the kernel says "
+                f"kernel {kernel.kind}: {self.name!r} observes {obs_space}, the kernel has "
                 f"{self.states} states"
             )
         size = 1 if self.states else flatdim(obs_space)
@@ -78,7 +78,7 @@ class EnvStep:
         if found != wanted:
             raise UnsupportedError(
                 f"kernel {kernel.kind}: {self.name!r} has (obs, act, choices) = {found}, "
-                f"the kernel says {wanted}"
+                f"the kernel has {wanted}"
             )
 
     def begin(self) -> None:

@@ -106,11 +106,11 @@ class Passing:
             array.flags.writeable = False
 
     def __call__(self, what: str, rows: Array) -> Array:
-        """Return a copy of `rows` as the function changes it. The function finds the copy as
-        `what`.
+        """Return a copy of `rows` after the function changed it. The function gets the copy as the
+        array `what`.
 
         Raises:
-            KernelFailed: it failed.
+            KernelFailed: the function failed.
         """
         arrays = {**self._states, what: np.array(rows, order="C")}
         if self.kernel.dim("envs") != len(rows):

@@ -74,8 +74,8 @@ def close(n, reward, terminated, limit, episodes, step):
 def _vector_step(name: str, program: str) -> Any:
     """Compile the vector step of an environment as the function `name` of this module.
 
-    The step takes each array as an argument of its own: converting a tuple of arrays from Python
-    costs about half of a short call again.
+    The step takes each array as a separate argument: the conversion of a tuple of arrays from
+    Python would make a short call about half as long again.
     """
     move, observe, reset = DYNAMICS[program]
 
@@ -163,7 +163,7 @@ def reset_envs(program: str, buffers: Buffers, firing: int = 0) -> None:
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind env_step, native. Reset all environments if rng.env_step says that none has run.
+    """Bind env_step, native. Reset all environments if rng.env_step counts no firing.
 
     The buffers hold the whole state of the environments, so a run resumes exactly.
 
@@ -181,7 +181,7 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     if kernel_sizes != (sizes.obs, sizes.act):
         raise UnsupportedError(
             f"kernel {kernel.kind}: {program} has (obs, act) = {(sizes.obs, sizes.act)}, "
-            f"the kernel says {kernel_sizes}"
+            f"the kernel has {kernel_sizes}"
         )
     fresh = buffers["rng.env_step"][1] == 0
     if fresh:

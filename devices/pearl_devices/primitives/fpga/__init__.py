@@ -1,1 +1,1 @@
-"""The arithmetic of the simulated FPGA, bit for bit: the twin of its register-transfer code."""
+"""The arithmetic of the simulated FPGA: a bit-exact model of its Verilog."""

@@ -19,7 +19,7 @@ from pearl_devices.primitives.updates.dqn import choose
 
 @exact_apart
 def outputs(obs, params, layers, inputs, acts):
-    """acts ← a forward pass of the observations."""
+    """acts ← activations of a forward pass of the observations."""
     rows = obs.shape[0]
     for n in range(rows):
         for c in range(obs.shape[1]):

@@ -1,5 +1,7 @@
-"""DDPG's gradient steps in the arithmetic of the simulated FPGA; `primitives.updates.ddpg` has the
-host's."""
+"""DDPG's gradient steps in the arithmetic of the simulated FPGA.
+
+`primitives.updates.ddpg` has the host's gradient steps.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +12,24 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.fpga.passes import (
-    adam,
     backward,
-    clip_factor,
     flush,
-    flush_all,
+    flush_net,
     forward,
     hidden,
-    loss_part,
-    target_mode,
-    td_slope,
+    optimise,
+    target_value,
+    td_terms,
 )
 from pearl_devices.primitives.fpga.tanh import tanh_table
-from pearl_devices.primitives.math.nets import rate
 from pearl_devices.primitives.native import bind_call, exact, exact_apart
-from pearl_devices.primitives.updates.critics import Net, batch_of, net_of, rules_of
+from pearl_devices.primitives.updates.critics import batch_of, net_of, rules_of
 from pearl_devices.primitives.updates.stop_word import call_ends
 
 
 @exact
 def curve(z, table):
-    """Return tanh by the table of `rtl/squash.v`: a line in each of 512 intervals of 1/64."""
+    """Return tanh(z) from the table of `rtl/squash.v`: linear in each of 512 intervals of 1/64."""
     size = flush(abs(z))
     at = min(np.int64(size * np.float32(64.0)), table.shape[0] - 1) if size < 8.0 else 511
     past = flush(size - table[at, 0])
@@ -40,7 +39,7 @@ def curve(z, table):
 
 @exact
 def squash(z, low, high, table, bent, joined):
-    """The last columns of joined ← actions of the outputs z (rows, A); bent ← their tanh."""
+    """Last columns of joined ← actions of the outputs z (rows, A); bent ← tanh(z)."""
     actions = z.shape[1]
     start = joined.shape[1] - actions
     for b in range(z.shape[0]):
@@ -52,22 +51,11 @@ def squash(z, low, high, table, bent, joined):
 
 
 @exact_apart
-def optimise(net, rules, array, sums):
-    net.steps[0] += 1
-    scale = clip_factor(net.grad, net.layers, array, sums, rules.clip_norm[0])
-    adam(
-        net.params, net.target, net.grad, net.m, net.v, net.steps[0],
-        rate(net.lr, net.steps[0] - 1), rules.adam, scale,
-        target_mode(rules.count[0], rules.every[0]), np.float32(rules.tau[0]),
-    )  # fmt: skip
-
-
-@exact_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, actor, critic, rules, array, inv_rows,
     table, joined, ahead, bent, tail, d_out, d_action, none, transposed, sums,
 ):  # fmt: skip
-    """One gradient step on one batch, of the critic and then of the actor."""
+    """Take one gradient step of the critic on one batch, then one of the actor."""
     samples, inputs, actions = obs.shape[0], obs.shape[1], action.shape[1]
     low, high = rules.low, rules.high
     for b in range(samples):
@@ -83,14 +71,12 @@ def step(
     squash(z, low, high, table, bent, ahead)
     forward(critic.target, critic.layers, ahead, critic.acts, samples, samples)
     for b in range(samples):
-        td[b] = flush(flush(flush(discount[b]) * q[b, 0]) + flush(reward[b]))
+        td[b] = target_value(q[b, 0], reward[b], discount[b])
     forward(critic.params, critic.layers, joined, critic.acts, samples, samples)
     delta, share, total = np.float32(rules.huber[0]), np.float32(inv_rows), np.float64(0.0)
     for b in range(samples):
-        error = flush(q[b, 0] - td[b])
-        td[b] = abs(error)
-        total += loss_part(td[b], weight[b], share, delta)
-        d_out[b, 0] = td_slope(error, flush(weight[b]), share, delta)
+        td[b], d_out[b, 0], part = td_terms(q[b, 0], td[b], weight[b], share, delta)
+        total += part
     critic.loss[0] = total
     backward(
         critic.params, critic.layers, joined, critic.acts, samples, d_out, critic.deltas,
@@ -122,14 +108,6 @@ def step(
     optimise(actor, rules, array, sums)
 
 
-@exact
-def flush_net(net):
-    flush_all(net.params)
-    flush_all(net.target)
-    flush_all(net.m)
-    flush_all(net.v)
-
-
 @exact_apart
 def update(
     batch, rules, actor, critic, array, inv_rows, table, joined, ahead, bent, tail, d_out,
@@ -148,9 +126,9 @@ def update(
 
 
 def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """The arguments of `step` after the batch."""
+    """Return the arguments of `step` after the batch."""
     samples, act = kernel.dim("batch"), kernel.dim("act")
-    actor, critic = _net("actor", kernel, buffers), _net("critic", kernel, buffers)
+    actor, critic = net_of("actor", kernel, buffers), net_of("critic", kernel, buffers)
     inputs = kernel.layers("critic")[0]
     widest = max(*kernel.layers("actor"), *kernel.layers("critic"))
     return (
@@ -160,11 +138,7 @@ def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any
     )  # fmt: skip
 
 
-def _net(name: str, kernel: Kernel, buffers: Buffers) -> Net:
-    return net_of(name, kernel, buffers)
-
-
 def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """update.ddpg on an engine of array × array elements."""
+    """Bind update.ddpg on an engine of array × array elements."""
     actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
     return bind_call(update, batch_of(buffers), constants, actor, critic, *rest)

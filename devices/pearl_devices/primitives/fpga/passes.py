@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pearl_devices.primitives.math.nets import rate
 from pearl_devices.primitives.native import exact, exact_apart
 
 TINY = np.float32(1.1754943508222875e-38)
@@ -18,7 +19,7 @@ CLIP_EPS = np.float32(1e-6)
 
 @exact
 def flush(x):
-    """x as the DSP block reads it: a subnormal number or zero is +0."""
+    """Return x as the DSP block reads x: a subnormal number or zero is +0."""
     return np.float32(0.0) if abs(x) < TINY else x
 
 
@@ -26,6 +27,14 @@ def flush(x):
 def flush_all(flat):
     for j in range(flat.size):
         flat[j] = flush(flat[j])
+
+
+@exact
+def flush_net(net):
+    flush_all(net.params)
+    flush_all(net.target)
+    flush_all(net.m)
+    flush_all(net.v)
 
 
 @exact_apart
@@ -90,7 +99,7 @@ def mask(out, active):
 
 @exact
 def hidden(layers, stored):
-    """Where the output begins in the activations of a pass with `stored` rows per block."""
+    """Return the offset of the output in the activations of a pass with `stored` rows per block."""
     at = 0
     for layer in range(1, layers.size - 1):
         at += stored * layers[layer]
@@ -115,10 +124,10 @@ def forward(params, layers, x, acts, stored, rows):
 
 @exact_apart
 def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, transposed):
-    """The gradient by the parameters (if `gradient` is not empty), and by the last tail.shape[1]
-    inputs.
+    """Compute the gradients with respect to the parameters and the last tail.shape[1] inputs.
 
-    acts: of a pass. d_out (rows, out): the derivative by the output. deltas: scratch of two blocks.
+    acts: activations of a forward pass. d_out (rows, out): derivative of the loss with respect to
+    the output. deltas: scratch of two blocks. gradient: empty if not needed.
     """
     rows = d_out.shape[0]
     half = deltas.size // 2
@@ -148,8 +157,11 @@ def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, tra
 
 @exact_apart
 def clip_factor(gradient, layers, array, sums, clip_norm):
-    """The factor that clips a gradient (`rtl/norm.v`). sums (array): sums of column c over all
-    array × array tiles, last layer first; then the columns are summed in order."""
+    """Return the factor that clips a gradient (`rtl/norm.v`).
+
+    sums (array,): scratch for the squares of each column over all array × array tiles, last layer
+    first. The columns are then added in order.
+    """
     if clip_norm <= 0.0:
         return np.float32(1.0)
     for c in range(array):
@@ -176,8 +188,10 @@ def clip_factor(gradient, layers, array, sums, clip_norm):
 
 @exact_apart
 def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
-    """One step of Adam with the target (`rtl/adam.v`). mode: 0 keeps the target, 1 copies, 2 moves
-    it by tau."""
+    """Take one step of Adam and update the target (`rtl/adam.v`).
+
+    mode: 0 keeps the target, 1 copies the parameters, 2 moves the target by tau.
+    """
     beta1, beta2, eps = np.float32(hyper[0]), np.float32(hyper[1]), np.float32(hyper[2])
     rest1, rest2 = np.float32(1.0 - hyper[0]), np.float32(1.0 - hyper[1])
     size = np.float32(lr / (1.0 - hyper[0] ** step))
@@ -197,25 +211,37 @@ def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
 
 @exact
 def target_mode(count, every):
-    """How gradient step `count` moves the target."""
+    """Return the mode of the target in gradient step `count`."""
     if every > 0.0:
         return 1 if count % every == 0.0 else 0
     return 2
 
 
-@exact
-def td_slope(error, weight, inv_rows, delta):
-    """The derivative by the value of one sample (`rtl/loss.v`)."""
-    cut = error
-    if delta > np.float32(0.0) and abs(error) > delta:
-        cut = delta if error > np.float32(0.0) else -delta
-    return flush(flush(weight * inv_rows) * cut)
+@exact_apart
+def optimise(net, rules, array, sums):
+    """Clip the gradient of a network, and take a step of Adam along the gradient."""
+    net.steps[0] += 1
+    scale = clip_factor(net.grad, net.layers, array, sums, rules.clip_norm[0])
+    adam(
+        net.params, net.target, net.grad, net.m, net.v, net.steps[0],
+        rate(net.lr, net.steps[0] - 1), rules.adam, scale,
+        target_mode(rules.count[0], rules.every[0]), np.float32(rules.tau[0]),
+    )  # fmt: skip
 
 
 @exact
-def loss_part(size, weight, inv_rows, delta):
-    """The loss of one sample, as the host computes it from the FPGA's results. size: |error|."""
-    share = weight * inv_rows
+def target_value(ahead, reward, discount):
+    return flush(flush(flush(discount) * ahead) + flush(reward))
+
+
+@exact
+def td_terms(value, wanted, weight, inv_rows, delta):
+    """Return three figures of one sample: |error|; the derivative of the loss with respect to the
+    value (`rtl/loss.v`); its part of the loss, which the host computes."""
+    error = flush(value - wanted)
+    size, cut, share = abs(error), error, weight * inv_rows
+    part = np.float32(0.5) * share * size * size
     if delta > np.float32(0.0) and size > delta:
-        return share * delta * (size - np.float32(0.5) * delta)
-    return np.float32(0.5) * share * size * size
+        cut = delta if error > np.float32(0.0) else -delta
+        part = share * delta * (size - np.float32(0.5) * delta)
+    return size, flush(flush(flush(weight) * inv_rows) * cut), part

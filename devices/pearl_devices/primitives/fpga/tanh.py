@@ -6,11 +6,11 @@ import struct
 from math import tanh
 
 INTERVALS = 512
-"""Number of intervals of the tanh table, of 1/64 each; the last holds for all larger arguments."""
+"""Number of intervals of the tanh table, 1/64 wide; the last is valid for all larger arguments."""
 
 
 def tanh_table() -> list[tuple[float, float, float]]:
-    """(start, slope, value) of each interval, float32: a line between its ends; 1 in the last."""
+    """Return (start, slope, value) of each interval, float32: linear between the ends, then 1."""
 
     def single(x: float) -> float:
         return float(struct.unpack("f", struct.pack("f", x))[0])
@@ -23,5 +23,5 @@ def tanh_table() -> list[tuple[float, float, float]]:
 
 
 def tanh_hex() -> str:
-    """The table as `$readmemh` reads it."""
+    """Return the table in the format of `$readmemh`."""
     return "".join(struct.pack(">3f", *line).hex() + "\n" for line in tanh_table())

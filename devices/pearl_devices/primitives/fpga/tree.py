@@ -2,9 +2,9 @@
 
 A priority is a whole number of 20 bits, in units of 1/4096, at least 1; sums are exact. The host
 computes powers of priorities and of weights, and moves the rows; the FPGA draws and sums.
-`replay.tree` holds the same numbers as float32: leaves exactly, sums rounded, so any other
-implementation can continue a run. A process keeps one copy of the exact sums per tree, and computes
-it again if another implementation changed the array.
+`replay.tree` stores the numbers as float32, with exact leaves and rounded sums, so any other
+implementation can continue a run. A process keeps one copy of the exact sums per tree, and
+recomputes the copy if another implementation changed the array.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST = (1 << 20) - 1
 """Largest priority: 20 bits."""
 
 _WHOLE: WeakValueDictionary[tuple[int, int], npt.NDArray[np.int64]] = WeakValueDictionary()
-"""Address and size of a tree → its exact sums, kept as long as a bound kernel uses them."""
+"""Address and size of a tree → its exact sums, stored as long as a bound kernel uses them."""
 
 
 def _whole_of(tree: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -43,7 +43,7 @@ def _whole_of(tree: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 @exact
 def quantise(priority):
-    """A priority as a whole number, at least 1: a row of priority 0 could never be drawn again."""
+    """Return a priority as an integer of at least 1: a row of priority 0 would never be drawn."""
     return min(max(np.int64(np.float64(priority) * UNIT + 0.5), 1), MOST)
 
 
@@ -54,7 +54,7 @@ def single(number):
 
 @exact_apart
 def refresh(tree, whole, levels, fanout):
-    """whole ← the exact sums of the tree, unless it holds them."""
+    """whole ← the exact sums of the tree, unless `whole` has them."""
     if single(whole[0]) == tree[0]:
         return
     at = tree.size - levels[levels.size - 1]
@@ -88,8 +88,11 @@ def set_leaf(tree, whole, levels, fanout, leaf, number):
 
 @exact
 def find_leaf(whole, levels, fanout, prefix):
-    """The leaf whose part of the total contains `prefix`: on each level the first child above 0
-    whose running sum exceeds the remaining prefix, else the last child above 0."""
+    """Return the leaf whose part of the total contains `prefix`.
+
+    Each level takes the first child above 0 whose running sum exceeds the remaining prefix, else
+    the last child above 0.
+    """
     node, start, rest = np.int64(0), np.int64(0), prefix
     for level in range(1, levels.size):
         start += levels[level - 1]
@@ -108,13 +111,13 @@ def find_leaf(whole, levels, fanout, prefix):
 
 @exact
 def prefix_of(fraction, total):
-    """fraction · total / 2³², rounded down; fraction below 2³², total below 2⁴⁶."""
+    """Return ⌊fraction · total / 2³²⌋, for fraction below 2³² and total below 2⁴⁶."""
     return ((fraction >> 16) * total + (((fraction & 0xFFFF) * total) >> 16)) >> 16
 
 
 @exact_apart
 def draw(rng, tree, whole, levels, fanout, beta, index, weight):
-    """Draw one batch of rows and their weights, as `ring.draw` does; uses one firing of the
+    """Draw one batch of rows and their weights, like `ring.draw`, with one firing of the random
     stream."""
     base, rows = stream_base(rng[0], rng[1]), index.size
     leaves = tree.size - levels[levels.size - 1]

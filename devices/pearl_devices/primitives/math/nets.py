@@ -1,7 +1,7 @@
 """Dense networks over flat parameter vectors: forward, backward, Adam, targets, clipping.
 
-A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh if the
-caller says so, and a linear output. Its parameters lie in one float32 vector: per layer the weights
+A network of widths `layers` (int64 array, input first) has hidden layers of ReLU, or of tanh with
+`curved`, and a linear output. Its parameters lie in one float32 vector: per layer the weights
 (in, out) row by row, then the biases. The activations of a pass over `rows` rows lie in one flat
 scratch vector, one block (rows, width) after another, without the input. Matrices are C-contiguous
 float32, multiplied by `products`.
@@ -54,8 +54,8 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
 def forward(params, layers, x, acts, curved=False):
     """Run x (rows, in) through the network; return the output, a view (rows, out) of `acts`.
 
-    curved: hidden layers use tanh instead of ReLU. Compiled callers always pass it, because numba
-        compiles everything again for an omitted argument, which has a type of its own.
+    curved: hidden layers use tanh instead of ReLU. Compiled callers always pass it, because an
+        omitted argument has another type, for which numba compiles everything again.
     """
     rows, offset, at = x.shape[0], 0, 0
     a = x
@@ -194,7 +194,7 @@ def update_target(target, params, step, tau, every):
 
 @fast
 def td_gradient(error, weight, rows, huber):
-    """(loss, derivative by the value) of a row's error = value − target, both divided by rows.
+    """Return (loss, derivative by the value) of a row's error = value − target, divided by rows.
 
     Half the squared error if huber is 0, else torch's huber_loss with that delta.
     """

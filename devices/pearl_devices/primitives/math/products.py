@@ -4,7 +4,7 @@ A product is computed in tiles of a few rows by a few vectors; a tile stays in r
 inner index runs (Goto and van de Geijn 2008). Only long strips of the right factor are copied into
 one piece; the rest of the data fits the caches at these sizes of networks. The tile is generated as
 LLVM vector code, so it is as wide as the vectors of the target processor. `python -m
-benchmarks.products` compares it with OpenBLAS and torch.
+benchmarks.estimators products` compares it with OpenBLAS and torch.
 
 Each element is a sum over the inner index in rising order, starting from its bias or 0. Product and
 sum are fused if the host can, else rounded twice. With one or two columns, LANES such sums are
@@ -195,8 +195,8 @@ def weight_gradient(x, d, out):
 
 @fast
 def outer_narrow(x, d, spare, out):
-    """As `weight_gradient`, for fewer columns than a vector has lanes. spare: flat scratch of i · o
-    elements for the transposed product."""
+    """Compute `weight_gradient` for fewer columns than a vector has lanes. spare: flat scratch of
+    i · o elements for the transposed product."""
     (rows, i), o = x.shape, d.shape[1]
     if o == 1:
         _outer(np.int64(o), i, rows, d, o, x, i, out, i, d, np.int64(0))

@@ -46,7 +46,7 @@ def stream_base(key, firing):
 
 @exact
 def bits(base, index):
-    """64 random bits."""
+    """Return 64 random bits."""
     return mix(base + (np.uint64(index) + np.uint64(1)) * GOLDEN)
 
 

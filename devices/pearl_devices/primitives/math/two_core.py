@@ -48,8 +48,11 @@ _write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int
 
 
 class Team(NamedTuple):
-    """One side's view of both. address: of the cells. side: 0 the caller's thread, 1 the helper's.
-    sums: (2, 8), a number of each side in a cache line of its own."""
+    """One side's view of both sides.
+
+    address: of the shared cells. side: 0 for the caller's thread, 1 for the helper's.
+    sums: (2, 8), a number of each side in a separate cache line.
+    """
 
     address: int
     side: int
@@ -111,7 +114,7 @@ def wait_for_work(team):
 
 @exact
 def split_items(size, side, grain):
-    """(first, end) of a side's part of `size` items, split at a multiple of `grain`."""
+    """Return (first, end) of a side's part of `size` items, split at a multiple of `grain`."""
     middle = size // 2 - (size // 2) % grain
     return (0, middle) if side == 0 else (middle, size)
 

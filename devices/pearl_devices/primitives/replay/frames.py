@@ -6,12 +6,12 @@ at the start of an episode its first frame fills the places of missing frames. T
 frames of its episode. The newest frame of its successor is that of the environment's next row. So
 the ring of frames is `stack` - 1 vector steps longer than the ring of transitions.
 
-Three successors are no such frame. That of an environment's newest row is kept beside the ring.
-That of a truncated row, or of a row after which its environment was restarted, moves to a ring of
-its own when the next row comes; if that ring is too small, it is a ValueError. That of a terminated
-row is not kept: its discount is 0, and its own stack stands in.
+Three successors are no such frame. The successor of an environment's newest row is stored outside
+the ring. The successor of a truncated row, or of a row before a restart of its environment, moves
+to a second ring with the next row; if that ring is too small, a ValueError is raised. The successor
+of a terminated row is not stored: its discount is 0, and the row's own stack replaces it.
 
-Rows, draws, weights, n-step returns and priorities are as in `replay`.
+Rows, samples, weights, n-step returns and priorities are as in `replay`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def gather(
     action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
     cursor, n_step, gamma, index, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
-    """As `replay.gather`: copy the rows `index` with their n-step returns."""
+    """Copy the rows `index` with their n-step returns, like `replay.gather`."""
     size, capacity = frame.shape[1], reward.size
     frames, newest = b_obs.shape[1] // size, b_obs.shape[1] - size
     for b in range(index.size):

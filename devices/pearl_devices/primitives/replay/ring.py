@@ -85,7 +85,7 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
 
 @exact
 def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
-    """(bootstrap row, n-step return, discount) of `row`; see `gather`."""
+    """Return (bootstrap row, n-step return, discount) of `row`; see `gather`."""
     total, factor = np.float64(reward[row]), gamma
     for _ in range(n_step - 1):
         if terminated[row] != 0 or truncated[row] != 0:

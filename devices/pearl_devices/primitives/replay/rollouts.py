@@ -10,7 +10,7 @@ Returns of n rewards (Mnih et al. 2016), cut at the end of an episode or of the 
 
     R_t = reward_t + … + gamma^(n−1) · reward_{t+n−1} + gamma^n · V(obs_{t+n})
 
-and A_t = R_t − V(obs_t). They need only vector steps t … t + n, so no others are kept.
+and A_t = R_t − V(obs_t). They need only vector steps t … t + n, so only these are stored.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def raise_leaves(tree, levels, fanout, leaves):
 
 @exact
 def choose_child(tree, start, fanout, prefix):
-    """As `_choice`, child by child."""
+    """Choose a child like `_choice`, child by child."""
     chosen, rest, sums = 0, prefix, 0.0
     for j in range(fanout):
         share = np.float64(tree[start + j])

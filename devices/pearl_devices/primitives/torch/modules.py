@@ -130,7 +130,7 @@ def split(flat: Tensor, shapes: Iterable[tuple[int, ...]]) -> list[Tensor]:
 def structure(
     of: Module,
 ) -> tuple[Callable[[Tensor], list[Tensor]], Callable[[Sequence[Tensor], Tensor], Tensor]]:
-    """Return how it splits a flat vector into parts, and its function of (parts, rows)."""
+    """Return the parts of a flat vector, and the module's function of (parts, rows)."""
     made = build(of.program, of.inputs, of.outputs)
     names = [name for name, _ in made.named_parameters()]
     shapes = [tuple(p.shape) for p in made.parameters()]

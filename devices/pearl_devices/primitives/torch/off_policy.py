@@ -55,7 +55,7 @@ Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def run(parts: Sequence[Tensor], x: Tensor) -> Tensor:
-    """The network's linear output."""
+    """Return the network's linear output."""
     for layer in range(0, len(parts), 2):
         x = torch.addmm(parts[layer + 1], x, parts[layer])
         if layer < len(parts) - 2:
@@ -64,7 +64,7 @@ def run(parts: Sequence[Tensor], x: Tensor) -> Tensor:
 
 
 def run_bfloat16(parts: Sequence[Tensor], x: Tensor) -> Tensor:
-    """As `run`, with the products from one hidden layer to the next, and their gradients, in
+    """Compute `run` with the products from one hidden layer to the next, and their gradients, in
     bfloat16. Biases, the first layer and the output layer stay float32."""
     for layer in range(0, len(parts), 2):
         if 0 < layer < len(parts) - 2:
@@ -228,7 +228,7 @@ def bind_update(kernel: Kernel, buffers: Buffers, dense: Run = run) -> Call:
 
 
 def bind_update_bfloat16(kernel: Kernel, buffers: Buffers) -> Call:
-    """As `bind_update`, with `run_bfloat16`."""
+    """Bind like `bind_update`, with `run_bfloat16`."""
     return bind_update(kernel, buffers, run_bfloat16)
 
 
@@ -277,8 +277,8 @@ def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
 
 
 def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind uniform actions, drawn as in native variants: the choice before `learning_starts`,
-    whatever the network's outputs."""
+    """Bind uniform actions, drawn as in native variants: the choice before `learning_starts`, which
+    ignores the network's outputs."""
     counter, explore, action = (buffers[n] for n in ("rng.inference", "explore", "act.action"))
     act, rows = kernel.dim("act"), buffers["env.obs"].shape[0]
     if act:

@@ -111,7 +111,7 @@ def move(
 
 
 def _network(kernel: Kernel, name: str) -> tuple[Split, Run]:
-    """How a network's flat vector is split into parts, and the network's function of them."""
+    """Return the parts of a network's flat vector, and the network's function of the parts."""
     own, layers = kernel.modules.get(name), kernel.layers(name)
     if own is not None:
         return modules.structure(own)

@@ -60,8 +60,8 @@ def normal(advantage: Any) -> Any:
 
 
 class Noise:
-    """Random numbers of one task's stream, in the order of the calls. Each firing number has its
-    own numbers, whatever ran before.
+    """Random numbers of one task's stream, in the order of the calls. The numbers of a firing
+    depend on its index only.
 
     device: where the numbers lie; None: where the host draws them.
     """
@@ -84,9 +84,9 @@ class Noise:
         return drawn if self._device is None else drawn.to(self._device)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal float32."""
+        """Return standard normal float32 numbers."""
         return self._fill(rng.normals, shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform float32 in [0, 1)."""
+        """Return uniform float32 numbers in [0, 1)."""
         return self._fill(rng.uniforms, shape)

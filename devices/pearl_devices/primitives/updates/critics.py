@@ -211,13 +211,15 @@ def net_of(name: str, kernel: Kernel, buffers: Buffers) -> Net:
 
 
 def rules_of(buffers: Buffers) -> CriticRules:
-    """Return the constants. If a gradient step draws nothing, rng.update is a stand-in."""
+    """Return the constants. Arrays that a gradient step does not use are empty or 0: rng.update if
+    the step draws nothing, the bounds of actions if actions are discrete."""
     names = (
         "loop.stop", "learner.step", "rng.update", "hyper.adam", "hyper.tau", "hyper.target_every",
         "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
     )  # fmt: skip
-    drawn = {"rng.update": np.zeros(2, np.uint64), **buffers}
-    return CriticRules._make(drawn[name] for name in names)
+    none = np.zeros(0, np.float32)
+    found = {"rng.update": np.zeros(2, np.uint64), "act.low": none, "act.high": none, **buffers}
+    return CriticRules._make(found[name] for name in names)
 
 
 def batch_of(buffers: Buffers) -> Batch:

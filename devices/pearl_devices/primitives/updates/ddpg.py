@@ -9,35 +9,33 @@ then the actor through the updated critic, then both targets.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import (
-    adam,
-    backward,
-    forward,
-    rate,
-    scratch,
-    td_gradient,
-    total,
-    update_target,
-)
+from pearl_devices.primitives.math.nets import backward, forward, scratch, td_gradient, total
 from pearl_devices.primitives.math.rng import normal, stream_base, uniform
 from pearl_devices.primitives.native import bind_call, fast, fast_apart
-from pearl_devices.primitives.replay.ring import (
-    BATCH,
-    draw,
-    gather,
-    rows,
-    sample_arguments,
-    set_priorities,
+from pearl_devices.primitives.updates import critics, iterations
+from pearl_devices.primitives.updates.critics import (
+    descend,
+    follow_target,
+    join,
+    sample_batch,
+    update_priorities,
 )
-from pearl_devices.primitives.updates import iterations
-from pearl_devices.primitives.updates.critics import join
 from pearl_devices.primitives.updates.stop_word import call_ends
+
+
+class DdpgScratch(NamedTuple):
+    """joined (B, O + A), wanted (B), parts (B), none (0)."""
+
+    joined: Any
+    wanted: Any
+    parts: Any
+    none: Any
 
 
 @fast
@@ -87,167 +85,71 @@ def infer(rng, obs, params, explore, low, high, action, layers, acts):
     explore_around(rng, mean, low, high, explore, action)
 
 
-@fast_apart
-def step(
-    obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
-    clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
-    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, parts, none,
-):  # fmt: skip
-    """One gradient step on one batch, of the critic and then of the actor."""
-    rows, a = action.shape
-    count[0] += 1
-    next_action = forward(actor_target, actor_layers, next_obs, actor_acts, False)
-    squash(next_action, low, high)
-    join(next_obs, next_action, joined)
-    value = forward(critic_target, critic_layers, joined, critic_acts, False)
-    for b in range(rows):
-        target_value[b] = reward[b] + discount[b] * value[b, 0]
-    join(obs, action, joined)
-    value = forward(critic, critic_layers, joined, critic_acts, False)
-    delta = np.float32(huber[0])
-    for b in range(rows):
-        error = value[b, 0] - target_value[b]
-        td[b] = abs(error)
-        parts[b], critic_deltas[b] = td_gradient(error, weight[b], rows, delta)
-    critic_loss[0] = total(parts)
-    d = actor_deltas[: rows * a].reshape(rows, a)
-    backward(
-        critic,
-        critic_layers,
-        joined,
-        critic_acts,
-        rows,
-        rows,
-        critic_deltas,
-        critic_grad,
-        np.int64(0),
-        d,
-        False,
-    )
-    critic_steps[0] += 1
-    adam(
-        critic, critic_grad, critic_m, critic_v, critic_steps[0],
-        rate(critic_lr, critic_steps[0] - 1), adam_hyper, clip_norm[0],
-    )  # fmt: skip
-
-    own = forward(actor, actor_layers, obs, actor_acts, False)
-    squash(own, low, high)
-    join(obs, own, joined)
-    value = forward(critic, critic_layers, joined, critic_acts, False)
-    for b in range(rows):
-        critic_deltas[b] = np.float32(-1.0) / np.float32(rows)
-    actor_loss[0] = -total(value.reshape(rows)) / np.float32(rows)
-    backward(
-        critic, critic_layers, joined, critic_acts, rows, rows, critic_deltas, none, a, d, False
-    )
-    unsquash_gradient(own, d, low, high)
-    backward(
-        actor,
-        actor_layers,
-        obs,
-        actor_acts,
-        rows,
-        rows,
-        actor_deltas,
-        actor_grad,
-        np.int64(0),
-        d,
-        False,
-    )
-    actor_steps[0] += 1
-    adam(
-        actor, actor_grad, actor_m, actor_v, actor_steps[0],
-        rate(actor_lr, actor_steps[0] - 1), adam_hyper, clip_norm[0],
-    )  # fmt: skip
-    update_target(critic_target, critic, count[0], tau[0], every[0])
-    update_target(actor_target, actor, count[0], tau[0], every[0])
-
-
 @fast
-def update(
-    stop, obs, action, reward, next_obs, discount, weight, td, count, adam_hyper, tau, every,
-    clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
-    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, parts, none,
-):  # fmt: skip
-    for s in range(stop[1], td.shape[0]):
-        step(
-            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
-            adam_hyper, tau, every, clip_norm, huber, low, high,
-            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
-            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
-            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
-            critic_grad, target_value, parts, none,
-        )  # fmt: skip
-        if call_ends(stop, s + 1, td.shape[0]):
-            return
+def ascend(actor, critic, obs, rules, own):
+    """Take one step of the actor towards actions with higher values by `critic`."""
+    rows, low, high = obs.shape[0], rules.low, rules.high
+    mine = forward(actor.params, actor.layers, obs, actor.acts, False)
+    a = mine.shape[1]
+    squash(mine, low, high)
+    join(obs, mine, own.joined)
+    value = forward(critic.params, critic.layers, own.joined, critic.acts, False)
+    for b in range(rows):
+        critic.deltas[b] = np.float32(-1.0) / np.float32(rows)
+    actor.loss[0] = -total(value.reshape(rows)) / np.float32(rows)
+    d = actor.deltas[: rows * a].reshape(rows, a)
+    backward(
+        critic.params, critic.layers, own.joined, critic.acts, rows, rows, critic.deltas, own.none,
+        a, d, False,
+    )  # fmt: skip
+    unsquash_gradient(mine, d, low, high)
+    backward(
+        actor.params, actor.layers, obs, actor.acts, rows, rows, actor.deltas, actor.grad,
+        np.int64(0), d, False,
+    )  # fmt: skip
+    descend(actor, rules)
 
 
 @fast_apart
-def learn(
-    stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
-    fanout, beta, envs, n_step, gamma, index, weight,
-    obs, action, reward, next_obs, discount, priority, td, count, adam_hyper, tau, every,
-    clip_norm, huber, low, high,
-    actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
-    critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr, critic_loss,
-    joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas, critic_grad,
-    target_value, parts, none,
-):  # fmt: skip
-    for s in range(stop[1], td.shape[0]):
-        draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
-        gather(
-            r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
-            gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
-        )  # fmt: skip
-        step(
-            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], count,
-            adam_hyper, tau, every, clip_norm, huber, low, high,
-            actor_layers, actor, actor_target, actor_m, actor_v, actor_steps, actor_lr, actor_loss,
-            critic_layers, critic, critic_target, critic_m, critic_v, critic_steps, critic_lr,
-            critic_loss, joined, actor_acts, actor_deltas, actor_grad, critic_acts, critic_deltas,
-            critic_grad, target_value, parts, none,
-        )  # fmt: skip
-        if tree.size > 0:
-            set_priorities(tree, levels, fanout, priority, index[s], td[s])
-        if call_ends(stop, s + 1, td.shape[0]):
+def step(s, batch, rules, actor, critic, own):
+    """Take gradient step number s of a firing, of the critic and then of the actor."""
+    obs, next_obs, td = batch.obs[s], batch.next_obs[s], batch.td[s]
+    rows, delta = obs.shape[0], np.float32(rules.huber[0])
+    rules.count[0] += 1
+    ahead = forward(actor.target, actor.layers, next_obs, actor.acts, False)
+    squash(ahead, rules.low, rules.high)
+    join(next_obs, ahead, own.joined)
+    value = forward(critic.target, critic.layers, own.joined, critic.acts, False)
+    for b in range(rows):
+        own.wanted[b] = batch.reward[s, b] + batch.discount[s, b] * value[b, 0]
+    join(obs, batch.action[s], own.joined)
+    value = forward(critic.params, critic.layers, own.joined, critic.acts, False)
+    for b in range(rows):
+        error = value[b, 0] - own.wanted[b]
+        td[b] = abs(error)
+        own.parts[b], critic.deltas[b] = td_gradient(error, batch.weight[s, b], rows, delta)
+    critic.loss[0] = total(own.parts)
+    backward(
+        critic.params, critic.layers, own.joined, critic.acts, rows, rows, critic.deltas,
+        critic.grad, np.int64(0), own.joined, False,
+    )  # fmt: skip
+    descend(critic, rules)
+    ascend(actor, critic, obs, rules, own)
+    follow_target(critic, rules)
+    follow_target(actor, rules)
+
+
+@fast_apart
+def learn(source, batch, rules, actor, critic, own):
+    for s in range(rules.stop[1], batch.td.shape[0]):
+        sample_batch(source, batch, s)
+        step(s, batch, rules, actor, critic, own)
+        update_priorities(source, batch, s)
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
 iterate = iterations.compile_iterations("iterate_ddpg", infer, learn)
-
-
-def _network_arguments(name: str, layers: tuple[int, ...], buffers: Buffers) -> tuple[Any, ...]:
-    arrays = [buffers[f"learner.{name}{part}"] for part in ("", ".target", ".m", ".v", ".steps")]
-    return (
-        np.array(layers, np.int64), *arrays, buffers[f"hyper.lr.{name}"], buffers[f"loss.{name}"]
-    )  # fmt: skip
-
-
-def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    actor, critic, batch = kernel.layers("actor"), kernel.layers("critic"), kernel.dim("batch")
-    names = (
-        "batch.td", "learner.step", "hyper.adam", "hyper.tau", "hyper.target_every",
-        "hyper.clip_norm", "hyper.huber", "act.low", "act.high",
-    )  # fmt: skip
-    return (
-        *(buffers[name] for name in names),
-        *_network_arguments("actor", actor, buffers),
-        *_network_arguments("critic", critic, buffers),
-        np.zeros((batch, critic[0]), np.float32),
-        *scratch(actor, batch),
-        np.zeros_like(buffers["learner.actor"]),
-        *scratch(critic, batch),
-        np.zeros_like(buffers["learner.critic"]),
-        np.zeros(batch, np.float32),
-        np.zeros(batch, np.float32),
-        np.zeros(0, np.float32),
-    )
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
@@ -260,26 +162,16 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     return bind_call(infer, *(buffers[name] for name in names), np.array(layers, np.int64), acts)
 
 
-def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind update.ddpg: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
-    return bind_call(
-        update,
-        buffers["loop.stop"],
-        *rows(buffers, "batch", BATCH, lead=2),
-        buffers["batch.weight"],
-        *_learner_arguments(kernel, buffers),
-    )
-
-
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call."""
-    prioritised = kernel.dim("prioritised")
+    """Bind learn.ddpg: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.ddpg: `steps` gradient steps on batch.*. Absolute TD errors go to batch.td."""
+    size, inputs = kernel.dim("batch"), kernel.layers("critic")[0]
+    shapes = ((size, inputs), (size,), (size,), (0,))
     return bind_call(
         learn,
-        buffers["loop.stop"],
-        *sample_arguments(kernel, buffers),
-        buffers["replay.priority"] if prioritised else np.zeros(3),
-        *_learner_arguments(kernel, buffers),
+        *critics.learn_arguments(kernel, buffers),
+        *(critics.net_of(name, kernel, buffers) for name in ("actor", "critic")),
+        DdpgScratch._make(np.zeros(shape, np.float32) for shape in shapes),
     )
 
 

@@ -1,12 +1,10 @@
 """DDPG's gradient step on two cores; each takes half of the batch and half of the parameters.
 
-Both sides do the work of `ddpg.step` on their rows. They meet at four points: when both gradients
-of the critic are there, when it has moved, and the same for the actor.
+Both sides do the work of `ddpg.step` on their rows. They meet at four barriers: after both
+gradients of the critic, after its step, and the same for the actor.
 """
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,17 +25,8 @@ from pearl_devices.primitives.math.two_core import (
 from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.critics import join, sample_batch, update_priorities
-from pearl_devices.primitives.updates.ddpg import squash, unsquash_gradient
+from pearl_devices.primitives.updates.ddpg import DdpgScratch, squash, unsquash_gradient
 from pearl_devices.primitives.updates.stop_word import call_ends
-
-
-class DdpgPairScratch(NamedTuple):
-    """joined (B, O + A), wanted (B), parts (B), none (0), of one side."""
-
-    joined: Any
-    wanted: Any
-    parts: Any
-    none: Any
 
 
 @fast
@@ -131,5 +120,5 @@ def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
     shared = critics.learn_arguments(kernel, buffers)
     mine, theirs = (nets(("actor", "critic"), kernel, buffers) for _ in range(2))
     shapes = ((size, inputs), (size,), (size,), (0,))
-    own, others = (DdpgPairScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
+    own, others = (DdpgScratch._make(np.zeros(n, np.float32) for n in shapes) for _ in range(2))
     return bind_pair(learn, ((*shared, *mine, *theirs, own), (*shared, *theirs, *mine, others)))

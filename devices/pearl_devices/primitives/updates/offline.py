@@ -1,9 +1,9 @@
 """Tabular Q-learning and SARSA from a log of transitions, chunk by chunk, native.
 
 Chunk c is the c-th of equal parts of the log and has the table learner.tables[c]. In float32 each
-operation is rounded by itself, in the order reward + discount · ahead, its difference from the
-entry, entry + rate · difference. In int32 a table holds its values times 2^bits, and so do the
-rewards, the rate and the discount; products have 64 bits and are rounded to nearest by a shift.
+operation is rounded separately, in the order target = reward + discount · ahead, difference =
+target − entry, entry + rate · difference. In int32, the table, the rewards, the rate and the
+discount are multiplied by 2^bits; products have 64 bits and are rounded to nearest by a shift.
 """
 
 from __future__ import annotations

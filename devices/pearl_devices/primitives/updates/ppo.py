@@ -4,14 +4,14 @@ The loss of a minibatch is mean(−min(r · A, clip(r) · A)) + value_weight · 
 entropy · mean(H), with r = exp(log π(a) − log π_old(a)). With value clipping, (V − R)² is replaced
 by the larger of (V − R)² and (V_old + clip(V − V_old) − R)², as in the authors' code. With
 `normalise`, A is normalised over the minibatch (mean 0, unbiased standard deviation 1, 1e-8 added).
-Gradients of both networks are clipped by their common norm. The step is Adam's or RMSprop's. Its
-size falls in a line to 0 over `hyper.anneal` gradient steps if that is not 0, else as `nets.rate`
-says, read at the first gradient step of a firing. With `hyper.target_kl`, a firing ends before the
-first gradient step whose minibatch `is_too_far` from the policy that acted.
+Gradients of both networks are clipped by their common norm. The step is Adam's or RMSprop's. If
+`hyper.anneal` is not 0, its size falls linearly to 0 over that number of gradient steps; else
+`nets.rate` gives it at the first gradient step of a firing. With `hyper.target_kl`, a firing ends
+before the first gradient step whose minibatch `is_too_far` from the policy that acted.
 
 A2C is one gradient step over the whole rollout. There r is 1, because a row has the same bits in
 any group of rows, so the gradient is that of −A · log π(a) (Huang et al. 2022). This gradient is
-the mean over vector steps; `ppo_steps` adds it up step by step, as they are valued.
+the mean over vector steps; `ppo_steps` adds it up vector step by vector step.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def normalise(x):
 
 @fast
 def surrogate(log_prob, old, advantage, clip):
-    """(−min(r · A, clip(r) · A), its derivative by log_prob); clip 0: r · A alone."""
+    """Return (−min(r · A, clip(r) · A), its derivative by log_prob); with clip 0, r · A only."""
     ratio = np.float32(math.exp(log_prob - old))
     free = ratio * advantage
     if clip > ZERO:

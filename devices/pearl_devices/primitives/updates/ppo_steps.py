@@ -19,7 +19,7 @@ from pearl_devices.primitives.updates.ppo_descent import anneal, move
 
 @fast
 def add(net, share, summed):
-    """summed ← that and `share` of the gradient; its last number is of the loss."""
+    """Add `share` of the gradient to `summed`; the last element of `summed` is the loss."""
     for j in range(net.grad.size):
         summed[j] += share * net.grad[j]
     summed[net.grad.size] += share * net.loss[0]
@@ -27,7 +27,7 @@ def add(net, share, summed):
 
 @fast
 def take(net, summed):
-    """The gradient and the loss ← what was added up, which is 0 then."""
+    """Move the accumulated gradient and loss to the results, and set the accumulators to 0."""
     for j in range(net.grad.size):
         net.grad[j] = summed[j]
         summed[j] = ZERO
@@ -60,7 +60,7 @@ def add_step(rollout, rules, actor, critic, size, curved, sums, at, horizon, par
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
-    """update.ppo, update.a2c of which a firing learns from one vector step."""
+    """Bind update.ppo or update.a2c whose firings each learn from one vector step."""
     return bind_call(
         add_step,
         Rows._make(buffers[f"rollout.{name}"] for name in Rows._fields),

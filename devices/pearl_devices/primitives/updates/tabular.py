@@ -90,7 +90,7 @@ def sarsa(
     rng, steps, explore, chosen, obs, action, reward, next_obs, terminated, truncated, table,
     visits, rate, gamma, td, count, loss,
 ):  # fmt: skip
-    """Target: reward + gamma · Q(next_obs, next action); only the reward if the episode terminated.
+    """Return reward + gamma · Q(next_obs, next action); only the reward if the episode terminated.
     The next action is the one `chosen` for env.obs. If the episode was truncated, that action
     belongs to the next episode, and another is drawn from the policy."""
     base = stream_base(rng[0], rng[1])

@@ -13,20 +13,19 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import backward, forward, total
+from pearl_devices.primitives.math.nets import forward
 from pearl_devices.primitives.math.rng import normals, stream_base
 from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates import critics, iterations
 from pearl_devices.primitives.updates.critics import (
     critic_step,
-    descend,
     follow_target,
     join,
     least_of_targets,
     sample_batch,
     update_priorities,
 )
-from pearl_devices.primitives.updates.ddpg import bind_inference, infer, squash, unsquash_gradient
+from pearl_devices.primitives.updates.ddpg import ascend, bind_inference, infer, squash
 from pearl_devices.primitives.updates.stop_word import call_ends
 
 
@@ -77,24 +76,7 @@ def step(s, batch, rules, smoothing, delay, actor, critic1, critic2, own):
     critic_step(critic2, own.joined, own.wanted, weight, td, own.parts, rules)
 
     if rules.count[0] % delay == 0:
-        mine = forward(actor.params, actor.layers, obs, actor.acts, False)
-        squash(mine, low, high)
-        join(obs, mine, own.joined)
-        value = forward(critic1.params, critic1.layers, own.joined, critic1.acts, False)
-        for b in range(count):
-            critic1.deltas[b] = np.float32(-1.0) / np.float32(count)
-        actor.loss[0] = -total(value.reshape(count)) / np.float32(count)
-        d = actor.deltas[: count * a].reshape(count, a)
-        backward(
-            critic1.params, critic1.layers, own.joined, critic1.acts, count, count,
-            critic1.deltas, own.none, a, d, False,
-        )  # fmt: skip
-        unsquash_gradient(mine, d, low, high)
-        backward(
-            actor.params, actor.layers, obs, actor.acts, count, count, actor.deltas, actor.grad,
-            np.int64(0), d, False,
-        )  # fmt: skip
-        descend(actor, rules)
+        ascend(actor, critic1, obs, rules, own)
     if rules.every[0] > 0 or rules.count[0] % delay == 0:
         follow_target(actor, rules)
         follow_target(critic1, rules)

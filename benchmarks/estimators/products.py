@@ -1,5 +1,4 @@
-"""The products of dense layers by our tiles, OpenBLAS and torch, one thread:
-`python -m benchmarks.products [--json FILE]`.
+"""The products of dense layers by our tiles, OpenBLAS and torch, one thread.
 
 Of a layer of so many inputs and outputs and a batch of rows: forward (x · w), the gradient of the
 weights (xᵀ · d) and of the input (d · wᵀ), with float32 flops a second of CPU time, the best of
@@ -9,15 +8,14 @@ another one would give.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bar, finish
+from benchmarks.bars import Bar, Part
 
 SIZES = ((256, 256, 256), (64, 64, 64), (256, 64, 64), (128, 128, 128), (256, 512, 512))
 """Rows, inputs and outputs."""
@@ -78,15 +76,13 @@ def rates(ways: Ways, flops: float) -> dict[str, float]:
     return {way: flops / spent_s for way, spent_s in best.items()}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args(arguments)
+def run(quick: bool, data: Path | None) -> Part:
+    """The table. Needs no data of others. quick: of the first size alone."""
     from pearl_devices.compile_target import target_variables
     from pearl_devices.primitives.math.vectors import LANES
 
     rows, bars, kept = [], [], {}
-    for size in SIZES:
+    for size in SIZES[:1] if quick else SIZES:
         for product, ways in layer(*size).items():
             found = rates(ways, 2.0 * size[0] * size[1] * size[2])
             name = " × ".join(map(str, size)) + f", {product}"
@@ -98,8 +94,5 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"compiled for {target}, vectors of {LANES}")
     columns = ["rows × inputs × outputs", "tiles, GFLOP/s", "OpenBLAS", "torch"]
     values = {"compiled for": target, "lanes": LANES, "flops_per_s": kept}
-    return finish("products", columns, rows, bars, [], options.json, values)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    left_out = [" × ".join(map(str, size)) for size in SIZES[1:]] if quick else []
+    return Part("products", columns, rows, bars, left_out, values)

@@ -1,5 +1,4 @@
-"""Environments that wait, one after the other and as the planner has them:
-`python -m benchmarks.waiting [--json FILE]`.
+"""Environments that wait, one after the other and as the planner has them.
 
 PPO with networks of 64-64 and 16 environments, a step of each of which sleeps 8 ms, as for a
 simulator elsewhere. The same spec is trained as it is, with `limits.variants` that step the
@@ -10,12 +9,11 @@ off.
 
 from __future__ import annotations
 
-import argparse
-import sys
+from pathlib import Path
 from typing import Any
 
 import pearl
-from benchmarks.bars import Bar, finish
+from benchmarks.bars import Bar, Part
 
 ENVS, MS = 16, 8.0
 STEPS = {"as planned": 25_600, "in turn": 3_072, "vector environment": 25_600}
@@ -44,19 +42,17 @@ def trained(way: str) -> pearl.Run:
     return pearl.compile(spec).train()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args(arguments)
+def run(quick: bool, data: Path | None) -> Part:
+    """The table. Needs no data of others; quick changes nothing."""
     rows, rates, kept = [], {}, {}
     for way in STEPS:
-        run = trained(way)
-        measured, predicted = run.env_steps_per_s, run.predicted_env_steps_per_s
+        found = trained(way)
+        measured, predicted = found.env_steps_per_s, found.predicted_env_steps_per_s
         assert measured is not None
         assert predicted is not None
         rates[way] = measured, measured / predicted
-        waited = run.drift.waited if run.drift else None
-        variant = run.plan.task("env_step").variant
+        waited = found.drift.waited if found.drift else None
+        variant = found.plan.task("env_step").variant
         shown = [f"{predicted:,.0f}", f"{measured:,.0f}", f"{measured / predicted:.2f}"]
         rows.append([way, variant, *shown, "" if waited is None else f"{waited:.0%}"])
         kept[way] = {"predicted": predicted, "measured": measured, "waited": waited}
@@ -68,8 +64,4 @@ def main(arguments: list[str] | None = None) -> int:
         off, what = ratio - 1, f"{way}: measured over predicted - 1"
         bars.append(Bar(what, f"{off:+.0%}", f"within {NEAR:.0%}", abs(off) <= NEAR))
     columns = ["way", "env_step", "predicted env steps/s", "measured", "ratio", "no core"]
-    return finish("waiting", columns, rows, bars, [], options.json, {"rates": kept})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Part("waiting", columns, rows, bars, [], {"rates": kept})
