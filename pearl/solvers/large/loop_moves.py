@@ -121,9 +121,9 @@ def propose(t, seconds, near_first, near, place, trial, critical, s, random, bel
 
 @_native
 def all_bounds(t, seconds, able, s, bounds):
-    """Write the bound of every assignment to some lanes, `able`: infinite where one is not allowed.
-    The digits of an assignment's number are the places in `able` of its classes, the first class
-    first."""
+    """Write the bound of every assignment to the lanes `able` to `bounds`. The bound of a forbidden
+    assignment is infinite. The digits of an assignment's number are the places in `able` of its
+    classes, starting with the first class."""
     items = len(seconds)
     digits, place = np.zeros(items, np.int64), np.full(items, able[0])
     used, every = np.empty(len(t.capacity)), np.arange(items)

@@ -104,7 +104,7 @@ class PlacedRings:
 
 class LoopSearch:
     """The search in one space. best: the best assignment with its rings. bound: that of chains.
-    few: all assignments are looked at."""
+    few: whether all assignments are valued."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self.space, self.b = space, to_load_problem(space)

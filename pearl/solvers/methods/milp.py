@@ -101,9 +101,8 @@ class _Branches:
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
         self._models: dict[int, PeriodForm] = {}  # built on first use
         self._loose = ALL  # least bound of search spaces that were given up
-        self._ordered: list[
-            tuple[CostBound, Assignment]
-        ] = []  # without all of their orders searched
+        # bound of an assignment whose orders were not all searched
+        self._ordered: list[tuple[CostBound, Assignment]] = []
         self._annealing: dict[int, LoadSearch] = {}
         self._loops: list[int] = []  # search spaces with cycles that are not searched yet
         self._until = self.deadline  # time limit of the period form's next run

@@ -63,9 +63,9 @@ def best_orders(
     """Return orders of least period. Orders that are not below below_s may be treated as equal.
 
     nodes: largest number of searched nodes. effort: share of the usual steps of modulo schedules.
-    deadline: in `time.monotonic()` seconds. After it, and with effort 0, only list orders are tried;
-    they reach the largest load if no cycle joins two tasks. bound_s equals period_s if the search
-    finished, or is at least below_s if it finished without a period below.
+    deadline: in `time.monotonic()` seconds. After it, and with effort 0, only list orders are
+    tried; they reach the largest load if no cycle joins two tasks. bound_s equals period_s if the
+    search finished, or is at least below_s if it finished without a period below.
     """
     bound = timing.order_bound_s
     orders, period = listed_orders(timing, deadline)
