@@ -11,8 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pearl.graph.period import COMPILED_ARCS, howard
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
@@ -72,7 +70,6 @@ def _search_period() -> None:
     """Run policy iteration, annealing of loads, the search of loops with the bound of chains, and
     the search of lane orders."""
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
-    from pearl.solvers.large.loop_moves import all_bounds
     from pearl.solvers.large.loop_search import LoopSearch
 
     (space,) = search_spaces(_tiny("throughput"))
@@ -80,7 +77,8 @@ def _search_period() -> None:
     loops.run(STEPPED_S)
     if loops.best is not None:
         loops.step(loops.best.place)  # `run` makes no step if the first plan is the best
-    all_bounds(loops.t, loops.b.loads.seconds, np.zeros(1, np.int64), loops.s, np.empty(1))
+    (few,) = search_spaces(_tiny("throughput", 3))
+    next(LoopSearch(few, 0).every(), None)
     loads = to_load_problem(space)
     start = greedy(loads)
     if start is not None:
@@ -89,9 +87,9 @@ def _search_period() -> None:
     howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
 
 
-def _tiny(objective: str) -> Problem:
-    """Return a ring of MANY tasks on two devices: as many as the compiled searches need."""
-    names = [f"t{i}" for i in range(MANY)]
+def _tiny(objective: str, count: int = MANY) -> Problem:
+    """Return a ring of tasks on two devices. count: as many as most compiled searches need."""
+    names = [f"t{i}" for i in range(count)]
     edges = [Edge(a, b, bytes=1.0) for a, b in pairwise(names)]
     graph = TaskGraph(
         "first use",
