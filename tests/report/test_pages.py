@@ -226,6 +226,7 @@ def test_short_names() -> None:
     assert names == ["act", "step 2", "learn", "priorities"]
     assert words.short_name("gradient_1") == "gradient 2"
     assert words.short_name("my_task") == "my task"
+    assert words.device_name("node2/gpu") == "GPU of node2"
     plan = fused_plan()
     assert words.call_name(plan, [t.task for t in plan.tasks]) == "iteration"
     assert words.call_name(plan, ["replay_sample", "update", "replay_update"]) == "learn"

@@ -182,10 +182,10 @@ class _Curve:
             first, wide = at.x(self.tests[0][0]), text_width("evaluations")
             beside = [at.y(v) for s, v in self.tests if at.x(s) - first <= wide]
             above = max(min(beside) - 12, at.top + 8)
-            left = x - 2 * half if late else x - half
-            if abs(above - level) < 16 and first < left + 2 * half and left < first + wide:
-                above = max(beside) + 20
             end = first + wide > at.right
+            left, own = x - (2 * half if late else half), first - (wide if end else 0)
+            if abs(above - level) < 16 and own < left + 2 * half and left < own + wide:
+                above = max(beside) + 20
             c.text(first, above, "evaluations", "end" if end else "start", "halo d0")
         if self.final:
             c.text(width, 14, "final test", "end")
