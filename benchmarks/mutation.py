@@ -17,11 +17,12 @@ lines in files that machine code may come from find the machine code of before.
 A test that fails, or takes 10 CPU-seconds, is run again without the mutant in the same way. Where
 it does not pass then, it says nothing about the mutant: it is left out, and the others go on.
 
-A mutant is killed (a test fails), survived (every test that reaches it has passed), undecided (the
-CPU-seconds were spent before), equivalent (it survived, and a sentence in
-`mutation_equivalent.json` says why no test can fail), or out of time (it makes one test take 10
-CPU-seconds). The score is the share killed of killed and survived, with its 95 % interval (Wilson
-1927). The table also has the share where every undecided mutant counts as survived.
+A mutant is killed (a test fails), survived (every test of the record that reaches it has passed,
+and of the others none has failed), undecided (the CPU-seconds were spent before), equivalent (it
+survived, and a sentence in `mutation_equivalent.json` says why no test can fail), or out of time
+(it makes one test take 10 CPU-seconds). The score is the share killed of killed and survived, with
+its 95 % interval (Wilson 1927). The table also has the share where every undecided mutant counts
+as survived.
 
 Why no maintained tool does this. mutmut 3.8 knows the tests that call a function and resumes, but
 leaves out module constants and decorated functions, so every kernel, property and cached function:
@@ -228,7 +229,7 @@ def shown(outcomes: list[Outcome], json_path: str | None, values: dict[str, Any]
     bars = [Bar("mutants killed of those decided", share, f"at least {ASKED:.0%}", met)]
     if len(outcomes) >= DECIDED:
         bars.append(at_least("mutants decided", decided, DECIDED, "{}"))
-    columns = ["package", *OUTCOMES, "killed of decided", "if no other were"]
+    columns = ["package", *OUTCOMES, "killed of decided", "and of undecided"]
     return finish("mutation", columns, rows, bars, [], json_path, values | {"mutants": outcomes})
 
 

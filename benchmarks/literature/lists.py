@@ -4,11 +4,9 @@ clustering on gradient steps with two critics (`examples/twin_critics`)."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -96,7 +94,7 @@ UNITS, FEW_UNITS = 128, 16
 """Hidden units in each of two layers, and rows in a batch."""
 
 
-def compile_steps(module: str, units: int, lanes: int, iterations: int = 800) -> pearl.Trainer:
+def compile_steps(module: str, units: int, lanes: int, iterations: int = 3000) -> pearl.Trainer:
     """A trainer of a TD3 or SAC with so many hidden units in each of two layers and rows in a
     batch, on as many lanes as pay; an iteration is one step of the actor."""
     envs = 2 if module.endswith("td3") else 1
@@ -109,26 +107,13 @@ def compile_steps(module: str, units: int, lanes: int, iterations: int = 800) ->
     return pearl.compile(system, plan=pearl.plan(system, method="linear_clustering"))
 
 
-def pin_lanes(cores: Sequence[int]) -> None:
-    """Bind this process to the first core and the worker of another lane to the second: a busy
-    machine may leave both on one."""
-    parents = dict[int, int]()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    workers = [p for p, parent in parents.items() if parents.get(parent) == os.getpid()]
-    for task in (*map(int, os.listdir("/proc/self/task")), *workers):
-        os.sched_setaffinity(task, {cores[task in workers]})
-
-
 def time_iterations(trainer: pearl.Trainer) -> list[float]:
     """Seconds of each iteration of a run, from one step of the actor to the next, without the first
     fifth of them."""
-    stamps, bind, cores = list[float](), twin_critics.update, sorted(os.sched_getaffinity(0))
+    stamps, bind = list[float](), twin_critics.update
 
     def bind_stamped(*given: Any) -> Callable[[], None]:
         step = bind(*given)
-        pin_lanes(cores)  # workers start before this process binds its lane
 
         def fire() -> None:
             stamps.append(time.perf_counter())
@@ -136,12 +121,8 @@ def time_iterations(trainer: pearl.Trainer) -> list[float]:
 
         return fire
 
-    try:
-        with patch.object(twin_critics, "update", bind_stamped):
-            run = trainer.train()
-    finally:
-        for task in map(int, os.listdir("/proc/self/task")):
-            os.sched_setaffinity(task, cores)
+    with patch.object(twin_critics, "update", bind_stamped):
+        run = trainer.train()
     if run.status != "done":
         raise RuntimeError(run.message)
     return [b - a for a, b in pairwise(stamps[len(stamps) // 5 :])]
@@ -184,7 +165,7 @@ def gradient_steps(name: str) -> tuple[list[list[str]], list[Bar], dict[str, Any
     """Rows, bars and values of TD3 or SAC with each critic as a task of its own."""
     module, rows, bars = f"examples.twin_critics.{name}", [], []
     one, two = (compile_steps(module, UNITS, lanes) for lanes in (1, 2))
-    seconds, equal = measure_lanes(one, two, 5)
+    seconds, equal = measure_lanes(one, two, 3)
     first, second = seconds["fastest_s"]
     ratio, predicted = first / second, one.plan.period_s / two.plan.period_s
     here = f"gradient steps of {name}, {UNITS} units and rows, 2 lanes: {ratio:.2f}× of one lane ("

@@ -3,6 +3,10 @@
 Makespans of single iterations from 300 tasks on. `round robin` pins task i to device i mod n, in
 topological order, and orders by HEFT. Times are CPU-seconds of the whole solve in this process,
 the least of some runs, with bounds left to the relaxation that all of these methods share.
+
+Modulo scheduling (`pearl.solvers.large.loop_search`) makes periods short. A task without work that
+waits for all others, and that all others wait for in the next iteration, makes the period the
+makespan. The search has a time for its steps, so that it is shown with several.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ import networkx as nx
 from benchmarks.bars import Bar, Part
 from benchmarks.solver.instances import blocks, branches, large
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
+from pearl.solvers.large.loop_search import LoopSearch
 from pearl.solvers.methods import heft, linear_clustering, lshs, peft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
-from pearl.solvers.model.result import Candidate
+from pearl.solvers.model.search_space import search_spaces
+from pearl_devices import Kernel
+from pearl_estimators import Estimate
 
 METHODS = {
     "heft": heft.schedule,
@@ -34,14 +41,18 @@ METHODS = {
 OTHERS = ("heft", "peft", "round robin")
 """What the others are held against: by makespan, and by time where makespans are equal."""
 
+STEPS_S = (0.1, 1.0, 5.0)
+"""CPU-seconds of steps of modulo scheduling."""
+
 SAME = 1.01
 """Factor within which two makespans count as equal."""
 
 RUNS = 3
 
 
-def scheduled(name: str, case: tuple[TaskGraph, CostTable]) -> tuple[Candidate | None, float]:
-    """The schedule of a method, and the CPU-seconds that it took, the least of some runs."""
+def scheduled(name: str, case: tuple[TaskGraph, CostTable]) -> tuple[float, float]:
+    """The makespan of a method in seconds, infinite if a task found no place, and the CPU-seconds
+    that the schedule took, the least of some runs."""
     graph, costs = case
     limits = Limits()
     if name == "round robin":
@@ -56,42 +67,70 @@ def scheduled(name: str, case: tuple[TaskGraph, CostTable]) -> tuple[Candidate |
         begin = time.process_time()
         found = schedule(build_instance(space))
         spent.append(time.process_time() - begin)
-    return found, min(spent)
+    return found.cost if found else math.inf, min(spent)
+
+
+def in_turn(case: tuple[TaskGraph, CostTable]) -> tuple[TaskGraph, CostTable]:
+    """The problem whose iterations follow one another without overlap."""
+    graph, costs = case
+    ends = {e.src for e in graph.edges}, {e.dst for e in graph.edges}
+    edges = [Edge(t.name, "turn") for t in graph.tasks if t.name not in ends[0]]
+    edges += [Edge("turn", t.name, tokens_seq=1) for t in graph.tasks if t.name not in ends[1]]
+    able = dict.fromkeys(m.device for m in costs.modes)
+    modes = [Mode(("turn",), d, "v", 1, Estimate(0.0, 0.0, 0.0, 0.0, 0.0)) for d in able]
+    turn = Task("turn", Kernel("turn"))
+    graph = replace(graph, tasks=(*graph.tasks, turn), edges=(*graph.edges, *edges))
+    return graph, replace(costs, modes=(*costs.modes, *modes))
+
+
+def modulo(steps_s: float, case: tuple[TaskGraph, CostTable]) -> tuple[float, float]:
+    """The makespan of modulo scheduling in seconds, and its CPU-seconds."""
+    (space,) = search_spaces(Problem(*in_turn(case)))
+    begin = time.process_time()
+    search = LoopSearch(space, 0)
+    search.run(steps_s)
+    found = search.orders()
+    return found[2] if found else math.inf, time.process_time() - begin
 
 
 def run(quick: bool, data: Path | None) -> Part:
-    scale = 1 if quick else 3
-    cases = {
-        f"Xᵀ Y, {100 * scale} blocks, 4 devices": blocks("product", 100 * scale, 4),
-        f"logistic gradient, {64 * scale} blocks, 8 devices": blocks("gradient", 64 * scale, 8),
-        f"4 branches of {80 * scale} tasks, 4 lanes": branches(4, 80 * scale, 4),
-        f"layered, {320 * scale} tasks, 8 devices, copies 1": large(
-            0, 1.0, tasks=320 * scale, devices=8, shape="layered"
-        ),
-    }
-    names = [*METHODS, OTHERS[-1]]
-    rows, won = [], dict.fromkeys(("lshs", "linear_clustering"), "")
+    cases: dict[str, tuple[TaskGraph, CostTable]] = {}
+    for scale in (1,) if quick else (1, 3):
+        cases |= {
+            f"Xᵀ Y, {100 * scale} blocks, 4 devices": blocks("product", 100 * scale, 4),
+            f"logistic gradient, {64 * scale} blocks, 8 devices": blocks("gradient", 64 * scale, 8),
+            f"4 branches of {80 * scale} tasks, 4 lanes": branches(4, 80 * scale, 4),
+            f"layered, {320 * scale} tasks, 8 devices, copies 1": large(
+                0, 1.0, tasks=320 * scale, devices=8, shape="layered"
+            ),
+        }
+    rows, won = [], {name: list[str]() for name in ("lshs", "linear_clustering")}
+    kept: dict[str, dict[str, tuple[float, float]]] = {}
     scheduled("heft", branches(2, 2, 2))  # loads what all of them use
+    modulo(0.1, branches(4, 10, 4))
     for title, case in cases.items():
-        found = {name: scheduled(name, case) for name in names}
-        costs = {n: c.cost for n, (c, _) in found.items() if c}
-        for name in names:
-            cost, seconds = costs.get(name), found[name][1]
-            written = "no place" if cost is None else f"{cost:.3f}"
+        found = {name: scheduled(name, case) for name in (*METHODS, OTHERS[-1])}
+        repeated = {f"modulo scheduling, {s:g} s": modulo(s, case) for s in STEPS_S}
+        kept[title] = found | repeated
+        for name, (cost, seconds) in kept[title].items():
+            written = "no place" if cost == math.inf else f"{cost:.3f}"
             rows.append([title, name, written, f"{seconds:.3f}"])
-        others = {n: costs[n] for n in OTHERS if n in costs}
-        least = min(others.values())
-        quickest_s = min(found[n][1] for n in others if others[n] <= least * SAME)
         for name in won:
-            cost, seconds = costs.get(name, math.inf), found[name][1]
-            if cost * SAME < least or (cost <= least * SAME and seconds < quickest_s):
-                won[name] = title
+            cost, seconds = found[name]
+            others = [found[n] for n in OTHERS]
+            as_quick = others + [r for r in repeated.values() if r[1] <= seconds]
+            as_good = [s for c, s in [*others, *repeated.values()] if c <= cost * SAME]
+            least = min(c for c, _ in as_quick)
+            if cost * SAME < least or (cost <= least * SAME and seconds < min(as_good)):
+                won[name].append(title)
     bars = [
-        Bar(f"{name} wins a row", won[name] or "none", "a row", bool(won[name])) for name in won
+        Bar(f"{name} wins a row", "; ".join(titles) or "none", "a row", bool(titles))
+        for name, titles in won.items()
     ]
     return Part(
         "list schedulers: makespan of one iteration",
         ["graph", "method", "makespan, s", "CPU, s"],
         rows,
         bars,
+        values={"makespans": kept},
     )

@@ -187,7 +187,7 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     """
     if min((a[3] for a in arcs), default=0) >= 0:
         free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
-        if len(_topological(n, free)) == n:
+        if len(topological(n, free)) == n:
             return []
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for s, d, _, m in watched(arcs):
@@ -309,7 +309,7 @@ def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
         out[s].append((d, w - m * period_s))
     start = [0.0] * n
     small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
-    early = _topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
+    early = topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
     queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most values are final at once
     waiting, passes = [True] * n, [0] * n
     for here in drained(queue):
@@ -352,7 +352,7 @@ def simulate(
         into[d].append((s, w, m))
         if m + shift[s] - shift[d] == 0:
             same.append((s, d))
-    order = _topological(n, same)
+    order = topological(n, same)
     start = np.zeros((iterations, n))
     rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
     scale = None if factors is None else factors.tolist()
@@ -373,7 +373,9 @@ def simulate(
     return start
 
 
-def _topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:
+def topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the nodes that no cycle precedes, each after all that lead to it: all nodes if no
+    cycle joins any."""
     out: list[list[int]] = [[] for _ in range(n)]
     degree = [0] * n
     for s, d in watched(arcs):

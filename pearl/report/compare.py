@@ -195,7 +195,7 @@ class SideBySide:
             ("env steps/J", lambda s: count(s.plan.env_steps_per_j)),
             ("best return", lambda s: _text(_best_return(s))),
             ("solved after", _solved),
-            ("whole run", lambda s: si(s.run.wall_s, "s") if s.run else NONE),
+            ("whole run", _whole),
             ("env steps", lambda s: count(s.run.env_steps) if s.run else NONE),
         ]
         cells = [(name, *(made(s) for s in self.sides)) for name, made in rows]
@@ -232,6 +232,12 @@ def _place(plan: Plan, task: str) -> str:
         return NONE
     copies = f", {len(found)} copies" if len(found) > 1 else ""
     return f"{words.device_name(found[0].device, plan.simulated)}, {found[0].variant}{copies}"
+
+
+def _whole(s: Side) -> str:
+    if s.run is None:
+        return NONE
+    return si(s.run.solution.end_s if s.run.solution is not None else s.run.wall_s, "s")
 
 
 def _best_return(s: Side) -> float | None:

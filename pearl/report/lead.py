@@ -41,7 +41,8 @@ def run_lead(run: Run) -> tuple[LeadSentence, ...]:
 def percent(share: float) -> str:
     """Return a rounded share for sentences: `72 %`, `0.4 %`."""
     value = 100 * share
-    text = f"{value:.0f}" if abs(value) >= 9.5 or value == 0 else f"{value:.1f}"
+    whole = (abs(value) >= 9.5 and not 99 < value < 99.95) or value == 0
+    text = f"{value:.0f}" if whole else f"{value:.1f}"
     return f"{text}{words.BLANK}%".replace("-", "−")
 
 

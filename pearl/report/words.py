@@ -79,10 +79,13 @@ def task_word(placement: Placement) -> str:
 
 
 def device_name(device: str, simulated: Sequence[str] = ()) -> str:
-    """Return the readable name of a device: `GPU`, `FPGA (simulated)`; other names as they are."""
-    found = re.fullmatch(r"([a-z]{2,4})(\d*)", device)
-    name = f"{found[1].upper()} {found[2]}".strip() if found else device
-    return f"{name} ({WORD})" if device in simulated else name
+    """Return the readable name of a device: `GPU`, `FPGA (simulated)`, `CPU of node2`; other names
+    as they are."""
+    host, _, own = device.rpartition("/")
+    found = re.fullmatch(r"([a-z]{2,4})(\d*)", own)
+    name = f"{found[1].upper()} {found[2]}".strip() if found else own
+    where = f" of {host}" if host else ""
+    return f"{name}{where} ({WORD})" if device in simulated else f"{name}{where}"
 
 
 def lane_name(plan: Plan, lane: str) -> str:
@@ -93,7 +96,9 @@ def lane_name(plan: Plan, lane: str) -> str:
     lanes = [k.lane for k in plan.lanes if k.device == own.device and k.width]
     name = device_name(own.device, plan.simulated)
     unit = " core" if own.width_unit == "cores" and own.width == 1 and WORD not in name else ""
-    return f"{name}{unit}" + (f" {lanes.index(lane) + 1}" if len(lanes) > 1 else "")
+    number = f" {lanes.index(lane) + 1}" if len(lanes) > 1 else ""
+    device, of, host = name.partition(" of ")
+    return f"{device}{unit}{number}{of}{host}"
 
 
 def colour(plan: Plan, device: str) -> str:

@@ -77,6 +77,8 @@ def _search_period() -> None:
     loops.run(STEPPED_S)
     if loops.best is not None:
         loops.step(loops.best.place)  # `run` makes no step if the first plan is the best
+    (few,) = search_spaces(_tiny("throughput", 3))
+    next(LoopSearch(few, 0).every(), None)
     loads = to_load_problem(space)
     start = greedy(loads)
     if start is not None:
@@ -85,9 +87,9 @@ def _search_period() -> None:
     howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
 
 
-def _tiny(objective: str) -> Problem:
-    """Return a ring of MANY tasks on two devices: as many as the compiled searches need."""
-    names = [f"t{i}" for i in range(MANY)]
+def _tiny(objective: str, count: int = MANY) -> Problem:
+    """Return a ring of tasks on two devices. count: as many as most compiled searches need."""
+    names = [f"t{i}" for i in range(count)]
     edges = [Edge(a, b, bytes=1.0) for a, b in pairwise(names)]
     graph = TaskGraph(
         "first use",

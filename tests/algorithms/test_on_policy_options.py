@@ -201,7 +201,7 @@ def test_one_environment_is_acted_in_by_the_same_policy_for_as_long_as_asked() -
     for options, (env_steps, updates) in wanted.items():
         found = build_graph(pearl.load(spec("dqn", **dict(options))))
         assert (found.env_steps, found.updates) == (env_steps, updates)
-    with pytest.raises(SpecError, match="taken one by one"):
+    with pytest.raises(SpecError, match="takes gradient steps one by one"):
         pearl.load(spec("dqn", train_every=2, replay={"kind": "prioritised"}))
 
 

@@ -15,8 +15,9 @@ from benchmarks.estimators.host import Row, bars, unseen
 from pearl.testing import EstimatorContract
 from pearl_devices import Buffers, Call, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.kernels import parts, repeats
+from pearl_estimators import cpu as cpu_estimates
 from pearl_estimators import estimate
-from pearl_estimators.host import calibrate_host
+from pearl_estimators.host import calibrate_host, calibrator
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
     bind_filled,
@@ -166,6 +167,15 @@ def test_random_rollouts_have_8_to_256_vector_steps_and_those_of_a2c_4_to_32():
     assert drawn.pop("update.a2c") == [4, 32]
     assert len(drawn) > 2
     assert all(ends == [8, 256] for ends in drawn.values()), drawn
+
+
+def test_an_estimate_by_timings_of_another_host_names_it(calibration, monkeypatch):
+    monkeypatch.setattr(calibrator, "calibration", lambda *_: calibration)
+    monkeypatch.setattr(calibrator, "MEASURED_BY", {"b": None})
+    step = kernel("update.dqn", DQN, batch=64, steps=1)
+    for host, named in (("b", "b"), ("", "this host"), ("c", "this host")):
+        found = cpu_estimates._estimate_alone(step, replace(HOST, host=host), "native", 1)
+        assert found.source.startswith(f"calibrated on {named} ")
 
 
 def test_more_noise_widens_the_band():

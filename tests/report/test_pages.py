@@ -27,10 +27,11 @@ from pearl.planning.runs import Drift, load_run
 from pearl.population.results import Sweep
 from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report import words
-from pearl.report.canvas import NARROW, WIDE, Rect, Text
+from pearl.report.canvas import NARROW, WIDE, Dot, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
 from pearl.report.document import KeyFigure
 from pearl.report.figures.bars import BarRow, bar_chart
+from pearl.report.figures.curves import learning_curve
 from pearl.report.figures.graph import shown_edges, task_graph
 from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
@@ -226,6 +227,7 @@ def test_short_names() -> None:
     assert names == ["act", "step 2", "learn", "priorities"]
     assert words.short_name("gradient_1") == "gradient 2"
     assert words.short_name("my_task") == "my task"
+    assert words.device_name("node2/gpu") == "GPU of node2"
     plan = fused_plan()
     assert words.call_name(plan, [t.task for t in plan.tasks]) == "iteration"
     assert words.call_name(plan, ["replay_sample", "update", "replay_update"]) == "learn"
@@ -437,3 +439,13 @@ def test_the_band_of_a_key_figure_ends_inside_its_drawing() -> None:
     figure = KeyFigure("speed", "5", "env steps/s", "90 %", band=(2.5, 5.0, 10.0))
     drawn = str(_whisker(figure))
     assert {float(x) for x in re.findall(r'x[12]="([\d.]+)"', drawn)} >= {34.0, 124.0}
+
+
+@pytest.mark.parametrize(("rows", "dots"), [(60, 4), (32, 3)])
+def test_evaluations_without_a_change_reach_to_the_end_of_the_curve(rows: int, dots: int) -> None:
+    """Rows repeat the latest evaluation: three differ, at 10, 20 and 30 steps."""
+    seen = [{"env_steps": float(n), "eval_mean": float(min(n // 10, 3))} for n in range(10, rows)]
+    figure = learning_curve(seen)
+    assert figure is not None
+    shown = [d for d in figure.draw(WIDE).shapes if isinstance(d, Dot) and "evaluation" in d.hint]
+    assert len(shown) == dots

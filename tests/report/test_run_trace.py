@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pearl.errors import SpecError
 from pearl.planning.plans import Plan
@@ -16,6 +18,7 @@ from pearl.planning.runs import Run, load_run
 from pearl.report.kept_calls import handovers, measured_calls, measured_schedule, queues
 from pearl.report.report import Report, load_report
 from pearl.report.run_trace import run_trace
+from pearl.trace_events import TraceEvents
 from tests.examples import example_run, recorded, two_device_plan
 from tests.lanes import planned, replay_spec, trained
 
@@ -197,3 +200,15 @@ def test_names_cannot_leave_the_text_of_a_trace() -> None:
 def kept(plan: Plan | None = None) -> Run:
     plan = plan or two_device_plan()
     return example_run(plan, **recorded(plan))
+
+
+@given(st.integers(0, 10**14), st.integers(0, 10**9))
+def test_readers_that_cut_to_nanoseconds_see_no_overlap(start_ns: int, length_ns: int) -> None:
+    """A call that begins when the last one ends is dropped if a reader cuts it to begin before."""
+    events = TraceEvents()
+    middle, end = start_ns + length_ns, start_ns + 2 * length_ns
+    for begin, until in ((start_ns, middle), (middle, end)):
+        events.call("cpu", "cpu.0", "act", begin * 1e-9, until * 1e-9, {})
+    calls = [e for e in events.to_json()["traceEvents"] if e["ph"] == "X"]
+    assert [int(e["ts"] * 1e3) for e in calls] == [start_ns, middle]
+    assert [int(e["dur"] * 1e3) for e in calls] == [length_ns, length_ns]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -149,3 +150,13 @@ def test_a_process_ends_with_the_parent_that_was_killed_and_not_by_signals_to_it
         assert os.getpgid(int(child)) not in (parent.pid, int(server))
         parent.kill()
         assert parent.stdout.read() == b"", "the child holds the pipe, or the script ran twice"
+
+
+def test_a_server_that_is_closed_is_waited_for():
+    ours, its = socket.socketpair()
+    server = fork_server._Server.__new__(fork_server._Server)
+    server.requests = ours
+    with its:
+        server.process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=its)
+        server.close()
+    assert server.process.returncode is not None

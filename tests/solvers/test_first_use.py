@@ -21,7 +21,8 @@ from pearl.solvers.methods.tabu_native import search
 from pearl.solvers.orders.modulo import fit
 from pearl.solvers.orders.swaps import improve_orders
 
-loops = loop_moves.anneal, loop_moves.cut, loop_moves.propose, timed_native.timed_arrays
+loops = loop_moves.all_bounds, loop_moves.anneal, loop_moves.cut, loop_moves.propose
+loops += (timed_native.timed_arrays,)
 for function in (improve_policy, anneal, cheapest, search, fit, improve_orders, *loops):
     assert function.signatures, function
     assert first_use._is_compiled(function)

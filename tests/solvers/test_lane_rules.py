@@ -27,8 +27,10 @@ from pearl.graph.period import howard
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
+from pearl.solvers.methods import heft
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.methods.exhaustive import _every_order
+from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.graphs import random_limited
 
 METHODS = ("milp", "exhaustive", "heft", "peft", "local_search", "cpsat")
@@ -111,6 +113,15 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     apart = Limits(apart=(("a", "b"),))
     with pytest.raises(SpecError, match=r"both on lane pool\.0; they must be apart"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 11.0), apart))
+
+
+def test_a_unit_that_is_filled_to_its_last_byte_is_not_too_small() -> None:
+    graph = TaskGraph("two", (Task("a"), Task("b")), (Edge("a", "b"),))
+    units = Device("pool", max_lanes=1, unit_memory_bytes=0.3)
+    modes = [Mode.of(t, "pool", 1.0, unit_bytes=kept) for t, kept in (("a", 0.1), ("b", 0.2))]
+    problem = Problem(graph, CostTable(Platform("p", (units,)), tuple(modes)))
+    (space,) = makespan_spaces(problem)
+    assert heft.schedule(build_instance(space)) is not None  # 0.1 + 0.2 is above 0.3 in binary
 
 
 def test_apart_is_never_one_call_nor_one_lane() -> None:

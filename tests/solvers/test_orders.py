@@ -172,9 +172,10 @@ def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
     assert found.best == ({}, math.inf)
 
 
+@pytest.mark.parametrize("effort", [0.0, 1.0])
 @pytest.mark.parametrize("size", [8, 14, 20, 40])
-def test_acyclic_graphs_reach_their_load(size: int) -> None:
-    """Entries may run ahead, so that nothing but loads bounds the period."""
+def test_acyclic_graphs_reach_their_load(size: int, effort: float) -> None:
+    """Entries may run ahead, so that nothing but loads bounds the period, searched or not."""
     for seed in range(8):
         dice = random.Random(100 * seed + size)
         names = [f"t{i}" for i in range(size)]
@@ -188,5 +189,5 @@ def test_acyclic_graphs_reach_their_load(size: int) -> None:
         timing = timed(
             TaskGraph("x", tasks(*names), tuple(edges)), CostTable(platform, tuple(modes))
         )
-        found = best_orders(timing)
+        found = best_orders(timing, effort=effort)
         assert found.period_s == pytest.approx(max(timing.loads_s.values()), rel=1e-6)

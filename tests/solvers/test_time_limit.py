@@ -1,5 +1,6 @@
 """The time limit of a solve and Ctrl-C, on problems far too large for the time given."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import deque
 import pytest
 
 from benchmarks.processes import below
+from benchmarks.solver.instances import large
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
@@ -17,7 +19,12 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
+from pearl.planning.timing import build_timed_graph
 from pearl.solvers import METHODS, solver
+from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+from pearl.solvers.methods import milp
+from pearl.solvers.model import linear
+from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
@@ -158,6 +165,38 @@ def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives
         thread.join(LONG_S)
         assert not thread.is_alive()
     assert heard == [True, True]
+
+
+def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
+    """A look at the clock takes 1 ms. Neither annealing nor the process of HiGHS gets any time."""
+    graph, costs = large(1, 0.3, tasks=24, devices=3, shape="random")
+    passed = itertools.count(time.monotonic(), 1e-3)
+    monkeypatch.setattr(time, "monotonic", lambda: next(passed))
+
+    def ask_in_vain(script, message, until):
+        while time.monotonic() < until:
+            pass
+
+    monkeypatch.setattr(linear.solver_process, "solve_in_process", ask_in_vain)
+    monkeypatch.setattr(Annealing, "start", lambda search: search.ended.set())
+    plan = solve(graph, costs, time_limit_s=10.0)
+    monkeypatch.undo()
+    (space,) = search_spaces(Problem(graph, costs))
+    loads = to_load_problem(space)
+    start = build_timed_graph(loads.assignment(greedy(loads)))
+    assert plan.status == "time_limit"
+    assert plan.period_s == pytest.approx(max(start.loads_s.values()), rel=1e-9)
+
+
+def test_what_annealing_found_is_not_lost_when_the_time_is_up():
+    problem = Problem(*large(1, 0.3, tasks=24, devices=3, shape="random"))
+    (space,) = search_spaces(problem)
+    loads = to_load_problem(space)
+    found = loads.assignment(greedy(loads))
+    now = time.monotonic()
+    with within(now):
+        best = milp._better(None, [found], problem, now)
+    assert best.cost == pytest.approx(max(build_timed_graph(found).loads_s.values()), rel=1e-9)
 
 
 SOLVE = """

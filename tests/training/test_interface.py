@@ -289,14 +289,14 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = spec(on_env_failure="restart")
-    with pytest.raises(SpecError, match=r"on_env_failure: given 'restart'; normalise changes what"):
+    with pytest.raises(SpecError, match=r"given 'restart'; normalise changes the network"):
         pearl.compile(given)
     given = {**spec(), "limits": {"env_groups": 2, "policy_lag": 1}}
     with pytest.raises(SpecError, match=r"env_groups is 2, each group has its own observations"):
         pearl.compile(given)
     loop = normalised_dqn.graph(pearl.load(spec()))
     again = Task("again", resize(loop.task("normalise").kernel, 8))
-    with pytest.raises(SpecError, match=r"normalise is there, and one of the two writes"):
+    with pytest.raises(SpecError, match=r"normalise is on this edge, and one of the two tasks"):
         inserted(loop, again, after="env_step", before="inference")
     chain = inserted(loop, again, after="normalise", before="inference")
     order = [t.name for t in chain.tasks]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
 from pearl.formatting import count, listed
 from pearl.planning.runs import Row, Run
@@ -96,7 +98,7 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
     if max(len(training), len(tests)) < 2:
         return None
     final = _final(run)
-    curve = _Curve(training, tests, final, run, _ranges(rows))
+    curve = _Curve(training, _with_repeats(tests, rows), final, run, _ranges(rows))
     if curve.draw(800.0).height == 0:
         return None
     parts = []
@@ -107,6 +109,19 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
         parts.append(f"best evaluation {_number(best[1])} at {count(best[0])} env steps")
     parts += [f"final test of the {name} policy {_number(mean)}" for name, mean, *_ in final]
     return Drawing("", f"Return over env steps: {listed(parts)}.", curve.draw)
+
+
+def _with_repeats(tests: Points, rows: Sequence[Row]) -> Points:
+    """Return the evaluations, and the end of the run if its last evaluations are alike.
+
+    Rows repeat the latest evaluation, so evaluations with the result of the one before are not
+    seen. They are assumed if the rows go on for more than the usual time between evaluations.
+    """
+    if len(tests) < 3:
+        return tests
+    usual = median(b - a for (a, _), (b, _) in pairwise(tests))
+    steps = max((x for x, _ in points_of(rows, "eval_mean")), default=0.0)
+    return [*tests, (steps, tests[-1][1])] if steps - tests[-1][0] > 1.5 * usual else tests
 
 
 def _ranges(rows: Sequence[Row]) -> dict[float, tuple[float, float]]:
@@ -182,10 +197,10 @@ class _Curve:
             first, wide = at.x(self.tests[0][0]), text_width("evaluations")
             beside = [at.y(v) for s, v in self.tests if at.x(s) - first <= wide]
             above = max(min(beside) - 12, at.top + 8)
-            left = x - 2 * half if late else x - half
-            if abs(above - level) < 16 and first < left + 2 * half and left < first + wide:
-                above = max(beside) + 20
             end = first + wide > at.right
+            left, own = x - (2 * half if late else half), first - (wide if end else 0)
+            if abs(above - level) < 16 and own < left + 2 * half and left < own + wide:
+                above = max(beside) + 20
             c.text(first, above, "evaluations", "end" if end else "start", "halo d0")
         if self.final:
             c.text(width, 14, "final test", "end")

@@ -10,7 +10,7 @@ from pearl.formatting import listed, percent, si
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.canvas import STRONG, Canvas, shorten, text_width, ticks
+from pearl.report.canvas import STRONG, Canvas, text_width, ticks, two_lines
 from pearl.report.document import Drawing
 from pearl.report.kept_calls import MeasuredSchedule, measured_schedule
 from pearl.report.schedule import SteadySchedule, TimedCall, schedule_of
@@ -77,8 +77,8 @@ class _Timeline:
     def draw(self, width: float) -> Canvas:
         c = Canvas(width)
         names = [words.lane_name(self.plan, k.lane) for k in self.lanes]
-        widest = max([*map(len, names), 9 if self.measured else 0])
-        left = min(STRONG * widest + 12, 150 if not c.narrow else 104)
+        widest = max(text_width(name, strong=True) for name in [*names, "predicted"])
+        left = min(widest + 8, 150 if not c.narrow else 104)
         end = 2 * max(self.predicted.period_s, self.iteration_s)
         bottom = self._strips(c, left, 22.0, 0.0, end, marks=True)
         for tick in ticks(0.0, end, 3 if c.narrow else 6):
@@ -115,7 +115,9 @@ class _Timeline:
                 c.text(0, y + 12, "predicted")
                 c.text(0, y + STRIP + 16, "measured", style="ink")
             else:
-                c.text(0, middle, shorten(name, int(left / (STRONG - 0.6))), style=style)
+                lines = two_lines(name, int(left / STRONG))
+                for line, text in enumerate(lines):
+                    c.text(0, middle + 14 * line - 7 * (len(lines) - 1), text, style=style)
             shown = self.measured or self.predicted
             if both:
                 self._strip(c, lane, self.predicted, y, at, begin, end, pale=True)

@@ -240,7 +240,9 @@ class Annealing(threading.Thread):
     """Annealing with a time limit in a separate thread: a short run for a first result, then whole
     runs from the end of the run before, until `enough` is set.
 
-    best: the largest load found, in seconds, and its lanes. enough: set this event to stop.
+    best: the largest load found, in seconds, and its lanes. enough: set to stop. ended: an event
+        that is set at the end, to be waited for. A `join` that Ctrl-C interrupts takes the thread
+        for ended (CPython 3.11).
     """
 
     def __init__(
@@ -250,16 +252,19 @@ class Annealing(threading.Thread):
         self.b, self.start_place, self.seed = b, start, seed
         self.deadline, self.runs = deadline, runs
         self.best: tuple[float, Ints] = (math.inf, start)
-        self.enough = False
+        self.enough, self.ended = False, threading.Event()
         self._moves_per_s = 0.0
 
     def run(self) -> None:
         place, share = self.start_place.copy(), SHORT
-        for run in range(1 + self.runs):
-            self._anneal(place, share, 1 + self.seed * 1000 + run)
-            share = 1.0
-            if self._over:
-                return
+        try:
+            for run in range(1 + self.runs):
+                self._anneal(place, share, 1 + self.seed * 1000 + run)
+                share = 1.0
+                if self._over:
+                    return
+        finally:
+            self.ended.set()
 
     @property
     def _over(self) -> bool:

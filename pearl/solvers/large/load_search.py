@@ -141,7 +141,7 @@ class LoadSearch:
             moment = now + min(MOMENT_S, FIRST * (until - now))
             self._anneal(moment if alone else deadline)
         if self._whole and self._searches:
-            self._searches[0].join(min(MOMENT_S, FIRST * (until - now)))
+            self._searches[0].ended.wait(min(MOMENT_S, FIRST * (until - now)))
             best = self._best()
             if best is not None:  # the scale of the search space
                 self.loads = LoadProgram(self.space, best[0])
@@ -155,11 +155,12 @@ class LoadSearch:
         self.bound = max(self.bound, CostBound(counting_bound(self.balance, known_s), "count"))
         if not self._whole and self._start is not None:
             self._anneal(until)
-        while time.monotonic() < until and any(s.is_alive() for s in self._searches):
+        while time.monotonic() < until:
             best = self._best()
-            if best is not None and best[0] <= self.bound.cost * (1 + SAME):
+            going = [s for s in self._searches if not s.ended.is_set()]
+            if not going or (best is not None and best[0] <= self.bound.cost * (1 + SAME)):
                 break
-            self._searches[0].join(0.05)
+            going[0].ended.wait(0.05)
 
     def _anneal(self, until: float) -> None:
         """Start a further search in the background."""
@@ -207,8 +208,7 @@ class LoadSearch:
             s.enough = True
         end = time.monotonic() + ENDING_S
         for s in self._searches:
-            if s.is_alive():
-                s.join(max(0.0, end - time.monotonic()))
+            s.ended.wait(max(0.0, end - time.monotonic()))
         return self.found()
 
     def found(self) -> list[Assignment]:

@@ -120,6 +120,25 @@ def propose(t, seconds, near_first, near, place, trial, critical, s, random, bel
 
 
 @_native
+def all_bounds(t, seconds, able, s, bounds):
+    """Write the bound of every assignment to the lanes `able` to `bounds`. The bound of a forbidden
+    assignment is infinite. The digits of an assignment's number are the places in `able` of its
+    classes, starting with the first class."""
+    items = len(seconds)
+    digits, place = np.zeros(items, np.int64), np.full(items, able[0])
+    used, every = np.empty(len(t.capacity)), np.arange(items)
+    for k in range(len(bounds)):
+        bounds[k] = np.inf
+        if _fits(t, seconds, place, used, every, items):
+            bounds[k] = bound_of(t, place, s)[0]
+        for i in range(items):
+            digits[i] = (digits[i] + 1) % len(able)
+            place[i] = able[digits[i]]
+            if digits[i] > 0:
+                break
+
+
+@_native
 def _smooth(s, ratio, unit):
     total = (ratio / unit) ** POWER
     for k in range(len(s.load)):

@@ -21,7 +21,7 @@ from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
 from pearl.solvers.large.load_annealing import greedy, to_load_problem
 from pearl.solvers.large.loop_tables import producers, scratch_of, to_tables
-from pearl.solvers.large.starts import contiguous, repaired, spread
+from pearl.solvers.large.starts import contiguous, every, few, repaired, spread
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
@@ -103,7 +103,8 @@ class PlacedRings:
 
 
 class LoopSearch:
-    """The search in one space. best: the best assignment with its rings. bound: that of chains."""
+    """The search in one space. best: the best assignment with its rings. bound: that of chains.
+    few: whether all assignments are valued."""
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         self.space, self.b = space, to_load_problem(space)
@@ -115,6 +116,7 @@ class LoopSearch:
         self.bound: ChainBound | None = None
         self.senders = producers(space)
         self._several = bool((self.t.firings > 1).any())
+        self.few = few(self.b)
         self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
         self._length, self._left = SHORT, 0.0
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
@@ -135,7 +137,13 @@ class LoopSearch:
             self._begin(program)
             if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
-            self._search(program, kept)
+            if self.few:
+                for place in self.every():
+                    if self._left <= kept:
+                        break
+                    self._try(place, len(NOISES))
+            else:
+                self._search(program, kept)
             self._finish()
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
@@ -220,6 +228,13 @@ class LoopSearch:
             else:
                 self._reprice(program)
             spent[way] += max(before - self._left, 1e-6)
+
+    def every(self) -> Iterator[Ints]:
+        """Yield every assignment whose bound is below the best period, the least bound first."""
+        for bound_s, place in every(self.b, self.t, self.s):
+            if bound_s >= self._target_s:
+                return
+            yield place
 
     def step(self, place: Ints) -> None:
         """Try the assignment after a few random moves."""

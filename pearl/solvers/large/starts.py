@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.solvers.large.load_annealing import LoadProblem
-from pearl.solvers.large.loop_tables import LANE, LoopTables
+from pearl.solvers.large.loop_tables import LANE, LoopTables, Scratch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,6 +19,10 @@ SETS = 12
 
 SAMPLES = 60
 """Number of orders that are tried for more lanes (assumed)."""
+
+EVERY = 20_000
+"""Largest number of assignments that are all valued: those of 9 classes on 3 lanes take 20
+CPU-milliseconds."""
 
 BISECTIONS = 30
 """Number of bisections of the range of the largest load."""
@@ -128,3 +132,27 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
         used[loads.device[lane]] += loads.memory[c]
         place[c] = lane
     return None
+
+
+def few(b: LoadProblem) -> bool:
+    """Return whether there are at most EVERY assignments. Hardly any of them has a bound below the
+    least period, so that the orders of these can all be searched."""
+    count: int = len(_able(b)) ** len(b.space.classes)
+    return 0 < count <= EVERY
+
+
+def every(b: LoadProblem, t: LoopTables, s: Scratch) -> Iterator[tuple[float, Ints]]:
+    """Yield the bound in seconds and the lanes of every assignment, the least bound first. The
+    bound of a forbidden assignment is infinite."""
+    from pearl.solvers.large.loop_moves import all_bounds
+
+    able, items = _able(b), len(b.loads.seconds)
+    bounds = np.empty(len(able) ** items)
+    all_bounds(t, b.loads.seconds, able, s, bounds)
+    for k in np.argsort(bounds, kind="stable"):
+        yield float(bounds[k]), able[k // len(able) ** np.arange(items) % len(able)]
+
+
+def _able(b: LoadProblem) -> Ints:
+    """Return the lanes that some class may be on."""
+    return np.flatnonzero(np.isfinite(b.loads.seconds).any(axis=0))

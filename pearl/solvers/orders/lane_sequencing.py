@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from pearl.graph.period import Arc, howard, start_times
 from pearl.planning.timing import Orders, TimedGraph
-from pearl.solvers.orders.list_orders import in_turn, listed_orders, ring_period, to_list
+from pearl.solvers.orders.list_orders import (
+    SAME,
+    in_turn,
+    listed_orders,
+    ring_period,
+    shifted_orders,
+    to_list,
+)
 from pearl.time_limit import OutOfTimeError, look, within
 
 MANY = 30
@@ -34,9 +41,6 @@ graphs)."""
 
 FAR = 1 << 20
 """Tokens between nodes without a path."""
-
-SAME = 1e-9
-"""Relative difference below which two periods count as equal."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,9 @@ def best_orders(
     """Return orders of least period. Orders that are not below below_s may be treated as equal.
 
     nodes: largest number of searched nodes. effort: share of the usual steps of modulo schedules.
-    deadline: in `time.monotonic()` seconds; after it, only list orders are tried. bound_s equals
-    period_s if the search finished, or is at least below_s if it finished without a period below.
+    deadline: in `time.monotonic()` seconds. After it, and with effort 0, only list orders are
+    tried; they reach the largest load if no cycle joins two tasks. bound_s equals period_s if the
+    search finished, or is at least below_s if it finished without a period below.
     """
     bound = timing.order_bound_s
     orders, period = listed_orders(timing, deadline)
@@ -69,13 +74,19 @@ def best_orders(
     def is_open() -> bool:
         return period > bound * (1 + SAME) and bound < below_s
 
-    with suppress(OutOfTimeError), within(deadline):
+    with suppress(OutOfTimeError), within(deadline if effort > 0 else -math.inf):
+        look()
         if many and is_open():
             orders, period = _modulo_orders(timing, orders, period, effort)
         if is_open():
             orders, period, bound = _search(timing, orders, period, below_s, deadline, nodes)
         if not many and is_open():
             orders, period = _modulo_orders(timing, orders, period, effort)
+    with suppress(OutOfTimeError):
+        shifted = shifted_orders(timing, orders) if is_open() else None
+        exact = ring_period(timing, shifted) if shifted else math.inf
+        if shifted and exact < period:
+            orders, period = shifted, exact
     return OrderResult(orders, period, min(bound, period))
 
 

@@ -7,9 +7,12 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pearl.graph.period import Arc, howard, token_free_cycle
+from pearl.graph.period import Arc, howard, start_times, token_free_cycle, topological
 from pearl.planning.timing import Orders, TimedGraph, channel_arcs
 from pearl.time_limit import OutOfTimeError, look, watched, within
+
+SAME = 1e-9
+"""Relative difference below which two periods count as equal."""
 
 
 def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
@@ -34,6 +37,37 @@ def ring_period(timing: TimedGraph, orders: Orders) -> float:
     if token_free_cycle(len(timing.names), arcs):
         return math.inf
     return howard(len(timing.names), arcs)[0]
+
+
+def shifted_orders(timing: TimedGraph, orders: Orders) -> Orders | None:
+    """Return orders whose entries run ahead, so that only loads bound the period; None if a cycle
+    joins two tasks.
+
+    The entries of a lane follow one another without pause. Longest paths in whole iterations give
+    the number of iterations that a task is late (a modulo schedule with fixed phases). The time is
+    proportional to the graph. Entries of searched modulo schedules run less far ahead.
+    """
+    period_s = timing.order_bound_s
+    number: dict[str, int] = {}
+    task = [number.setdefault(name, len(number)) for name, _ in timing.names]
+    flow = [(task[s], task[d]) for s, d, _, _ in timing.arcs if task[s] != task[d]]
+    if period_s <= 0 or len(topological(len(number), flow)) < len(number):
+        return None
+    phase = [0.0] * len(task)
+    for entries in orders.values():
+        ends = itertools.accumulate((timing.occupancy_s[i] for i, _ in entries), initial=0.0)
+        for (i, _), at in zip(entries, ends, strict=False):
+            phase[i] = at
+    waits = [
+        (task[s], task[d], math.ceil((phase[s] + w - phase[d]) / period_s - SAME), m)
+        for s, d, w, m in timing.arcs
+    ]
+    late = [round(turn) for turn in start_times(len(number), waits, 1.0)]
+    latest = {lane: max(late[task[i]] for i, _ in entries) for lane, entries in orders.items()}
+    return {
+        lane: tuple((i, latest[lane] - late[task[i]]) for i, _ in entries)
+        for lane, entries in orders.items()
+    }
 
 
 def in_turn(timing: TimedGraph) -> list[Arc]:
