@@ -129,10 +129,10 @@ def pareto(
     json_file: Json = None,
 ) -> Result:
     """Compute the throughput–power Pareto front."""
-    from pearl.cli.text import front_text
     from pearl.planner.planner import pareto
     from pearl.report.front_page import front_page
     from pearl.report.report import today
+    from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
@@ -144,7 +144,7 @@ def pareto(
         "assignments": [[number[id(p)] for p in row.plans] for row in plans.assignments],
         "open_w": [list(ends) for ends in plans.open_w],
     }
-    text = front_text(plans, plans.open_w)
+    text = page_text(front_page(plans, system.name))
     return Result(text, value, page=lambda: front_page(plans, system.name, today()))
 
 

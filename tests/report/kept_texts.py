@@ -23,6 +23,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, Run, TaskDrift
 from pearl.report.balance_page import balance_page
+from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
@@ -86,7 +87,7 @@ def front() -> str:
     paced = replace(plan, power_w=80.0, value=7_300.0, pace_s=1.1e-3, status="optimal")
     shared = replace(plan.tasks[1], shares=(5, 3), replica=1)
     split = replace(plan, power_w=0.0, tasks=(plan.tasks[0], shared, *plan.tasks[2:]))
-    return cli_text.front_text([plan, paced]) + "\n\n" + cli_text.front_text([split])
+    return "\n\n".join(page_text(front_page(plans)) for plans in ([plan, paced], [split]))
 
 
 def calibrated() -> str:

@@ -14,16 +14,18 @@ from typer.testing import CliRunner
 import pearl
 from pearl.advice import advise
 from pearl.cli import app
-from pearl.cli.text import difference_text, front_text, platform_text
+from pearl.cli.text import difference_text, platform_text
 from pearl.explanation import explain
 from pearl.explanation.sections import blocks
 from pearl.formatting import marked
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Run
 from pearl.report.document import Column, Facts, Table
+from pearl.report.front_page import front_page
 from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.report.tables import assignment, plan_facts
+from pearl.report.terminal import page_text
 
 SPEC = "dqn_cartpole_fpga"
 NAMES = ("fpga", "agilex_agf014")
@@ -104,7 +106,7 @@ def test_the_report_and_its_explanation_say_it() -> None:
 def test_the_front_a_difference_and_a_platform_say_it() -> None:
     plan = planned()
     other = replace(plan, tasks=tuple(replace(t, device="cpu", lane="cpu.0") for t in plan.tasks))
-    assert "fpga (simulated)" in " ".join(front_text([plan]).split())
+    assert "fpga (simulated)" in " ".join(page_text(front_page([plan])).split())
     moved = " ".join(difference_text(other, plan).split())
     assert "copy fpga.0 (simulated) on fpga, copy" in moved
     lines = platform_text(pearl.load(SPEC).platform).splitlines()
@@ -229,7 +231,7 @@ def test_a_plan_by_closed_forms_has_a_range_that_is_assumed_and_no_band() -> Non
     place = {row[0]: row[6] for row in assignment(plan).rows}
     assert place["update"].startswith("assumed ")
     assert not place["env_step"].startswith("assumed ")
-    front = " ".join(front_text([plan]).split())
+    front = " ".join(page_text(front_page([plan])).split())
     assert "closed forms (fpga (simulated)) have no band" in front
     real = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
     assert "range" not in (told := dict(plan_facts(real)))
