@@ -176,11 +176,7 @@ CALL_SHARE = 0.9  # largest share of a part's time that its call from Python tak
 
 
 def _estimate_fused(
-    kernel: Kernel,
-    cut: tuple[tuple[Kernel, int], ...],
-    device: Device,
-    variant: str,
-    width: int,
+    kernel: Kernel, cut: tuple[tuple[Kernel, int], ...], device: Device, variant: str, width: int
 ) -> Estimate:
     """A fused kernel as the sum of its parts, less the calls from Python that it saves.
 

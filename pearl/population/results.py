@@ -162,8 +162,7 @@ class Sweep:
         """Sort the settings by env steps, then by return, best first."""
         lowest = -float("inf")
         return sorted(
-            self.settings,
-            key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm)),
+            self.settings, key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm))
         )
 
     def facts(self) -> tuple[tuple[str, str], ...]:

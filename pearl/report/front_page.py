@@ -11,15 +11,7 @@ from pearl.planning.plans import Plan, closed_forms
 from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.bands_text import proof_text, range_text, rate_band
-from pearl.report.document import (
-    Column,
-    Detail,
-    KeyFigure,
-    LeadSentence,
-    Page,
-    Section,
-    Table,
-)
+from pearl.report.document import Column, Detail, KeyFigure, LeadSentence, Page, Section, Table
 from pearl.report.figures.graph import task_graph
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_section import front_section, labelled, per_joule
@@ -70,10 +62,7 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
 
 
 def _lead(
-    rows: Sequence[FrontAssignment],
-    least: Plan,
-    best: Plan,
-    open_w: Sequence[tuple[float, float]],
+    rows: Sequence[FrontAssignment], least: Plan, best: Plan, open_w: Sequence[tuple[float, float]]
 ) -> tuple[LeadSentence, ...]:
     fastest = rows[-1].fastest
     unit = fastest.value_unit

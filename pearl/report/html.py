@@ -60,10 +60,7 @@ def _environment() -> Environment:
         return files("pearl.report").joinpath(name).read_text(encoding="utf-8")
 
     environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        loader=FunctionLoader(source),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(source)
     )
     environment.globals["whisker"] = _whisker
     environment.filters["code"] = _code
