@@ -44,7 +44,10 @@ def plan(
         Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Solver method; see `pearl list methods`.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Solver method of `pearl list methods`, or a module path of yours."
+        ),
     ] = None,
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")

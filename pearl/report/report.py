@@ -178,11 +178,13 @@ def today() -> str:
 def load_report(folder: str | Path) -> Report:
     """Return the report of a run folder. No code that its `spec.yaml` names is imported.
 
-    The heading names the system if there is a `spec.yaml`.
+    The heading names the system if there are a `spec.yaml` and a platform in `run.json`: figures of
+    devices are those of the run's machine, not of this one.
     """
     from pearl.spec.reading import load_static_on
-    from pearl_devices.discover import host
 
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
-    return Report(run.plan, run, load_static_on(host(), spec) if spec.exists() else None)
+    if run.platform is None or not spec.exists():
+        return Report(run.plan, run)
+    return Report(run.plan, run, load_static_on(run.platform, spec))
