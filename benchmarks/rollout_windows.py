@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any

@@ -160,8 +160,8 @@ def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) ->
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment outside the calibration: its timing, or the roofline and why it has none."""
-    from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.user_code_timing import time_user_env
+    from pearl_estimators.sealed_files import CalibrationError
 
     try:
         return time_user_env(kernel, variant)

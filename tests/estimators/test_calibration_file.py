@@ -21,14 +21,7 @@ from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
 from pearl_estimators.host import calibrator, child_process, measuring
 from pearl_estimators.host.benchmark_kernels import GROUPS, draw_fit_kernels, offered_variants
-from pearl_estimators.host.calibration import (
-    Calibration,
-    CalibrationError,
-    CalibrationWarning,
-    MeasuringTimeoutError,
-    OutdatedError,
-    checksum,
-)
+from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import (
     journal_path,
     journal_writer,
@@ -43,6 +36,7 @@ from pearl_estimators.host.calibration_updates import (
     fit_journal,
     points_of_group,
 )
+from pearl_estimators.sealed_files import CalibrationError, OutdatedError, checksum
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
 from tests.processes import until
 
