@@ -165,21 +165,6 @@ class Sweep:
             self.settings, key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm))
         )
 
-    def facts(self) -> tuple[tuple[str, str], ...]:
-        """List label and text of the facts at the head."""
-        done = sum(r.status == "done" for r in self.runs)
-        cpu_s = sum(r.cpu_s or 0.0 for r in self.runs)
-        facts = [
-            ("status", self.status if self.message is None else f"{self.status}: {self.message}"),
-            ("runs", f"{done} of {len(self.runs)} done"),
-            ("schedule", self.schedule),
-        ]
-        if self.status != "planned":
-            facts.append(
-                ("time", f"{duration(self.wall_s)} wall, {duration(cpu_s)} CPU of the runs")
-            )
-        return tuple(facts)
-
     def __str__(self) -> str:
         return page_text(self.page())
 
@@ -235,22 +220,28 @@ class Sweep:
     def page(self, written: str = "") -> Page:
         """Return the sweep as a page. written: the date, for the footer; empty for none."""
         shown = self.tables()
-        head = Detail("The sweep in numbers", (Facts("", self.facts()),))
-        rows = tuple(Detail(t.title, (replace(t, title=""),)) for t in shown)
-        runs = self._runs()
+        status = self.status if self.message is None else f"{self.status}: {self.message}"
+        head = Facts("", (("status", status), ("schedule", self.schedule)))
+        details = [Detail(t.title, (replace(t, title=""),)) for t in shown]
+        if (runs := self._runs()) is not None:
+            details.append(Detail("Every run", (runs,)))
         footer = (
             f"pearl {pearl_version()} · interquartile means with 95 % intervals of the stratified "
             "bootstrap (Agarwal et al. 2021) · returns measured"
         )
         return Page(
             self.name,
-            (Facts("", self.facts()), *shown),
+            (head, *shown),
             footer=footer + (f" · written {written}" if written else ""),
             subtitle=f"{self.kind.capitalize()} · {len(self.runs)} runs",
             lead=self.lead(),
             figures=self.key_figures(),
             sections=self.sections(),
-            details=(head, *rows, *([Detail("Every run", (runs,))] if runs else [])),
+            details=(
+                Detail("The sweep", (head,)),
+                *rows,
+                *([Detail("Every run", (runs,))] if runs else []),
+            ),
         )
 
     def _runs(self) -> Table | None:

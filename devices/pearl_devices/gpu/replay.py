@@ -14,7 +14,7 @@ from pearl_devices.gpu.driver import Arrays, Driver, Launch
 from pearl_devices.gpu.program import Program
 from pearl_devices.gpu.streams import STREAMED
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.replay import lanes, phases, tree_levels
+from pearl_devices.kernels.replay import check_ring, lanes, phases, tree_levels
 
 RING = Program("replay.cu")
 
@@ -29,6 +29,11 @@ STREAM = "rng.replay_sample"
 
 def columns(arrays: Arrays, prefix: str, names: str) -> list[Any]:
     return [arrays[f"{prefix}.{name}"] for name in names.split()]
+
+
+def sizes(kernel: Kernel, names: str) -> list[int]:
+    """Return sizes of a kernel, by their names."""
+    return [kernel.dim(name) for name in names.split()]
 
 
 def call_in_order(launches: Sequence[Launch]) -> Call:
@@ -104,20 +109,6 @@ def action_words(kernel: Kernel) -> int:
     return kernel.dim("act") or 2
 
 
-def check_ring(kernel: Kernel) -> None:
-    """Check that the rows of one vector step stay together in the ring.
-
-    Raises:
-        ValueError: the capacity is no multiple of the environments, or less than twice as many.
-    """
-    capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
-    if capacity % envs or capacity < 2 * envs:
-        raise ValueError(
-            f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
-            "least twice that; otherwise rows of one step would be split"
-        )
-
-
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """Bind replay_insert: write step.* at the cursor, with the largest priority so far; one
     launch."""
@@ -137,9 +128,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             *tree,
             arrays["replay.priority"] if tree[2] else tree[0],
             zeros(1, "int32", driver),
-            n,
-            kernel.dim("capacity"),
-            kernel.dim("obs"),
+            *sizes(kernel, "envs capacity obs"),
             action_words(kernel),
         ),
     )
@@ -166,8 +155,7 @@ def draw_launches(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[
             arrays[STREAM],
             *columns(arrays, "batch", "index weight"),
             least,
-            kernel.dim("steps"),
-            kernel.dim("batch"),
+            *sizes(kernel, "steps batch"),
         ),
     )
     return [launch], least
@@ -192,13 +180,7 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             least,
             *columns(arrays, "batch", BATCH),
             zeros(1, "int32", driver),
-            kernel.dim("steps"),
-            kernel.dim("batch"),
-            kernel.dim("prioritised"),
-            kernel.dim("envs"),
-            kernel.dim("n_step"),
-            kernel.dim("capacity"),
-            kernel.dim("obs"),
+            *sizes(kernel, "steps batch prioritised envs n_step capacity obs"),
             action_words(kernel),
         ),
     )
