@@ -237,11 +237,7 @@ class Sweep:
             lead=self.lead(),
             figures=self.key_figures(),
             sections=self.sections(),
-            details=(
-                Detail("The sweep", (head,)),
-                *rows,
-                *([Detail("Every run", (runs,))] if runs else []),
-            ),
+            details=(Detail("The sweep", (head,)), *details),
         )
 
     def _runs(self) -> Table | None:
