@@ -14,7 +14,7 @@ from pearl_devices.gpu.driver import Arrays, Driver, Launch
 from pearl_devices.gpu.program import Program
 from pearl_devices.gpu.streams import STREAMED
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.replay import check_ring, lanes, phases, tree_levels
+from pearl_devices.kernels.replay import lanes, phases, tree_levels
 
 RING = Program("replay.cu")
 
@@ -107,6 +107,20 @@ def sum_tree(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[Any, ...]:
 def action_words(kernel: Kernel) -> int:
     """Return the 32-bit words of an action; a discrete action is an int64."""
     return kernel.dim("act") or 2
+
+
+def check_ring(kernel: Kernel) -> None:
+    """Check that the rows of one vector step stay together in the ring.
+
+    Raises:
+        ValueError: the capacity is no multiple of the environments, or less than twice as many.
+    """
+    capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
+    if capacity % envs or capacity < 2 * envs:
+        raise ValueError(
+            f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
+            "least twice that; otherwise rows of one step would be split"
+        )
 
 
 def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:

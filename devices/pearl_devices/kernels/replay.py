@@ -41,20 +41,6 @@ def tree_levels(capacity: int, fanout: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def check_ring(k: Kernel) -> None:
-    """Check that the rows of one vector step stay together in the ring.
-
-    Raises:
-        ValueError: the capacity is no multiple of the environments, or less than twice as many.
-    """
-    capacity, envs = k.dim("capacity"), k.dim("envs")
-    if capacity % envs or capacity < 2 * envs:
-        raise ValueError(
-            f"kernel {k.kind}: capacity {capacity} must be a multiple of envs {envs} and at least "
-            "twice that; otherwise rows of one step would be split"
-        )
-
-
 def is_prioritised(k: Kernel) -> bool:
     """Whether a kernel of the replay uses the sum tree: by its size `prioritised`; a kernel that
     writes priorities has no such size and always does."""

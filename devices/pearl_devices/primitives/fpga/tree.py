@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.kernels.replay import check_ring, tree_levels
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay import ring
@@ -190,7 +190,7 @@ def bind(kernel: Kernel, buffers: Buffers) -> Call:
         names = ("replay.priority", "batch.index", "batch.td")
         arrays: list[Any] = [buffers[name] for name in names]
         return bind_call(priority_steps, tree, levels, kernel.dim("fanout"), *arrays, whole)
-    check_ring(kernel)
+    ring.check_ring(kernel)
     if structure == "sample":
         return bind_call(sample_steps, *ring.sample_arguments(kernel, buffers), whole)
     return bind_call(

@@ -14,7 +14,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
-from pearl_devices.kernels.replay import check_ring, tree_levels
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.native import bind_call, exact, exact_apart
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
@@ -201,6 +201,15 @@ def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
         buffers["batch.weight"],
         *rows(buffers, "batch", BATCH, lead=2),
     )
+
+
+def check_ring(kernel: Kernel) -> None:
+    capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
+    if capacity % envs or capacity < 2 * envs:
+        raise ValueError(
+            f"kernel {kernel.kind}: capacity {capacity} must be a multiple of envs {envs} and at "
+            "least twice that; otherwise rows of one step would be split"
+        )
 
 
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
