@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pearl.errors import SpecError
-from pearl.files import write_atomically
 from pearl.formatting import NONE, count
+from pearl.notebook import HasPage
 from pearl.planning.plans import SCHEMA, pearl_version, plain
 from pearl.population.members import value_text
 from pearl.population.packing import duration
@@ -28,18 +26,15 @@ from pearl.report.document import (
     Table,
 )
 from pearl.report.figures.curves import SettingCurve, intervals, sweep_curves
-from pearl.report.html import cell_html, page_html
-from pearl.report.report import today
 from pearl.report.terminal import page_text
 
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
-SUFFIXES = (".html", ".json", ".csv", ".txt")
 MOST = 16
 """Most settings of a figure, the best ones."""
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(HasPage):
     """The results of a population. `docs/contract.md` lists the keys of the JSON.
 
     schema: version of the JSON.
@@ -168,9 +163,6 @@ class Sweep:
     def __str__(self) -> str:
         return page_text(self.page())
 
-    def _repr_html_(self) -> str:
-        return cell_html(self.page())
-
     def lead(self) -> tuple[LeadSentence, ...]:
         """Return what you got, what limits it and what would help most."""
         best = next((s for s in self.ranked() if s.iqm is not None), None)
@@ -291,21 +283,7 @@ class Sweep:
         Raises:
             SpecError: the suffix is another one.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".json":
-            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        elif suffix == ".csv":
-            text = self._csv()
-        elif suffix == ".txt":
-            text = f"{self}\n"
-        elif suffix == ".html":
-            text = page_html(self.page(today()))
-        else:
-            raise SpecError(
-                f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
-                f"must be one of {', '.join(SUFFIXES)}"
-            )
-        write_atomically(path, text.encode())
+        self._save(path, "sweep", csv=self._csv, txt=lambda: f"{self}\n")
 
     def _csv(self) -> str:
         plain_keys = [f for f in SweepRun.__dataclass_fields__ if f != "values"]
