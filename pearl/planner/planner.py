@@ -51,9 +51,21 @@ ASSUMED_OVERHEAD_NOTE = (
 )
 
 
-def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
-    """Return `spec` if it is a System, else the System that `load` makes from it."""
-    return spec if isinstance(spec, System) else load(spec)
+def as_system(
+    spec: System | str | Path | Mapping[str, Any], set: Mapping[str, object] | None = None
+) -> System:
+    """Return `spec` if it is a System, else the System that `load` makes from it with `set`.
+
+    Raises:
+        SpecError: the spec is wrong, or `set` is given for a System.
+    """
+    if not isinstance(spec, System):
+        return load(spec, set=set)
+    if set:
+        raise SpecError(
+            "compile: `set` changes a spec, but a loaded System was given; pass it to `load`"
+        )
+    return spec
 
 
 def build_problem(system: System) -> Problem:

@@ -24,7 +24,6 @@ from pearl.planning.replicas import resize_kernel
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.lane_recorder import TIMES
 from pearl.spec.system import System
-from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from pearl_estimators.host.linear_fit import family
 
@@ -224,15 +223,11 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 
 
-def _kernel_of_mode(graph: TaskGraph, mode: Mode) -> Kernel:
-    if mode.fused:
-        return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
-    task = graph.task(mode.tasks[0])
-    return resize_kernel(task.kernel, mode.share, task.environments) if mode.share else task.kernel
-
-
 def _factor_name(graph: TaskGraph, mode: Mode) -> str:
-    return f"{family(_kernel_of_mode(graph, mode))}, {mode.variant}"
+    kernel = graph.kernel_of(mode.tasks)
+    if mode.share:
+        kernel = resize_kernel(kernel, mode.share, graph.task(mode.tasks[0]).environments)
+    return f"{family(kernel)}, {mode.variant}"
 
 
 def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, float]:
