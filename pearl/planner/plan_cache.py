@@ -25,8 +25,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lane_overhead
-from pearl.planning.costs import CostTable
+from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lanes
 from pearl.planning.plan_validation import check_stated, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
@@ -75,10 +74,7 @@ def load_cached_plan(problem: Problem) -> Plan | None:
     except (OSError, SpecError, LookupError, TypeError):
         return None
 
-    def costs() -> CostTable:
-        return (problem if most == 1 else with_lane_overhead(problem)).costs
-
-    costing = cache(partial(copy_context().run, costs))
+    costing = cache(partial(copy_context().run, lambda: with_lanes(problem, most).costs))
     limits = replace(problem.limits, max_lanes=most)
     solved_problem = replace(problem, costing=costing, limits=limits)
     note = "; ".join(filter(None, (plan.note, NOTE)))
@@ -88,22 +84,17 @@ def load_cached_plan(problem: Problem) -> Plan | None:
 
 def cache_plan(problem: Problem, plan: Plan) -> None:
     """Cache a plan that `plan_graph` has just made of a problem, if this is allowed."""
-    solved_problem = plan.problem
-    if (
-        solved_problem is None
-        or plan.status == "time_limit"
-        or calibrator.needs_retiming(problem.graph.kernels)
-    ):
+    solved, file = plan.problem, _file(problem)
+    if solved is None or file is None or plan.status == "time_limit":
         return
-    if any(mode.estimate.rung == "measured" for mode in solved_problem.costs.modes):
+    if any(mode.estimate.rung == "measured" for mode in solved.costs.modes):
         return
-    file = _file(problem)
-    if file is None:
+    if calibrator.needs_retiming(problem.graph.kernels):
         return
     stored = {
         "schema": SCHEMA,
         "digest": file.stem,
-        "max_lanes": solved_problem.limits.max_lanes,
+        "max_lanes": solved.limits.max_lanes,
         "plan": plan.to_json(),
     }
     with suppress(OSError):  # without write permission nothing is cached

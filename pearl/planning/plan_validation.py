@@ -334,8 +334,9 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
     modes: list[Mode] = []
     lanes: list[int] = []
     numbers: dict[str, dict[str, int]] = {}
+    placement = {t.task: t for t in plan.tasks}
     for unit in x.units:
-        t = plan.task(unit[0])
+        t = placement[unit[0]]
         match = [m for m in costs.of(*unit) if m.key == (t.device, t.variant, t.width)]
         if not match:
             raise SpecError(

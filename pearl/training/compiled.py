@@ -127,7 +127,6 @@ class CompiledPlan:
 def compile_plan(
     system: System,
     plan: Plan,
-    graph: TaskGraph | None = None,
     *,
     emulate: bool = False,
     check: bool = False,
@@ -136,14 +135,13 @@ def compile_plan(
 
     The times of the plan are taken as stated: nothing is estimated or measured.
 
-    graph: of the system; None: built here.
     check: first check the plan against graph and platform, as a plan from a file needs.
 
     Raises:
         SpecError: the plan does not fit the system, or cannot be run.
     """
-    if graph is None:
-        graph = build_graph(system)
+    problem = plan.problem
+    graph = problem.graph if problem and problem.system is system else build_graph(system)
     whole, replicas = unfold_replicas(plan, graph)
     if check:
         check_stated(whole, replicas, system.platform)

@@ -285,8 +285,8 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
     table = apply_factors(_usable_modes(problem.costs, plan, system), problem.graph, by)
-    one = replace(problem, costing=table, limits=limits)
-    several = planner.with_lane_overhead(one)
+    usable = replace(problem, costing=table, limits=limits)
+    one, several = (planner.with_lanes(usable, most) for most in (1, limits.max_lanes))
     count = sum(k.width > 0 for k in plan.lanes)
     try:
         mine = several if count > 1 else one
@@ -295,10 +295,9 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     except SpecError as error:
         return Decision(None, f"the plan is not one of the present problem: {error}")
     options: list[tuple[float, float, Plan]] = []
-    for lanes, most in ((one, 1), (several, limits.max_lanes)):
+    for lanes in (one, several):
         try:
-            narrow = replace(lanes, limits=replace(limits, max_lanes=most))
-            found = solve_problem(narrow, time_limit_s=SOLVE_S)
+            found = solve_problem(lanes, time_limit_s=SOLVE_S)
         except InfeasibleError:
             continue
         value, period_s = cost(found, lanes, max(0.0, beyond_s))

@@ -69,13 +69,12 @@ def compile(
     """
     begin_s = time.perf_counter()
     system = as_system(system, set)
-    problem, given = build_problem(system), plan is not None
     if plan is None:
-        plan = plan_cache.find_plan(problem)
-    elif not isinstance(plan, Plan):
-        plan = load_plan(plan)
-    made = compile_plan(system, plan, problem.graph, emulate=emulate, check=given)
-    trainer = Trainer._from_compiled(made, seed, plan_given=given)
+        chosen = plan_cache.find_plan(build_problem(system))
+    else:
+        chosen = plan if isinstance(plan, Plan) else load_plan(plan)
+    made = compile_plan(system, chosen, emulate=emulate, check=plan is not None)
+    trainer = Trainer._from_compiled(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
         require_devices(made)
