@@ -68,7 +68,7 @@ def test_the_test_bench_finds_the_golden_vectors_and_sees_one_bit(made, tmp_path
     assert "FAIL: 1 wrong" in simulated(tmp_path)
 
 
-TREES = [TreeEngine(200, 4, 4), TreeEngine(3000, 8, 4), TreeEngine(50_000, 16, 4)]
+TREES = [TreeEngine(200, 4), TreeEngine(3000, 8), TreeEngine(50_000, 16)]
 
 
 @pytest.mark.parametrize("engine", TREES)
@@ -93,7 +93,7 @@ def test_the_test_bench_of_a_tree_finds_the_golden_vectors_and_sees_a_wrong_leaf
 @rtl
 @pytest.mark.parametrize("engine", TREES[:2])
 def test_cxxrtl_finds_the_golden_vectors_of_a_tree(engine):
-    vectors, tree = tree_golden(engine), Tree(engine.capacity, engine.fanout)
+    vectors, tree = tree_golden(engine), Tree(engine)
     for r in range(len(vectors["golden_totals"])):
         cycles = tree.set(vectors["leaves"][r], vectors["values"][r])
         assert cycles == set_cycles(engine.depth, len(vectors["leaves"][r]))

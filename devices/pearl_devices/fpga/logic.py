@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pearl_devices.base import Device
 from pearl_devices.fpga.program import LATENCY, Shape
 
-WORDS = {"alms": "adaptive logic modules", "registers": "registers", "luts": "lookup tables"}
+WORDS = {"alms": "adaptive logic modules", "registers": "registers"}
 """Figure of a device, and field of `Logic` → its words."""
 
 DEEPEST = {4: 6, 8: 7, 16: 6}
@@ -29,19 +29,14 @@ class Logic(NamedTuple):
 
     alms: number of adaptive logic modules, the cells of Intel.
     registers: number of flip-flops.
-    luts: number of lookup tables, the cells of AMD.
     """
 
     alms: int
     registers: int
-    luts: int
 
     def text(self) -> str:
         """For people."""
-        return (
-            f"{self.registers:,} registers and {self.alms:,} adaptive logic modules of Intel or "
-            f"{self.luts:,} lookup tables of AMD"
-        )
+        return f"{self.alms:,} adaptive logic modules and {self.registers:,} registers"
 
 
 def learner_entry(shape: Shape, tanh: bool) -> str:
@@ -73,16 +68,9 @@ def learner_logic(shape: Shape, tanh: bool) -> Logic | None:
     return logic_of(learner_entry(shape, tanh)) if shape.latency == LATENCY else None
 
 
-def checks_logic(device: Device) -> bool:
-    """Whether all engines on a device are checked for logic cells: the device gives their number,
-    and the table has learners of its latency."""
-    latency = device.figures.get("float32_cycles", LATENCY)
-    return latency == LATENCY and bool({"alms", "luts"} & set(device.figures))
-
-
 def logic_misfit(engines: Sequence[Logic | None], device: Device, what: str) -> str:
     """Return why the logic of engines does not fit; empty if it fits, or if the device has no
-    figures of logic (alms, luts, registers). Engines that the table lacks are not counted."""
+    figures of logic (alms, registers). Engines that the table lacks are not counted."""
     known = [engine for engine in engines if engine]
     least = "at least " if len(known) < len(engines) else ""
     for figure, words in WORDS.items():

@@ -23,7 +23,7 @@ from pearl_devices.fpga.program import PROGRAM_WORDS
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
-from pearl_devices.kernels.replay import is_prioritised, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, tree_depth, tree_levels
 
 LEAF_BITS = 20
 """Bits of a priority in the integer tree."""
@@ -153,12 +153,23 @@ class TreeEngine:
 
     capacity: number of leaves.
     fanout: children of a node.
-    depth: levels below the root.
     """
 
     capacity: int
     fanout: int
-    depth: int
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root."""
+        return len(tree_levels(self.capacity, self.fanout)) - 1
+
+    def parameters(self) -> dict[str, int]:
+        """Return the parameters of `rtl/tree.v`."""
+        digits, depth = self.fanout.bit_length() - 1, self.depth
+        return {
+            "K": self.fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": self.capacity,
+            "TOTAL": LEAF_BITS + depth * digits,
+        }  # fmt: skip
 
     def misfit(self, device: Device) -> str:
         """Return why the tree does not fit on a device; empty if it fits."""
@@ -176,12 +187,7 @@ def tree_engines(kernel: Kernel) -> list[TreeEngine]:
     The fan-out may differ from the spec's: sums are exact, so the fan-out changes no drawn leaf.
     The levels of the array `replay.tree` stay those of the spec.
     """
-    found = []
-    for fanout in DEEPEST:
-        depth, leaves = 1, fanout
-        while leaves < kernel.dim("capacity"):
-            depth, leaves = depth + 1, leaves * fanout
-        found.append(TreeEngine(kernel.dim("capacity"), fanout, depth))
+    found = [TreeEngine(kernel.dim("capacity"), fanout) for fanout in DEEPEST]
     return sorted(found, key=lambda tree: (tree.depth, tree.fanout))
 
 
@@ -234,10 +240,8 @@ def network_bits(kernel: Kernel) -> float:
 def released_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
     """Return why the released design does not fit on chip; empty if it fits."""
     if "capacity" in kernel.dims and is_prioritised(kernel):
-        fanout, nodes, sizes = kernel.dim("fanout"), kernel.dim("capacity"), Sizes()
-        while nodes > 1:
-            nodes = -(-nodes // fanout)
-            sizes.append((1, nodes, 32 * fanout))
+        capacity, fanout = kernel.dim("capacity"), kernel.dim("fanout")
+        sizes = [(1, nodes, 32 * fanout) for _, nodes, _ in tree_memories(capacity, fanout)]
         return misfit(sizes, memories, "the sum tree")
     need, free = network_bits(kernel), sum(ram.blocks * ram.bits for ram in memories)
     if kind_of(kernel).structure != "gradient" or need <= free:

@@ -72,20 +72,23 @@ def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
     return ran.stdout
 
 
+def read_sources(top: str) -> dict[str, str]:
+    """Return the files of `top`: name → content."""
+    files = {name: (RTL / name).read_text(encoding="utf-8") for name in SOURCES[top]}
+    return files | ({"tanh.hex": tanh_hex()} if "squash.v" in files else {})
+
+
 def write_sources(
     top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None
 ) -> None:
     """Write the files of `top` into `folder`. changes: file → (old text, new text), for tests."""
-    for name in SOURCES[top]:
-        text = (RTL / name).read_text(encoding="utf-8")
-        if changes and name in changes:
-            before, after = changes[name]
-            if before not in text:
-                raise ValueError(f"{name} has no {before!r}")
-            text = text.replace(before, after)
+    files = read_sources(top)
+    for name, (before, after) in (changes or {}).items():
+        if before not in files[name]:
+            raise ValueError(f"{name} has no {before!r}")
+        files[name] = files[name].replace(before, after)
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    if "squash.v" in SOURCES[top]:
-        (folder / "tanh.hex").write_text(tanh_hex(), encoding="utf-8")
 
 
 def elaboration(sources: str, parameters: Mapping[str, int], top: str = "") -> str:
@@ -120,8 +123,8 @@ def built(
     except PackageNotFoundError:
         raise UnsupportedError(missing()) from None
     headers = [(RTL / name).read_text(encoding="utf-8") for name in ("boxes.h", f"{top}_bench.h")]
-    texts = [*((RTL / name).read_text(encoding="utf-8") for name in SOURCES[top]), *headers]
-    key = (tool, OPTIONS, sorted(parameters.items()), latency, words, changes, tanh_hex(), texts)
+    texts = [*read_sources(top).values(), *headers]
+    key = (tool, OPTIONS, sorted(parameters.items()), latency, words, changes, texts)
     folder = _folder()
     library = folder / f"{top}-{sha256(repr(key).encode()).hexdigest()[:24]}.so"
     if library.exists():
@@ -181,13 +184,9 @@ def _folder() -> Path:
 
 
 @cache
-def _loaded(path: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(path))
-
-
 def loaded(path: Path) -> ctypes.CDLL:
     """Return the library in a file that `built` made."""
-    return _loaded(path)
+    return ctypes.CDLL(str(path))
 
 
 def log2(number: int) -> int:

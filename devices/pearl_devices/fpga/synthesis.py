@@ -3,7 +3,7 @@
 Designs are synthesised module by module, without flattening: a module of the same parameters is
 synthesised once, and its cells count as often as the designs contain it. Memories are black boxes,
 so an entry is valid for memories of every depth. Each bit of a delay line is a register. Cells are
-those of Cyclone V and of UltraScale+, the newest families of Intel and AMD that yosys knows.
+cells of Cyclone V, the only family of yosys with adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from typing import Any
 
 from pearl_devices.fpga.logic import DEEPEST, Logic, learner_entry, tree_entry
 from pearl_devices.fpga.program import Shape
-from pearl_devices.fpga.resources import LEAF_BITS
+from pearl_devices.fpga.resources import TreeEngine
 from pearl_devices.fpga.simulation import SOURCES, log2, run_yosys, write_sources
 
 Module = tuple[str, str, Mapping[str, int]]
 """(sources: a key of `SOURCES`, module name, parameters of the module)."""
 
-INTEL = (
+COMMANDS = (
     "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top designs -run begin:map_luts\n"
     "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean"
 )
-"""Commands of yosys that map to Cyclone V. `abc` maps the lookup tables: the default mapping takes
-five times as long."""
-AMD = "synth_xilinx -family xcup -nodsp -nosrl -noiopad -noclkbuf -top designs"
-"""Command of yosys that maps to UltraScale+."""
+"""Commands of yosys that map to cells. `abc` maps the lookup tables: the default mapping takes five
+times as long."""
 TIME_LIMIT_S = 4 * 3600.0
 """Time limit of one run of yosys; the largest takes many CPU-minutes."""
 HALVES = (*(f"ALUT{inputs}" for inputs in range(2, 6)), "ALUT_ARITH", "NOT")
@@ -46,7 +44,7 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
     A learner has an array of one of the sizes `arrays`, and N / k lanes for k in `lanes`.
     """
     trees: dict[str, Module] = {
-        tree_entry(k, depth): ("tree", "tree", tree_sizes(k, depth))
+        tree_entry(k, depth): ("tree", "tree", TreeEngine(k**depth, k).parameters())
         for k, deepest in DEEPEST.items()
         for depth in range(1, deepest + 1)
     }
@@ -64,15 +62,6 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
                     "BW": max(4, n),
                 })  # fmt: skip
     return learners | trees
-
-
-def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
-    """Return the parameters of a whole sum tree."""
-    digits = log2(fanout)
-    return {
-        "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": fanout**depth,
-        "TOTAL": LEAF_BITS + depth * digits,
-    }  # fmt: skip
 
 
 def _wrapped(modules: Iterable[Module]) -> str:
@@ -101,23 +90,19 @@ def synthesised(wanted: Mapping[str, Module], *, flat: bool = False) -> dict[str
         (folder / "designs.v").write_text(_wrapped(wanted.values()), encoding="utf-8")
         run_yosys(
             f"read_verilog {' '.join(SOURCES[sources])} designs.v\nhierarchy -top designs\n"
-            f"tee -o lines.txt dump *delay\nblackbox *delay\n{'flatten design*' if flat else ''}\n"
-            f"design -save read\n{INTEL}\ntee -o intel.json stat -json -top designs\n"
-            f"design -load read\n{AMD}\ntee -o amd.json stat -json -top designs\n",
+            f"tee -o lines.txt dump *delay\nblackbox *delay\n{'flatten * design* %d' if flat else ''}\n"
+            f"{COMMANDS}\ntee -o cells.json stat -json -top designs\n",
             folder,
             TIME_LIMIT_S,
         )
-        texts = [(folder / name).read_text() for name in ("lines.txt", "intel.json", "amd.json")]
-    bits = _bits_of_lines(texts[0])
-    intel, amd = (json.loads(text[text.index("{") :])["modules"] for text in texts[1:])
-    found = {}
+        bits = _bits_of_lines((folder / "lines.txt").read_text(encoding="utf-8"))
+        text = (folder / "cells.json").read_text(encoding="utf-8")
+    modules, found = json.loads(text[text.index("{") :])["modules"], {}
     for number, entry in enumerate(wanted):
-        cells = _cells(f"\\design{number}", intel)
+        cells = _cells(f"\\design{number}", modules)
         registers = cells["MISTRAL_FF"] + sum(cells[name] * bits[name] for name in bits)
         halves = sum(cells[f"MISTRAL_{name}"] for name in HALVES)
-        tables = _cells(f"\\design{number}", amd)
-        luts = sum(tables[f"LUT{inputs}"] for inputs in range(1, 7))
-        found[entry] = Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), registers, luts)
+        found[entry] = Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), registers)
     return found
 
 
