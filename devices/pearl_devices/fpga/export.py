@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pearl_devices import backend
 from pearl_devices.buffers import allocate
-from pearl_devices.fpga import bind
 from pearl_devices.fpga.bench import (
     BOUNDS,
     SETTINGS,
@@ -94,7 +94,7 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
 
     rows = parameters_of("BTMV") + (bound_rows(arrays) if learner.action else [])
     stream = np.concatenate([stream_of(learner, rows), batch_stream(learner, arrays, 1)])
-    bind(one, learner.name, arrays)()
+    backend("fpga").bind(one, learner.name, arrays)()
     settings = np.zeros((16, 1), np.float32)
     numbers = settings_of(learner, arrays)
     settings[: len(SETTINGS), 0] = [numbers[name] for name in SETTINGS]
