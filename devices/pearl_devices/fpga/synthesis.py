@@ -90,8 +90,8 @@ def synthesised(wanted: Mapping[str, Module], *, flat: bool = False) -> dict[str
         (folder / "designs.v").write_text(_wrapped(wanted.values()), encoding="utf-8")
         run_yosys(
             f"read_verilog {' '.join(SOURCES[sources])} designs.v\nhierarchy -top designs\n"
-            f"tee -o lines.txt dump *delay\nblackbox *delay\n{'flatten * design* %d' if flat else ''}\n"
-            f"{COMMANDS}\ntee -o cells.json stat -json -top designs\n",
+            "tee -o lines.txt dump *delay\nblackbox *delay\n"
+            f"{'flatten * design* %d' if flat else ''}\n{COMMANDS}\ntee -o cells.json stat -json -top designs\n",
             folder,
             TIME_LIMIT_S,
         )
