@@ -95,8 +95,9 @@ class TraceEvents:
 
 
 def _nanoseconds(seconds: float) -> float:
-    """Whole nanoseconds; as they are where they are not finite."""
-    return round(seconds * NANOSECONDS) if math.isfinite(seconds) else seconds
+    """Whole nanoseconds; infinite ones, of which files can make more, stay as they are."""
+    found = seconds * NANOSECONDS
+    return round(found) if math.isfinite(found) else found
 
 
 def _microseconds(nanoseconds: float) -> float:

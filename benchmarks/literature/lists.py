@@ -1,6 +1,7 @@
 """NumS's LSHS (Elibol et al. 2022, arXiv 2206.14276) and linear clustering (Das and Rauchwerger
 2023, arXiv 2308.11192): list schedulers on the graphs that their papers are about, and linear
-clustering on gradient steps with two critics (`examples/twin_critics`)."""
+clustering (`examples/linear_clustering.py`) on gradient steps with two critics
+(`examples/twin_critics`)."""
 
 from __future__ import annotations
 
@@ -29,6 +30,8 @@ from pearl.solvers.methods import lshs
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule
 from pearl_devices import Link, Platform
+
+CLUSTERING = "examples.linear_clustering"
 
 Case = tuple[TaskGraph, CostTable]
 ByteTable = dict[str, dict[str, float]]
@@ -104,7 +107,7 @@ def compile_steps(module: str, units: int, lanes: int, iterations: int = 3000) -
     train = {"steps": units + iterations * envs, "evaluate_every": 0, "final_episodes": 0}
     spec = {"algorithm": algorithm | sizes, "limits": {"max_lanes": lanes}, "train": train}
     system = pearl.load(spec)
-    return pearl.compile(system, plan=pearl.plan(system, method="linear_clustering"))
+    return pearl.compile(system, plan=pearl.plan(system, method=CLUSTERING))
 
 
 def time_iterations(trainer: pearl.Trainer) -> list[float]:
@@ -166,7 +169,7 @@ def gradient_steps(name: str) -> tuple[list[list[str]], list[Bar], dict[str, Any
     bars.append(at_least(f"{name}: both learn the same bits", float(equal), 1.0, "{:.0f}"))
     small = compile_steps(module, FEW_UNITS, 1)
     assert small.plan.problem is not None
-    plan = solve(*set_apart(small.plan.problem), method="linear_clustering")
+    plan = solve(*set_apart(small.plan.problem), method=CLUSTERING)
     used = len({t.device for t in plan.tasks})
     here = f"the same with {FEW_UNITS} units and rows, two computers {1e6 * LATENCY_S:.0f} µs apart"
     here += f": {used} used"
@@ -186,7 +189,7 @@ def run(quick: bool, data: Path | None) -> Part:
         bars.append(at_most(f"{title}: network bytes over first idle", sent, 0.5))
         bars.append(at_most(f"{title}: added memory over first idle", added, 0.25))
     case = branches(4, 40, 4)
-    plan = solve(*case, objective="makespan", method="linear_clustering")
+    plan = solve(*case, objective="makespan", method=CLUSTERING)
     faster = len(case[0].tasks) / plan.value
     here = f"4 branches of 40 tasks, 4 lanes: {faster:.2f}× of one lane"
     rows.append(["Ramiel", "up to 1.9× of serial execution", here, "modelled", command("lists")])

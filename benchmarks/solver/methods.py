@@ -20,12 +20,13 @@ import networkx as nx
 
 from benchmarks.bars import Bar, Part
 from benchmarks.solver.instances import blocks, branches, large
+from examples import linear_clustering
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
 from pearl.solvers.large.loop_search import LoopSearch
-from pearl.solvers.methods import heft, linear_clustering, lshs, peft
+from pearl.solvers.methods import heft, lshs, peft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.model.search_space import search_spaces
 from pearl_devices import Kernel
@@ -35,7 +36,7 @@ METHODS = {
     "heft": heft.schedule,
     "peft": peft.schedule,
     "lshs": lshs.schedule,
-    "linear_clustering": linear_clustering.schedule,
+    "linear clustering": linear_clustering.schedule,
 }
 
 OTHERS = ("heft", "peft", "round robin")
@@ -104,7 +105,7 @@ def run(quick: bool, data: Path | None) -> Part:
                 0, 1.0, tasks=320 * scale, devices=8, shape="layered"
             ),
         }
-    rows, won = [], {name: list[str]() for name in ("lshs", "linear_clustering")}
+    rows, won = [], {name: list[str]() for name in ("lshs", "linear clustering")}
     kept: dict[str, dict[str, tuple[float, float]]] = {}
     scheduled("heft", branches(2, 2, 2))  # loads what all of them use
     modulo(0.1, branches(4, 10, 4))

@@ -1,7 +1,8 @@
-"""A platform as plain data for other processes, and back, whatever its origin."""
+"""A platform as plain data for other processes and for run files, and back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -10,8 +11,7 @@ from pearl_devices.base import Device, Link, Platform
 
 
 def to_json(platform: Platform) -> dict[str, Any]:
-    """Return plain data from which `from_json` makes an equal platform. Infinite numbers stay
-    infinite."""
+    """Return JSON values from which `from_json` makes an equal platform."""
     return {
         "name": platform.name,
         "host": platform.host,
@@ -21,9 +21,10 @@ def to_json(platform: Platform) -> dict[str, Any]:
 
 
 def plain(noun: Device | Link) -> dict[str, Any]:
-    """The fields of a device or a link."""
+    """Return the fields of a device or a link. Infinite sizes are omitted, because JSON has no
+    infinity and they are the defaults."""
     about = {f.name: getattr(noun, f.name) for f in fields(noun)}
-    return {k: dict(v) if isinstance(v, Mapping) else v for k, v in about.items()}
+    return {k: dict(v) if isinstance(v, Mapping) else v for k, v in about.items() if v != math.inf}
 
 
 def from_json(about: Mapping[str, Any]) -> Platform:

@@ -99,7 +99,7 @@ def _slack(case: Case) -> Iterator[Finding]:
     names = listed(keys)
     if ratio < VISIBLE:
         yield Finding(
-            "What would slack buy?",
+            "Would a wider limit help?",
             f"Nothing by the estimates: one more of {names} changes less than 0.5 %.",
             case.command("plan", "--explain"),
             decides=False,
@@ -107,7 +107,7 @@ def _slack(case: Case) -> Iterator[Finding]:
         return
     c = case.compare(other)
     yield Finding(
-        "What would slack buy?",
+        "Would a wider limit help?",
         f"{key}: {more} is worth {ratio:.2f} x: {case.comparison_text(other)}. It changes what "
         "is learned: docs/theory.md says by how much data are older.",
         case.command("plan", "--explain", sets={f"limits.{key}": more}),

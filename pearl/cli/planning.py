@@ -44,7 +44,10 @@ def plan(
         Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Solver method; see `pearl list methods`.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Solver method of `pearl list methods`, or a module path of yours."
+        ),
     ] = None,
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
@@ -129,10 +132,10 @@ def pareto(
     json_file: Json = None,
 ) -> Result:
     """Compute the throughput–power Pareto front."""
-    from pearl.cli.text import front_text
     from pearl.planner.planner import pareto
     from pearl.report.front_page import front_page
     from pearl.report.report import today
+    from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
@@ -144,7 +147,7 @@ def pareto(
         "assignments": [[number[id(p)] for p in row.plans] for row in plans.assignments],
         "open_w": [list(ends) for ends in plans.open_w],
     }
-    text = front_text(plans, plans.open_w)
+    text = page_text(front_page(plans, system.name))
     return Result(text, value, page=lambda: front_page(plans, system.name, today()))
 
 
@@ -168,9 +171,10 @@ def balance(
     from pearl.planner.gpu_balance import balance as sweep
     from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_page import balance_page
-    from pearl.report.balance_text import balance_text, slices_text
+    from pearl.report.balance_text import slices_text
     from pearl.report.html import page_svg
     from pearl.report.report import today
+    from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
     warn_of_measuring(system)
@@ -178,10 +182,8 @@ def balance(
     slices = plan_slices(system, gpus) if gpus else None
     if plot is not None:
         write_atomically(plot, page_svg(balance_page(result)).encode())
-    parts = [balance_text(result), *([slices_text(slices)] if slices else [])]
-    value = {**result.to_json(), "slices": slices.to_json() if slices else None}
-    text = "\n\n".join(parts)
-    value = {"schema": SCHEMA, **value}
+    text = page_text(balance_page(result)) + (f"\n\n{slices_text(slices)}" if slices else "")
+    value = {"schema": SCHEMA, **result.to_json(), "slices": slices.to_json() if slices else None}
     return Result(text, value, page=lambda: balance_page(result, today()))
 
 

@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pearl.formatting import band, count, listed, marked, percent, ratio, si
-from pearl.report.bands_text import proof_text, range_text, rate_band
 from pearl.report.document import Column, Table
 from pearl.report.terminal import block_text
 
@@ -220,98 +219,6 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
     )
     note = f"the band held {sum(row.held for row in rows)} of {len(rows)}"
     return block_text(Table("Held-out kernels", heading, cells, (note,)))
-
-
-def front_text(plans: Sequence[Plan], open_w: Sequence[tuple[float, float]] = ()) -> str:
-    """Show a front: a row for each assignment, with the part of the front that it holds."""
-    from pearl.planner.energy_front import front_assignments
-    from pearl.planning.plans import closed_forms
-
-    rows = front_assignments(plans)
-    cells = []
-    for row, where in zip(rows, _placement_texts([row.fastest for row in rows]), strict=True):
-        low, plan = row.slowest, row.fastest
-        per_j = plan.value / plan.power_w if plan.power_w > 0 else math.inf
-        cells.append(
-            (
-                _range(si(low.power_w, "W"), si(plan.power_w, "W")),
-                _range(count(low.value), count(plan.value)),
-                range_text(ends) if (ends := rate_band(plan)) else "",
-                f"{per_j:,.3g}" if math.isfinite(per_j) else "",
-                proof_text(plan),
-                where,
-            )
-        )
-    unit = plans[0].value_unit
-    heading = (
-        Column("power", "right"),
-        Column(unit, "right"),
-        Column("90 % band", "right"),
-        Column(f"{unit.removesuffix('/s')}/J", "right"),
-        Column("status", folds=True),
-        Column("where", folds=True),
-    )
-    notes = []
-    if any(len(row.plans) > 1 for row in rows):
-        notes.append(
-            "A range of power is one assignment at decreasing speed: an iteration takes the same "
-            "joules above idle, so power between its ends is linear in the rate. Band, "
-            f"{unit.removesuffix('/s')}/J and status are those of the upper end."
-        )
-    for row in rows:
-        plan = row.fastest
-        if plan.pace_s is not None:
-            last = row is rows[-1]
-            purpose = (
-                "to keep the limit on power" if last else "for with more power another is faster"
-            )
-            notes.append(
-                f"At {si(plan.power_w, 'W')} the assignment is slowed down too, to an iteration "
-                f"every {si(plan.pace_s, 's')}, {purpose}."
-            )
-    if closed := closed_forms(*(row.fastest for row in rows)):
-        notes.append(
-            f"Plans with times of closed forms ({listed(closed)}) have no band: of a design that "
-            "nobody built the range is assumed, without a probability."
-        )
-    missed = max((row.fastest.bands.missed for row in rows if row.fastest.bands), default=0)
-    if missed:
-        notes.append(f"Up to {missed} draws exceed the limit on power by idling and count as 0.")
-    if open_w:
-        ranges = listed([f"{si(low, 'W')} to {si(high, 'W')}" for low, high in open_w[:3]])
-        more = f" and {len(open_w) - 3} more ranges" if len(open_w) > 3 else ""
-        notes.append(f"Not proved: better plans may be missing from {ranges}{more}; solve longer.")
-    table = Table("Throughput and power", heading, tuple(cells), tuple(notes))
-    return block_text(table.marked({name for plan in plans for name in plan.simulated}))
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} – {high}"
-
-
-def _placement_texts(plans: Sequence[Plan]) -> list[str]:
-    """Describe the tasks of each device, for each plan.
-
-    The variant is named if a task has several on one device, and the number of lanes if only that
-    distinguishes two plans.
-    """
-    variants: dict[tuple[str, str], set[str]] = {}
-    for t in (t for plan in plans for t in plan.tasks):
-        variants.setdefault((t.task, t.device), set()).add(t.variant)
-    texts = []
-    for plan in plans:
-        places: dict[str, list[str]] = {}
-        for t in plan.tasks:
-            details = [t.variant] if len(variants[t.task, t.device]) > 1 else []
-            details += [f"{t.shares[t.replica]} envs"] if t.shares else []
-            name = f"{t.task} ({', '.join(details)})" if details else t.task
-            places.setdefault(t.device, []).append(name)
-        texts.append("; ".join(f"{device}: {', '.join(all_)}" for device, all_ in places.items()))
-    lanes = [len({t.lane for t in plan.tasks}) for plan in plans]
-    return [
-        f"{text}; {n} lane{'' if n == 1 else 's'}" if texts.count(text) > 1 else text
-        for text, n in zip(texts, lanes, strict=True)
-    ]
 
 
 def difference(before: Plan, after: Plan) -> dict[str, Any]:

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
-from pearl.graph.repetition import RatedEdge
+from pearl.graph.parts import Edge, Task
 
-
-class ReachingEdge(RatedEdge, Protocol):
-    """The part of an edge that has a reach."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def reach(self) -> int | None: ...
-    @property
-    def bytes(self) -> float: ...
-
-
-class StatefulTask(Protocol):
-    """The part of a task that states see."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def reads(self) -> tuple[str, ...]: ...
-    @property
-    def writes(self) -> tuple[str, ...]: ...
-
-
-Edges = Mapping[str, Sequence[RatedEdge]]
+Edges = Mapping[str, Sequence[Edge]]
 """Task → the edges into and out of it."""
 
 
-def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) -> Iterator[str]:
+def reach_problems(edges: Iterable[Edge], firings: Mapping[str, int]) -> Iterator[str]:
     """Yield a line for each edge whose window or suffix is meaningless. firings: per iteration."""
     for e in edges:
         if e.reach == 0:
@@ -65,7 +41,7 @@ def reach_problems(edges: Iterable[ReachingEdge], firings: Mapping[str, int]) ->
 
 
 def state_problems(
-    graph: str, states: Iterable[str], tasks: Sequence[StatefulTask], touching: Edges
+    graph: str, states: Iterable[str], tasks: Sequence[Task], touching: Edges
 ) -> Iterator[str]:
     """The tasks of a graph that share a state in no fixed order, a line each."""
     for state in states:

@@ -5,26 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from pearl.errors import SpecError
-
-
-class RatedEdge(Protocol):
-    """The part of an edge that the equations use."""
-
-    @property
-    def src(self) -> str: ...
-    @property
-    def dst(self) -> str: ...
-    @property
-    def production(self) -> int: ...
-    @property
-    def consumption(self) -> int: ...
+from pearl.graph.parts import Edge
 
 
 def firings_of(
-    graph: str, touching: Mapping[str, Sequence[RatedEdge]], edges: Sequence[RatedEdge]
+    graph: str, touching: Mapping[str, Sequence[Edge]], edges: Sequence[Edge]
 ) -> dict[str, int]:
     """Return task → firings in one iteration, the least positive solution of each connected
     component.

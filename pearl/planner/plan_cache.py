@@ -15,8 +15,9 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
-from pearl.planner.planner import lane_overhead, skipping_timing_if_busy, with_lane_overhead
-from pearl.planning.costs import CostTable
+from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lanes
+from pearl.planning.plan_validation import check_stated, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS
@@ -40,8 +41,24 @@ KEPT = 64
 NOTE = "remembered: made before for this graph, platform, limits and calibration"
 
 
+def find_plan(problem: Problem) -> Plan:
+    """Return the plan of a system that is trained at once: its cached plan, or a new one, which is
+    then cached.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+    """
+    with skipping_timing_if_busy(problem.spec):
+        plan = load_cached_plan(problem)
+        if plan is None:
+            plan = plan_graph(problem)
+            cache_plan(problem, plan)
+        return plan
+
+
 def load_cached_plan(problem: Problem) -> Plan | None:
-    """Return the cached plan of the same problem, or None. The caller must still check the plan."""
+    """Return the cached plan of the same problem, or None if there is none that is sound. Its costs
+    are estimated on first use, as they would be now."""
     system, file = problem.spec, _file(problem)
     if file is None:
         return None
@@ -51,43 +68,33 @@ def load_cached_plan(problem: Problem) -> Plan | None:
         stored = read_object(file, "a remembered plan")
         if stored.get("schema") != SCHEMA or stored.get("digest") != file.stem:
             return None
-        plan = load_plan(stored["plan"])
-        most, several = stored["max_lanes"], bool(stored["several"])
+        plan, most = load_plan(stored["plan"]), stored["max_lanes"]
+        check_stated(*unfold_replicas(plan, problem.graph), system.platform)
         os.utime(file)
     except (OSError, SpecError, LookupError, TypeError):
         return None
 
-    @cache
-    def costs() -> CostTable:
-        with skipping_timing_if_busy(system):
-            return (with_lane_overhead(problem) if several else problem).costs
-
-    solved_problem = replace(problem, costing=costs, limits=replace(problem.limits, max_lanes=most))
+    costing = cache(partial(copy_context().run, lambda: with_lanes(problem, most).costs))
+    limits = replace(problem.limits, max_lanes=most)
+    solved_problem = replace(problem, costing=costing, limits=limits)
     note = "; ".join(filter(None, (plan.note, NOTE)))
     named = {"spec_sha256": system.sha256, "host": system.platform.name}
     return replace(plan, note=note, problem=solved_problem, **named)  # type: ignore[arg-type]
 
 
 def cache_plan(problem: Problem, plan: Plan) -> None:
-    """Cache a plan that `planned` has just made of a problem, if this is allowed."""
-    solved_problem = plan.problem
-    if (
-        solved_problem is None
-        or plan.status == "time_limit"
-        or calibrator.needs_retiming(problem.graph.kernels)
-    ):
+    """Cache a plan that `plan_graph` has just made of a problem, if this is allowed."""
+    solved, file = plan.problem, _file(problem)
+    if solved is None or file is None or plan.status == "time_limit":
         return
-    if any(mode.estimate.rung == "measured" for mode in solved_problem.costs.modes):
+    if any(mode.estimate.rung == "measured" for mode in solved.costs.modes):
         return
-    file = _file(problem)
-    if file is None:
+    if calibrator.needs_retiming(problem.graph.kernels):
         return
-    several = solved_problem.limits.max_lanes != 1 and bool(lane_overhead(problem.spec))
     stored = {
         "schema": SCHEMA,
         "digest": file.stem,
-        "several": several,
-        "max_lanes": solved_problem.limits.max_lanes,
+        "max_lanes": solved.limits.max_lanes,
         "plan": plan.to_json(),
     }
     with suppress(OSError):  # without write permission nothing is cached
@@ -119,6 +126,7 @@ def _file(problem: Problem) -> Path | None:
             "limits": _plain(system.limits),
             "objective": system.objective,
             "evaluations": [system.train.evaluate_every, system.train.evaluate_in],
+            "threads": system.train.lanes == "threads",
             "passed": sorted(calibrator.skipped_groups().items()),
             "calibrations": {
                 f.name: _digest(f.read_bytes()) for f in sorted(folder.glob("*.json"))

@@ -51,9 +51,21 @@ ASSUMED_OVERHEAD_NOTE = (
 )
 
 
-def as_system(spec: System | str | Path | Mapping[str, Any]) -> System:
-    """Return `spec` if it is a System, else the System that `load` makes from it."""
-    return spec if isinstance(spec, System) else load(spec)
+def as_system(
+    spec: System | str | Path | Mapping[str, Any], set: Mapping[str, object] | None = None
+) -> System:
+    """Return `spec` if it is a System, else the System that `load` makes from it with `set`.
+
+    Raises:
+        SpecError: the spec is wrong, or `set` is given for a System.
+    """
+    if not isinstance(spec, System):
+        return load(spec, set=set)
+    if set:
+        raise SpecError(
+            "compile: `set` changes a spec, but a loaded System was given; pass it to `load`"
+        )
+    return spec
 
 
 def build_problem(system: System) -> Problem:
@@ -189,16 +201,14 @@ def _plan_lanes(problem: Problem, *, method: str | None, time_limit_s: float, se
         plan = solve_on_boards(problem, async_plan.solve)
         plan = replace(plan, spec_sha256=system.sha256, host=system.platform.name)
         return _add_notes(plan)
-    several = with_lane_overhead(problem)
-    if several is problem:
+    overhead = lane_overhead(system)
+    if not overhead:
         return _add_notes(solved(problem, 1.0))
-    guessed = (
-        [ASSUMED_OVERHEAD_NOTE]
-        if ASSUMED_LANE_OVERHEAD.items() <= lane_overhead(system).items()
-        else []
-    )
+    assumed = ASSUMED_LANE_OVERHEAD.items() <= overhead.items()
+    guessed = [ASSUMED_OVERHEAD_NOTE] if assumed else []
+    several = with_lanes(problem, problem.limits.max_lanes)
     try:
-        one = solved(replace(problem, limits=replace(problem.limits, max_lanes=1)), 0.5)
+        one = solved(with_lanes(problem, 1), 0.5)
     except InfeasibleError:
         return _add_notes(solved(several, 0.5), *guessed)
     many = solved(several, 0.5)
@@ -324,12 +334,14 @@ def lane_overhead(system: System) -> dict[str, Any]:
     return {**(measured.runtime or ASSUMED_LANE_OVERHEAD), "beside": measured.beside}
 
 
-def with_lane_overhead(problem: Problem) -> Problem:
-    """Add the overhead of several lanes to a problem's costs, if `lane_overhead` knows any."""
-    costs, overhead = problem.costs, lane_overhead(problem.spec)
+def with_lanes(problem: Problem, most: int | None) -> Problem:
+    """Return the problem with at most `most` lanes (None: any number). The costs of several lanes
+    include the overhead of lanes, if `lane_overhead` knows any."""
+    limited = replace(problem, limits=replace(problem.limits, max_lanes=most))
+    overhead = {} if most == 1 else lane_overhead(problem.spec)
     if not overhead:
-        return problem
-    return replace(problem, costing=add_lane_overhead(costs, problem.graph, **overhead))
+        return limited
+    return replace(limited, costing=add_lane_overhead(problem.costs, problem.graph, **overhead))
 
 
 def pareto(

@@ -212,8 +212,7 @@ def uncertainties(
     shares = costs.shares(mode, graph)
     if shares and len(apart) == len(mode.tasks):
         return [(_uncertainty(m, graph.task(t).kernel, costs), shares[t]) for t, m in apart.items()]
-    kernel = next((f.kernel for f in graph.fusions if f.tasks == mode.tasks), None)
-    return [(_uncertainty(mode, kernel or graph.task(mode.tasks[0]).kernel, costs), 1.0)]
+    return [(_uncertainty(mode, graph.kernel_of(mode.tasks), costs), 1.0)]
 
 
 def link_parts(link: Link, costs: CostTable) -> tuple[str, ...]:

@@ -157,11 +157,7 @@ def add_lane_overhead(
 
 def _family(mode: Mode, graph: TaskGraph) -> str:
     """The family of a mode's kernel, as in `interference.Shares`."""
-    if mode.fused:
-        kernel = next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
-    else:
-        kernel = graph.task(mode.tasks[0]).kernel
-    return share_name(kernel, mode.variant)
+    return share_name(graph.kernel_of(mode.tasks), mode.variant)
 
 
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:

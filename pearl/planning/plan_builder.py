@@ -325,17 +325,15 @@ def _members(a: Assignment, unit: Unit) -> list[str]:
 
 
 def _placement(a: Assignment, task: str, period: float) -> Placement:
-    u = a.unit_of[task]
-    unit, mode = a.expansion.units[u], a.modes[u]
+    u, graph = a.unit_of[task], a.expansion.graph
+    fused_with, mode = tuple(t for t in a.expansion.units[u] if t != task), a.modes[u]
     device = a.costs.platform.device(mode.device)
-    firings = a.expansion.graph.repetition[task]
+    firings = graph.repetition[task]
     share = _share_of_call(a, task)
-    fused = [f.kernel for f in a.expansion.graph.fusions if f.tasks == unit and len(unit) > 1]
-    kernel = fused[0] if fused else a.expansion.graph.task(task).kernel
-    steps = kernel.dims.get("steps", 1)
+    steps = graph.kernel_of((task, *fused_with)).dims.get("steps", 1)
     occupancy = a.occupancy_s(u) * share
-    origin, replica = a.expansion.graph.origin(task)
-    part = a.expansion.graph.task(task).part
+    origin, replica = graph.origin(task)
+    part = graph.task(task).part
     shares = part.shares if part else ()
     return Placement(
         task=origin,
@@ -352,7 +350,7 @@ def _placement(a: Assignment, task: str, period: float) -> Placement:
         share_of_period=firings * occupancy / period,
         rung=mode.estimate.rung,
         bound_by=mode.estimate.bound_by,
-        fused_with=tuple(t for t in unit if t != task),
+        fused_with=fused_with,
         replicas=max(1, len(shares)),
         shares=shares,
         block=steps if isinstance(steps, int) else 1,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
+from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
@@ -15,9 +16,15 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.problem import Problem, split_costs
-from pearl.planning.replicas import ReplicaSplit, copy_name, split_graph, split_limits
+from pearl.planning.replicas import (
+    ReplicaSplit,
+    copy_name,
+    split_graph,
+    split_limits,
+    split_of,
+)
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
-from pearl_devices import Platform
+from pearl_devices import DeviceKindError, FigureError, Platform, offers
 from pearl_estimators import Estimate
 
 
@@ -35,8 +42,8 @@ def plan_orders(plan: Plan, problem: Problem) -> tuple[TimedGraph, Orders, list[
 
     Raises SpecError, which names the disagreement of the plan with the graph or the costs.
     """
-    plan, graph, split = unfold_replicas(plan, problem.graph)
-    return _order_lanes(plan, graph, split_costs(problem.costs, split))
+    plan, graph = unfold_replicas(plan, problem.graph)
+    return _order_lanes(plan, graph, split_costs(problem.costs, split_of(graph)))
 
 
 def _order_lanes(
@@ -69,7 +76,7 @@ def completions(
 
     `pace_s` is respected. O(firings · iterations).
     """
-    plan, graph, _ = unfold_replicas(plan, graph)
+    plan, graph = unfold_replicas(plan, graph)
     timed, arcs = plan_timing(plan, Problem(graph, costs_from_plan(plan, graph, platform)))
     n = len(timed.names)
     beyond = 1 + max((abs(m) for _, _, _, m in arcs), default=0)
@@ -119,8 +126,39 @@ def check_plan(plan: Plan, problem: Problem) -> None:
     Raises:
         SpecError: the plan disagrees with the problem; one line for each disagreement.
     """
-    plan, graph, split = unfold_replicas(plan, problem.graph)
-    costs = split_costs(problem.costs, split)
+    plan, graph = unfold_replicas(plan, problem.graph)
+    split = split_of(graph)
+    limits = split_limits(problem.limits, split)
+    _check(plan, graph, split_costs(problem.costs, split), limits)
+
+
+def check_stated(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
+    """Check an unfolded plan of a file: it is sound with the times that it states, and its devices
+    offer its variants.
+
+    Raises:
+        SpecError: the plan is not sound; or one line for each call that its device does not offer.
+    """
+    _check(plan, graph, costs_from_plan(plan, graph, platform), Limits())
+    problems = []
+    for t in {frozenset((t.task, *t.fused_with)): t for t in plan.tasks}.values():
+        device = platform.device(t.device)
+        try:
+            offered = offers(graph.kernel_of((t.task, *t.fused_with)), device)
+        except (DeviceKindError, FigureError) as error:
+            raise SpecError(f"plan: {error}") from error
+        if t.variant not in dict(offered):
+            names = "+".join(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
+            problems.append(
+                f"plan: {names} runs as {t.variant!r} on {device.name}, which offers "
+                f"{offered or 'nothing'} for it"
+            )
+    if problems:
+        raise SpecError(*sorted(problems))
+
+
+def _check(plan: Plan, graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
+    """`check_plan` of an unfolded plan. costs, limits: of its graph."""
     timed, orders, held = _order_lanes(plan, graph, costs)
     arcs = [*timed.arcs, *timed.ring(orders), *held]
     a = timed.assignment
@@ -149,7 +187,7 @@ def check_plan(plan: Plan, problem: Problem) -> None:
             for t in plan.tasks
             if t.lane == k.lane and t.width > k.width
         ]
-    for one, other in split_limits(problem.limits, split).apart:
+    for one, other in limits.apart:
         if a.place_of(one) == a.place_of(other):
             problems.append(
                 f"plan: tasks {one} and {other} are both on lane {plan.task(one).lane}; they must "
@@ -187,7 +225,7 @@ def check_plan(plan: Plan, problem: Problem) -> None:
         raise SpecError(*dict.fromkeys(problems))
 
 
-def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, ReplicaSplit]:
+def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph]:
     """Return a plan with replicas as a plan of the graph in which its split tasks are copies; a
     plan without replicas, or already unfolded, is unchanged.
 
@@ -196,7 +234,7 @@ def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Repl
     """
     split_tasks = {t.task: t for t in plan.tasks if t.replicas > 1}
     if not split_tasks:
-        return plan, graph, ReplicaSplit()
+        return plan, graph
     environments = {t.name: t.environments for t in graph.tasks}
     problems = []
     for task, t in split_tasks.items():
@@ -238,7 +276,7 @@ def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph, Repl
             for c in plan.edges
         ),
     )
-    return whole, split_graph(graph, split), split
+    return whole, split_graph(graph, split)
 
 
 def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment:
@@ -296,8 +334,9 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
     modes: list[Mode] = []
     lanes: list[int] = []
     numbers: dict[str, dict[str, int]] = {}
+    placement = {t.task: t for t in plan.tasks}
     for unit in x.units:
-        t = plan.task(unit[0])
+        t = placement[unit[0]]
         match = [m for m in costs.of(*unit) if m.key == (t.device, t.variant, t.width)]
         if not match:
             raise SpecError(

@@ -19,6 +19,7 @@ from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
 from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
 from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
+from pearl_devices import Device, Link, Platform, platform_json
 from pearl_devices.validation import quote
 
 Status = Literal["done", "stopped", "interrupted", "failed"]
@@ -165,6 +166,7 @@ class Run(HasPage):
     solution: its times; None for a simulated run.
     lanes: the times of each lane, since the run began or was last resumed; empty if simulated.
     calls: every call of a few steady iterations, by start; empty if the run ended before them.
+    platform: the devices and links of the run; None for a run that was not trained here.
     out: the run folder, if there is one; not part of the JSON.
     """
 
@@ -196,6 +198,7 @@ class Run(HasPage):
     solution: TimeToSolution | None = None
     lanes: tuple[LaneTime, ...] = ()
     calls: tuple[MeasuredCall, ...] = ()
+    platform: Platform | None = None
     out: str | None = None
     schema: int = field(default=SCHEMA)
 
@@ -234,6 +237,7 @@ class Run(HasPage):
         for name in ("stopped", "solution"):
             part = getattr(self, name)
             values[name] = None if part is None else asdict(part)
+        values["platform"] = None if self.platform is None else platform_json.to_json(self.platform)
         return plain(values)  # type: ignore[no-any-return]
 
     PAGE: ClassVar[str] = "pearl.report.front_page:run_html"
@@ -295,9 +299,24 @@ def load_run(path: str | Path) -> Run:
     for name, kind in (("stopped", StoppedBy), ("solution", TimeToSolution)):
         if source.get(name) is not None:
             values[name] = build(kind, source[name], f"{where}: {name}")
+    if source.get("platform") is not None:
+        values["platform"] = _read_platform(source["platform"], f"{where}: platform")
     values["out"] = str(file.parent)
     run: Run = build(Run, values, where)
     return run
+
+
+def _read_platform(value: Any, where: str) -> Platform:
+    """Return a platform from the object that `platform_json.to_json` made."""
+    parts = {
+        "devices": lambda items, place: list_of(Device, items, place),
+        "links": lambda items, place: list_of(Link, items, place),
+    }
+    try:
+        platform: Platform = build(Platform, value, where, parts)
+    except ValueError as error:
+        raise SpecError(f"{where}: {error}") from None
+    return platform
 
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -12,9 +12,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import count
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
-from pearl.planner.planner import build_problem, plan_graph, skipping_timing_if_busy
+from pearl.planner.planner import build_problem
 from pearl.planning.plans import Plan
-from pearl.planning.problem import Problem
 from pearl.population.driver import Journal, VirtualExecutor, drive
 from pearl.population.members import Population
 from pearl.population.schedulers import GridScheduler, RunStage
@@ -133,30 +132,13 @@ class Planner:
             limits=replace(system.limits, max_lanes=max_lanes),
             train=replace(system.train, evaluate_in="pauses"),  # other runs use the other cores
         )
-        problem = build_problem(bounded)
-        cached = _load_cached_plan(system, problem)
-        if cached is None:
-            with skipping_timing_if_busy(bounded):
-                cached = plan_graph(problem)
-                plan_cache.cache_plan(problem, cached)
-        self.add_plan(system, cached)
-        return cached
+        found = plan_cache.find_plan(build_problem(bounded))
+        self.add_plan(system, found)
+        return found
 
     def add_plan(self, system: System, plan: Plan) -> None:
         """Add a plan of a system that was made before."""
         self._made.append((build_graph(system), system, plan))
-
-
-def _load_cached_plan(system: System, problem: Problem) -> Plan | None:
-    """Load the cached plan of a problem; None if there is none that still compiles.
-
-    problem: of the system with the cores of a run as its limit.
-    """
-    plan = plan_cache.load_cached_plan(problem)
-    try:
-        return None if plan is None else compile_plan(system, plan, problem.graph, check=True).plan
-    except SpecError:
-        return None  # the caller makes a new plan
 
 
 def _plans_alike(one: System, other: System) -> bool:

@@ -4,50 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pearl.formatting import count, percent
+from pearl.formatting import count, listed, percent
 from pearl.planner.gpu_balance import Balance, SweepPoint
 from pearl.planning.plans import pearl_version
-from pearl.report.balance_text import halves_sentence, sweep_table
+from pearl.report.balance_text import ALIKE, halves_sentence, sweep_table, verdict_sentence
 from pearl.report.bands_text import range_text
-from pearl.report.document import Detail, KeyFigure, LeadSentence, Page, Section
+from pearl.report.document import Detail, KeyFigure, LeadSentence, Page, Section, Sentences
 from pearl.report.figures.bars import BarRow, bar_chart
-
-BOUNDS = {"actors": "The actors", "gpu": "The GPU", "host": "One core for replay and learner"}
 
 
 def balance_page(balance: Balance, written: str = "") -> Page:
     """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
+    answer, comma, reason = verdict_sentence(v).partition(", ")
     lead = (
-        LeadSentence("What you get", f"About {count(rate)} env steps/s",
-                     f", likely {range_text((low, high))}, with {v.actors} actors."),
-        LeadSentence("What limits it", BOUNDS[v.busiest],
-                     f", in {percent(v.share)} of {v.draws} draws of the times."),
+        LeadSentence("What you get", answer, f"{comma}{reason}"),
         LeadSentence("What would help most", *_help(balance)),
-    )  # fmt: skip
-    sweeps = [("cores", "cores, an actor each", balance.cores)]
+    )
+    sweeps = [("cores", "Cores, an actor each", balance.cores)]
     if balance.points:
         sweeps.append(("SMs", "SMs, all cores", balance.sms))
-    sweeps.append(("actors", "actors, all cores", balance.actors))
+    sweeps.append(("actors", "Actors, all cores", balance.actors))
     figures = [KeyFigure("speed", count(rate), "env steps/s", range_text((low, high)),
                          (low, rate, high))]  # fmt: skip
     if v.threads is not None and v.gpu is not None:
         enough = f"{max(1, math.ceil(v.threads)):,}" if math.isfinite(v.threads) else "none suffice"
         figures.append(KeyFigure("threads for the GPU", enough, "", v.gpu))
     figures.append(KeyFigure("cores", str(v.cores), "", v.cpu))
-    tables = [(name, sweep_table("", points)) for _, name, points in sweeps]
+    tables = [t for _, name, points in sweeps if (t := sweep_table(name, points)) is not None]
+    flat = [
+        f"{name} ({_size(points[0], unit)} to {_size(points[-1], unit)})"
+        for unit, name, points in sweeps
+        if name not in [t.title for t in tables]
+    ]
+    notes = [f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}."] if flat else []
+    if balance.simulated:
+        notes.append(f"Excluded: {listed(balance.simulated)}, simulated.")
     sections = [_section(unit, name, points) for unit, name, points in sweeps]
     return Page(
         f"Balance of {balance.spec}",
+        (*([Sentences("", tuple(("", note) for note in notes))] if notes else []), *tables),
         footer=f"pearl {pearl_version()} · {balance.platform} · predicted, energy modelled; enough "
         f"slack for every task · {v.draws} draws{f' · written {written}' if written else ''}",
         subtitle=f"Nothing has run yet · {v.cpu}{f', {v.gpu}' if v.gpu else ''}",
         lead=lead,
         figures=tuple(figures),
         sections=tuple(s for s in sections if s is not None),
-        details=tuple(Detail(name, (table,)) for name, table in tables if table is not None),
+        details=tuple(Detail(t.title, (replace(t, title=""),)) for t in tables),
     )
 
 
@@ -70,7 +76,7 @@ def _section(unit: str, name: str, points: Sequence[SweepPoint]) -> Section | No
         )
         for p in points
     ]
-    figure = bar_chart(bars, f"Env steps per second over {name}.")
+    figure = bar_chart(bars, f"Env steps per second by number of {unit}.")
     if figure is None or len(points) < 2:
         return None
     most, first = max(points, key=lambda p: p.env_steps_per_s), points[0]
@@ -80,7 +86,7 @@ def _section(unit: str, name: str, points: Sequence[SweepPoint]) -> Section | No
         if gain < 1.02
         else f"{_size(most, unit)} {unit} give {gain:.3g} × the rate of {_size(first, unit)}."
     )
-    return Section(f"{name[:1].upper()}{name[1:]}", finding, "", (figure,), brief=True)
+    return Section(name, finding, "", (figure,), brief=True)
 
 
 def _size(point: SweepPoint, unit: str) -> int:

@@ -1,45 +1,19 @@
-"""A balance in words."""
+"""Sentences and tables of a balance, and of slices of a GPU."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
-from pearl.formatting import count, listed, percent, si
+from pearl.formatting import count, percent, si
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, SweepPoint
 from pearl.planner.gpu_slices import MOST_SLICES, SlicingResult
 from pearl.report.bands_text import range_text
 from pearl.report.document import Column, Table
-from pearl.report.terminal import block_text, terminal_width
+from pearl.report.terminal import block_text
 
 ALIKE = 0.02
 """Rates that differ by less than this share share a row of a table (assumed)."""
-
-
-def balance_text(balance: Balance) -> str:
-    """Return the answer in a sentence, then the sweeps that change the rate."""
-    sweeps = [("cores, an actor each", balance.cores), ("actors, all cores", balance.actors)]
-    if balance.points:
-        sweeps.insert(1, ("SMs, all cores", balance.sms))
-    tables = {
-        name: sweep_table(f"{balance.spec} on {balance.platform}: {name}", s) for name, s in sweeps
-    }
-    flat = [
-        f"{name} ({_size(points[0], name)} to {_size(points[-1], name)})"
-        for name, points in sweeps
-        if not tables[name]
-    ]
-    sentences = [
-        verdict_sentence(balance.verdict),
-        halves_sentence(balance),
-        f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}." if flat else "",
-        f"Excluded: {listed(balance.simulated)}, simulated." if balance.simulated else "",
-        "The rates are predicted, the energy is modelled, and slack is enough that no task waits.",
-    ]
-    lines = [textwrap.fill(text, terminal_width()) for text in sentences if text]
-    shown = [block_text(table) for table in tables.values() if table is not None]
-    return "\n\n".join(part for part in ("\n".join(lines), *shown) if part)
 
 
 def verdict_sentence(v: BalanceAnswer) -> str:
@@ -121,11 +95,6 @@ def slices_text(sliced: SlicingResult) -> str:
         lines.append(f"tried up to {sizes[-1]} environments per slice; beyond: {sliced.refused}")
         lines.append("Predicted by the mapping model of GMI-DRL (arXiv 2206.08482).")
     return "\n".join([block_text(Table(title, heading, rows)), "", *lines])
-
-
-def _size(point: SweepPoint, name: str) -> int | None:
-    """Return the number that a sweep varies."""
-    return {"cores": point.cores, "SMs": point.sms}.get(name.partition(",")[0], point.actors)
 
 
 def sweep_table(title: str, points: Sequence[SweepPoint]) -> Table | None:

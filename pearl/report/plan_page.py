@@ -216,7 +216,7 @@ def details(
 ) -> tuple[Detail, ...]:
     """Return all numbers: tasks, lanes, edges, the proof, words, sources."""
     simulated = plan.simulated
-    every = tables.edges(plan, every=True)
+    every = tables.edges(plan)
     facts = Facts("", tables.plan_facts(plan)).marked(simulated)
     found = [
         Detail("Every task: variant, band, source of its estimate",
@@ -227,8 +227,7 @@ def details(
         found.append(Detail(f"All {len(every.rows)} edges", (every.marked(simulated),)))
     if plan.rollout:
         found.append(Detail("Stored part of a rollout", (_rollout(plan),)))
-    bound = Sentences("", (("", tables.bound_sentence(plan)),)).marked(simulated)
-    found.append(Detail("The proof", (facts, bound), note=proof_text(plan)))
+    found.append(Detail("The proof", (facts,), note=proof_text(plan)))
     found += more
     if platform is not None:
         used = {t.device for t in plan.tasks} | {platform.host}

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.formatting import WORD, listed, marked
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
-from pearl.report.document import Block, Facts, Page, Section, Sentences, Table
+from pearl.report.document import Page, Section
 from pearl.report.html import cell_html, page_html
-from pearl.report.lane_time import lane_table
 from pearl.report.lead import plan_lead, run_lead
 from pearl.report.run_trace import run_trace
 from pearl.report.terminal import page_text, terminal_width
@@ -35,12 +33,6 @@ SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
 """Characters of a line in a report that is saved as text."""
 
-VERBOSE = (
-    "plan", "assignment", "lanes", "bound", "edges", "explanation", "rates", "times", "where",
-    "run",
-)  # fmt: skip
-"""Parts of the long report in a terminal; the result comes last, next to the prompt."""
-
 
 @dataclass(frozen=True)
 class Report:
@@ -49,7 +41,6 @@ class Report:
     system: the spec of the plan, for the heading.
     metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's folder,
         if the run has one.
-    every_edge: list all edges, not only those with slack or a link.
     explanation: of the plan, for its section.
     front: plans of the same problem by rising power, for a section of the page of a plan.
     """
@@ -58,7 +49,6 @@ class Report:
     run: Run | None = None
     system: StaticSpec | None = None
     metrics: tuple[Row, ...] | None = None
-    every_edge: bool = False
     explanation: Explanation | None = None
     front: Sequence[Plan] = ()
 
@@ -77,9 +67,9 @@ class Report:
     def text(self, width: int, *, verbose: bool = False) -> str:
         """Return the report as plain text in lines of at most `width` characters (at least 60).
 
-        verbose: with every table, instead of the lead, the key figures and one table.
+        verbose: with all details, which come first, so that the result is next to the prompt.
         """
-        return page_text(self.long_page() if verbose else self.page(), width)
+        return page_text(self.page(), width, details=verbose)
 
     def page(self, written: str = "") -> Page:
         """Return the report as a page. written: the date, for the footer; empty for none."""
@@ -126,63 +116,6 @@ class Report:
             tuple(s.marked(plan.simulated) for s in sections if s is not None),
             (*(run_page.details(run) if run is not None else ()), *details),
         )
-
-    def long_page(self) -> Page:
-        """Return the report with every table, for a terminal."""
-        assignment, lanes, *edges = self.plan_tables()
-        parts: dict[str, tuple[Block | None, ...]] = {
-            "plan": (Facts("Plan", self.plan_facts()),),
-            "assignment": (assignment,),
-            "lanes": (lanes,),
-            "bound": (Sentences("What bounds it", (("", self.bound_sentence()),)),),
-            "edges": tuple(edges),
-        }
-        if self.explanation is not None:
-            parts["explanation"] = self.explanation.blocks()
-        if self.run is not None:
-            rates, *times = tables.comparison(self.run)
-            parts["run"] = (Facts("Run", tables.run_facts(self.run)),)
-            parts["rates"] = (rates.marked(self.plan.simulated),)
-            parts["times"] = tuple(t.marked(self.plan.simulated) for t in times)
-            parts["where"] = (lane_table(self.run),)
-        return Page(
-            self.title(),
-            tuple(block for name in VERBOSE for block in parts.get(name, ()) if block),
-            tables.SIMULATED if self.run is not None and self.run.simulated else "",
-        )
-
-    def plan_facts(self) -> tuple[tuple[str, str], ...]:
-        """Return the facts at the head; texts below also mark devices of these facts as
-        simulated."""
-        simulated = self.plan.simulated
-        facts = [(name, marked(text, simulated)) for name, text in tables.plan_facts(self.plan)]
-        used = [d for d in simulated if any(t.device == d for t in self.plan.tasks)]
-        if used:
-            facts.insert(1, (WORD, f"{listed(used)}: times of a model; no such device is driven"))
-        return tuple(facts)
-
-    def bound_sentence(self) -> str:
-        """Return the bottleneck of the period in words."""
-        return marked(tables.bound_sentence(self.plan), self.plan.simulated)
-
-    def plan_tables(self) -> tuple[Table, ...]:
-        """Return the tables about the plan, in the order of the report."""
-        edges = tables.edges(self.plan, every=self.every_edge)
-        shown = (
-            tables.assignment(self.plan),
-            tables.lanes(self.plan),
-            *((edges,) if edges else ()),
-        )
-        return tuple(table.marked(self.plan.simulated) for table in shown)
-
-    def title(self) -> str:
-        """Return the heading: name of the system, algorithm, environment, and platform."""
-        what = "run" if self.run is not None else "plan"
-        if self.system is None:
-            return f"PEARL {what}, platform {self.plan.host}"
-        s = self.system
-        on = f"{s.algorithm.name} on {s.algorithm.env}, platform {self.plan.host}"
-        return f"PEARL {what} {s.name}: {on}"
 
     def learning(self) -> tuple[Row, ...]:
         """Return the rows of the learning curve; none without a run folder."""
@@ -245,11 +178,13 @@ def today() -> str:
 def load_report(folder: str | Path) -> Report:
     """Return the report of a run folder. No code that its `spec.yaml` names is imported.
 
-    The heading names the system if there is a `spec.yaml`.
+    The heading names the system if there are a `spec.yaml` and a platform in `run.json`: figures of
+    devices are those of the run's machine, not of this one.
     """
     from pearl.spec.reading import load_static_on
-    from pearl_devices.discover import host
 
     run = load_run(folder)
     spec = Path(run.out or ".") / "spec.yaml"
-    return Report(run.plan, run, load_static_on(host(), spec) if spec.exists() else None)
+    if run.platform is None or not spec.exists():
+        return Report(run.plan, run)
+    return Report(run.plan, run, load_static_on(run.platform, spec))

@@ -6,10 +6,10 @@ The terminal and the HTML page show these objects, so they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
-from pearl.formatting import NONE, band, count, listed, percent, ratio, si
+from pearl.formatting import NONE, WORD, band, count, listed, percent, ratio, si
 from pearl.planning.plans import CLOSED, Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
 from pearl.report.bands_text import (
@@ -21,19 +21,6 @@ from pearl.report.bands_text import (
 )
 from pearl.report.document import Column, Table
 from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, time_to_solution_text
-
-
-@dataclass(frozen=True)
-class Call:
-    """Adjacent entries of a lane's order: repeats of one task, or all firings of a fused mode.
-
-    seconds: their total time.
-    """
-
-    tasks: tuple[str, ...]
-    offset: int
-    firings: int
-    seconds: float
 
 
 def _value(value: float, unit: str) -> str:
@@ -64,6 +51,8 @@ def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if plan.env_steps_per_j is not None:
         energy += f", {count(plan.env_steps_per_j)} env steps/J"
     facts.append(("energy", f"{energy} (modelled)"))
+    if used := [d for d in plan.simulated if any(t.device == d for t in plan.tasks)]:
+        facts.append((WORD, f"{listed(used)}: times of a model; no such device is driven"))
     return (*facts, *band_facts(plan))
 
 
@@ -128,36 +117,6 @@ SIMULATED = (
     "simulated: the times and rates of this run come from the clock of a model; "
     "none was measured on the devices named"
 )
-
-
-def bound_sentence(plan: Plan) -> str:
-    """Return the bottleneck of the period in a sentence, and a way to relieve it."""
-    b, period = plan.bottleneck, si(plan.period_s, "s")
-    if plan.pace_s is not None and plan.pace_s >= plan.period_s:
-        return (
-            f"The pace bounds the period: iterations start {si(plan.pace_s, 's')} apart to respect "
-            "a limit; the devices could be faster."
-        )
-    if b.kind == "cycle":
-        around = " → ".join((*b.tasks, b.tasks[0])) if b.tasks else b.name
-        return (
-            f"The cycle {around} bounds the period of {period}: each firing waits for the one "
-            "before. A faster task of the cycle helps, or slack within the limits; more lanes do "
-            "not."
-        )
-    lane = next((x for x in plan.lanes if x.lane == b.name), None)
-    taken = f"{si(lane.load * plan.period_s, 's')} of {period}" if lane else period
-    if b.kind == "link":
-        transfers = f" ({listed(b.tasks)})" if b.tasks else ""
-        return f"Link {b.name} bounds the period: its transfers{transfers} take {taken}."
-    part = ""
-    if lane and plan.period_s > 0 and len(b.tasks) > 1:
-        time_s: dict[tuple[str, ...], float] = {}
-        for call in calls(plan, lane):
-            time_s[call.tasks] = time_s.get(call.tasks, 0.0) + call.seconds
-        tasks, most_s = max(time_s.items(), key=lambda item: item[1])
-        part = f"; the largest part is {' + '.join(tasks)}, {percent(most_s / plan.period_s)}"
-    return f"Lane {b.name} bounds the period: its firings take {taken}{part}."
 
 
 UNSHARED = "the call's time is shown for one of them; the split between them is unknown."
@@ -280,41 +239,33 @@ def lanes(plan: Plan) -> Table:
     return Table("Lanes", columns, rows, bars=tuple(x.load for x in plan.lanes))
 
 
-def calls(plan: Plan, lane: Lane) -> list[Call]:
-    """Return a lane's order as calls; a fused mode is one call per iteration."""
+def order(plan: Plan, lane: Lane) -> str:
+    """Return the calls of a lane in order, with repeats counted: `env_step, update × 8`.
+
+    A fused mode is one call per iteration.
+    """
     placed = {(t.task, t.replica): t for t in plan.tasks}
 
-    def members(entry: Entry) -> tuple[tuple[str, ...], int]:
+    def call(entry: Entry) -> tuple[tuple[str, ...], int]:
         if (entry.task, entry.replica) not in placed:  # a transfer on a link
             return (entry.task,), entry.offset
-        call = {entry.task, *placed[entry.task, entry.replica].fused_with}
-        return tuple(dict.fromkeys(t.task for t in plan.tasks if t.task in call)), entry.offset
+        members = {entry.task, *placed[entry.task, entry.replica].fused_with}
+        return tuple(dict.fromkeys(t.task for t in plan.tasks if t.task in members)), entry.offset
 
-    entries = []
-    for (tasks, offset), group in groupby(lane.order, key=members):
-        firings = [placed.get((e.task, e.replica)) for e in group]
-        times = [t.occupancy_s if t else 0.0 for t in firings]
-        entries.append(Call(tasks, offset, len(times), sum(times)))
-    return entries
-
-
-def order(plan: Plan, lane: Lane) -> str:
-    """Return the calls of a lane in order, with repeats counted: `env_step, update × 8`."""
     parts = []
-    for call in calls(plan, lane):
-        text = " + ".join(call.tasks)
-        if len(call.tasks) > 1:
+    for (tasks, offset), group in groupby(lane.order, key=call):
+        text, firings = " + ".join(tasks), len(list(group))
+        if len(tasks) > 1:
             text += " in one call"
-        elif call.firings > 1:
-            text += f" × {call.firings}"
-        parts.append(f"{text} (iteration {call.offset:+d})" if call.offset else text)
+        elif firings > 1:
+            text += f" × {firings}"
+        parts.append(f"{text} (iteration {offset:+d})" if offset else text)
     return ", ".join(parts) or NONE
 
 
-def edges(plan: Plan, *, every: bool = False) -> Table | None:
-    """Return the edges with slack or a link (or `every` edge); None if there are none."""
-    shown = [e for e in plan.edges if every or e.slack or e.link]
-    if not shown:
+def edges(plan: Plan) -> Table | None:
+    """Return the edges; None if there are none."""
+    if not plan.edges:
         return None
     rows = tuple(
         (
@@ -325,7 +276,7 @@ def edges(plan: Plan, *, every: bool = False) -> Table | None:
             si(e.bytes, "B") if e.bytes else NONE,
             e.link or NONE,
         )
-        for e in shown
+        for e in plan.edges
     )
     columns = (
         Column("edge"),
@@ -335,7 +286,7 @@ def edges(plan: Plan, *, every: bool = False) -> Table | None:
         Column("a firing", "right"),
         Column("link"),
     )
-    return Table("Edges" if every else "Edges with slack or a link", columns, rows)
+    return Table("Edges", columns, rows)
 
 
 def _reach(edge: Channel) -> str:

@@ -7,7 +7,17 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pearl.report.document import Block, Cards, Command, Drawing, Facts, KeyFigure, Page, Table
+from pearl.report.document import (
+    Block,
+    Cards,
+    Command,
+    Drawing,
+    Facts,
+    KeyFigure,
+    Page,
+    Sentences,
+    Table,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,14 +37,20 @@ def terminal_width() -> int:
     return max(shutil.get_terminal_size((100, 24)).columns, NARROWEST)
 
 
-def page_text(page: Page, width: int | None = None) -> str:
+def page_text(page: Page, width: int | None = None, *, details: bool = False) -> str:
     """Return a page as plain text.
 
-    The heading of the first block is omitted: the title of the page is directly above it.
+    The summary of a detail replaces the heading of its first block.
 
     width: characters of a line, at least NARROWEST; None for those of this terminal.
+    details: print the details too, above the page.
     """
     console, out = _console(terminal_width() if width is None else max(width, NARROWEST))
+    for detail in page.details if details else ():
+        _print(console, detail.summary)
+        for number, block in enumerate(detail.blocks):
+            _show(console, block, heading=number > 0)
+        console.print()
     _print(console, page.title + (f": {page.subtitle}" if page.subtitle else ""))
     if page.warning:
         _print(console, page.warning)
@@ -44,10 +60,10 @@ def page_text(page: Page, width: int | None = None) -> str:
     if page.figures:
         console.print()
         _print(console, "; ".join(map(_figure_text, page.figures)))
-    for number, block in enumerate(page.blocks):
-        if page.lead:
+    for block in page.blocks:
+        if not (isinstance(block, Facts | Sentences | Table) and block.title):
             console.print()
-        _show(console, block, heading=number > 0)
+        _show(console, block)
     return _text(out)
 
 

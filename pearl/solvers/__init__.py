@@ -1,12 +1,17 @@
 """Solvers: the best plan of a graph and its costs. A method is one file and its line in `METHODS`.
 
 The file defines `solve(problem: Problem, search: Search) -> Outcome` and is imported on first use.
-`pearl.testing.SolverContract` has the tests that every method passes.
+A user's own method is named by its module path. `pearl.testing.SolverContract` has the tests that
+every method passes.
 """
 
-from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
+import sys
 
-__all__ = ["METHODS", "robust", "solver", "under_draws"]
+from pearl.errors import SpecError
+from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
+from pearl_devices.validation import quote
+
+__all__ = ["METHODS", "find_method", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
@@ -14,8 +19,30 @@ METHODS = {
     "heft": Method("pearl.solvers.methods.heft:solve", OBJECTIVES),
     "peft": Method("pearl.solvers.methods.peft:solve", OBJECTIVES),
     "lshs": Method("pearl.solvers.methods.lshs:solve", OBJECTIVES),
-    "linear_clustering": Method("pearl.solvers.methods.linear_clustering:solve", OBJECTIVES),
     "local_search": Method("pearl.solvers.methods.local_search:solve", OBJECTIVES),
     "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
 }
 """Name of a method, as in `pearl plan --method NAME` → its code and objectives."""
+
+
+def find_method(name: object) -> Method:
+    """Return the method of a name in `METHODS`, or of a module path such as `my_package.mine`.
+
+    The module defines `solve`, and `OBJECTIVES` if its method supports only some of them. From its
+    first use on, the method is in `METHODS`.
+
+    Raises:
+        SpecError: the name is unknown, or the module is no method.
+    """
+    if isinstance(name, str) and "." in name and name not in METHODS:
+        code = f"{name}:solve"
+        Method(code, OBJECTIVES).load(name)
+        own = Method(code, getattr(sys.modules[name], "OBJECTIVES", OBJECTIVES))
+        own.load(name)
+        METHODS[name] = own
+    if name not in list(METHODS):
+        raise SpecError(
+            f"method {quote(name)} is unknown; allowed are {list(METHODS)}, and the module path of "
+            "your own, such as 'my_package.mine'"
+        )
+    return METHODS[str(name)]

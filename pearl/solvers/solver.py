@@ -1,4 +1,4 @@
-"""`solve`: the best plan of a graph and its costs, by one of the methods in `METHODS`."""
+"""`solve`: the best plan of a graph and its costs, by a method of `METHODS` or a user's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.seeds import checked_seed
-from pearl.solvers import METHODS
+from pearl.solvers import METHODS, find_method
 from pearl.solvers.first_plan import first_plan
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.free_messages import free_weights_note
@@ -151,11 +151,12 @@ def _faults(
         problems.append(
             f"objective {quote(objective)} is unknown; allowed are {[*OBJECTIVES, *ROBUST]}"
         )
-    if method is not None and method not in list(METHODS):
-        problems.append(f"method {quote(method)} is unknown; allowed are {list(METHODS)}")
-    elif method is not None and objective in OBJECTIVES:
-        offered = METHODS[method].objectives
-        if objective not in offered:
+    try:
+        offered = OBJECTIVES if method is None else find_method(method).objectives
+    except SpecError as error:
+        problems += error.problems
+    else:
+        if objective in OBJECTIVES and objective not in offered:
             able = [name for name, other in METHODS.items() if objective in other.objectives]
             problems.append(
                 f"method {method!r} does not support the objective {objective!r}, only "

@@ -1,11 +1,11 @@
 """`SolverContract`: the tests that every method of `solve` passes.
 
-The contract of a method that METHODS of pearl/solvers/__init__.py names `mine`:
+The contract of a method by its name in `METHODS`, or by its module path:
 
     from pearl.testing import SolverContract
 
     class TestMine(SolverContract):
-        method = "mine"
+        method = "my_package.mine"
 
 Tests of an objective for which the method is not registered are skipped. A method may override a
 test and give the reason for its exemption.
@@ -29,7 +29,7 @@ from pearl.planning.plan_validation import check_plan, plan_orders
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.valuation import evaluate_samples
-from pearl.solvers import METHODS, robust
+from pearl.solvers import find_method, robust
 from pearl.solvers.model.method import OBJECTIVES, ROBUST
 from pearl.solvers.solver import solve
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
@@ -47,7 +47,7 @@ def two_devices(lanes: int = 2, **more: Any) -> Platform:
 class SolverContract:
     """Tests of one method.
 
-    method: its name in METHODS.
+    method: its name in METHODS, or its module path.
     """
 
     method: str
@@ -55,7 +55,7 @@ class SolverContract:
     @property
     def objectives(self) -> tuple[str, ...]:
         """The objectives for which the method is registered."""
-        return METHODS[self.method].objectives
+        return find_method(self.method).objectives
 
     def solve(self, graph: TaskGraph, costs: CostTable, **options: object) -> Plan:
         """Return a plan by the method, by default for its first objective. Skip the test if the

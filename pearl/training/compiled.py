@@ -13,24 +13,15 @@ from pearl.errors import SpecError
 from pearl.formatting import marked
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
+from pearl.planning.plan_validation import check_stated, completions, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
-from pearl.planning.problem import Problem
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.remote.lane_groups import LaneGroup, lane_groups
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
-from pearl_devices import (
-    DeviceKindError,
-    FigureError,
-    Platform,
-    UnsupportedError,
-    backend,
-    offers,
-    torch_threads,
-)
+from pearl_devices import Platform, UnsupportedError, backend, torch_threads
 from pearl_devices.kernels.interface import OBSERVED, changes
 
 if TYPE_CHECKING:
@@ -136,7 +127,6 @@ class CompiledPlan:
 def compile_plan(
     system: System,
     plan: Plan,
-    graph: TaskGraph | None = None,
     *,
     emulate: bool = False,
     check: bool = False,
@@ -145,18 +135,17 @@ def compile_plan(
 
     The times of the plan are taken as stated: nothing is estimated or measured.
 
-    graph: of the system; None: built here.
     check: first check the plan against graph and platform, as a plan from a file needs.
 
     Raises:
         SpecError: the plan does not fit the system, or cannot be run.
     """
-    if graph is None:
-        graph = build_graph(system)
-    whole, replicas, split = unfold_replicas(plan, graph)
+    problem = plan.problem
+    graph = problem.graph if problem and problem.system is system else build_graph(system)
+    whole, replicas = unfold_replicas(plan, graph)
     if check:
-        _check(whole, replicas, system)
-    protocol = ExecutionSchedule(whole, replicas, split)
+        check_stated(whole, replicas, system.platform)
+    protocol = ExecutionSchedule(whole, replicas)
     jobs = single_lane.jobs_of_plan(whole, replicas, system.platform, emulate=emulate)
     order: tuple[str, ...] = ()
     if protocol.is_single_lane:
@@ -185,25 +174,6 @@ def recompile(
             *(f"{file}: {problem}" for problem in error.problems),
             f"{file}: the run cannot continue here with its plan; give another one (--plan)",
         ) from None
-
-
-def _check(whole: Plan, graph: TaskGraph, system: System) -> None:
-    """Raise SpecError if a plan is not sound, or has modes that its devices do not offer."""
-    check_plan(whole, Problem(graph, costs_from_plan(whole, graph, system.platform)))
-    problems = []
-    for job in set(single_lane.jobs_of_plan(whole, graph, system.platform, emulate=False).values()):
-        device = system.platform.device(whole.task(job.tasks[0]).device)
-        try:
-            offered = offers(job.kernel, device)
-        except (DeviceKindError, FigureError) as error:
-            raise SpecError(f"plan: {error}") from error
-        if job.variant not in [name for name, _ in offered]:
-            problems.append(
-                f"plan: {job.name} runs as {job.variant!r} on {device.name}, which offers "
-                f"{offered or 'nothing'} for it"
-            )
-    if problems:
-        raise SpecError(*sorted(problems))
 
 
 def require_devices(made: CompiledPlan) -> None:

@@ -126,6 +126,7 @@ def build_run(
         else run.clock.solution(compiled.system.env.threshold, state.best_mean),
         lanes=() if simulated else lane_times(run, measured.records),
         calls=() if simulated else measured_calls(run, measured.session_records),
+        platform=compiled.system.platform,
         out=None if run.folder is None else str(run.folder),
     )
 

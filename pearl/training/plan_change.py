@@ -106,7 +106,7 @@ def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
     """
     session, state, compiled = run.session, run.state, run.session.compiled
     assert run.folder
-    new = Session(compile_plan(compiled.system, plan, compiled.graph), session.seed)
+    new = Session(compile_plan(compiled.system, plan), session.seed)
     wrong = incompatible_arrays(session.arrays, new.arrays)
     if wrong:
         raise SpecError(f"its arrays differ: {', '.join(wrong)}")

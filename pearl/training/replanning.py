@@ -24,7 +24,6 @@ from pearl.planning.replicas import resize_kernel
 from pearl.planning.runs import TOLERANCE, Drift, TaskDrift, TaskTiming
 from pearl.runtime.protocol.lane_recorder import TIMES
 from pearl.spec.system import System
-from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from pearl_estimators.host.linear_fit import family
 
@@ -224,15 +223,11 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 
 
-def _kernel_of_mode(graph: TaskGraph, mode: Mode) -> Kernel:
-    if mode.fused:
-        return next(f.kernel for f in graph.fusions if f.tasks == mode.tasks)
-    task = graph.task(mode.tasks[0])
-    return resize_kernel(task.kernel, mode.share, task.environments) if mode.share else task.kernel
-
-
 def _factor_name(graph: TaskGraph, mode: Mode) -> str:
-    return f"{family(_kernel_of_mode(graph, mode))}, {mode.variant}"
+    kernel = graph.kernel_of(mode.tasks)
+    if mode.share:
+        kernel = resize_kernel(kernel, mode.share, graph.task(mode.tasks[0]).environments)
+    return f"{family(kernel)}, {mode.variant}"
 
 
 def cost(plan: Plan, problem: Problem, beyond_s: float = 0.0) -> tuple[float, float]:
@@ -290,8 +285,8 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     if all(t.replicas == 1 for t in plan.tasks):
         limits = replace(limits, replicas={})
     table = apply_factors(_usable_modes(problem.costs, plan, system), problem.graph, by)
-    one = replace(problem, costing=table, limits=limits)
-    several = planner.with_lane_overhead(one)
+    usable = replace(problem, costing=table, limits=limits)
+    one, several = (planner.with_lanes(usable, most) for most in (1, limits.max_lanes))
     count = sum(k.width > 0 for k in plan.lanes)
     try:
         mine = several if count > 1 else one
@@ -300,10 +295,9 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
     except SpecError as error:
         return Decision(None, f"the plan is not one of the present problem: {error}")
     options: list[tuple[float, float, Plan]] = []
-    for lanes, most in ((one, 1), (several, limits.max_lanes)):
+    for lanes in (one, several):
         try:
-            narrow = replace(lanes, limits=replace(limits, max_lanes=most))
-            found = solve_problem(narrow, time_limit_s=SOLVE_S)
+            found = solve_problem(lanes, time_limit_s=SOLVE_S)
         except InfeasibleError:
             continue
         value, period_s = cost(found, lanes, max(0.0, beyond_s))

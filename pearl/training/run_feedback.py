@@ -137,9 +137,8 @@ def _list_lane_calls(plan: Plan, graph: TaskGraph, platform: Platform, lane: str
 
 def list_calls(placed: Iterable[Placement], graph: TaskGraph) -> list[tuple[Placement, Kernel]]:
     """Return the calls of these tasks, each once: one of the tasks that it runs, and its kernel."""
-    fused = {frozenset(f.tasks): f.kernel for f in graph.fusions}
     calls = {frozenset((t.task, *t.fused_with)): t for t in placed}
-    return [(t, fused[c] if t.fused_with else graph.task(t.task).kernel) for c, t in calls.items()]
+    return [(t, graph.kernel_of((t.task, *t.fused_with))) for t in calls.values()]
 
 
 def _busy_ratio(

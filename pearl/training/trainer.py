@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from pearl.errors import SpecError
 from pearl.files import locking, write_atomically
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
-from pearl.planner.planner import as_system, build_problem, plan_graph, skipping_timing_if_busy
+from pearl.planner.planner import as_system, build_problem, skipping_timing_if_busy
 from pearl.planning.plans import Plan, load_plan, plain
-from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as CHECKPOINT
 from pearl.planning.runs import SPEC_MARK, Run, check_folder
 from pearl.report.report import Report
@@ -69,34 +68,17 @@ def compile(
         SpecError: the spec or the plan is wrong, or the plan needs devices that are not here.
     """
     begin_s = time.perf_counter()
-    if set:
-        if isinstance(system, System):
-            raise SpecError(
-                "compile: `set` changes a spec, but a loaded System was given; pass it to `load`"
-            )
-        system = load(system, set=set)
-    system = as_system(system)
+    system = as_system(system, set)
     if plan is None:
-        with skipping_timing_if_busy(system):
-            made = _plan_or_cached(build_problem(system), emulate=emulate)
+        chosen = plan_cache.find_plan(build_problem(system))
     else:
-        given = plan if isinstance(plan, Plan) else load_plan(plan)
-        made = compile_plan(system, given, emulate=emulate, check=True)
+        chosen = plan if isinstance(plan, Plan) else load_plan(plan)
+    made = compile_plan(system, chosen, emulate=emulate, check=plan is not None)
     trainer = Trainer._from_compiled(made, seed, plan_given=plan is not None)
     trainer.planned_s = time.perf_counter() - begin_s
     if not emulate:
         require_devices(made)
     return trainer
-
-
-def _plan_or_cached(problem: Problem, *, emulate: bool) -> CompiledPlan:
-    """Compile a problem with its cached plan, or with a new one."""
-    if (known := plan_cache.load_cached_plan(problem)) is not None:
-        with suppress(SpecError):  # the plan is then made again
-            return compile_plan(problem.spec, known, problem.graph, emulate=emulate, check=True)
-    plan = plan_graph(problem)
-    plan_cache.cache_plan(problem, plan)
-    return compile_plan(problem.spec, plan, problem.graph, emulate=emulate)
 
 
 def plan_of_run(folder: Path, system: System) -> Plan | None:

@@ -12,7 +12,6 @@ import pytest
 
 import pearl
 from pearl import solve
-from pearl.cli.text import front_text
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
@@ -23,6 +22,8 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.report.bands_text import bands_text
+from pearl.report.front_page import front_page
+from pearl.report.terminal import page_text
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
@@ -171,7 +172,7 @@ def test_the_last_plan_of_the_front_says_what_the_plan_says() -> None:
     graph, costs, _ = modelled()
     plan, plans = solve(graph, costs), pearl.pareto(graph, costs, gap=0.1)
     assert plans[-1].bands == plan.bands
-    text = front_text(plans, plans.open_w)
+    text = page_text(front_page(plans))
     assert text.count("optimal, proved") == 2
     assert plan.bands is not None
     for p in plans.paced:  # a cap would stop the draws in which idling alone exceeds it
@@ -192,7 +193,7 @@ def test_draws_that_cannot_keep_a_limit_on_power_are_counted_and_told() -> None:
     assert told in bands_text(plan.bands)
     plans = pearl.pareto(graph, costs, limits=limits, gap=0.5)
     assert plans[-1].bands == plan.bands
-    assert "count as 0" in front_text(plans)
+    assert "count as 0" in page_text(front_page(plans))
 
 
 def test_a_platform_without_power_figures_has_one_plan() -> None:

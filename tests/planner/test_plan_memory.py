@@ -9,7 +9,6 @@ import pytest
 
 import pearl
 from pearl.planner import plan_cache, planner
-from pearl.training import trainer
 from pearl_estimators.host import calibrator
 from pearl_estimators.host.benchmark_kernels import draw_fit_kernels
 
@@ -33,7 +32,7 @@ def made(monkeypatch):
     """The systems that were planned, a line each."""
     systems, plain = [], planner.plan_graph
     monkeypatch.setattr(
-        trainer, "plan_graph", lambda problem: systems.append(problem.system) or plain(problem)
+        plan_cache, "plan_graph", lambda problem: systems.append(problem.system) or plain(problem)
     )
     return systems
 

@@ -22,10 +22,11 @@ from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, Swee
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Bottleneck
 from pearl.planning.runs import Drift, Run, TaskDrift
-from pearl.report import balance_text
 from pearl.report.balance_page import balance_page
+from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
+from pearl.report.terminal import page_text
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
@@ -59,7 +60,7 @@ def drifted() -> Report:
     drift = Drift(500e-6, 610e-6, 0.22, tasks, ("at 4,096: planned again",), 1.7, 0.25)
     lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
     more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}
-    return Report(plan, example_run(plan, drift=drift, lags=lags, **more), every_edge=True)
+    return Report(plan, example_run(plan, drift=drift, lags=lags, **more))
 
 
 def bare(report: Report) -> str:
@@ -86,7 +87,7 @@ def front() -> str:
     paced = replace(plan, power_w=80.0, value=7_300.0, pace_s=1.1e-3, status="optimal")
     shared = replace(plan.tasks[1], shares=(5, 3), replica=1)
     split = replace(plan, power_w=0.0, tasks=(plan.tasks[0], shared, *plan.tasks[2:]))
-    return cli_text.front_text([plan, paced]) + "\n\n" + cli_text.front_text([split])
+    return "\n\n".join(page_text(front_page(plans)) for plans in ([plan, paced], [split]))
 
 
 def calibrated() -> str:
@@ -167,9 +168,7 @@ def platforms() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
-    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan()), every_edge=True).text(
-        64, verbose=True
-    ),
+    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(64, verbose=True),
     "drifted.txt": lambda: drifted().text(120, verbose=True),
     "simulated.txt": lambda: Report(
         two_device_plan(), example_run(simulated=True, energy_j=None, energy_source=None)
@@ -189,8 +188,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "calibration.txt": calibrated,
     "operators.txt": operators,
     "checks.txt": checks,
-    "balance.txt": lambda: balance_text.balance_text(balances()),
-    "balance_without_gpu.txt": lambda: balance_text.balance_text(without_gpu()),
+    "balance.txt": lambda: page_text(balance_page(balances())),
+    "balance_without_gpu.txt": lambda: page_text(balance_page(without_gpu())),
     "balance.svg": lambda: re.sub(
         r"<style>.*?</style>", "", page_svg(balance_page(balances())), flags=re.DOTALL
     ),

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import pearl
 from pearl.errors import SpecError
 from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
@@ -22,13 +24,18 @@ from pearl.planning.runs import Drift, TaskDrift, load_metrics, load_run
 from pearl.report.canvas import ticks
 from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report, load_report
+from pearl_devices import Device, Link, Platform
 from pearl_estimators.gpu import calibration
 from pearl_estimators.host.calibration import CalibrationError
 from tests.examples import example_run, recorded, two_device_plan
 
 DRIFT = Drift(1e-3, 1.2e-3, 0.2, (TaskDrift("update", 1e-3, 1e-3, 0.0),))
+LINKS = (Link("a", "b", 1e-6, 1e9),)
 KEPT = recorded(two_device_plan())
-RUN = example_run(drift=DRIFT, lags={"policy_lag": {"1": 3}}, events=("x",), **KEPT).to_json()
+PLACE = Platform("p", (Device("a", memory_bytes=1e9, figures={"f": 1.0}), Device("b")), LINKS)
+RUN = example_run(
+    drift=DRIFT, lags={"policy_lag": {"1": 3}}, events=("x",), platform=PLACE, **KEPT
+).to_json()
 
 
 def ways(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -90,6 +97,10 @@ def test_a_run_with_an_odd_value_is_reported_or_refused(tmp_path, at, value) -> 
         (("plan", "bottleneck"), 3, "bottleneck: an object is needed, this is 3"),
         (("tasks",), 3, "tasks: a list is needed, this is 3"),
         (("simulated",), 1, "simulated is 1; a bool is needed"),
+        (("platform",), 3, "run.json: platform: an object is needed, this is 3"),
+        (("platform", "devices"), [], "platform: platform 'p' has no device"),
+        (("platform", "devices", 0, "width"), 0, "device 'a': width is 0"),
+        (("platform", "links", 0, "b"), 1, r"links\[0\]: b is 1; a str is needed"),
     ],
 )
 def test_the_key_and_the_value_are_named(tmp_path, at, value, said) -> None:
@@ -98,6 +109,18 @@ def test_the_key_and_the_value_are_named(tmp_path, at, value, said) -> None:
     written(tmp_path, at, value)
     with pytest.raises(SpecError, match=said):
         load_run(tmp_path)
+
+
+def test_a_report_shows_the_devices_of_the_run_and_not_of_this_machine(tmp_path) -> None:
+    written(tmp_path, ("platform", "devices", 0, "model"), "Another CPU 9000")
+    system = pearl.load("dqn_cartpole", set={"platform": "host"})
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(system.raw))
+    shown = load_report(tmp_path).system
+    assert shown is not None
+    assert shown.platform == load_run(tmp_path).platform
+    assert shown.platform.devices[0].model == "Another CPU 9000"
+    written(tmp_path, ("platform",), None)
+    assert load_report(tmp_path).system is None
 
 
 def test_a_plan_without_a_proof_reads_back() -> None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,8 +19,9 @@ from pearl.planning.plans import Bottleneck, Plan
 from pearl.planning.runs import TaskTiming, load_metrics, load_run
 from pearl.report.canvas import ticks
 from pearl.report.figures.curves import learning_curve
+from pearl.report.lead import limit_sentence
 from pearl.report.report import Report
-from pearl.report.tables import bound_sentence
+from pearl.report.words import BLANK
 from tests.examples import example_run, fused_plan, two_device_plan
 
 
@@ -74,7 +76,7 @@ def test_a_simulated_run_never_claims_to_be_measured() -> None:
     assert "simulated: the times and rates" in text
     assert "simulated / predicted" in text
     assert "measured /" not in text
-    assert not re.search(r"(?<!none was )measured", text)
+    assert not re.search(r"(?<!none was )(?<!core used, )measured", text)
 
 
 @pytest.mark.parametrize(
@@ -100,22 +102,21 @@ def test_an_energy_without_a_source_cannot_be_built() -> None:
         example_run(energy_source="rapl+")
 
 
-def test_what_bounds_the_period_is_one_sentence_for_each_kind() -> None:
-    plan = two_device_plan()
-    assert bound_sentence(plan) == (
-        "Lane gpu0/0 bounds the period: its firings take 500 µs of 500 µs; "
-        "the largest part is update, 96.0 %."
+def test_what_limits_a_plan_is_one_sentence_for_each_kind() -> None:
+    def said(**changes: Any) -> str:
+        text = limit_sentence(replace(two_device_plan(), **changes)).text
+        return text.replace(BLANK, " ")
+
+    lane = "The GPU 0: it never waits, and learn × 8 takes 96 % of each 500 µs; "
+    assert said() == f"{lane}the CPU core is busy 64 %."
+    link = Bottleneck("link", "cpu-gpu0", ("replay_sample>gpu0",))
+    assert said(bottleneck=link) == "The link cpu-gpu0: its messages take all of each 500 µs."
+    lanes = tuple(replace(k, load=min(k.load, 0.9)) for k in two_device_plan().lanes)
+    cycle = Bottleneck("cycle", "acting", ("inference", "env_step"))
+    assert said(bottleneck=cycle, lanes=lanes).startswith(
+        "One chain of calls (act → step): each call waits for the one before, and step takes 24 %"
     )
-    assert "largest part is replay_sample + update + replay_update, 64.6 %" in bound_sentence(
-        fused_plan()
-    )
-    link = replace(plan, bottleneck=Bottleneck("link", "cpu-gpu0", ("replay_sample>gpu0",)))
-    assert "transfers (replay_sample>gpu0) take 90.0 µs of 500 µs" in bound_sentence(link)
-    around = ("inference", "env_step")
-    cycle = replace(plan, bottleneck=Bottleneck("cycle", "acting", around))
-    assert "cycle inference → env_step → inference bounds" in bound_sentence(cycle)
-    paced = replace(plan, pace_s=plan.period_s)
-    assert bound_sentence(paced).startswith("The pace bounds the period")
+    assert said(pace_s=two_device_plan().period_s).startswith("The limit on power: ")
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -211,7 +212,7 @@ def test_every_name_is_escaped(tmp_path: Path) -> None:
         pearl_version=evil,
     )
     run = example_run(plan, tasks=(TaskTiming(evil, 1e-5, 2e-5, 10),), simulated=True)
-    text, page = _page(Report(plan, run, every_edge=True), tmp_path)
+    text, page = _page(Report(plan, run), tmp_path)
     assert "script" not in page.tags
     assert "<script" not in text
     assert 'alert("x")' not in text

@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 import pearl
 from pearl.advice import advise
 from pearl.cli import app
-from pearl.cli.text import difference_text, front_text, platform_text
+from pearl.cli.text import difference_text, platform_text
 from pearl.explanation import explain
 from pearl.explanation.sections import blocks
 from pearl.formatting import marked
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Run
-from pearl.report.document import Column, Table
+from pearl.report.document import Column, Facts, Table
+from pearl.report.front_page import front_page
 from pearl.report.html import page_html
 from pearl.report.report import Report
+from pearl.report.tables import assignment, plan_facts
+from pearl.report.terminal import page_text
 
 SPEC = "dqn_cartpole_fpga"
 NAMES = ("fpga", "agilex_agf014")
@@ -88,13 +91,11 @@ def test_the_report_and_its_explanation_say_it() -> None:
     plan = planned()
     e = explain(plan, time_limit_s=300.0)
     report = Report(plan, explanation=e)
-    facts = [text for _, text in report.plan_facts()]
-    assert ("simulated", "fpga: times of a model; no such device is driven") in (
-        report.plan_facts()
-    )
-    assert unmarked(iter([*(f for f in facts if not f.startswith("fpga:"))])) == []
-    assert unmarked(told(report.plan_tables())) == []
-    assert unmarked(iter([report.bound_sentence()])) == []
+    shown = [b for d in report.page().details for b in d.blocks]
+    facts = [row for b in shown if isinstance(b, Facts) for row in b.rows]
+    assert ("simulated", "fpga (simulated): times of a model; no such device is driven") in facts
+    assert unmarked(text for _, text in facts) == []
+    assert unmarked(told(tuple(b for b in shown if isinstance(b, Table)))) == []
     sentences, *tables = blocks(e, every_change=True)
     assert unmarked(text for row in sentences.rows for text in row) == []
     assert unmarked(told(tuple(tables))) == []
@@ -105,7 +106,7 @@ def test_the_report_and_its_explanation_say_it() -> None:
 def test_the_front_a_difference_and_a_platform_say_it() -> None:
     plan = planned()
     other = replace(plan, tasks=tuple(replace(t, device="cpu", lane="cpu.0") for t in plan.tasks))
-    assert "fpga (simulated)" in " ".join(front_text([plan]).split())
+    assert "fpga (simulated)" in " ".join(page_text(front_page([plan])).split())
     moved = " ".join(difference_text(other, plan).split())
     assert "copy fpga.0 (simulated) on fpga, copy" in moved
     lines = platform_text(pearl.load(SPEC).platform).splitlines()
@@ -222,17 +223,16 @@ def test_how_sure_a_plan_by_closed_forms_is_no_draw_says() -> None:
 
 def test_a_plan_by_closed_forms_has_a_range_that_is_assumed_and_no_band() -> None:
     plan = planned()
-    facts = dict(Report(plan).plan_facts())
+    facts = dict(plan_facts(plan))
     assert "90 % bands" not in facts
-    assert "which are assumed for fpga (simulated)" in facts["range"]
+    assert "which are assumed for fpga" in facts["range"]
     assert "no probability" in facts["range"]
     assert "(" not in facts["predicted"]
-    (assignment, *_) = Report(plan).plan_tables()
-    place = {row[0]: row[6] for row in assignment.rows}
+    place = {row[0]: row[6] for row in assignment(plan).rows}
     assert place["update"].startswith("assumed ")
     assert not place["env_step"].startswith("assumed ")
-    front = " ".join(front_text([plan]).split())
+    front = " ".join(page_text(front_page([plan])).split())
     assert "closed forms (fpga (simulated)) have no band" in front
     real = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
-    assert "range" not in (told := dict(Report(real).plan_facts()))
+    assert "range" not in (told := dict(plan_facts(real)))
     assert "90 % bands" in told

@@ -88,7 +88,7 @@ def test_timing_is_planned_to_take_a_small_share_of_the_predicted_time(monkeypat
         assert calls * 150e-9 / s.every <= 1.5 * lane_recorder.SHARE * period_s
         assert 2 <= s.last - s.first <= lane_recorder.KEPT_ITERATIONS
         assert (s.last - s.first - 2) * calls <= lane_recorder.KEPT_CALLS
-    assert plan_sampling(7, 500e-6, 100, 1000).every == 1
+    assert plan_sampling(7, 5e-3, 100, 1000).every == 1
     assert plan_sampling(7, 1e-3, 98, 100).last <= 100, "the window is within the run"
 
 

@@ -1,4 +1,4 @@
-"""Every method of `METHODS` passes the contract."""
+"""Every method of `METHODS` passes the contract, and so does the one of the examples."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ STRICTER = {
     "heft": ListContract,
     "peft": ListContract,
     "lshs": ListContract,
-    "linear_clustering": ListContract,
+    "examples.linear_clustering": ListContract,
     "local_search": FewMoves,
     "cpsat": WithCpsat,
 }
 """Methods whose contract has more to it; every other one is held to `SolverContract`."""
 
-for name in METHODS:
+for name in dict.fromkeys((*METHODS, *STRICTER)):
     title = "Test" + "".join(map(str.capitalize, name.replace(".", "_").split("_")))
     globals()[title] = type(title, (STRICTER.get(name, SolverContract),), {"method": name})

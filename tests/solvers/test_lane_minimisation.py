@@ -14,6 +14,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import plan_timing, unfold_replicas
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem, split_costs
+from pearl.planning.replicas import split_of
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, mode, random_limited, star, tasks
@@ -71,8 +72,8 @@ def test_no_two_lanes_of_a_device_can_be_joined_without_loss(seed: int, method: 
         plan = solve(graph, costs, limits=limits, method=method)
     except InfeasibleError:
         return
-    whole, torn, split = unfold_replicas(plan, graph)
-    timed, _ = plan_timing(whole, Problem(torn, split_costs(costs, split)))
+    whole, torn = unfold_replicas(plan, graph)
+    timed, _ = plan_timing(whole, Problem(torn, split_costs(costs, split_of(torn))))
     a = timed.assignment
     for device in {m.device for m in a.modes}:
         numbers = sorted({n for m, n in zip(a.modes, a.lanes, strict=True) if m.device == device})

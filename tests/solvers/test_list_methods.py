@@ -13,13 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pearl
-from benchmarks.literature.lists import Case, compare, replay, set_apart, to_instance
+from benchmarks.literature.lists import (
+    CLUSTERING,
+    Case,
+    compare,
+    replay,
+    set_apart,
+    to_instance,
+)
 from benchmarks.solver.instances import blocks, branches, large
+from examples.linear_clustering import find_clusters, find_spans, merge_clusters
 from pearl import solve
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.solvers.methods import lshs
-from pearl.solvers.methods.linear_clustering import find_clusters, find_spans, merge_clusters
 from pearl.testing import KernelKindContract
 from pearl.testing.graphs import devices, mode, star, tasks
 from pearl_devices import Link, Platform, kernel
@@ -85,7 +92,7 @@ def test_clusters_are_paths_that_share_no_task_and_merging_lengthens_nothing(
 
 def test_four_branches_on_four_lanes_take_a_quarter_of_one_lane() -> None:
     graph, costs = branches(4, 20, 4)
-    plan = solve(graph, costs, objective="makespan", method="linear_clustering")
+    plan = solve(graph, costs, objective="makespan", method=CLUSTERING)
     assert plan.value == pytest.approx(22.0)  # 82 tasks of a second, one lane: 82 s
 
 
@@ -96,7 +103,7 @@ def test_it_declines_where_messages_take_longer_than_the_work() -> None:
     slow = Platform("slow", two, (Link("x", "y", 0.0, 10.0, paid_by="nobody"),))
     costs = CostTable(slow, tuple(mode(t, d.name, 1.0) for t in names for d in two))
     graph = TaskGraph("diamond", tasks(*names), tuple(edges))
-    plan = solve(graph, costs, objective="makespan", method="linear_clustering")
+    plan = solve(graph, costs, objective="makespan", method=CLUSTERING)
     assert plan.value == pytest.approx(4.0)
     assert len({t.device for t in plan.tasks}) == 1
 
@@ -127,7 +134,7 @@ def split_critics(name: str, large: bool = True) -> Any:
     timed = LARGE if large else SMALL
     seconds = SECONDS | {f"{t}{i}": s for t, s in timed.items() for i in (1, 2)} | timed
     quick = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), 3e-6)
-    return planned(spec, seconds=seconds | quick, cores=2, method="linear_clustering")
+    return planned(spec, seconds=seconds | quick, cores=2, method=CLUSTERING)
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
@@ -156,7 +163,7 @@ def test_critics_stay_together_where_a_message_takes_longer_than_a_branch(
 ) -> None:
     _, plan = split_critics("td3", large)
     graph, costs = set_apart(plan.problem)
-    found = solve(graph, costs, method="linear_clustering")
+    found = solve(graph, costs, method=CLUSTERING)
     assert len({t.device for t in found.tasks}) == lanes
 
 

@@ -1,21 +1,25 @@
-"""The table of methods: a line without its file, a file without its function, a faulty function."""
+"""The table of methods: a line without its file, a file without its function, a faulty function;
+methods by module path."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from pearl import solve
+from pearl import explain, solve, solvers
 from pearl.cli import app
 from pearl.errors import SpecError
+from pearl.explanation import resolve
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
-from pearl.solvers import METHODS
+from pearl.planning.plans import load_plan
+from pearl.solvers import METHODS, solver
 from pearl.solvers.model.method import OBJECTIVES, Method
 from pearl.testing.graphs import devices, loop, mode, star
 
@@ -38,6 +42,80 @@ def solve(problem, search):
 """
 
 
+HALF = {
+    "no module": (None, "No module named"),
+    "no function": ("x = 1", "no attribute 'solve'"),
+    "no callable": ("solve = 1", "type int"),
+    "does not import": ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
+    "syntax": ("def solve(", "never closed"),
+    "arguments": ("def solve(problem): ...", "does not take two arguments"),
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a module with this text into a package of the working folder; returns its path."""
+
+    def write(text: str) -> str:
+        package = f"mine_{next(NAMES)}"
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "fast.py").write_text(text)
+        return f"{package}.fast"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(solvers, "METHODS", dict(METHODS))
+    monkeypatch.setattr(solver, "METHODS", solvers.METHODS)
+    monkeypatch.setattr(resolve, "METHODS", solvers.METHODS)
+    return write
+
+
+def test_a_method_by_module_path_plans_and_explains_its_plans(own: Callable[[str], str]) -> None:
+    name = own(
+        "from pearl.solvers.methods.heft import solve as other\nCALLS = []\n"
+        "def solve(problem, search):\n    CALLS.append(search.method)\n"
+        "    return other(problem, search)\n"
+    )
+    plan = solve(GRAPH, COSTS, method=name)
+    calls = sys.modules[name].CALLS
+    assert (plan.method, set(calls)) == (name, {name})
+    before = len(calls)
+    explain(plan)
+    assert len(calls) > before
+    ran = CliRunner().invoke(app, ["plan", "dqn_cartpole", *SET, "--method", name, "--json", "p"])
+    assert ran.exit_code == 0, ran.stderr
+    assert load_plan("p").method == name
+
+
+def test_a_plan_that_names_a_module_imports_nothing(own: Callable[[str], str]) -> None:
+    name = own("raise SystemExit('imported')")
+    plan = replace(solve(GRAPH, COSTS, method="heft"), method=name)
+    explain(plan)
+    assert name not in sys.modules
+
+
+def test_a_method_by_module_path_states_its_objectives(own: Callable[[str], str]) -> None:
+    name = own("OBJECTIVES = ('makespan',)\ndef solve(problem, search): ...")
+    with pytest.raises(SpecError, match=rf"'{name}' does not support .*'throughput'"):
+        solve(GRAPH, COSTS, method=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [*HALF.values(), ("OBJECTIVES = 3\ndef solve(problem, search): ...", "are 3, not a tuple")],
+    ids=[*HALF, "objectives"],
+)
+def test_a_module_that_is_no_method_is_one_sentence(
+    own: Callable[[str], str], text: str | None, fault: str
+) -> None:
+    name = own(text) if text is not None else "nowhere.at_all"
+    with pytest.raises(SpecError) as error:
+        solve(GRAPH, COSTS, method=name)
+    (sentence,) = error.value.problems
+    assert sentence.startswith(f"method '{name}': {name.replace('.', '/')}.py: ")
+    assert fault in sentence
+    assert name not in solvers.METHODS
+
+
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register]:
     """Registers the method `mine` with a file of this text; None: no file."""
@@ -53,16 +131,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register
     yield register
     for module in [m for m in sys.modules if m.startswith("mine_")]:
         del sys.modules[module]
-
-
-HALF = {
-    "no module": (None, "No module named"),
-    "no function": ("x = 1", "no attribute 'solve'"),
-    "no callable": ("solve = 1", "type int"),
-    "does not import": ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
-    "syntax": ("def solve(", "never closed"),
-    "arguments": ("def solve(problem): ...", "does not take two arguments"),
-}
 
 
 @pytest.mark.parametrize(("text", "fault"), HALF.values(), ids=HALF)

@@ -29,7 +29,7 @@ from pearl.report.report import Report
 from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
 from pearl.spec.system import System
-from pearl.training import plan_change, replanning, trainer
+from pearl.training import plan_change, replanning
 from pearl.training.checkpoints import checkpoint
 from pearl.training.compiled import CompiledPlan
 from pearl.training.session import Session
@@ -463,7 +463,7 @@ def test_the_command_has_the_option_and_tells_decisions_from_problems(
     machine = Machine(monkeypatch, UPDATE_WRONG)
     monkeypatch.setattr("pearl.spec.reading.load_static", lambda spec, set: machine.system)
     monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
-    monkeypatch.setattr(trainer, "plan_graph", lambda problem: machine.plan)
+    monkeypatch.setattr("pearl.planner.plan_cache.plan_graph", lambda problem: machine.plan)
     out = Path(tmp_path) / "run"
     with pytest.raises(SystemExit) as ended:
         app(["train", "dqn_cartpole", "--replan", "--out", str(out)])

@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     torch = pearl.plan(pearl.load(DDPG, set=TORCH))
     native = pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    monkeypatch.setattr("pearl.training.trainer.plan_graph", lambda problem: native)
+    monkeypatch.setattr("pearl.planner.plan_cache.plan_graph", lambda problem: native)
     again = pearl.compile(DDPG)  # which makes another plan, as after an upgrade
     assert again.plan == native
     run = again.train(steps=240, out=tmp_path, resume=True)
@@ -178,7 +178,7 @@ def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_pat
     def gone(whole, torn, system):
         raise SpecError("plan: update runs as 'torch' on cpu, which offers nothing for it")
 
-    monkeypatch.setattr("pearl.training.compiled._check", gone)
+    monkeypatch.setattr("pearl.training.compiled.check_stated", gone)
     with pytest.raises(SpecError) as error:
         again.train(out=tmp_path, resume=True)
     first, second = error.value.problems
@@ -196,7 +196,7 @@ def test_the_command_plans_nothing_where_a_run_goes_on(tmp_path, monkeypatch, ca
     def never(*_, **__):
         raise AssertionError("a plan was made")
 
-    monkeypatch.setattr("pearl.training.trainer.plan_graph", never)
+    monkeypatch.setattr("pearl.planner.plan_cache.plan_graph", never)
     monkeypatch.setattr(planner, "plan", never)
     command = ["train", str(spec), "--out", str(out), "--resume"]
     assert status([*command, "--steps", "400", "--seed", "9"]) == 2

@@ -16,9 +16,8 @@ from functools import cached_property
 from pearl.errors import SpecError
 from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import Entry, Plan
-from pearl.planning.replicas import ReplicaSplit
+from pearl.planning.replicas import split_of
 from pearl_devices.kernels import kind_of
 
 
@@ -111,11 +110,9 @@ class ExecutionSchedule:
         SpecError: the plan has slack or fused calls that the lanes cannot run.
     """
 
-    def __init__(self, plan: Plan, graph: TaskGraph, split: ReplicaSplit | None = None) -> None:
-        """split: given if plan and graph are unfolded already."""
-        self.plan, graph, self.split = (
-            (plan, graph, split) if split else unfold_replicas(plan, graph)
-        )
+    def __init__(self, plan: Plan, graph: TaskGraph) -> None:
+        """plan, graph: with each copy as a task (`unfold_replicas`)."""
+        self.plan, self.split = plan, split_of(graph)
         channels = key_edges(self.plan.edges)
         graph = graph.with_slack({key: c.slack for key, c in channels.items()})
         strictest = _strictest(graph)

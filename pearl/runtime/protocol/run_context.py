@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
+from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import load_plan
 from pearl.runtime.environments.external_envs import FailureLog
 from pearl.runtime.protocol import channels
@@ -101,7 +102,8 @@ class RunContext:
     def from_json(cls, config: Mapping[str, Any], arrays: Buffers) -> RunContext:
         """Rebuild a run in a worker process or on another host, over that process's arrays."""
         system = load_on(platform_json.from_json(config["platform"]), config["spec"])
-        protocol = ExecutionSchedule(load_plan(config["plan"]), build_graph(system))
+        whole = unfold_replicas(load_plan(config["plan"]), build_graph(system))
+        protocol = ExecutionSchedule(*whole)
         jobs = jobs_of_plan(
             protocol.plan, protocol.graph, system.platform, emulate=config["emulate"]
         )

@@ -74,9 +74,8 @@ class Method:
         """Return an error that names the file of method `name` and the fault."""
         file = str(self.code).partition(":")[0].replace(".", "/")
         return SpecError(
-            f"method {name!r}: {file}.py: {fault}; METHODS of pearl/solvers/__init__.py names "
-            f"{quote(self.code)}, which must be a function solve(problem: Problem, search: Search) "
-            "-> Outcome"
+            f"method {name!r}: {file}.py: {fault}; {quote(self.code)} must be a function "
+            "solve(problem: Problem, search: Search) -> Outcome"
         )
 
     def load(self, name: str) -> Solve:
@@ -85,9 +84,10 @@ class Method:
         Raises:
             SpecError: the module or the function is missing or takes other arguments.
         """
-        if not set(self.objectives) <= set(OBJECTIVES) or not self.objectives:
+        given = self.objectives
+        if not isinstance(given, tuple) or not given or any(o not in OBJECTIVES for o in given):
             raise self.fault_error(
-                name, f"its objectives are {quote(self.objectives)}, not some of {OBJECTIVES}"
+                name, f"its objectives are {quote(given)}, not a tuple of some of {OBJECTIVES}"
             )
         try:
             solve = import_function(self.code)
