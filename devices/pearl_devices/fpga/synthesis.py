@@ -91,7 +91,8 @@ def synthesised(wanted: Mapping[str, Module], *, flat: bool = False) -> dict[str
         run_yosys(
             f"read_verilog {' '.join(SOURCES[sources])} designs.v\nhierarchy -top designs\n"
             "tee -o lines.txt dump *delay\nblackbox *delay\n"
-            f"{'flatten * design* %d' if flat else ''}\n{COMMANDS}\ntee -o cells.json stat -json -top designs\n",
+            f"{'flatten * design* %d' if flat else ''}\n{COMMANDS}\n"
+            "tee -o cells.json stat -json -top designs\n",
             folder,
             TIME_LIMIT_S,
         )
