@@ -88,8 +88,6 @@ NOISES = (0.0, 0.05, 0.1)
 AGAIN = 12
 """Number of schedules of the best assignment with other priorities (assumed)."""
 
-NONE_CRITICAL = np.empty(0, np.int64)
-
 
 @dataclass
 class PlacedRings:
@@ -240,9 +238,8 @@ class LoopSearch:
         """Try the assignment after a few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
-            *self._moves, place, trial, NONE_CRITICAL, self.s, self.random, self._target_s, TRIES,
-            MOVES,
-        )  # fmt: skip
+            *self._moves, place, trial, self.s, self.random, self._target_s, TRIES, MOVES
+        )
         self._left -= (TRIES - max(left, 0)) * self._bound_cost
         if left >= 0:
             self._try(trial, 1)
@@ -306,15 +303,10 @@ class LoopSearch:
             for noise in NOISES:
                 self._left -= self._fit_cost
                 start = rings.fit(target, noise)
-                if start is not None:
-                    self._left -= POLISH * self._swap_cost
-                    first = rings.rings_of(start, target)
-                    found, period = rings.swapped(first, POLISH, least * (1 + SAME))
-                    if self._several and not self._is_list(arrays, transfers, found):
-                        found, period = rings.swapped(first, 1, 0.0)
-                        if not self._is_list(arrays, transfers, found):
-                            continue
-                    made.append((period, found))
+                if start is not None and (
+                    polished := self._polished(rings, transfers, start, target, least)
+                ):
+                    made.append(polished)
                     return True
             return False
 
@@ -350,17 +342,26 @@ class LoopSearch:
         target: float, least: float,
     ) -> bool:  # fmt: skip
         """Accept a schedule, after some swaps, if it is the best so far and a list expresses it."""
+        polished = self._polished(rings, transfers, start, target, least)
+        if polished is None or polished[0] >= (self.best.period_s if self.best else math.inf):
+            return False
+        period, found = polished
+        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
+        return True
+
+    def _polished(
+        self, rings: Rings, transfers: Ints, start: NDArray[np.float64], target: float, least: float
+    ) -> tuple[float, Next] | None:
+        """Return period and rings of a schedule after some swaps; None if no list expresses
+        them."""
         first = rings.rings_of(start, target)
         self._left -= POLISH * self._swap_cost
         found, period = rings.swapped(first, POLISH, least * (1 + SAME))
         if self._several and not self._is_list(rings.arrays, transfers, found):
             found, period = rings.swapped(first, 1, 0.0)
             if not self._is_list(rings.arrays, transfers, found):
-                return False
-        if period >= (self.best.period_s if self.best else math.inf):
-            return False
-        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
-        return True
+                return None
+        return period, found
 
     def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
         x = self.space.expansion
