@@ -282,9 +282,9 @@ class LoopSearch:
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
         for k in range(tries):
-            self._left -= self._fit_cost
-            start = rings.fit(target, NOISES[k % len(NOISES)])
-            if start is not None and self._take(rings, transfers, place, start, target, least):
+            made = self._fitted(rings, transfers, target, NOISES[k % len(NOISES)], least)
+            if made is not None and made[0] < (self.best.period_s if self.best else math.inf):
+                self.best = PlacedRings(made[0], place.copy(), arrays, transfers, made[1])
                 return True
         return False
 
@@ -301,12 +301,9 @@ class LoopSearch:
         def scheduled(target: float) -> bool:
             look()
             for noise in NOISES:
-                self._left -= self._fit_cost
-                start = rings.fit(target, noise)
-                if start is not None and (
-                    polished := self._polished(rings, transfers, start, target, least)
-                ):
-                    made.append(polished)
+                fitted = self._fitted(rings, transfers, target, noise, least)
+                if fitted is not None:
+                    made.append(fitted)
                     return True
             return False
 
@@ -337,25 +334,17 @@ class LoopSearch:
                 self.best = PlacedRings(period, place.copy(), arrays, transfers, found)
         return self._target_s < before
 
-    def _take(
-        self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
-        target: float, least: float,
-    ) -> bool:  # fmt: skip
-        """Accept a schedule, after some swaps, if it is the best so far and a list expresses it."""
-        polished = self._polished(rings, transfers, start, target, least)
-        if polished is None or polished[0] >= (self.best.period_s if self.best else math.inf):
-            return False
-        period, found = polished
-        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
-        return True
-
-    def _polished(
-        self, rings: Rings, transfers: Ints, start: NDArray[np.float64], target: float, least: float
+    def _fitted(
+        self, rings: Rings, transfers: Ints, target: float, noise: float, least: float
     ) -> tuple[float, Next] | None:
-        """Return period and rings of a schedule after some swaps; None if no list expresses
-        them."""
-        first = rings.rings_of(start, target)
+        """Return period and rings of a modulo schedule after some swaps; None if none was found, or
+        if no list expresses it."""
+        self._left -= self._fit_cost
+        start = rings.fit(target, noise)
+        if start is None:
+            return None
         self._left -= POLISH * self._swap_cost
+        first = rings.rings_of(start, target)
         found, period = rings.swapped(first, POLISH, least * (1 + SAME))
         if self._several and not self._is_list(rings.arrays, transfers, found):
             found, period = rings.swapped(first, 1, 0.0)
