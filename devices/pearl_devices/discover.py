@@ -67,13 +67,15 @@ def cpu(root: Path = ROOT) -> Device:
     """Return the cores and the memory that this process may use, as one device."""
     usable = usable_cpus()
     cores, cores_source = _cores(root, usable)
-    clock_hz, clock_source = _clock(root)
-    core = _core(root)
+    listing = _text(root / "proc/cpuinfo")  # reading asks each CPU for its clock
+    flags = _flags(listing)
+    clock_hz, clock_source = _clock(root, listing)
+    core = _core(listing, flags)
     per_cycle = core.flops_per_cycle
     units = f"{core.name}: {core.units} multiply-add units of {core.vector_bits} bits"
     memory, memory_source = _memory(root)
     figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **_caches(root, usable)}
-    figures["bfloat16"] = float(not target_variables() and any(f in _flags(root) for f in BFLOAT16))
+    figures["bfloat16"] = float(not target_variables() and any(f in flags for f in BFLOAT16))
     sources = {
         "width": cores_source,
         "max_lanes": "one per core",
@@ -106,7 +108,7 @@ def cpu(root: Path = ROOT) -> Device:
         idle_power_w=BASE_W + cores * CORE_IDLE_W,
         active_power_w=BASE_W + cores * CORE_ACTIVE_W,
         real=True,
-        model=_cpu_model(root),
+        model=_cpu_model(listing),
         figures=figures,
         sources={**dict.fromkeys(figures, cache_source), **sources},
     )
@@ -216,38 +218,35 @@ def free_memory(root: Path = Path("/")) -> tuple[float | None, float]:
     return free, given("SwapFree") or 0.0
 
 
-def _cpu_model(root: Path) -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+def _cpu_model(listing: str) -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", listing, re.MULTILINE)
     return match[1].strip() if match else python_platform.processor() or python_platform.machine()
 
 
-def _flags(root: Path) -> list[str]:
-    """The CPU's features, as the kernel lists them."""
-    found = re.search(
-        r"^(?:flags|Features)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE
-    )
+def _flags(listing: str) -> list[str]:
+    """The CPU's features, as the kernel lists them in /proc/cpuinfo."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", listing, re.MULTILINE)
     return found[1].split() if found else []
 
 
-def _core(root: Path) -> Core:
+def _core(listing: str, flags: list[str]) -> Core:
     """The CPU's microarchitecture; a narrower core if kernels are limited to older instructions."""
     if held := target_variables():
         from pearl_devices.primitives.math.vectors import LANES
 
         return Core(f"vectors of {LANES}, as {held} says", 32 * LANES, 2)
-    flags = _flags(root)
     if not flags and python_platform.machine() in ("arm64", "aarch64"):
         flags = ["asimd"]
-    return core_of(_text(root / "proc/cpuinfo"), flags)
+    return core_of(listing, flags)
 
 
-def _clock(root: Path) -> tuple[float, str]:
+def _clock(root: Path, listing: str) -> tuple[float, str]:
     """The clock of one busy core in Hz, and its source."""
     folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
     khz = _number(folder / "cpuinfo_max_freq")
     if khz:
         return khz * 1e3, "cpufreq, cpuinfo_max_freq"
-    found = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    found = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)$", listing, re.MULTILINE)
     if found and max(map(float, found)) > 0:
         boost_hz = BOOST * max(map(float, found)) * 1e6
         return boost_hz, f"assumed: {BOOST:g} x the cpu MHz of /proc/cpuinfo"

@@ -261,7 +261,7 @@ def idle_reason(resolver: Resolver, gpu: Device) -> str:
         return f"Nothing can run there: {reasons}."
     group = max(able)[1]
     placement = f"{listed(group)} on {gpu.name}"
-    answer = resolver.solve(restrict(resolver.problem, {group: gpu.name}, {}), waiting=2)
+    answer = resolver.solve(restrict(resolver.problem, {group: gpu.name}, {}))
     if answer is None:
         return f"{gpu.name} has no task in this plan; no time was left to try {placement}."
     if answer.plan is None:
@@ -332,7 +332,7 @@ def where_replay(resolver: Resolver) -> str:
     if not others:
         return f"On {own_device}{': ' if reasons else ''}{'; '.join(reasons)}."
     bans = {group: frozenset(same)}
-    answer = resolver.solve(restrict(resolver.problem, {}, bans), waiting=2)
+    answer = resolver.solve(restrict(resolver.problem, {}, bans))
     if answer is None:
         return f"On {own_device}, by this plan; no time was left to try {' or '.join(others)}."
     if answer.plan is None:

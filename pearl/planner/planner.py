@@ -18,7 +18,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planner.boards import solve_on_boards, tell_refusals
+from pearl.planner.boards import solve_on_boards, tell_refusals, tell_unchecked
 from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.estimated_costs import add_lane_overhead, build_cost_table
 from pearl.planning.plans import EvaluationPlacement, Plan
@@ -233,7 +233,9 @@ def _add_notes(found: Plan, *notes: str) -> Plan:
     assert found.problem is not None
     system, graph = found.problem.spec, found.problem.graph
     found = replace(found, evaluation=place_evaluation(found, graph, system))
-    notes = (*tell_refusals(graph, system.platform), *notes)
+    notes = (
+        *tell_refusals(graph, system.platform), *tell_unchecked(found, system.platform), *notes
+    )  # fmt: skip
     notes = (*filter(None, (system.env.note, count_unsourced(system.platform))), *notes)
     skipped = calibrator.skipped_groups()
     host_devices = {d.name for d in system.platform.devices if calibrator.is_calibrated_here(d)}

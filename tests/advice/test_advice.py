@@ -245,7 +245,10 @@ def test_devices_that_are_alike_are_told_together() -> None:
 @pytest.fixture(scope="module")
 def found() -> pearl.advice.Advice:
     asked = ("bound", "limits", "devices", "buy", "replay", "environments", "sure", "sizes")
-    return advise(SPEC, add=["rtx_4090"], time_limit_s=LONG_S, about=asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardware, "WORTH", 0.0)  # so that a second card is told of
+        patch.setattr(hardware, "MOST", 2)
+        return advise(SPEC, add=["rtx_4090"], time_limit_s=LONG_S, about=asked)
 
 
 def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> None:
@@ -277,6 +280,8 @@ def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> N
     assert "Intel Xeon Gold 6326 with 16 cores" in gpu.answer
     assert re.search(r"variant \w+ \(\w.*\) on gpu", gpu.answer)
     assert re.search(r"[\d.]+ W with it, [\d.]+ W without", gpu.answer)
+    buy = next(v for v in found.verdicts if "rtx_4090" in v.question)
+    assert re.search(r" 2 of them [\d,]+\.", buy.answer)
 
 
 def test_a_replay_that_may_live_anywhere_is_said_not_to_matter() -> None:

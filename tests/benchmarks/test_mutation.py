@@ -230,7 +230,7 @@ import subprocess, sys, time
 
 
 def test_that_sleeps():
-    time.sleep(2.5)
+    time.sleep(2.0)
 
 
 def test_that_computes():
@@ -239,7 +239,7 @@ def test_that_computes():
 
 
 def test_the_limits_are_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(tree):
-    """Two CPU-seconds are more than a fork takes beside the sleep, however busy the machine."""
+    """1.5 CPU-seconds are more than a fork takes beside the sleep, however busy the machine."""
     file = "tests/sums/test_waits.py"
     (tree / file).write_text(WAITS)
     code = f"""if True:
@@ -248,15 +248,15 @@ def test_the_limits_are_of_cpu_seconds_of_all_processes_and_the_clocks_is_wide(t
         mutation_runs.adopt()
         copy = mutation_runs.Tree.copied(Path({str(tree)!r}), Path({str(tree.parent / "copy")!r}))
         for test, patience, test_s, limit_s in (
-            ("sleeps", 10.0, 2.0, 99.0),
-            ("sleeps", 0.5, 2.0, 99.0),
-            ("computes", 1e9, 2.0, 99.0),
-            ("computes", 1e9, 99.0, 2.0),
+            ("sleeps", 20.0, 1.5, 99.0),
+            ("sleeps", 0.5, 1.5, 99.0),
+            ("computes", 1e9, 1.5, 99.0),
+            ("computes", 1e9, 99.0, 1.5),
         ):
             mutation_runs.PATIENCE = patience
             ran = copy.run([f"{file}::test_that_{{test}}"], limit_s, test_s)
             left = mutation_runs.processes.children("self")
-            print(test, ran.ended, ran.cpu_s >= 2.0, left)
+            print(test, ran.ended, 1.5 <= ran.cpu_s < 4.5, left)
     """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -233,7 +233,7 @@ def test_any_sizes_compute_what_the_cpu_computes(
     run.same()
 
 
-@pytest.mark.parametrize(("fanout", "order"), [(16, 0), (8, 7), (64, 1)])
+@pytest.mark.parametrize(("fanout", "order"), [(8, 7), (64, 1)])
 def test_a_batch_of_4096_goes_over_many_blocks(fanout: int, order: int) -> None:
     capacity, batch = 70_000, 4096
     run = Beside(*kernels(capacity, fanout, envs=3500, batch=batch, n_step=2), order=order)
@@ -297,9 +297,9 @@ def frame_kernels(capacity: int, **more: int) -> tuple[Kernel, ...]:
     return kernels(capacity, **sizes)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("prioritised", [0, 1])
+@pytest.mark.parametrize(("prioritised", "order"), [*zip((0, 1, 1), ORDERS, strict=True)])
 def test_frames_equal_the_cpus_while_the_ring_goes_round(prioritised: int, order: int) -> None:
+    """Each order once; no longer run: the other three pairs."""
     sizes = {"prioritised": prioritised, "steps": 2, "n_step": 3, "batch": 40}
     run = Beside(*frame_kernels(120, **sizes), order=order)
     run.fire("replay_sample")

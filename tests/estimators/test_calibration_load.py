@@ -25,7 +25,7 @@ from pearl_estimators.host.calibration import Calibration, CalibrationWarning, M
 from pearl_estimators.host.calibration_file import load_calibration, locking, store
 from pearl_estimators.host.calibration_updates import fit_journal
 from pearl_estimators.host.linear_fit import family
-from tests.calibrations import LANES, Child, measure, synthetic
+from tests.calibrations import LANES, SPREAD, Child, measure, synthetic
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 LEARNS = kernel(
@@ -86,6 +86,7 @@ def test_every_point_keeps_the_share_of_the_cpu_that_it_had():
     found = loaded(lambda k, _: 1.6 if k.kind == "gae" else 1.0)
     assert {p.share for p in found.points if p.family == "gae"} == {1 / 1.6}
     assert {p.family for p in found.points if p.loaded} == {"gae"}
+    assert {p.spread for p in found.points} == {SPREAD}
     assert Calibration.from_json(found.to_json()) == found
 
 

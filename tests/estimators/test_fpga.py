@@ -14,6 +14,8 @@ from pearl_devices.buffers import allocate
 from pearl_devices.fpga import resources
 from pearl_devices.fpga.learner import ddpg, dqn
 from pearl_devices.fpga.program import Shape, draw_cycles, set_cycles
+from pearl_devices.primitives.fpga.passes import td_terms
+from pearl_devices.primitives.math.nets import td_gradient
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.fpga_released import learner_cycles, power_below
 from pearl_estimators.host.benchmark_kernels import fill
@@ -463,6 +465,14 @@ def test_what_has_no_engine_of_its_own_computes_what_the_host_computes(k, varian
         backend(kind).bind(k, name, buffers)()
         results.append(buffers)
     assert all(np.array_equal(results[0][n], results[1][n]) for n in results[0])
+
+
+@pytest.mark.parametrize("error", np.float32([-3.0, -0.2, 0.2, 3.0]))
+def test_the_loss_of_a_sample_is_that_of_the_cpu(error):
+    weight, huber = np.float32(0.5), np.float32(0.7)
+    loss, slope = td_gradient(error, weight, 4, huber)
+    found = td_terms(error, np.float32(0.0), weight, np.float32(0.25), huber)
+    assert found == pytest.approx((abs(error), slope, loss))
 
 
 def test_binding_an_unknown_design_is_refused():

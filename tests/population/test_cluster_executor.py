@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -134,6 +135,20 @@ def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, tmp_path):
     (news,) = node_agent.poll_events(1.0)
     assert news["code"] == 1
     assert b"Not a directory" in news["log"]
+
+
+def test_a_checkpoint_is_told_once_with_the_files_that_changed(node_agent):
+    folder = cluster_executor.Path(node_agent.folder())
+    for file in ("logs/run.log", "run/spec.yaml"):
+        cluster_executor.write(folder, {file: b"1"})
+    process = SimpleNamespace(poll=lambda: None, send_signal=lambda _: None)
+    node_agent._running[0] = cluster_executor._AgentRun("run", process)
+    assert node_agent.poll_events(0.0) == []
+    (folder / "run" / cluster_executor.CHECKPOINT).touch()
+    (news,) = node_agent.poll_events(0.0)
+    assert (news["code"], len(news["tree"]), news["log"]) == (None, 2, b"1")
+    assert node_agent.poll_events(0.0) == []
+    node_agent._running.clear()
 
 
 def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(node_agent, tmp_path):

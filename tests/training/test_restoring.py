@@ -91,7 +91,7 @@ WRONG = [
     ("dqn", "replay.tree", 7, np.nan, r"replay.tree has nan"),
     ("dqn", "replay.tree", 7, -1, r"replay.tree has -1"),
     ("dqn", "episode.count", 0, -1, r"episode.count has -1"),
-    ("dqn", "env.state", (1, 0), np.inf, r"env.state has inf"),
+    ("dqn", "env.state", (1, 0), 1e7, r"env.state has 1e\+07; from -1e\+06 to 1e\+06"),
     ("slack", "batch.index@1", (0, 3), 400, r"batch.index@1 has 400; from 0 to 399"),
     ("frames", "replay.clock", 0, 10**9, r"replay.clock is \[1000000000"),
     ("frames", "replay.clock", 1, -1, r"replay.clock is"),

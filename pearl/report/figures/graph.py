@@ -351,21 +351,19 @@ class _EdgeCurve:
         straight = 26.0 if both else 0.0
         bulges = [straight, *(s * k for k in (30, 60, 90, 130, 180) for s in (1, -1))]
 
-        best, least = None, math.inf
-        for bulge in bulges:
-            if abs(bulge) >= least:
-                break  # this curve and all that follow cost more
+        def made(bulge: float) -> _EdgeCurve:
             m = ((a[0] + b[0]) / 2 + nx * bulge, (a[1] + b[1]) / 2 + ny * bulge)
-            curve = cls(_border(a, m, pill), m, _border(b, m, pill))
+            return cls(_border(a, m, pill), m, _border(b, m, pill))
+
+        def cost(bulge: float) -> float:
+            curve = made(bulge)
             points = [curve.at(i / 20) for i in range(1, 20)]
             hit = sum(x1 < x < x2 and y1 < y < y2 for x, y in points for x1, y1, x2, y2 in taken)
             out = sum(not (0 < x < c.width and 0 < y < c.height) for x, y in points)
             near = sum(abs(x - u) + abs(y - v) < 14 for x, y in points[2:-2] for u, v in crossed)
-            cost = abs(bulge) + 60 * hit + 40 * out + 12 * near
-            if best is None or cost < least:
-                best, least = curve, cost
-        assert best is not None
-        return best
+            return abs(bulge) + 60 * hit + 40 * out + 12 * near
+
+        return made(min(bulges, key=cost))
 
     @property
     def d(self) -> str:
