@@ -73,7 +73,8 @@ def plan(
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
     from pearl.report.compare import SideBySide, side_of_plan
-    from pearl.report.report import Report, today
+    from pearl.report.html import today
+    from pearl.report.report import Report
     from pearl.report.terminal import terminal_width
 
     if runner_ups is not None and not explain:
@@ -126,7 +127,7 @@ def pareto(
     """Compute the throughput–power Pareto front."""
     from pearl.planner.planner import pareto
     from pearl.report.front_page import front_page
-    from pearl.report.report import today
+    from pearl.report.html import today
     from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -164,8 +165,7 @@ def balance(
     from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_page import balance_page
     from pearl.report.balance_text import slices_text
-    from pearl.report.html import page_svg
-    from pearl.report.report import today
+    from pearl.report.html import page_svg, today
     from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -214,7 +214,7 @@ def advise(
     from pearl.advice import advise as advised
     from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
-    from pearl.report.report import today
+    from pearl.report.html import today
 
     override = [f"platform={platform}"] if platform else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.files import write_atomically
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.notebook import HasPage
 from pearl.planning.draws import Draws
@@ -67,7 +68,7 @@ class Front(HasPage, list[Plan]):
         super().__init__(plans)
         self.open_w = tuple(open_w)
 
-    PAGE: ClassVar[str] = "pearl.report.front_page:front_html"
+    PAGE: ClassVar[str] = "pearl.report.front_page:front_page"
 
     def save(self, path: str | Path) -> None:
         """Write the front as a page, completely or not at all.
@@ -75,10 +76,11 @@ class Front(HasPage, list[Plan]):
         Raises:
             SpecError: the suffix is not .html.
         """
-        if not self._save_html(path):
+        if Path(path).suffix.lower() != ".html":
             raise SpecError(
                 f"front {path}: the suffix must be .html; `Plan.save` writes its plans as JSON"
             )
+        write_atomically(path, self._html().encode())
 
     @property
     def assignments(self) -> tuple[FrontAssignment, ...]:

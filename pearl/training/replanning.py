@@ -134,8 +134,8 @@ def _cores(plan: Plan) -> int:
 def _core_exchange_ratio() -> float | None:
     """The present value of `Drift.apart`."""
     from pearl_devices.primitives.math.core_latency import alike, exchange_s
-    from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.calibration_file import load_calibration
+    from pearl_estimators.sealed_files import CalibrationError
 
     try:
         known = load_calibration()
