@@ -217,7 +217,7 @@ def needs_of(logic: Logic | None, memories: Sizes) -> str:
     number = sum(count for count, _, _ in memories)
     text = f"The design has {number:,} memories of {bits:,} bits in total."
     if logic is None:
-        return text
+        return f"{text} Its logic was not counted."
     return f"{text} Without them, yosys {golden_table()['yosys']} needs {logic.text()}."
 
 
