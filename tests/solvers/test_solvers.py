@@ -17,14 +17,14 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.methods import enumeration, milp
+from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
-from tests.graphs import COUNT, dqn, dqn_costs
+from tests.graphs import COUNT, dqn, dqn_costs, least_by_enumeration, least_by_program
 
 
 def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[TaskGraph, CostTable]]:
@@ -48,8 +48,8 @@ def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: s
     for graph, costs in few_plans(2000, most_tasks=8):
         choices = search_spaces(Problem(graph, costs))
         problem = Problem(graph, costs, objective=objective)
-        expected = enumeration.least_cost(choices, problem)
-        assert milp.least_cost(
+        expected = least_by_enumeration(choices, problem)
+        assert least_by_program(
             choices, Problem(graph, costs, objective=objective)
         ) == pytest.approx(expected, rel=TOLERANCE)
 
