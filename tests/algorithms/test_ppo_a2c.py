@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pearl
-from pearl.algorithms import algorithm
 from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.planning.plans import Plan
@@ -17,9 +15,8 @@ from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.residency import Residency
 from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
-from tests.lanes import cut, recalled
+from tests.lanes import recalled
 
-ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
 
 def spec(name: str, env: str = "CartPole-v1", **options: Any) -> dict[str, Any]:
@@ -37,25 +34,6 @@ def arrays(trainer: Any) -> Buffers:
 def plan_with(given: dict[str, Any], **variants: str) -> Plan:
     limits = {task: [variant] for task, variant in variants.items()}
     return pearl.plan(pearl.load(given, set={"limits.variants": limits}))
-
-
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
-@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
-def test_an_iteration_is_one_rollout_and_its_gradient_steps(name: str, env: str) -> None:
-    graph = algorithm(name).graph(pearl.load(spec(name, env)))
-    acts = {"inference": 8, "env_step": 8, "rollout_insert": 8}
-    assert dict(graph.repetition) == {**acts, "gae": 1, "update": 1, "param_sync": 1}
-    steps = 4 if name == "ppo" else 1
-    assert (graph.env_steps, graph.updates, graph.batch) == (32, steps, 16 if steps == 4 else 32)
-    order = program_order(graph)
-    assert order == (
-        *("inference", "env_step", "rollout_insert") * 8,
-        "gae",
-        "update",
-        "param_sync",
-    )
-    assert all(e.limit is None for e in graph.edges)
-    assert {f.name for f in graph.fusions} == {"rollout", "iteration"}
 
 
 @pytest.mark.parametrize("platform", ["cpu_gpu", "cpu_h200", "cpu_gpu_fpga"])
@@ -80,11 +58,6 @@ def test_options_of_a_replay_are_refused(name: str) -> None:
             pearl.load(spec(name), set={f"algorithm.{key}": 1})
 
 
-def test_minibatches_must_divide_the_rollout() -> None:
-    with pytest.raises(SpecError, match=r"minibatches: given 5; a divisor .* \(32\) is needed"):
-        pearl.load(spec("ppo", minibatches=5))
-
-
 def test_options_reach_their_arrays() -> None:
     given = spec(
         "ppo", "Pendulum-v1", clip=0.3, value_clip=0.4, entropy=0.05, value_weight=0.6,
@@ -107,27 +80,6 @@ def test_options_reach_their_arrays() -> None:
         0,
         0,
     )
-
-
-@pytest.mark.parametrize(("name", "env"), [("ppo", "Pendulum-v1"), ("a2c", "CartPole-v1")])
-def test_equal_seeds_give_equal_arrays_and_a_resumed_run_is_one_that_was_never_cut(
-    name: str, env: str, tmp_path: Path
-) -> None:
-    """No longer run: each of the two in the environment of the other one."""
-    system = pearl.load(spec(name, env, anneal=True))
-    plan = pearl.plan(system)
-    whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
-    other = pearl.compile(system, plan=plan, seed=1)
-    whole.train(out=tmp_path / "whole")
-    cut(half, 320, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    other.train()
-    assert equal(arrays(whole), arrays(resumed)) == []
-    assert not np.array_equal(
-        whole.session.arrays["learner.actor"], other.session.arrays["learner.actor"]
-    )
-    obs = np.ones(whole.graph.task("inference").kernel.dim("obs"))
-    assert np.array_equal(whole.policy.act(obs), resumed.policy.act(obs))
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

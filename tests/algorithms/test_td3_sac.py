@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.updates import sac, td3
-from tests.lanes import cut, recalled
+from tests.lanes import recalled
 
 CRITIC = (5, 16, 16, 1)
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -228,20 +227,6 @@ def spec(algorithm: str, replay: str) -> dict[str, Any]:
 def state(trainer: Any) -> Buffers:
     skipped = ("batch.", "step.")
     return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(skipped)}
-
-
-@pytest.mark.parametrize(("algorithm", "replay"), [("td3", "prioritised"), ("sac", "uniform")])
-def test_a_resumed_run_equals_one_that_was_never_cut(
-    algorithm: str, replay: str, tmp_path: Path
-) -> None:
-    """No longer run: each of the two with the replay of the other one."""
-    system = pearl.load(spec(algorithm, replay))
-    plan = pearl.plan(system)
-    whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    cut(half, 200, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    assert equal(state(whole), state(resumed)) == []
 
 
 @pytest.mark.parametrize(("algorithm", "replay"), [("td3", "uniform"), ("sac", "prioritised")])
