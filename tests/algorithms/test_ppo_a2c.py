@@ -9,14 +9,8 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
-from pearl.graph.sequential import program_order
 from pearl.planning.plans import Plan
-from pearl.runtime.protocol import single_lane
-from pearl.runtime.protocol.residency import Residency
-from pearl.testing.kernel_buffers import equal
 from pearl_devices import Buffers
-from tests.lanes import recalled
-
 
 
 def spec(name: str, env: str = "CartPole-v1", **options: Any) -> dict[str, Any]:
@@ -80,26 +74,6 @@ def test_options_reach_their_arrays() -> None:
         0,
         0,
     )
-
-
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
-@pytest.mark.parametrize("fused", ["rollout", "iteration"])
-def test_fused_modes_train_as_the_tasks_one_by_one(name: str, fused: str) -> None:
-    system = pearl.load(spec(name))
-    plan = pearl.plan(system)
-    together, apart = pearl.compile(system, plan=plan), pearl.compile(system, plan=plan)
-    (fusion,) = (f for f in together.graph.fusions if f.name == fused)
-    call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
-    recalled(together, call)
-    recalled(apart)
-    order = program_order(together.graph)
-    for trainer in (together, apart):
-        jobs, into = trainer.session.compiled.jobs, trainer.session.arrays
-        steps = single_lane.bind(order, jobs, (), into)
-        single_lane.SingleLaneRunner(steps, into, 0, Residency(jobs, into)).run(20, 0)
-    ours = arrays(together)
-    assert equal({n: ours[n] for n in arrays(apart)}, arrays(apart)) == []
-    assert together.session.arrays["learner.step"][0] == 20 * together.graph.updates
 
 
 @pytest.mark.parametrize(("name", "env"), [("a2c", "Pendulum-v1"), ("ppo", "CartPole-v1")])
