@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import pearl
-from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import copied, fill_arrays
-from pearl_devices import Buffers, Device, Kernel, cpu, kernel
-from pearl_devices.kernels.counting import parameters
+from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.updates import sac, td3
@@ -24,7 +22,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "sac": {"actor": (3, 16, 4), "critic1": CRITIC, "critic2": CRITIC, "alpha": (0, 1)},
 }
 SPACES: dict[str, Any] = {"obs": 3, "act": 2}
-STORE: dict[str, Any] = {**SPACES, "envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4}
 
 
 def update(algorithm: str, **changes: Any) -> Kernel:
@@ -34,31 +31,6 @@ def update(algorithm: str, **changes: Any) -> Kernel:
 
 def acting(envs: int = 4) -> Kernel:
     return kernel("inference.sac", SPACES, envs=envs, actor=NETWORKS["sac"]["actor"])
-
-
-def kernels(algorithm: str) -> tuple[Kernel, ...]:
-    draw = {**STORE, "batch": 8, "steps": 2, "n_step": 2}
-    actor = NETWORKS[algorithm]["actor"]
-    inference = kernel("inference.ddpg", SPACES, envs=4, actor=actor)
-    return (
-        acting() if algorithm == "sac" else inference,
-        kernel("replay_insert", STORE),
-        kernel("replay_sample", draw),
-        update(algorithm),
-        kernel("replay_update", capacity=64, fanout=4, batch=8, steps=2),
-        kernel(f"learn.{algorithm}", {**draw, **NETWORKS[algorithm]}),
-        kernel("param_sync", params=parameters(actor), args={"network": "actor"}),
-    )
-
-
-class TestCpuWithTd3(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels("td3")
-
-
-class TestCpuWithSac(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels("sac")
 
 
 # One gradient step

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
-from pearl_devices import Buffers, Device, Kernel, cpu, kernel
+from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels import parts
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
@@ -69,29 +68,6 @@ def judging(spaces: dict[str, Any], **more: Any) -> Kernel:
 
 CARTPOLE = {**sizes(DISCRETE), "actor": (4, 24, 16, 2), "epochs": 2, "batch": 16, "steps": 8}
 PENDULUM = {**sizes({"envs": 4, "obs": 3, "act": 1}), "epochs": 1, "batch": 64, "steps": 1}
-
-
-def contract(spaces: dict[str, Any], whole: dict[str, Any], env: str) -> tuple[Kernel, ...]:
-    kernels = (acting(spaces), judging(spaces), kernel("rollout_insert", spaces, horizon=HORIZON))
-    fused = (
-        kernel("rollout.ppo", only(whole, "critic", "epochs", "batch", "steps"), program=env),
-        kernel("iteration.ppo", whole, program=env),
-    )
-    return (*kernels, update(spaces), update(spaces, "a2c", 1, 1), *fused)
-
-
-class TestCpuWithDiscretePpo(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = contract(
-        DISCRETE, {**CARTPOLE, "actor": sizes(DISCRETE)["actor"]}, "CartPole-v1"
-    )
-
-
-class TestCpuWithContinuousPpo(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = contract(
-        {"envs": 4, "obs": 3, "act": 1}, PENDULUM, "Pendulum-v1"
-    )
 
 
 # tanh
