@@ -20,6 +20,8 @@ from pearl.spec.user_code import build_graph
 DOORBELLS_S = (1e-6, 10e-6, 100e-6, 1e-3)
 CASES = (((64, 64), 32), ((64, 64), 512), ((256, 256), 128))
 OBJECTIVES = {"throughput": "env steps/s", "power_efficiency": "env steps/J"}
+TIME_LIMIT_S = 300.0
+"""Of a plan, which takes a few seconds on an idle machine."""
 REPLAY = ("replay_insert", "replay_sample", "replay_update")
 
 
@@ -67,13 +69,13 @@ def run(quick: bool, data: Path | None) -> Part:
         objectives, CASES[:1] if quick else CASES, DOORBELLS_S
     ):
         system = system_of(hidden, batch, doorbell, objective)
-        plan = pearl.plan(system)
+        plan = pearl.plan(system, time_limit_s=TIME_LIMIT_S)
         on = {t.task: t for t in plan.tasks}
         replay, learner = greedy(system)
         pins = {**dict.fromkeys(REPLAY, replay), "update": learner}
         pinned = replace(system, limits=replace(system.limits, pin=pins))
         try:
-            theirs = pearl.plan(pinned).value
+            theirs = pearl.plan(pinned, time_limit_s=TIME_LIMIT_S).value
         except pearl.InfeasibleError:
             theirs = 0.0
         worse = max(worse, theirs / plan.value - 1)

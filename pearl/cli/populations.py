@@ -76,7 +76,7 @@ def sweep(
     from pearl.population.members import parse_options, parse_over, parse_seeds
     from pearl.population.population import ASHA, TOURNAMENT
     from pearl.population.population import sweep as swept
-    from pearl.report.report import today
+    from pearl.report.html import today
     from pearl.training.interruption import ENDING, interruptible
 
     values: dict[str, list[object]] = {}

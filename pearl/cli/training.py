@@ -321,7 +321,8 @@ def report(
     json_file: Json = None,
 ) -> Result:
     """Print and rewrite the report of a run; of several runs, put them side by side."""
-    from pearl.report.report import load_report, today
+    from pearl.report.html import today
+    from pearl.report.report import load_report
     from pearl.report.terminal import terminal_width
 
     reports = [load_report(folder) for folder in run_dirs]

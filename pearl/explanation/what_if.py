@@ -237,9 +237,7 @@ def speed_up(costs: CostTable, graph: TaskGraph, task: str, factor: float = FAST
         if task not in mode.tasks:
             return mode
         part = costs.shares(mode, graph).get(task, 0.0) if mode.fused else 1.0
-        by, e = 1 - part * (1 - factor), mode.estimate
-        names = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
-        return replace(mode, estimate=replace(e, **{n: getattr(e, n) * by for n in names}))
+        return mode.scaled(1 - part * (1 - factor))
 
     extra = {
         (a, b): seconds * (factor if a[0] == task else 1.0)

@@ -1,9 +1,10 @@
-"""Simulated boards in a plan: which of them cannot learn, and whether its engines fit together."""
+"""Simulated boards in a plan: which cannot learn, whether engines fit together, what is open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import TaskGraph
@@ -23,6 +24,16 @@ def tell_refusals(graph: TaskGraph, platform: Platform) -> list[str]:
         if device.simulated
         for task in learning
         if (why := refusal_reason(task.kernel, device))
+    ]
+
+
+def tell_unchecked(plan: Plan, platform: Platform) -> list[str]:
+    """Return a sentence for each device of a plan on which a need of engines is not checked."""
+    used = {placed.device for placed in plan.tasks}
+    return [
+        f"the simulated {device.name}: {why}"
+        for device in platform.devices
+        if device.name in used and (why := _ask(device, "unchecked"))
     ]
 
 
@@ -89,9 +100,11 @@ def _crowd(plan: Plan, problem: Problem) -> tuple[Sequence[Placement], str]:
 
 def _misfit(placed: Sequence[Placement], device: Device, graph: TaskGraph) -> str:
     """Return why the engines of these placements do not fit together; empty if they do."""
-    crowding = has_backend(device) and getattr(backend(device.kind), "crowding", None)
-    if not crowding:
-        return ""
     engines = [(graph.task(t.task).kernel, t.variant, t.width) for t in placed]
-    why: str = crowding(device, engines)
-    return why
+    return _ask(device, "crowding", engines)
+
+
+def _ask(device: Device, name: str, *given: Any) -> str:
+    """Return what an optional function of the device's kind returns; empty without the function."""
+    function = has_backend(device) and getattr(backend(device.kind), name, None)
+    return str(function(device, *given)) if function else ""

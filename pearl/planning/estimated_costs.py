@@ -22,7 +22,6 @@ from pearl_devices import Kernel, Platform
 from pearl_devices.base import OPT_IN_VARIANTS, WIDE
 from pearl_devices.hosts import find_equivalents
 from pearl_estimators import Estimate, estimate
-from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.calibrator import (
     calibration,
     comparable_variants,
@@ -30,6 +29,7 @@ from pearl_estimators.host.calibrator import (
     is_calibrated_here,
 )
 from pearl_estimators.host.interference import Shares, share_name, side
+from pearl_estimators.sealed_files import CalibrationError
 
 LEARNS = "update"
 """The task whose lane runs in the training process."""

@@ -22,7 +22,7 @@ from pearl_devices.base import KernelFailed, KernelKindError
 from pearl_devices.kernels import KINDS
 from pearl_estimators import roofline
 from pearl_estimators.host import user_code_timing
-from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.sealed_files import CalibrationError
 from tests.lanes import SECONDS, differing, planned, replay_spec, trained
 
 ROOT = Path(__file__).parents[2]

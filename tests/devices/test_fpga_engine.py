@@ -7,6 +7,7 @@ are larger than any of them needs.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,20 +20,31 @@ import pytest
 
 from pearl_devices import kernel
 from pearl_devices.buffers import allocate
+from pearl_devices.fpga import bind
 from pearl_devices.fpga.bench import (
+    BOUNDS,
     NO_STALLS,
     SimulatedEngine,
     batch_stream,
-    bounds_program,
+    bound_rows,
     parameters,
+    rows_of,
+    settings_of,
     stream_of,
     tiles,
 )
+from pearl_devices.fpga.export import PARTS, draw, fill
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape, product_cycles
-from pearl_devices.fpga.resources import learner_memories, tree_memories
-from pearl_devices.fpga.simulation import built, count, loaded, missing
-from pearl_devices.fpga.tree_bench import tree_parameters
+from pearl_devices.fpga.resources import TreeEngine, learner_memories, tree_memories
+from pearl_devices.fpga.simulation import (
+    built,
+    elaboration,
+    loaded,
+    missing,
+    run_yosys,
+    write_sources,
+)
 
 pytestmark = pytest.mark.slow
 rtl = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -69,7 +81,7 @@ class Run:
         seed: int = 0,
         path: Path | None = None,
     ) -> None:
-        self.learner, self.rng, self.every = learner, np.random.default_rng(seed), every
+        self.learner, self.rng = learner, np.random.default_rng(seed)
         batch, obs, act = learner.batch, learner.observation, learner.action
         widths = {name: net.widths for name, net in learner.nets.items()}
         double = {} if act else {"double": int(learner.double)}
@@ -78,88 +90,44 @@ class Run:
             {"obs": obs, "act": act, "batch": batch, "steps": 1, **widths, **double},
         )
         self.arrays = arrays = allocate([self.kernel])
-        self.nets = tuple(learner.nets)
-        for net in self.nets:
-            for part in ("", ".target"):
-                flat = arrays[f"learner.{net}{part}"]
-                flat[:] = 0.3 * self.rng.normal(size=flat.size)
-            arrays[f"hyper.lr.{net}"][:] = RATE
-        constants = {"tau": TAU, "target_every": every, "clip_norm": clip, "huber": huber}
-        for name, value in constants.items():
+        fill(learner, arrays, self.rng)
+        for name, value in {"target_every": every, "clip_norm": clip, "huber": huber}.items():
             arrays[f"hyper.{name}"][:] = value
-        arrays["hyper.adam"][:] = BETA1, BETA2, EPS
-        if act:
-            from pearl_devices.primitives.fpga.ddpg import bind_update
-
-            arrays["act.low"][:], arrays["act.high"][:] = -2.0, 1.5
-        else:
-            from pearl_devices.primitives.fpga.dqn import bind_update
-        self.call = bind_update(self.kernel, arrays, learner.shape.array)
+        self.call = bind(self.kernel, learner.name, arrays)
         self.engine = SimulatedEngine(learner, path or library(learner.shape.array))
-        for place, part in PARTS.items():
-            self.engine.load(place, {net: arrays[f"learner.{net}{part}"] for net in self.nets})
-        self.engine.set(
-            {
-                "b1": BETA1, "r1": 1 - BETA1, "b2": BETA2, "r2": 1 - BETA2, "eps": EPS, "tau": TAU,
-                "clip": clip, "delta": huber, "inv_rows": 1 / batch,
-                "actor_slope": -float(np.float32(1 / batch)),
-            }
-        )  # fmt: skip
+        for place in PARTS:
+            self.engine.load(place, self.parts(place))
+        self.engine.set(settings_of(learner, arrays))
         if act:
-            half = np.float32(0.5) * (arrays["act.high"] - arrays["act.low"])
-            rows = [(arrays["act.low"] + half).view(np.uint32), half.view(np.uint32)]
-            self.engine.program(bounds_program())
-            self.engine.run(stream_of(learner, rows))
+            self.engine.program(BOUNDS)
+            self.engine.run(stream_of(learner, bound_rows(arrays)))
         self.engine.program(learner.program)
         self.steps = 0
 
-    def draw(self) -> None:
-        """A random batch, some weights and observations subnormal."""
-        arrays, rng = self.arrays, self.rng
-        for name in ("obs", "next_obs", "reward"):
-            column = arrays[f"batch.{name}"]
-            column[:] = rng.normal(size=column.shape)
-        arrays["batch.obs"].flat[0] = 1e-40
-        arrays["batch.weight"][:] = rng.random(arrays["batch.weight"].shape)
-        arrays["batch.weight"].flat[0] = 1e-41
-        ended = rng.random(arrays["batch.discount"].shape) < 0.1
-        arrays["batch.discount"][:] = np.where(ended, 0.0, 0.99)
-        action = arrays["batch.action"]
-        if self.learner.action:
-            action[:] = rng.uniform(-2, 1.5, action.shape)
-        else:
-            action[:] = rng.integers(self.learner.nets["q"].widths[-1], size=action.shape)
+    def parts(self, place: str) -> dict[str, Any]:
+        """The twin's parameters, targets or moments."""
+        return {net: self.arrays[f"learner.{net}{PARTS[place]}"] for net in self.learner.nets}
 
     def step(self, stalls: tuple[int, ...] = NO_STALLS) -> tuple[int, Any]:
         """One gradient step of both: (cycles, what `td` brought)."""
-        self.draw()
+        draw(self.learner, self.arrays, self.rng)
         self.steps += 1
-        mode = int(self.steps % self.every == 0) if self.every else 2
-        constants = (
-            RATE / (1 - BETA1**self.steps),
-            1 / np.sqrt(1 - BETA2**self.steps),
-            mode,
-        )
-        names = ("obs", "action", "reward", "next_obs", "discount", "weight")
-        columns = [self.arrays[f"batch.{name}"][0] for name in names]
-        stream = batch_stream(self.learner, *columns, [constants] * len(self.nets))
+        stream = batch_stream(self.learner, self.arrays, self.steps)
         cycles, _, td = self.engine.run(stream, stalls)
         self.call()
         return cycles, td.view(np.float32)
 
     def differences(self) -> list[str]:
-        """The arrays in which both differ in any bit."""
-        found = []
-        for place, part in PARTS.items():
-            for net, flat in self.engine.store(place)[1].items():
-                wanted = self.arrays[f"learner.{net}{part}"]
-                if not np.array_equal(flat.view(np.uint32), wanted.view(np.uint32)):
-                    found.append(f"{net}{part}")
+        """The places in which both differ in any bit."""
+        found = [
+            place
+            for place in PARTS
+            if not np.array_equal(
+                self.engine.store(place)[1], rows_of(self.learner, self.parts(place))
+            )
+        ]
         self.engine.program(self.learner.program)
         return found
-
-
-PARTS = {"B": "", "T": ".target", "M": ".m", "V": ".v"}
 
 
 def agree(run: Run, steps: int) -> None:
@@ -255,7 +223,7 @@ def test_one_bit_of_a_weight_is_seen():
     run = Run(small(4))
     run.arrays["learner.q"].view(np.uint32)[7] ^= 1
     run.step()
-    assert "q" in run.differences()
+    assert "B" in run.differences()
 
 
 @rtl
@@ -422,8 +390,7 @@ def test_adam_over_a_hundred_thousand_values():
             np.float32(1.0), 2, np.float32(TAU),
         )  # fmt: skip
     for place, wanted in state.items():
-        got = engine.store(place)[1]["q"]
-        assert np.array_equal(got.view(np.uint32), wanted.view(np.uint32)), place
+        assert np.array_equal(engine.store(place)[1], rows_of(learner, {"q": wanted})), place
     engine.close()
 
 
@@ -454,8 +421,25 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
         cycles[1], found = engine.store(place)
         forms = [transfer(learner, op, place) for op in ("load", "store")]
         assert cycles == [1 + sum(i.cycles(learner.shape) for i in f) for f in forms]
-        assert np.array_equal(found["q"], flat)
+        assert np.array_equal(found, rows_of(learner, {"q": flat}))
     engine.close()
+
+
+def counted(top: str, sizes: dict[str, int], folder: Path) -> tuple[int, Counter[tuple[int, int]]]:
+    """Float32 blocks of a design, and its memories by words and bits of a word, by yosys."""
+    write_sources(top, folder)
+    run_yosys(
+        elaboration(top, sizes)
+        + "proc\nflatten\nopt_clean\nmemory_collect\ntee -o memories.txt dump t:$mem_v2\n"
+        "tee -o blocks.txt select -list t:fmac t:fmadd\n",
+        folder,
+    )
+    cells = (folder / "memories.txt").read_text().split("cell $mem_v2 ")[1:]
+    found = [
+        tuple(int(re.search(rf"parameter \\{name} (\d+)", cell)[1]) for name in ("SIZE", "WIDTH"))
+        for cell in cells
+    ]
+    return len((folder / "blocks.txt").read_text().split()), Counter(found)
 
 
 @rtl
@@ -468,22 +452,22 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
     ],
     ids=["dqn", "shipped", "ddpg"],
 )
-def test_blocks_and_memories_are_those_that_yosys_counts(learner):
-    found = count("engine", parameters(learner))
-    assert found.float_blocks == learner.blocks()
+def test_blocks_and_memories_are_those_that_yosys_counts(learner, tmp_path):
+    blocks, memories = counted("engine", parameters(learner), tmp_path)
+    assert blocks == learner.blocks()
     wanted = Counter({(16, 32): 1})  # the settings, which are registers
     for number, words, bits in learner_memories(learner):
         wanted[words, bits] += number
-    assert found.memories == wanted
+    assert memories == wanted
 
 
 @rtl
 @pytest.mark.parametrize(("capacity", "fanout"), [(200, 4), (3000, 8)])
-def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout):
-    found = count("tree", tree_parameters(capacity, fanout))
-    assert found.float_blocks == 0
+def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout, tmp_path):
+    blocks, memories = counted("tree", TreeEngine(capacity, fanout).parameters(), tmp_path)
+    assert blocks == 0
     sizes = tree_memories(capacity, fanout)
-    assert found.memories == Counter((words, bits) for _, words, bits in sizes)
+    assert memories == Counter((words, bits) for _, words, bits in sizes)
 
 
 def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():

@@ -13,21 +13,22 @@ import pytest
 from pearl_devices import kernel
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga.program import draw_cycles, set_cycles
+from pearl_devices.fpga.resources import TreeEngine
 from pearl_devices.fpga.simulation import built, missing
-from pearl_devices.fpga.tree_bench import Tree, tree_parameters
+from pearl_devices.fpga.tree_bench import Tree
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.fpga import tree as twin
 from pearl_devices.primitives.math.rng import stream_base, uniform
 
 rtl = pytest.mark.skipif(bool(missing()), reason=missing())
 MOST = (1 << 20) - 1
-SIZES = {4: 200, 8: 3000, 16: 1000}
+ENGINES = {fanout: TreeEngine(n, fanout) for fanout, n in ((4, 200), (8, 3000), (16, 1000))}
 
 
 @cache
 def library(fanout: int, change: tuple[str, str] | None = None) -> Path:
     changes = {"tree.v": change} if change else None
-    return built("tree", tree_parameters(SIZES[fanout], fanout), 0, 0, changes)
+    return built("tree", ENGINES[fanout].parameters(), 0, 0, changes)
 
 
 def drawn(priorities: Any, prefixes: Any) -> Any:
@@ -64,8 +65,8 @@ def differs(tree: Tree, rounds: int, rng: Any, priorities: Any, most: int = 64) 
 @pytest.mark.slow
 @pytest.mark.parametrize("fanout", [4, 8, 16])
 def test_a_hundred_rounds_of_draws_and_sets(fanout):
-    tree = Tree(SIZES[fanout], fanout, library(fanout))
-    priorities = np.zeros(SIZES[fanout], np.int64)
+    tree = Tree(ENGINES[fanout], library(fanout))
+    priorities = np.zeros(ENGINES[fanout].capacity, np.int64)
     assert not differs(tree, 100, np.random.default_rng(fanout), priorities)
     tree.close()
 
@@ -77,14 +78,14 @@ FULL = ("localparam V = W + (D - 1 - l) * LK;", "localparam V = W;")
 @pytest.mark.slow
 def test_a_tree_whose_sums_have_no_more_bits_than_leaves_overflows_on_a_full_row():
     """A set on a row of which every child has the largest priority."""
-    tree = Tree(SIZES[4], 4, library(4, FULL))
+    tree = Tree(ENGINES[4], library(4, FULL))
     leaves = list(range(4))
     tree.set(leaves[:1], [MOST])
     assert tree.total == MOST
     tree.set(leaves, [MOST] * 4)
     assert tree.total != 4 * MOST
     tree.close()
-    whole = Tree(SIZES[4], 4, library(4))
+    whole = Tree(ENGINES[4], library(4))
     whole.set(leaves, [MOST] * 4)
     assert whole.total == 4 * MOST
     whole.close()
@@ -94,7 +95,7 @@ def test_a_tree_whose_sums_have_no_more_bits_than_leaves_overflows_on_a_full_row
 @pytest.mark.slow
 def test_sets_that_follow_too_soon_are_seen():
     """A set reads a row two cycles before the one ahead of it has written that row."""
-    tree = Tree(SIZES[4], 4, library(4))
+    tree = Tree(ENGINES[4], library(4))
     tree.set([0, 1], [5, 7], apart=1)
     assert tree.total != 12
     tree.close()
@@ -170,7 +171,7 @@ def test_the_twin_draws_by_exact_sums_and_any_other_replay_can_go_on():
 @pytest.mark.slow
 def test_the_twin_and_the_tree_in_verilog_draw_the_same_rows():
     arrays, calls = replay()
-    tree, rng = Tree(CAPACITY, 4, library(4)), np.random.default_rng(1)
+    tree, rng = Tree(ENGINES[4], library(4)), np.random.default_rng(1)
     for firing in range(0, 40, 2):
         row = int(arrays["replay.cursor"][0])
         calls["insert"]()

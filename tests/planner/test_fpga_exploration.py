@@ -13,6 +13,7 @@ import pytest
 
 import pearl
 from pearl.advice.hardware import catalogue_device
+from pearl.planner.boards import tell_unchecked
 from pearl.planner.planner import build_problem, plan_graph
 from pearl.planner.verilog import check_folder
 from pearl_devices import Kernel, kernel
@@ -139,6 +140,8 @@ def test_parts_of_the_catalogue_say_what_fits():
     assert fits["agilex_agf014"] == (every[:-1], True)  # 64 lanes beside 64 × 64 take 4,870 blocks
     assert fits["stratix10_gx2800"] == (every, True)
     assert fits["alveo_u50"] == fits["zcu104"] == ([], True)
+    slow = replace(catalogue_device("agilex_agf014"), figures={"alms": 1.0, "float32_cycles": 9.0})
+    assert device_kind.unchecked(slow).endswith("for float32 blocks of latency 9")
 
 
 def test_engines_that_fit_alone_but_not_together_are_no_plan():
@@ -201,6 +204,19 @@ def test_a_plan_says_which_devices_run_what_no_engine_computes(name):
         in (note)
     )
     assert "runs on CPUs and GPUs" in note
+
+
+def test_a_plan_says_that_logic_cells_are_not_checked():
+    """Of a part that does not give their number, as AMD's do not."""
+    system = pearl.load("dqn_cartpole_fpga", set={"limits.pin": dict.fromkeys(REPLAY, "fpga")})
+    board = system.platform.device("fpga")
+    figures = {name: value for name, value in board.figures.items() if name != "alms"}
+    others = tuple(d for d in system.platform.devices if d.name != "fpga")
+    devices = (*others, replace(board, figures=figures))
+    plan = pearl.plan(replace(system, platform=replace(system.platform, devices=devices)))
+    told = "the simulated fpga: logic cells are not checked, because the device has no figure alms"
+    assert told in plan.note
+    assert tell_unchecked(plan, system.platform) == []
 
 
 def test_designs_are_written_to_a_new_or_an_empty_folder(tmp_path: Path) -> None:

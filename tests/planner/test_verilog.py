@@ -40,8 +40,8 @@ def of_dqn() -> tuple[Kernel, LearnerProgram]:
 
 def of_ddpg() -> tuple[Kernel, LearnerProgram]:
     layers = {"actor": (3, 16, 1), "critic": (4, 16, 1)}
-    k = kernel("update.ddpg", obs=3, act=1, batch=4, steps=1, **layers)
-    return k, ddpg((3, 16, 1), (4, 16, 1), 4, Shape(4, 2))
+    k = kernel("update.ddpg", obs=3, act=1, batch=6, steps=1, **layers)
+    return k, ddpg((3, 16, 1), (4, 16, 1), 6, Shape(4, 2), rows=4)
 
 
 def simulated(folder: Path, tool: str = "iverilog") -> str:
@@ -68,7 +68,7 @@ def test_the_test_bench_finds_the_golden_vectors_and_sees_one_bit(made, tmp_path
     assert "FAIL: 1 wrong" in simulated(tmp_path)
 
 
-TREES = [TreeEngine(200, 4, 4), TreeEngine(3000, 8, 4), TreeEngine(50_000, 16, 4)]
+TREES = [TreeEngine(200, 4), TreeEngine(3000, 8), TreeEngine(50_000, 16)]
 
 
 @pytest.mark.parametrize("engine", TREES)
@@ -93,7 +93,7 @@ def test_the_test_bench_of_a_tree_finds_the_golden_vectors_and_sees_a_wrong_leaf
 @rtl
 @pytest.mark.parametrize("engine", TREES[:2])
 def test_cxxrtl_finds_the_golden_vectors_of_a_tree(engine):
-    vectors, tree = tree_golden(engine), Tree(engine.capacity, engine.fanout)
+    vectors, tree = tree_golden(engine), Tree(engine)
     for r in range(len(vectors["golden_totals"])):
         cycles = tree.set(vectors["leaves"][r], vectors["values"][r])
         assert cycles == set_cycles(engine.depth, len(vectors["leaves"][r]))
@@ -147,7 +147,7 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
     assert "fan-out 16, 4 levels" in (Path(tree["folder"]) / "README.md").read_text()
     text = (folder / "README.md").read_text()
     assert f"{learner['blocks']} DSP blocks" in text
-    assert "The clock rate is unknown" in text
+    assert "The clock rate is unknown" in " ".join(text.split())
     assert {"engine.v", "boxes.v", "float32.v", "testbench.v", "stream.hex"} <= {
         f.name for f in folder.iterdir()
     }

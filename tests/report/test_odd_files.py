@@ -26,7 +26,7 @@ from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report, load_report
 from pearl_devices import Device, Link, Platform
 from pearl_estimators.gpu import calibration
-from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.sealed_files import CalibrationError
 from tests.examples import example_run, recorded, two_device_plan
 
 DRIFT = Drift(1e-3, 1.2e-3, 0.2, (TaskDrift("update", 1e-3, 1e-3, 0.0),))

@@ -426,7 +426,7 @@ def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
     assert html.lower().startswith("<!doctype html>")
     assert json.loads(said)["draws"] == 200
     assert text == f"{advice}\n"
-    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* one of .html, .json, .txt"):
+    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* allowed are .html, .json, .txt"):
         advice.save(tmp_path / "advice.csv")
 
 

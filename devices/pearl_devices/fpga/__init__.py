@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
-from pearl_devices.fpga.design import Design
 from pearl_devices.fpga.learner import LearnerProgram
-from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, tree_logic
-from pearl_devices.fpga.program import Shape
+from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, logic_of, tree_entry
+from pearl_devices.fpga.program import LATENCY, Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
     Sizes,
@@ -37,6 +37,9 @@ from pearl_devices.fpga.resources import (
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import is_prioritised
+
+if TYPE_CHECKING:
+    from pearl_devices.fpga.design import Design
 
 WIDTH_UNIT = "pe"  # a float32 multiply-add unit
 SIMULATED = True
@@ -245,7 +248,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     if is_released(device):
         return ""
     sizes: Sizes = []
-    logic: list[Logic] = []
+    logic: list[Logic | None] = []
     for kernel, variant, width in engines:
         if _sizes(variant)[0]:
             learner = learner_of(kernel, device, variant, width)
@@ -254,9 +257,20 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
         elif variant == "integer-tree" and kind_of(kernel).structure == "sample":
             tree = tree_engine(kernel, device)
             sizes += tree_memories(tree.capacity, tree.fanout)
-            logic.append(tree_logic(tree.fanout, tree.depth))
+            logic.append(logic_of(tree_entry(tree.fanout, tree.depth)))
     what = "the set of engines"
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
+
+
+def unchecked(device: Device) -> str:
+    """Return what plans do not check on a device; empty if they check all that engines need."""
+    if is_released(device):
+        return ""
+    if "alms" not in device.figures:
+        return "logic cells are not checked, because the device has no figure alms"
+    if (latency := device.figures.get("float32_cycles", LATENCY)) != LATENCY:
+        return f"logic cells of learners are not checked for float32 blocks of latency {latency:g}"
+    return ""
 
 
 def verilog(kernel: Kernel, device: Device, variant: str, width: int) -> Design | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pearl_devices.fpga.simulation import built, loaded, log2
 
 Array = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
+Arrays = Mapping[str, npt.NDArray[Any]]
+"""Arrays of a kernel by name."""
 
 NO_STALLS = (0,) * 16
 SETTINGS = ("b1", "r1", "b2", "r2", "eps", "tau", "clip", "delta", "inv_rows", "actor_slope")
@@ -89,28 +92,12 @@ class SimulatedEngine:
         """Write parameters (place B), targets (T) or moments (M, V) of all networks; return the
         cycles."""
         self.program(transfer(self.learner, "load", place))
-        rows = [r for net, flat in vectors.items() for r in rows_of(self.learner, net, flat)]
-        return self.run(stream_of(self.learner, rows))[0]
+        return self.run(stream_of(self.learner, rows_of(self.learner, vectors)))[0]
 
-    def store(self, place: str) -> tuple[int, dict[str, Array]]:
-        """Read parameters, targets or moments; return cycles and the flat vector per network."""
+    def store(self, place: str) -> tuple[int, Words]:
+        """Read parameters, targets or moments of all networks; return cycles and rows."""
         self.program(transfer(self.learner, "store", place))
-        cycles, rows, _ = self.run(np.zeros((0, self.learner.stream_words), np.uint32))
-        found, at = {}, 0
-        for name, net in self.learner.nets.items():
-            flat = []
-            for layer, w in enumerate(net.weights):
-                down, across = net.widths[layer] + 1, net.widths[layer + 1]
-                whole = np.zeros((down, w.across * self.learner.shape.array), np.uint32)
-                for tile in range(w.down * w.across):
-                    r, c = divmod(tile, w.across)
-                    n = self.learner.shape.array
-                    count = min(n, down - r * n)
-                    whole[r * n : r * n + count, c * n : c * n + n] = rows[at : at + count]
-                    at += count
-                flat.append(whole[:, :across].reshape(-1))
-            found[name] = np.concatenate(flat).view(np.float32)
-        return cycles, found
+        return self.run(np.zeros((0, self.learner.stream_words), np.uint32))[:2]
 
 
 def tiles(matrix: Array, n: int) -> list[Words]:
@@ -126,13 +113,35 @@ def tiles(matrix: Array, n: int) -> list[Words]:
     ]
 
 
-def rows_of(learner: LearnerProgram, name: str, flat: Array) -> list[Words]:
-    """Return the parameters of a network as rows of the stream."""
-    net, rows, at = learner.nets[name], list[Words](), 0
-    for i, o in zip(net.widths, net.widths[1:], strict=False):
-        rows += tiles(flat[at : at + (i + 1) * o].reshape(i + 1, o), learner.shape.array)
-        at += (i + 1) * o
+def rows_of(learner: LearnerProgram, vectors: Mapping[str, Array]) -> list[Words]:
+    """Return the parameters (or targets, moments) of all networks as rows of the stream.
+
+    vectors: network → flat vector.
+    """
+    rows = list[Words]()
+    for name, net in learner.nets.items():
+        flat = vectors[name]
+        for i, o in pairwise(net.widths):
+            layer, flat = np.split(flat, [(i + 1) * o])
+            rows += tiles(layer.reshape(i + 1, o), learner.shape.array)
     return rows
+
+
+def settings_of(learner: LearnerProgram, arrays: Arrays) -> dict[str, float]:
+    """Return the settings of an engine for the hyper-parameters of a gradient step."""
+    beta1, beta2, eps = arrays["hyper.adam"]
+    tau, clip, huber = (arrays[f"hyper.{name}"][0] for name in ("tau", "clip_norm", "huber"))
+    return {
+        "b1": beta1, "r1": 1 - beta1, "b2": beta2, "r2": 1 - beta2, "eps": eps, "tau": tau,
+        "clip": clip, "delta": huber, "inv_rows": 1 / learner.batch,
+        "actor_slope": -float(np.float32(1 / learner.batch)),
+    }  # fmt: skip
+
+
+def bound_rows(arrays: Arrays) -> list[Words]:
+    """Return the rows of the bounds of actions: midpoints, half-widths."""
+    half = np.float32(0.5) * (arrays["act.high"] - arrays["act.low"])
+    return [(arrays["act.low"] + half).view(np.uint32), half.view(np.uint32)]
 
 
 def stream_of(learner: LearnerProgram, rows: Sequence[Words]) -> Words:
@@ -143,35 +152,35 @@ def stream_of(learner: LearnerProgram, rows: Sequence[Words]) -> Words:
     return stream
 
 
-def batch_stream(
-    learner: LearnerProgram, obs: Array, action: npt.NDArray[Any], reward: Array, next_obs: Array,
-    discount: Array, weight: Array, steps: Sequence[tuple[float, float, int]],
-) -> Words:  # fmt: skip
-    """Return the stream of one gradient step.
+def batch_stream(learner: LearnerProgram, arrays: Arrays, step: int) -> Words:
+    """Return the stream of a gradient step on the first batch of the arrays.
 
-    steps: (size, root, mode of the target) of each network, in the order of the program. Mode 0
-    keeps the target network, 1 copies the parameters, 2 moves the target by tau.
+    step: number of the gradient step, from 1. The last word of a network's row is the mode of the
+    target: 0 keeps the target network, 1 copies the parameters, 2 moves the target by tau.
     """
     n, rows = learner.shape.array, list[Words]()
+    names = ("obs", "action", "reward", "next_obs", "discount", "weight")
+    obs, action, reward, ahead, discount, weight = (arrays[f"batch.{name}"][0] for name in names)
     discrete = learner.action == 0
-    ahead = next_obs
     if not discrete:
-        obs = np.concatenate([obs, action.reshape(len(obs), -1)], axis=1)
-        ahead = np.concatenate([next_obs, np.zeros_like(action).reshape(len(obs), -1)], axis=1)
+        obs = np.concatenate([obs, action], axis=1)
+        ahead = np.concatenate([ahead, np.zeros_like(action)], axis=1)
     for part in learner.sub_batches:
         rows += tiles(obs[part], n) + tiles(ahead[part], n)
         for b in part:
             values = np.array([reward[b], discount[b], weight[b]], np.float32).view(np.uint32)
             rows.append(np.append(values, np.uint32(action[b] if discrete else 0)))
-    for number, (size, root, mode) in enumerate(steps):
+    beta1, beta2, _ = arrays["hyper.adam"]
+    every = arrays["hyper.target_every"][0]
+    mode = int(step % every == 0) if every else 2
+    for number, net in enumerate(learner.nets):
         if number and learner.rows_again:
             rows += [row for part in learner.sub_batches for row in tiles(obs[part], n)]
-        values = np.array([size, root], np.float32).view(np.uint32)
+        size = arrays[f"hyper.lr.{net}"][0] / (1 - beta1**step)
+        values = np.array([size, 1 / np.sqrt(1 - beta2**step)], np.float32).view(np.uint32)
         rows.append(np.append(values, np.uint32(mode)))
     return stream_of(learner, rows)
 
 
-def bounds_program() -> tuple[Instruction, ...]:
-    """Return the program that loads the bounds of actions: a row of midpoints, a row of
-    half-widths."""
-    return (Instruction("load", where=7, rl=2), Instruction("halt"))
+BOUNDS = (Instruction("load", where=7, rl=2), Instruction("halt"))
+"""The program that loads the bounds of actions: a row of midpoints, a row of half-widths."""

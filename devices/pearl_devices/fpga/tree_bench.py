@@ -10,31 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices.fpga.resources import LEAF_BITS
-from pearl_devices.fpga.simulation import built, loaded, log2
+from pearl_devices.fpga.resources import TreeEngine
+from pearl_devices.fpga.simulation import built, loaded
 
 Numbers = npt.NDArray[np.uint64]
 
 
-def tree_parameters(capacity: int, fanout: int) -> dict[str, int]:
-    """Return the parameters of `rtl/tree.v`."""
-    depth = 1
-    while fanout**depth < capacity:
-        depth += 1
-    digits = log2(fanout)
-    return {
-        "K": fanout, "LK": digits, "D": depth, "W": LEAF_BITS, "CAPACITY": capacity,
-        "TOTAL": LEAF_BITS + depth * digits,
-    }  # fmt: skip
-
-
 class Tree:
-    """A simulated sum tree. fanout: a power of two. library: replaces the build, in tests."""
+    """A simulated sum tree. library: replaces the build, in tests."""
 
-    def __init__(self, capacity: int, fanout: int, library: Path | None = None) -> None:
-        parameters = tree_parameters(capacity, fanout)
-        self.depth = parameters["D"]
-        self._library = loaded(library or built("tree", parameters, 0, 0))
+    def __init__(self, engine: TreeEngine, library: Path | None = None) -> None:
+        self.depth = engine.depth
+        self._library = loaded(library or built("tree", engine.parameters(), 0, 0))
         for name in ("make", "total", "draw", "set"):
             function = getattr(self._library, f"tree_{name}")
             function.restype = ctypes.c_void_p if name == "make" else ctypes.c_long

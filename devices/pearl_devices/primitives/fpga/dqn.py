@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
@@ -56,11 +54,7 @@ def step(
         td[b], d_out[b, action[b, 0]], part = td_terms(value, y, weight[b], share, delta)
         total += part
     net.loss[0] = total
-    none = d_out[:, :0]
-    backward(
-        net.params, net.layers, both, net.acts, passed, d_out, net.deltas, net.grad, none,
-        transposed,
-    )  # fmt: skip
+    backward(net, both, passed, d_out, d_out[:, :0], transposed)
     rules.count[0] += 1
     optimise(net, rules, array, sums)
 
@@ -80,22 +74,16 @@ def update(
             return
 
 
-def learner_arguments(kernel: Kernel, buffers: Buffers, array: int) -> tuple[Any, ...]:
-    """Return the arguments of `step` after the batch."""
+def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
+    """Bind update.dqn on an engine of array × array elements."""
     layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
     acts = np.zeros((2 if double else 1) * batch * sum(layers[1:]), np.float32)
-    return (
-        net_of("q", kernel, buffers)._replace(acts=acts), rules_of(buffers), double, array,
-        1.0 / batch,
+    return bind_call(
+        update, batch_of(buffers), rules_of(buffers),
+        net_of("q", kernel, buffers)._replace(acts=acts), double, array, 1.0 / batch,
         np.zeros((2 * batch, layers[0]), np.float32),
         np.zeros(batch * sum(layers[1:]), np.float32),
         np.zeros((batch, layers[-1]), np.float32),
         np.zeros(max(layers) ** 2, np.float32),
         np.zeros(array, np.float32),
     )  # fmt: skip
-
-
-def bind_update(kernel: Kernel, buffers: Buffers, array: int) -> Call:
-    """Bind update.dqn on an engine of array × array elements."""
-    net, rules, *rest = learner_arguments(kernel, buffers, array)
-    return bind_call(update, batch_of(buffers), rules, net, *rest)

@@ -123,15 +123,16 @@ def forward(params, layers, x, acts, stored, rows):
 
 
 @exact_apart
-def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, transposed):
-    """Compute the gradients with respect to the parameters and the last tail.shape[1] inputs.
+def backward(net, x, stored, d_out, tail, transposed):
+    """Compute the gradient with respect to the last tail.shape[1] inputs; if there are none, with
+    respect to the parameters.
 
-    acts: activations of a forward pass. d_out (rows, out): derivative of the loss with respect to
-    the output. deltas: scratch of two blocks. gradient: empty if not needed.
+    net: its activations are of a forward pass of x. d_out (rows, out): derivative of the loss with
+    respect to the output.
     """
-    rows = d_out.shape[0]
-    half = deltas.size // 2
-    offset, at = params.size, 0
+    rows, layers, inputs = d_out.shape[0], net.layers, tail.shape[1]
+    half = net.deltas.size // 2
+    offset, at = net.params.size, 0
     for layer in range(1, layers.size):
         at += stored * layers[layer]
     d, here = d_out, 0
@@ -139,20 +140,20 @@ def backward(params, layers, x, acts, stored, d_out, deltas, gradient, tail, tra
         i, o = layers[layer], layers[layer + 1]
         offset -= (i + 1) * o
         at -= stored * o
-        weights = params[offset : offset + (i + 1) * o].reshape(i + 1, o)
+        weights = net.params[offset : offset + (i + 1) * o].reshape(i + 1, o)
         a = x[:rows]
         if layer > 0:
             below = at - stored * i
-            a = acts[below : below + rows * i].reshape(rows, i)
-        if gradient.size > 0:
-            weight_gradient(a, i, d, gradient[offset : offset + (i + 1) * o].reshape(i + 1, o))
+            a = net.acts[below : below + rows * i].reshape(rows, i)
+        if inputs == 0:
+            weight_gradient(a, i, d, net.grad[offset : offset + (i + 1) * o].reshape(i + 1, o))
         if layer > 0:
-            out = deltas[here : here + rows * i].reshape(rows, i)
+            out = net.deltas[here : here + rows * i].reshape(rows, i)
             input_gradient(d, weights, 0, out, transposed)
             mask(out, a)
             d, here = out, half - here
-        elif tail.shape[1] > 0:
-            input_gradient(d, weights, i - tail.shape[1], tail, transposed)
+        elif inputs > 0:
+            input_gradient(d, weights, i - inputs, tail, transposed)
 
 
 @exact_apart
