@@ -50,7 +50,7 @@ def broken(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 def own(name: str = "dense", **changes: Any) -> Any:
     algorithm = {
         **DENSE["algorithm"],
-        "network": f"tests.algorithms.test_own_network:{name}",
+        "network": f"tests.devices.test_own_network:{name}",
         **changes,
     }
     return {**DENSE, "algorithm": algorithm}
