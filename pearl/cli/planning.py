@@ -37,9 +37,6 @@ def plan(
         list[Path] | None,
         typer.Option(metavar="OTHER.json", help="Show the plan next to these plans."),
     ] = None,
-    diff: Annotated[
-        Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
-    ] = None,
     objective: Annotated[
         Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
@@ -71,7 +68,6 @@ def plan(
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
-    from pearl.cli.text import difference, difference_text
     from pearl.explanation import explain as explained
     from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
@@ -85,7 +81,6 @@ def plan(
         raise SpecError(
             f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
         )
-    other = load_plan(diff) if diff else None
     others = [(file.stem, load_plan(file)) for file in compare or ()]
     override = [f"objective={objective.value}"] if objective else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
@@ -100,9 +95,6 @@ def plan(
         for n, close in enumerate(explanation.runner_ups.plans, 1):
             close.plan.save(runner_ups / f"plan-{n}.json")
         text += f"\n\n{len(explanation.runner_ups.plans)} near-optimal plans: {runner_ups}"
-    if other is not None:
-        value["diff"] = difference(other, result)
-        text = difference_text(other, result)
     if others:
         sides = [side_of_plan(system.name, result), *(side_of_plan(*pair) for pair in others)]
         beside = SideBySide(tuple(sides))

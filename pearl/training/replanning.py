@@ -215,10 +215,9 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
             factor = sum(shares[t] * alone[t] for t in mode.tasks) if shares else None
         if factor is None or factor == 1.0:
             return mode
-        e, names = mode.estimate, ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
-        values = {name: getattr(e, name) * factor for name in names}
-        source = f"{e.source}; times {factor:.3g}, as the run measured"
-        return replace(mode, estimate=replace(e, **values, source=source))
+        source = f"{mode.estimate.source}; times {factor:.3g}, as the run measured"
+        slower = mode.scaled(factor)
+        return replace(slower, estimate=replace(slower.estimate, source=source))
 
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 

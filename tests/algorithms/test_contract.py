@@ -7,14 +7,34 @@ import pytest
 import pearl
 from pearl.algorithms import ALGORITHMS
 from pearl.errors import SpecError
+from pearl.runtime.protocol import single_lane
 from pearl.testing import AlgorithmContract
 from tests import wide_head
+from tests.lanes import differing, recalled
 
 EXAMPLES = ("examples.own_algorithm", "examples.reinforce", "examples.vtrace")
 
 for name in (*ALGORITHMS, *EXAMPLES):
     title = "Test" + "".join(map(str.capitalize, name.replace(".", "_").split("_")))
     globals()[title] = type(title, (AlgorithmContract,), {"name": name})
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [("dqn", "learn"), ("dqn", "iteration"), ("ddpg", "learn"), ("td3", "learn"), ("sac", "learn")]
+    + [(name, fused) for name in ("ppo", "a2c") for fused in ("rollout", "iteration")],
+)
+def test_a_fused_mode_trains_as_the_tasks_one_by_one(name: str, fused: str) -> None:
+    small = type("Small", (AlgorithmContract,), {"name": name})()
+    ranked = {"replay": {"kind": "prioritised", "capacity": 500, "fanout": 8}}
+    system = pearl.load(small.spec(**(ranked if name in ("dqn", "sac") else {})))
+    together, apart = (pearl.compile(system, emulate=True, seed=3) for _ in range(2))
+    (fusion,) = (f for f in together.graph.fusions if f.name == fused)
+    recalled(together, single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native"))
+    recalled(apart)
+    for trainer in (together, apart):
+        assert trainer.train().updates > 10
+    assert differing(together, apart) == []
 
 
 class TestWideHead(AlgorithmContract):
