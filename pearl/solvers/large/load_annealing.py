@@ -31,7 +31,7 @@ MOVES = 50_000
 
 STAGES = ((2, 5.0, 0.1, 0.45), (4, 1.0, 0.05, 0.3), (8, 0.25, 0.03, 0.1), (32, 0.15, 0.005, 0.15))
 """Stages: power, first and last temperature relative to the change of moving a mean item, share of
-the moves (assumed: best of a few tried on graphs of 1,000 tasks)."""
+the moves (assumed: best of a few tried on graphs of 200 and 1,000 tasks)."""
 
 RUNS = 3
 """Largest number of whole annealing runs."""
