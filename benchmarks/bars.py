@@ -150,11 +150,7 @@ def finish(
 
 
 def verdict(
-    title: str,
-    bars: list[Bar],
-    left_out: list[str],
-    json_path: str | None,
-    values: dict[str, Any],
+    title: str, bars: list[Bar], left_out: list[str], json_path: str | None, values: dict[str, Any]
 ) -> int:
     """Print the machine and a line a bar, write the JSON if asked; 0 if every bar is met, else 1.
 

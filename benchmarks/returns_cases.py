@@ -186,10 +186,7 @@ def _tabular(
     )
 
 
-_TAXI: dict[str, Any] = {
-    "env": "pearl_devices.masks:unmasked",
-    "env_args": {"env": "Taxi-v4"},
-}
+_TAXI: dict[str, Any] = {"env": "pearl_devices.masks:unmasked", "env_args": {"env": "Taxi-v4"}}
 """Its mask says which actions change the state; all six are legal."""
 _NORMAL: dict[str, Any] = {"normalise": {"observations": True, "rewards": True}}
 

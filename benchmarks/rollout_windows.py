@@ -2,8 +2,7 @@
 
 memory: bytes counted and measured of returns to the end of a rollout of 1,000 vector steps, and of
 8 rewards. overlap: env steps a second of both, predicted and measured, with environments of 200 us
-on two lanes, in turns; with --pairs N times. firings: CPU time of the tasks of both, which other
-processes on the machine change little.
+on two lanes, in turns; with --pairs N times.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -126,43 +124,9 @@ def faster(found: dict[str, Any]) -> float:
     return median(b / a for a, b in zip(slow, fast, strict=True))
 
 
-def firings() -> dict[str, Any]:
-    """CPU microseconds of a firing of each task but env_step, and of all in an iteration."""
-    import numpy as np
-
-    import pearl
-    from pearl.algorithms import algorithm
-    from pearl.testing.kernel_buffers import fill_arrays
-    from pearl_devices import cpu
-
-    sizes = {"num_envs": 32, "rollout_steps": 256, "hidden": [256, 256]}
-    zero = ("rollout.a", "rollout.t", "rollout.judged", "learner.at", "loop.", "hyper.anneal")
-    found = {}
-    for name, returns in RETURNS.items():
-        system = pearl.load(_spec(returns, 8192, {"max_lanes": 1}, **sizes))
-        graph = algorithm("a2c").graph(system)
-        tasks = [t for t in graph.tasks if t.name != "env_step"]
-        arrays = fill_arrays([t.kernel for t in tasks])
-        for array in (a for n, a in arrays.items() if n.startswith(zero)):
-            array[:] = 0
-        each = {}
-        for task in tasks:
-            call, spent = cpu.bind(task.kernel, "native", arrays), list[float]()
-            for _ in range(max(30, 2 * graph.repetition[task.name])):
-                begin = time.thread_time()
-                call()
-                spent.append(time.thread_time() - begin)
-            each[task.name] = 1e6 * float(np.median(spent))
-        total = sum(us * graph.repetition[task] for task, us in each.items())
-        print(f"{name}: " + ", ".join(f"{t} {us:,.1f} us" for t, us in each.items()))
-        print(f"{name}: {total / 1e3:,.1f} ms an iteration without env_step")
-        found[name] = {"each": each, "iteration": total}
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", help="memory, overlap, firings; by default all")
+    parser.add_argument("part", nargs="*", help="memory, overlap; by default all")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--hold", help=argparse.SUPPRESS)
@@ -175,8 +139,6 @@ def main() -> None:
         found["memory"] = memory()
     if not given.part or "overlap" in given.part:
         found["overlap"] = overlap(given.pairs)
-    if not given.part or "firings" in given.part:
-        found["firings"] = firings()
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 

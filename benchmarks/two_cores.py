@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from benchmarks.bars import ONE_THREAD, Bar, Part
 from benchmarks.peers_workloads import WORKLOADS
 from benchmarks.run import main
-from pearl.planner import planner
 
 CONTROL = 1.8
 PAIRS = ("W3", "W5")
@@ -223,40 +222,6 @@ def lanes(rounds: int) -> Part:
     return part(title, ["predicted /s"], cases(), faster(1.7), min(rounds, 9))
 
 
-def chosen(rounds: int) -> Part:
-    """W1 with native environments: whether the planner's number of lanes is the better one."""
-    import pearl
-    from benchmarks.estimators.plans import several_lanes_wanted
-
-    def cases() -> Iterator[Case]:
-        for name in ("W1x8", "W1x1"):
-            spec = WORKLOADS[name].ours()
-            spec["limits"] = {"max_lanes": 2, "policy_lag": 2}
-            steps = {"train.steps": NATIVE_STEPS}
-            system = pearl.load(spec, set={**steps, "train.lanes": "processes"})
-            alone = pearl.load(spec, set={**steps, "limits.max_lanes": 1})
-            with several_lanes_wanted():
-                several = pearl.plan(system)
-            plan = pearl.plan(system)
-            more = {"lanes": len({t.lane for t in plan.tasks}), "note": plan.note}
-            one, two = pearl.compile(alone), pearl.compile(system, plan=several)
-            ratio = two.plan.value / one.plan.value
-            yield name, _run(one), _run(two), ratio, more, [str(more["lanes"]), plan.note]
-
-    def bar(name: str, found: Reading, mark: str, more: dict[str, Any]) -> Bar:
-        count = more["lanes"]
-        right = found.ratio >= NEAR if count > 1 else found.ratio <= planner.MIN_GAIN
-        measured = f"{count}, two are {found.ratio:.2f} x one{mark}"
-        asked = "2 only if not slower, 1 only if two gain little"
-        return Bar(f"lanes chosen for {name}", measured, asked, right and not found.void)
-
-    title = "Two lanes over one with native environments, env steps per second"
-    return part(title, ["lanes chosen", "why"], cases(), bar, min(rounds, 9))
-
-
-NATIVE_STEPS = 40_000
-NEAR = 0.97
-"""Ratio from which two lanes are not slower than one."""
 RUN_S = 0.6
 """Seconds that a whole run of one lane takes, about."""
 
@@ -284,7 +249,6 @@ def _run(trainer: Any) -> Callable[[], float]:
 PARTS = {
     "updates": "a gradient step on two cores",
     "lanes": "two lanes with slow environments",
-    "chosen": "the planner's number of lanes with native environments",
 }
 
 

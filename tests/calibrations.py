@@ -19,13 +19,14 @@ from pearl_estimators.host.benchmark_kernels import (
     offered_variants,
     threaded_kernels,
 )
-from pearl_estimators.host.calibration import Calibration, CalibrationError
+from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import journal_writer, store
 from pearl_estimators.host.calibration_updates import fit_journal
 from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import family
 from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import Seconds, time_user_code
+from pearl_estimators.sealed_files import CalibrationError
 
 SECONDS = {
     "call": 2e-6, "gradient_step": 1e-6, "product": 1e-7, "operation": 2e-6, "layer": 1e-6,

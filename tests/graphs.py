@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -10,6 +11,11 @@ from hypothesis import strategies as st
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.problem import Problem
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.methods import enumeration
+from pearl.solvers.model.search_space import SearchSpace, cost_of
+from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import mode, star
 from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
@@ -235,3 +241,21 @@ def anything(draw: st.DrawFn) -> tuple[TaskGraph, CostTable, Limits]:
         ),
     )
     return graph, CostTable(star(some), tuple(modes), pairs_s), limits
+
+
+def least_by_enumeration(spaces: Sequence[SearchSpace], problem: Problem) -> float:
+    """Return the least cost (seconds or joules of an iteration) of all assignments, without
+    orders."""
+    assigned = enumeration.assignments(spaces)
+    costs = (cost_of(problem, a, build_timed_graph(a).order_bound_s)[0] for a in assigned)
+    return min(costs, default=math.inf)
+
+
+def least_by_program(spaces: Sequence[SearchSpace], problem: Problem) -> float:
+    """Return the same cost by the period form."""
+    least = math.inf
+    for space in spaces:
+        _, a, _ = PeriodForm(space, problem, None).run(least, 600.0)
+        if a:
+            least = min(least, cost_of(problem, a, build_timed_graph(a).order_bound_s)[0])
+    return least

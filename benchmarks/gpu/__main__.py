@@ -15,7 +15,6 @@ from pearl.formatting import count
 PARTS = {
     "verify": "every kernel against the CPU's",
     "kernels": "time of every kernel and its share of the roof",
-    "tree": "the sum tree over the memory limit",
     "crossover": "batches from which work belongs on the GPU, predicted and measured",
     "loops": "whole training loops: CPU only, GPU only, planned, and other libraries",
     "slices": "slices of SMs against taking turns",

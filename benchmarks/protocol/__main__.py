@@ -7,7 +7,6 @@ from benchmarks.run import main
 
 PARTS = {
     "slack": "each kind of slack on and off, predicted beside measured",
-    "channel": "counts of the lanes beside multiprocessing.Pipe",
     "staleness": "return against policy lag and priority staleness",
 }
 """Part → its subject."""

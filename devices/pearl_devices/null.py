@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pearl_devices.base import (
-    Buffers,
-    Call,
-    Device,
-    FigureError,
-    UnsupportedError,
-)
+from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import FiringCost
 from pearl_devices.kernel import Kernel
 

@@ -160,8 +160,8 @@ def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) ->
 
 def _own_environment(kernel: Kernel, device: Device, variant: str) -> Estimate:
     """An environment outside the calibration: its timing, or the roofline and why it has none."""
-    from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.user_code_timing import time_user_env
+    from pearl_estimators.sealed_files import CalibrationError
 
     try:
         return time_user_env(kernel, variant)
@@ -176,11 +176,7 @@ CALL_SHARE = 0.9  # largest share of a part's time that its call from Python tak
 
 
 def _estimate_fused(
-    kernel: Kernel,
-    cut: tuple[tuple[Kernel, int], ...],
-    device: Device,
-    variant: str,
-    width: int,
+    kernel: Kernel, cut: tuple[tuple[Kernel, int], ...], device: Device, variant: str, width: int
 ) -> Estimate:
     """A fused kernel as the sum of its parts, less the calls from Python that it saves.
 

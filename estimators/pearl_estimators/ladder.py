@@ -11,7 +11,7 @@ from pearl_devices.base import KernelKindError
 from pearl_devices.validation import check_type, quote
 from pearl_estimators import power
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.sealed_files import CalibrationError
 
 
 def estimate(

@@ -85,12 +85,7 @@ def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:
 
 
 def of_terms(
-    overhead: float,
-    compute: float,
-    memory: float,
-    band: Band,
-    source: str,
-    waits: float = 0.0,
+    overhead: float, compute: float, memory: float, band: Band, source: str, waits: float = 0.0
 ) -> Estimate:
     """Return the datasheet estimate: overhead + waits + the longer of compute and memory."""
     latency = overhead + waits + max(compute, memory)

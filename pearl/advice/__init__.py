@@ -7,7 +7,6 @@ time ran out.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from pearl.advice import hardware, limits_cost, measuring, sizes
 from pearl.advice.case import Case, Finding
 from pearl.errors import SpecError
 from pearl.explanation.resolve import LEAST_S
-from pearl.files import write_atomically
 from pearl.graph.limits import time_limit_faults
+from pearl.notebook import HasPage
 from pearl.planner.planner import as_system, plan
 from pearl.planning.draws import NUMBER, Draws
 from pearl.planning.plans import Plan, plain
@@ -33,7 +32,7 @@ __all__ = ["advise", "case", "page"]
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(HasPage):
     """The verdicts about a spec, in the order of the page.
 
     plan: of the spec. draws, seed: number of samples that compare plans, and their seed.
@@ -54,11 +53,6 @@ class Advice:
 
         return text(self)
 
-    def _repr_html_(self) -> str:
-        from pearl.report.html import cell_html
-
-        return cell_html(self.page())
-
     def page(self, written: str = "") -> Page:
         """Return the advice as a page. written: the date, for the footer; empty for none."""
         from pearl.advice.page import advice_page
@@ -72,22 +66,7 @@ class Advice:
         Raises:
             SpecError: the suffix is another one.
         """
-        from pearl.report.html import page_html
-        from pearl.report.report import today
-
-        suffix = Path(path).suffix.lower()
-        if suffix == ".html":
-            text = page_html(self.page(today()))
-        elif suffix == ".json":
-            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        elif suffix == ".txt":
-            text = f"{self}\n"
-        else:
-            raise SpecError(
-                f"advice {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
-                "must be one of .html, .json, .txt"
-            )
-        write_atomically(path, text.encode())
+        self._save(path, "advice", txt=lambda: f"{self}\n")
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object as `docs/contract.md` describes it."""

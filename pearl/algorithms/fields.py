@@ -77,9 +77,7 @@ Ratio = Annotated[
     ),
 ]
 Argument = Annotated[
-    Any,
-    PlainValidator(_argument),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+    Any, PlainValidator(_argument), WithJsonSchema({"type": ["string", "number", "boolean"]})
 ]
 Bounds = Annotated[
     tuple[float, ...],

@@ -11,10 +11,7 @@ from pearl_devices.torch_threads import require_torch
 
 
 def own_networks(
-    program: str | None,
-    obs: int,
-    shape: tuple[int, ...],
-    networks: Mapping[str, tuple[int, ...]],
+    program: str | None, obs: int, shape: tuple[int, ...], networks: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Module]:
     """Build and count the modules of a program; import torch only if there is one.
 

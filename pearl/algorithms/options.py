@@ -69,10 +69,7 @@ class Replay:
         default=16, ge=2, le=64, description="Children of a node of the sum tree (prioritised)."
     )
     alpha: StrictFloat = Field(
-        default=0.6,
-        ge=0,
-        le=4,
-        description="Exponent of priorities, 0 = uniform (prioritised).",
+        default=0.6, ge=0, le=4, description="Exponent of priorities, 0 = uniform (prioritised)."
     )
     beta: Share = Field(
         default=0.4, description="Importance exponent at the start of learning (prioritised)."
@@ -238,8 +235,7 @@ class ReplayOptions(Deep):
         default=64, ge=1, le=2**20, description="Transitions of one gradient step."
     )
     replay_ratio: Ratio = Field(
-        default=Fraction(1),
-        description="Gradient steps per env step: 1, 0.25 or '1/4'.",
+        default=Fraction(1), description="Gradient steps per env step: 1, 0.25 or '1/4'."
     )
     train_every: Annotated[StrictInt, Field(ge=1, le=10_000)] | None = Field(
         default=None,
@@ -256,12 +252,10 @@ class ReplayOptions(Deep):
         description="How target networks follow. Give one of tau and every.",
     )
     huber: Limit = Field(
-        default=0.0,
-        description="Error from which the Huber loss is linear; 0: squared loss.",
+        default=0.0, description="Error from which the Huber loss is linear; 0: squared loss."
     )
     learning_starts: EnvSteps = Field(
-        default=1000,
-        description="Env steps with random actions before the first gradient step.",
+        default=1000, description="Env steps with random actions before the first gradient step."
     )
 
     def disagreements(self) -> Iterator[Disagreement]:

@@ -54,10 +54,7 @@ class Options(RolloutOptions):
     clip: StrictFloat = Field(
         default=0.2, ge=0, le=100, description="Bound of the clipped ratio; 0: no clipping."
     )
-    value_clip: Limit = Field(
-        default=0.0,
-        description="Maximum change of a value; 0: no limit.",
-    )
+    value_clip: Limit = Field(default=0.0, description="Maximum change of a value; 0: no limit.")
 
     target_kl: Limit = Field(
         default=0.0,

@@ -104,7 +104,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
 
 def _attempt(work: Callable[[], Result]) -> Result:
     from pearl_devices.base import EnvironmentFailed, UnsupportedError
-    from pearl_estimators.host.calibration import CalibrationError
+    from pearl_estimators.sealed_files import CalibrationError
 
     try:
         return work()

@@ -37,9 +37,6 @@ def plan(
         list[Path] | None,
         typer.Option(metavar="OTHER.json", help="Show the plan next to these plans."),
     ] = None,
-    diff: Annotated[
-        Path | None, typer.Option(metavar="OTHER.json", help="Show what differs from this plan.")
-    ] = None,
     objective: Annotated[
         Objective | None, typer.Option(help="Objective to optimise; overrides the spec.")
     ] = None,
@@ -71,20 +68,19 @@ def plan(
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
-    from pearl.cli.text import difference, difference_text
     from pearl.explanation import explain as explained
     from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.plans import load_plan
     from pearl.report.compare import SideBySide, side_of_plan
-    from pearl.report.report import Report, today
+    from pearl.report.html import today
+    from pearl.report.report import Report
     from pearl.report.terminal import terminal_width
 
     if runner_ups is not None and not explain:
         raise SpecError(
             f"--runner-ups {runner_ups}: add --explain, which finds the near-optimal plans"
         )
-    other = load_plan(diff) if diff else None
     others = [(file.stem, load_plan(file)) for file in compare or ()]
     override = [f"objective={objective.value}"] if objective else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
@@ -99,9 +95,6 @@ def plan(
         for n, close in enumerate(explanation.runner_ups.plans, 1):
             close.plan.save(runner_ups / f"plan-{n}.json")
         text += f"\n\n{len(explanation.runner_ups.plans)} near-optimal plans: {runner_ups}"
-    if other is not None:
-        value["diff"] = difference(other, result)
-        text = difference_text(other, result)
     if others:
         sides = [side_of_plan(system.name, result), *(side_of_plan(*pair) for pair in others)]
         beside = SideBySide(tuple(sides))
@@ -134,7 +127,7 @@ def pareto(
     """Compute the throughput–power Pareto front."""
     from pearl.planner.planner import pareto
     from pearl.report.front_page import front_page
-    from pearl.report.report import today
+    from pearl.report.html import today
     from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -172,8 +165,7 @@ def balance(
     from pearl.planner.gpu_slices import plan_slices
     from pearl.report.balance_page import balance_page
     from pearl.report.balance_text import slices_text
-    from pearl.report.html import page_svg
-    from pearl.report.report import today
+    from pearl.report.html import page_svg, today
     from pearl.report.terminal import page_text
 
     system = load_spec(spec, [*(keys or ()), *(set or ())])
@@ -222,7 +214,7 @@ def advise(
     from pearl.advice import advise as advised
     from pearl.advice.case import Finding
     from pearl.advice.page import footer, verdict_text
-    from pearl.report.report import today
+    from pearl.report.html import today
 
     override = [f"platform={platform}"] if platform else []
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pearl.formatting import band, count, listed, marked, percent, ratio, si
+from pearl.formatting import band, listed, marked, percent, ratio, si
 from pearl.report.document import Column, Table
 from pearl.report.terminal import block_text
 
 if TYPE_CHECKING:
     from pearl.cluster.links import MeasuredLink
-    from pearl.planning.plans import Plan
     from pearl_devices import Platform
     from pearl_estimators.gpu.calibration import GpuCalibration
     from pearl_estimators.gpu.operators import OperatorFit
@@ -219,52 +218,3 @@ def checks_text(rows: Sequence[HeldOutTiming]) -> str:
     )
     note = f"the band held {sum(row.held for row in rows)} of {len(rows)}"
     return block_text(Table("Held-out kernels", heading, cells, (note,)))
-
-
-def difference(before: Plan, after: Plan) -> dict[str, Any]:
-    """Return the differences between two plans: values, and the tasks that moved (None: not
-    there).
-    """
-
-    def places(plan: Plan) -> dict[str, dict[str, str]]:
-        return {
-            t.task: {"device": t.device, "lane": t.lane, "variant": t.variant} for t in plan.tasks
-        }
-
-    old, new = places(before), places(after)
-    return {
-        "value_before": before.value,
-        "value_after": after.value,
-        "value_unit": after.value_unit,
-        "comparable": before.value_unit == after.value_unit,
-        "tasks": [
-            {"task": name, "before": old.get(name), "after": new.get(name)}
-            for name in dict.fromkeys((*old, *new))
-            if old.get(name) != new.get(name)
-        ],
-    }
-
-
-def difference_text(before: Plan, after: Plan) -> str:
-    """Show the differences between two plans in a table."""
-
-    def place_text(place: dict[str, str] | None) -> str:
-        return f"{place['lane']} on {place['device']}, {place['variant']}" if place else "absent"
-
-    changes = difference(before, after)
-    change = f"value {count(before.value)} → {count(after.value)} {after.value_unit}"
-    if not changes["comparable"]:
-        change = (
-            f"value {count(before.value)} {before.value_unit} → {count(after.value)} "
-            f"{after.value_unit}; the units differ, so they do not compare"
-        )
-    elif before.value > 0:
-        change += f" ({100 * (after.value / before.value - 1):+.1f} %)"
-    if not changes["tasks"]:
-        return f"{change}\nno task moves"
-    rows = tuple(
-        (t["task"], place_text(t["before"]), place_text(t["after"])) for t in changes["tasks"]
-    )
-    heading = (Column("task"), Column("before", folds=True), Column("after", folds=True))
-    moved = Table("Tasks that moved", heading, rows)
-    return f"{change}\n\n{block_text(moved.marked({*before.simulated, *after.simulated}))}"

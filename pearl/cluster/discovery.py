@@ -17,7 +17,8 @@ from pearl.errors import SpecError
 from pearl_devices import Device, Link, Platform, discover, platform_json
 from pearl_devices.hosts import join_hosts
 from pearl_estimators.host import calibrator, measuring
-from pearl_estimators.host.calibration import Calibration, CalibrationError, versions
+from pearl_estimators.host.calibration import Calibration, versions
+from pearl_estimators.sealed_files import CalibrationError
 
 NAME = "ray"
 """Name of the platform, also in a spec."""

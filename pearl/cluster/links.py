@@ -25,7 +25,7 @@ from pearl.files import write_atomically
 from pearl_devices import Link
 from pearl_devices.base import UNTIMED
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host.calibration import seal, unseal
+from pearl_estimators.sealed_files import seal, unseal
 
 SCHEMA = 4
 """Links of schema 1 were timed without pauses, those of schema 2 only by calls of Ray, those of

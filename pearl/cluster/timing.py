@@ -20,7 +20,7 @@ from pearl.cluster.chunks import Bytes, chunk_count, join_chunks, split_message
 from pearl.cluster.connection import Node
 from pearl.cluster.door import Rendezvous, TransportListener, join
 from pearl.cluster.transport import Transport
-from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.sealed_files import CalibrationError
 
 IN_FLIGHT = 16
 """Messages in flight in a row."""

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import networkx as nx
-
 from pearl.errors import InfeasibleError
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, Mode
@@ -245,23 +243,7 @@ def restrict(
 
 def classes(problem: Problem) -> tuple[tuple[str, ...], ...]:
     """Return the classes of tasks that share a device, by a state, a group or limits.together."""
-    graph, limits = problem.graph, problem.limits
-    sets: list[Iterable[str]] = [
-        *([t.name for t in graph.tasks if s in t.home] for s in graph.states),
-        *(
-            [t.name for t in graph.tasks if t.group == g]
-            for g in {t.group for t in graph.tasks}
-            if g
-        ),
-        *limits.together,
-    ]
-    ties = nx.Graph()
-    ties.add_nodes_from(t.name for t in graph.tasks)
-    for names in sets:
-        nx.add_path(ties, names)
-    order = {t.name: i for i, t in enumerate(graph.tasks)}
-    groups = [tuple(sorted(c, key=order.__getitem__)) for c in nx.connected_components(ties)]
-    return tuple(sorted(groups, key=lambda tasks: order[tasks[0]]))
+    return problem.graph.classes(problem.limits.together)
 
 
 def devices_of(tasks: tuple[str, ...], problem: Problem) -> list[str]:

@@ -76,20 +76,8 @@ def what_ifs(resolver: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
         if answer is None:
             left_out.append(change.text)
         elif answer.plan is None:
-            results.append(
-                WhatIf(
-                    change.kind,
-                    change.name,
-                    change.text,
-                    None,
-                    None,
-                    None,
-                    None,
-                    answer.proven,
-                    True,
-                    answer.reason,
-                )
-            )
+            about, unknown = (change.kind, change.name, change.text), (None,) * 4
+            results.append(WhatIf(*about, *unknown, answer.proven, True, answer.reason))
         else:
             results.append(_result(resolver, change, answer, answer.plan))
     results.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))
@@ -237,9 +225,7 @@ def speed_up(costs: CostTable, graph: TaskGraph, task: str, factor: float = FAST
         if task not in mode.tasks:
             return mode
         part = costs.shares(mode, graph).get(task, 0.0) if mode.fused else 1.0
-        by, e = 1 - part * (1 - factor), mode.estimate
-        names = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
-        return replace(mode, estimate=replace(e, **{n: getattr(e, n) * by for n in names}))
+        return mode.scaled(1 - part * (1 - factor))
 
     extra = {
         (a, b): seconds * (factor if a[0] == task else 1.0)

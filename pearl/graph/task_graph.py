@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -144,6 +144,29 @@ class TaskGraph:
             found[e.src].append(e)
             found[e.dst].append(e)
         return found
+
+    @cached_property
+    def ties(self) -> Mapping[str, list[str]]:
+        """A state or a group → its tasks, which share a device."""
+        groups = dict.fromkeys(t.group for t in self.tasks if t.group)
+        return {
+            **{f"state {s}": [t.name for t in self.tasks if s in t.home] for s in self.states},
+            **{f"group {g}": [t.name for t in self.tasks if t.group == g] for g in groups},
+        }
+
+    def classes(self, more: Iterable[Sequence[str]] = ()) -> tuple[tuple[str, ...], ...]:
+        """Return the classes of tasks that share a device, because of `ties` or of `more` sets of
+        tasks; classes and tasks in the order of the graph."""
+        class_of = {name: [name] for name in self._by_name}
+        for names in (*self.ties.values(), *more):
+            for name in names[1:]:
+                one, other = class_of[names[0]], class_of[name]
+                if one is not other:
+                    one += other
+                    class_of |= dict.fromkeys(other, one)
+        order = {name: i for i, name in enumerate(class_of)}
+        unique = {id(members): members for members in class_of.values()}
+        return tuple(tuple(sorted(c, key=order.__getitem__)) for c in unique.values())
 
     @property
     def kernels(self) -> list[Kernel]:

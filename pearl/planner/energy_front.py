@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.files import write_atomically
 from pearl.graph.limits import Limits, time_limit_faults
-from pearl.graph.task_graph import TaskGraph
 from pearl.notebook import HasPage
-from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders, plan_timing
 from pearl.planning.plans import Plan
@@ -69,7 +68,7 @@ class Front(HasPage, list[Plan]):
         super().__init__(plans)
         self.open_w = tuple(open_w)
 
-    PAGE: ClassVar[str] = "pearl.report.front_page:front_html"
+    PAGE: ClassVar[str] = "pearl.report.front_page:front_page"
 
     def save(self, path: str | Path) -> None:
         """Write the front as a page, completely or not at all.
@@ -77,10 +76,11 @@ class Front(HasPage, list[Plan]):
         Raises:
             SpecError: the suffix is not .html.
         """
-        if not self._save_html(path):
+        if Path(path).suffix.lower() != ".html":
             raise SpecError(
                 f"front {path}: the suffix must be .html; `Plan.save` writes its plans as JSON"
             )
+        write_atomically(path, self._html().encode())
 
     @property
     def assignments(self) -> tuple[FrontAssignment, ...]:
@@ -135,15 +135,9 @@ class _Gap:
     tried: bool = False
 
 
-def front(
-    graph: TaskGraph,
-    costs: CostTable,
-    *,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
-    gap: float = 0.01,
-    time_limit_s: float = 60.0,
-) -> Front:
-    """Return plans by rising power and rising throughput; no plan dominates another.
+def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
+    """Return plans by rising power and rising throughput; no plan dominates another. The problem's
+    objective is ignored.
 
     The last plan has the most throughput. The first draws the least power at a period within the
     limits; without such a limit, at the longest period of any plan not slowed down on purpose. From
@@ -161,29 +155,12 @@ def front(
         SpecError: an argument is invalid.
         InfeasibleError: no plan meets the limits.
     """
-    problems = problem_faults(graph, costs, limits) + _faults(gap, time_limit_s)
-    if problems:
-        raise SpecError(*problems)
-    return front_of_problem(Problem(graph, costs, limits), gap=gap, time_limit_s=time_limit_s)
-
-
-def _faults(gap: object, time_limit_s: object) -> list[str]:
     problems = time_limit_faults(time_limit_s)
     if not is_number(gap) or gap <= 0:
         problems.append(
             f"gap is {quote(gap)}; it must be finite and above 0, 0.01 for one per cent"
         )
-    return problems
-
-
-def front_of_problem(problem: Problem, *, gap: float = 0.01, time_limit_s: float = 60.0) -> Front:
-    """Return the front of a problem, as `front`; the problem's objective is ignored.
-
-    Raises:
-        SpecError: an argument is invalid.
-        InfeasibleError: no plan meets the limits.
-    """
-    if problems := _faults(gap, time_limit_s):
+    if problems:
         raise SpecError(*problems)
     problem = replace(problem, objective="throughput")
     return _Front(problem, gap, time.monotonic() + time_limit_s).plans()

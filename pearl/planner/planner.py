@@ -19,7 +19,7 @@ from pearl.formatting import listed
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.boards import solve_on_boards, tell_refusals, tell_unchecked
-from pearl.planning.costs import CostTable
+from pearl.planning.costs import CostTable, problem_faults
 from pearl.planning.estimated_costs import add_lane_overhead, build_cost_table
 from pearl.planning.plans import EvaluationPlacement, Plan
 from pearl.planning.problem import Problem
@@ -352,7 +352,8 @@ def pareto(
     gap: float = 0.01,
     time_limit_s: float = 60.0,
 ) -> Front:
-    """Return the plans between least power and most throughput: see `energy_front.front`.
+    """Return the plans between least power and most throughput: see
+    `energy_front.front_of_problem`.
 
     of: a system or its spec, which has its own costs and limits; or a graph, with its costs.
     gap: largest relative distance of neighbours in throughput and power. time_limit_s: seconds.
@@ -365,7 +366,10 @@ def pareto(
 
     how: dict[str, Any] = {"gap": gap, "time_limit_s": time_limit_s}
     if isinstance(of, TaskGraph) or costs is not None:
-        return energy_front.front(of, costs, limits=limits or Limits(), **how)  # type: ignore[arg-type]
+        given = of, costs, limits or Limits()
+        if problems := problem_faults(*given):
+            raise SpecError(*problems)
+        return energy_front.front_of_problem(Problem(*given), **how)  # type: ignore[arg-type]
     if limits is not None:
         raise SpecError(
             "pareto: limits are given in addition to a system, which has limits; set them there"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -86,6 +86,15 @@ class Mode:
                 raise SpecError(f"mode of {quote(task)} on {quote(device)}: {name} {wrong}")
         estimate = Estimate(seconds, energy_j=energy_j)
         return cls(tasks, device, variant, width, estimate, unit_bytes=unit_bytes)
+
+    def scaled(self, factor: float, watts: float = 1.0) -> Mode:
+        """Return the mode with its times, and its energy, multiplied by `factor`. watts: a further
+        factor on its energy."""
+        e = self.estimate
+        times = ("latency_s", "occupancy_s", "low_s", "high_s")
+        values = {name: getattr(e, name) * factor for name in times}
+        energy_j = e.energy_j * factor * watts
+        return replace(self, estimate=replace(e, **values, energy_j=energy_j))
 
     @property
     def fused(self) -> bool:

@@ -157,17 +157,7 @@ def scale_costs(
         if not m.fused and m.share is None
     }
     modes = tuple(
-        replace(
-            m,
-            estimate=replace(
-                m.estimate,
-                **{
-                    name: getattr(m.estimate, name) * factor
-                    for name in ("latency_s", "occupancy_s", "low_s", "high_s")
-                },
-                energy_j=m.estimate.energy_j * factor * watts.get(m.device, 1.0),
-            ),
-        )
+        m.scaled(factor, watts.get(m.device, 1.0))
         for m, factor in zip(costs.modes, factors, strict=True)
     )
     pairs = {(a, b): seconds * by.get(a, 1.0) for (a, b), seconds in costs.pair_extra_s.items()}

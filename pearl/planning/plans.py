@@ -261,15 +261,13 @@ class Plan(HasPage):
         del result["problem"], result["timetable"]
         return result
 
-    PAGE: ClassVar[str] = "pearl.report.front_page:plan_html"
+    PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
     def save(self, path: str | Path) -> None:
         """Write the plan, completely or not at all: as a page for the suffix .html, else as
         JSON."""
-        if self._save_html(path):
-            return
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        write_atomically(path, text.encode())
+        is_page = Path(path).suffix.lower() == ".html"
+        write_atomically(path, (self._html() if is_page else self._json()).encode())
 
     def schedule(self, iterations: int = 1) -> tuple[FiringTimes, ...]:
         """Return start and end of every firing and transfer of the first iterations, by start.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -240,14 +239,12 @@ class Run(HasPage):
         values["platform"] = None if self.platform is None else platform_json.to_json(self.platform)
         return plain(values)  # type: ignore[no-any-return]
 
-    PAGE: ClassVar[str] = "pearl.report.front_page:run_html"
+    PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
     def save(self, path: str | Path) -> None:
         """Write the run, completely or not at all: as a page for the suffix .html, else as JSON."""
-        if self._save_html(path):
-            return
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        write_atomically(path, text.encode())
+        is_page = Path(path).suffix.lower() == ".html"
+        write_atomically(path, (self._html() if is_page else self._json()).encode())
 
 
 RETURNS = {

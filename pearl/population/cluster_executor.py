@@ -24,12 +24,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.planning.runs import CHECKPOINT
 from pearl.population.driver import StageEnd
-from pearl.population.local_executor import (
-    GRACE_S,
-    ProcessExecutor,
-    start_process,
-    stop_processes,
-)
+from pearl.population.local_executor import GRACE_S, ProcessExecutor, start_process, stop_processes
 from pearl.population.packing import RunHost
 from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage

@@ -114,10 +114,7 @@ def replay_history(scheduler: Scheduler, history: Sequence[Event]) -> list[RunSt
 
 
 def drive(
-    scheduler: Scheduler,
-    executor: Executor,
-    journal: Journal,
-    under_way: Sequence[RunStage] = (),
+    scheduler: Scheduler, executor: Executor, journal: Journal, under_way: Sequence[RunStage] = ()
 ) -> bool:
     """Run all stages of a scheduler; return False if the executor was interrupted.
 

@@ -23,8 +23,8 @@ from pearl.training import memory
 from pearl.training.compiled import CompiledPlan, compile_plan
 from pearl_devices.discover import free_memory
 from pearl_estimators.host import calibration_file
-from pearl_estimators.host.calibration import CalibrationError, OutdatedError
 from pearl_estimators.host.interference import Shares, share_name
+from pearl_estimators.sealed_files import CalibrationError, OutdatedError
 
 PROCESS_BYTES = 400e6
 """Memory of a run without its arrays (assumed; 230 MB was measured with native kernels)."""

@@ -13,12 +13,7 @@ from pathlib import Path
 
 from pearl.files import write_atomically
 from pearl.planner.plan_cache import digest_sources
-from pearl.population.local_executor import (
-    describe_exit,
-    kill_processes,
-    last_lines,
-    start_process,
-)
+from pearl.population.local_executor import describe_exit, kill_processes, last_lines, start_process
 from pearl.training.compiled import CompiledPlan
 from pearl_devices import UnsupportedError
 from pearl_devices.cache_folder import cache_folder

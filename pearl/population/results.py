@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pearl.errors import SpecError
-from pearl.files import write_atomically
 from pearl.formatting import NONE, count
+from pearl.notebook import HasPage
 from pearl.planning.plans import SCHEMA, pearl_version, plain
 from pearl.population.members import value_text
 from pearl.population.packing import duration
@@ -28,18 +26,15 @@ from pearl.report.document import (
     Table,
 )
 from pearl.report.figures.curves import SettingCurve, intervals, sweep_curves
-from pearl.report.html import cell_html, page_html
-from pearl.report.report import today
 from pearl.report.terminal import page_text
 
 Status = Literal["planned", "running", "done", "failed", "interrupted"]
-SUFFIXES = (".html", ".json", ".csv", ".txt")
 MOST = 16
 """Most settings of a figure, the best ones."""
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(HasPage):
     """The results of a population. `docs/contract.md` lists the keys of the JSON.
 
     schema: version of the JSON.
@@ -162,30 +157,11 @@ class Sweep:
         """Sort the settings by env steps, then by return, best first."""
         lowest = -float("inf")
         return sorted(
-            self.settings,
-            key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm)),
+            self.settings, key=lambda s: (-(s.steps or 0), -(lowest if s.iqm is None else s.iqm))
         )
-
-    def facts(self) -> tuple[tuple[str, str], ...]:
-        """List label and text of the facts at the head."""
-        done = sum(r.status == "done" for r in self.runs)
-        cpu_s = sum(r.cpu_s or 0.0 for r in self.runs)
-        facts = [
-            ("status", self.status if self.message is None else f"{self.status}: {self.message}"),
-            ("runs", f"{done} of {len(self.runs)} done"),
-            ("schedule", self.schedule),
-        ]
-        if self.status != "planned":
-            facts.append(
-                ("time", f"{duration(self.wall_s)} wall, {duration(cpu_s)} CPU of the runs")
-            )
-        return tuple(facts)
 
     def __str__(self) -> str:
         return page_text(self.page())
-
-    def _repr_html_(self) -> str:
-        return cell_html(self.page())
 
     def lead(self) -> tuple[LeadSentence, ...]:
         """Return what you got, what limits it and what would help most."""
@@ -236,22 +212,24 @@ class Sweep:
     def page(self, written: str = "") -> Page:
         """Return the sweep as a page. written: the date, for the footer; empty for none."""
         shown = self.tables()
-        head = Detail("The sweep in numbers", (Facts("", self.facts()),))
-        rows = tuple(Detail(t.title, (replace(t, title=""),)) for t in shown)
-        runs = self._runs()
+        status = self.status if self.message is None else f"{self.status}: {self.message}"
+        head = Facts("", (("status", status), ("schedule", self.schedule)))
+        details = [Detail(t.title, (replace(t, title=""),)) for t in shown]
+        if (runs := self._runs()) is not None:
+            details.append(Detail("Every run", (runs,)))
         footer = (
             f"pearl {pearl_version()} · interquartile means with 95 % intervals of the stratified "
             "bootstrap (Agarwal et al. 2021) · returns measured"
         )
         return Page(
             self.name,
-            (Facts("", self.facts()), *shown),
+            (head, *shown),
             footer=footer + (f" · written {written}" if written else ""),
             subtitle=f"{self.kind.capitalize()} · {len(self.runs)} runs",
             lead=self.lead(),
             figures=self.key_figures(),
             sections=self.sections(),
-            details=(head, *rows, *([Detail("Every run", (runs,))] if runs else [])),
+            details=(Detail("The sweep", (head,)), *details),
         )
 
     def _runs(self) -> Table | None:
@@ -305,21 +283,7 @@ class Sweep:
         Raises:
             SpecError: the suffix is another one.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".json":
-            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        elif suffix == ".csv":
-            text = self._csv()
-        elif suffix == ".txt":
-            text = f"{self}\n"
-        elif suffix == ".html":
-            text = page_html(self.page(today()))
-        else:
-            raise SpecError(
-                f"sweep {path}: suffix {suffix or 'none'!r}; the suffix selects the format and "
-                f"must be one of {', '.join(SUFFIXES)}"
-            )
-        write_atomically(path, text.encode())
+        self._save(path, "sweep", csv=self._csv, txt=lambda: f"{self}\n")
 
     def _csv(self) -> str:
         plain_keys = [f for f in SweepRun.__dataclass_fields__ if f != "values"]

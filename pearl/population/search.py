@@ -106,10 +106,7 @@ def members(population: Population, options: Mapping[str, int]) -> list[RunStage
 
 
 def scheduler(
-    kind: str,
-    options: Mapping[str, int],
-    population: Population,
-    runs: Sequence[RunStage],
+    kind: str, options: Mapping[str, int], population: Population, runs: Sequence[RunStage]
 ) -> Scheduler:
     """Make the scheduler of a population. runs: of a plain sweep, in order."""
     if kind == "sweep":

@@ -123,13 +123,15 @@ class Canvas:
         self.shapes.append(Text(x, y, text, anchor, style))
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
-        """Fill a rectangle with thin diagonal lines: waiting."""
-        if width <= 0.5:
+        """Fill the part of a rectangle that is within the canvas with thin diagonal lines:
+        waiting."""
+        x, end = max(x, 0.0), min(x + width, self.width)
+        if not x + 0.5 < end:
             return
         parts = []
         c = math.ceil((x + y) / 6) * 6.0  # lines x + y = c: hatchings of all rectangles align
-        while c < x + width + y + height:
-            x1, x2 = max(x, c - y - height), min(x + width, c - y)
+        while c < end + y + height:
+            x1, x2 = max(x, c - y - height), min(end, c - y)
             if x2 - x1 > 0.3:
                 parts.append(f"M{x1:.1f} {c - x1:.1f}L{x2:.1f} {c - x2:.1f}")
             c += 6.0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.formatting import NONE, count, listed, si
+from pearl.notebook import HasPage
 from pearl.planning.plans import SCHEMA, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
@@ -25,7 +26,6 @@ from pearl.report.document import (
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.curves import SettingCurve, points_of, sweep_curves
 from pearl.report.figures.timeline import timeline
-from pearl.report.html import cell_html
 from pearl.report.lead import BUSY, NOTHING, number, percent, waited
 from pearl.report.plan_page import what_it_is
 from pearl.report.report import Report
@@ -70,16 +70,13 @@ def side_of_plan(name: str, plan: Plan) -> Side:
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class SideBySide(HasPage):
     """Several plans or several runs. The first is the reference for the others."""
 
     sides: tuple[Side, ...]
 
     def __str__(self) -> str:
         return page_text(self.page())
-
-    def _repr_html_(self) -> str:
-        return cell_html(self.page())
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object: `sides` as the objects of plans or runs, each with its `name`."""

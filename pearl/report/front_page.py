@@ -6,27 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pearl.formatting import NONE, count, listed, si
-from pearl.planner.energy_front import Front, FrontAssignment, front_assignments
+from pearl.planner.energy_front import FrontAssignment, front_assignments
 from pearl.planning.plans import Plan, closed_forms
-from pearl.planning.runs import Run
 from pearl.report import words
 from pearl.report.bands_text import proof_text, range_text, rate_band
-from pearl.report.document import (
-    Column,
-    Detail,
-    KeyFigure,
-    LeadSentence,
-    Page,
-    Section,
-    Table,
-)
+from pearl.report.document import Column, Detail, KeyFigure, LeadSentence, Page, Section, Table
 from pearl.report.figures.graph import task_graph
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_section import front_section, labelled, per_joule
-from pearl.report.html import cell_html, page_html
 from pearl.report.lead import largest_task, percent, where
 from pearl.report.origin import estimates_text
-from pearl.report.report import Report, today
 
 
 def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Page:
@@ -70,10 +59,7 @@ def front_page(plans: Sequence[Plan], title: str = "", written: str = "") -> Pag
 
 
 def _lead(
-    rows: Sequence[FrontAssignment],
-    least: Plan,
-    best: Plan,
-    open_w: Sequence[tuple[float, float]],
+    rows: Sequence[FrontAssignment], least: Plan, best: Plan, open_w: Sequence[tuple[float, float]]
 ) -> tuple[LeadSentence, ...]:
     fastest = rows[-1].fastest
     unit = fastest.value_unit
@@ -189,21 +175,3 @@ def _placement_texts(plans: Sequence[Plan]) -> list[str]:
         f"{text}; {n} lane{'' if n == 1 else 's'}" if texts.count(text) > 1 else text
         for text, n in zip(texts, lanes, strict=True)
     ]
-
-
-def front_html(front: Front, *, whole: bool) -> str:
-    """Return a front as HTML."""
-    return page_html(front_page(front, written=today())) if whole else cell_html(front_page(front))
-
-
-def plan_html(plan: Plan, *, whole: bool) -> str:
-    """Return a plan as HTML."""
-    report = Report(plan, None, plan.problem.system if plan.problem is not None else None)
-    return page_html(report.page(today())) if whole else cell_html(report.page())
-
-
-def run_html(run: Run, *, whole: bool) -> str:
-    """Return a run as HTML."""
-    system = run.plan.problem.system if run.plan.problem is not None else None
-    report = Report(run.plan, run, system)
-    return page_html(report.page(today())) if whole else cell_html(report.page())

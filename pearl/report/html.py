@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,12 @@ from pearl.report.svg import canvas_svg
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+
+def today() -> str:
+    """Return today's date in the format of pages: `25 Nov 2026`."""
+    now = time.localtime()
+    return f"{now.tm_mday} {time.strftime('%b %Y', now)}"
 
 
 def page_html(page: Page) -> str:
@@ -60,10 +67,7 @@ def _environment() -> Environment:
         return files("pearl.report").joinpath(name).read_text(encoding="utf-8")
 
     environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        loader=FunctionLoader(source),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(source)
     )
     environment.globals["whisker"] = _whisker
     environment.filters["code"] = _code

@@ -8,16 +8,7 @@ from pearl.formatting import band, count, percent, si
 from pearl.planning.plans import CLOSED, Plan
 from pearl.report import origin, tables, words
 from pearl.report.bands_text import gap_text, proof_text, range_text
-from pearl.report.document import (
-    Block,
-    Column,
-    Detail,
-    Facts,
-    KeyFigure,
-    Section,
-    Sentences,
-    Table,
-)
+from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Section, Sentences, Table
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.graph import task_graph
 from pearl.report.figures.roofline import roofline

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.notebook import HasPage
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Row, Run, load_metrics, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Page, Section
-from pearl.report.html import cell_html, page_html
 from pearl.report.lead import plan_lead, run_lead
 from pearl.report.run_trace import run_trace
 from pearl.report.terminal import page_text, terminal_width
@@ -29,13 +28,12 @@ if TYPE_CHECKING:
     from pearl.explanation import Explanation
     from pearl.spec.system import StaticSpec
 
-SUFFIXES = (".html", ".json", ".txt")
 SAVED_WIDTH = 120
 """Characters of a line in a report that is saved as text."""
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(HasPage):
     """A plan, and the run of the plan, if any.
 
     system: the spec of the plan, for the heading.
@@ -60,9 +58,6 @@ class Report:
 
     def __str__(self) -> str:
         return self.text(terminal_width())
-
-    def _repr_html_(self) -> str:
-        return cell_html(self.page())
 
     def text(self, width: int, *, verbose: bool = False) -> str:
         """Return the report as plain text in lines of at most `width` characters (at least 60).
@@ -139,19 +134,7 @@ class Report:
         Raises:
             SpecError: another suffix.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".html":
-            text = page_html(self.page(today()))
-        elif suffix == ".json":
-            text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        elif suffix == ".txt":
-            text = self.text(SAVED_WIDTH, verbose=True) + "\n"
-        else:
-            raise SpecError(
-                f"report {path}: suffix {suffix or 'none'!r}; the suffix determines the format, "
-                f"allowed are {', '.join(SUFFIXES)}"
-            )
-        write_atomically(path, text.encode())
+        self._save(path, "report", txt=lambda: self.text(SAVED_WIDTH, verbose=True) + "\n")
 
     def save_trace(self, path: str | Path) -> None:
         """Write the calls of a few iterations as trace events, for ui.perfetto.dev.
@@ -169,10 +152,10 @@ class Report:
         write_atomically(path, text.encode())
 
 
-def today() -> str:
-    """Return today's date in the format of pages: `25 Nov 2026`."""
-    now = time.localtime()
-    return f"{now.tm_mday} {time.strftime('%b %Y', now)}"
+def page_of(made: Plan | Run, written: str = "") -> Page:
+    """Return the page of a plan or of a run. written: as of `Report.page`."""
+    plan, run = (made, None) if isinstance(made, Plan) else (made.plan, made)
+    return Report(plan, run, plan.problem.system if plan.problem else None).page(written)
 
 
 def load_report(folder: str | Path) -> Report:

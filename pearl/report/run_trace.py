@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.kept_calls import (
-    KeptCall,
-    handovers,
-    measured_calls,
-    planned_calls,
-    queues,
-)
+from pearl.report.kept_calls import KeptCall, handovers, measured_calls, planned_calls, queues
 from pearl.report.schedule import schedule_of
 from pearl.trace_events import TraceEvents
 from pearl_estimators.power import draws_by_work, dynamic_energy_j

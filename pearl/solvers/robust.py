@@ -285,17 +285,13 @@ class _Game:
 
     def _mean(self, weight: Vector, deadline: float) -> Outcome | None:
         """Return the best plan of the weighted mean of the drawn times, in shares of the least
-        seconds. The pace is not linear in watts: if watts are drawn, their limit is left out."""
+        seconds."""
         per_s = weight / self.least_s
         if not per_s.sum() > 0:
             return None
-        weight = per_s / per_s.sum()
-        costs, limits = self.problem.costs, self.free.limits
-        table = self.draws.mean_table(self.problem.graph, costs, weight)
-        if self.draws.watts(costs):
-            limits = replace(limits, power_w=None)
+        mean = mean_problem(self.problem, self.draws, per_s / per_s.sum())
         try:
-            return self._solve(replace(self.free, costing=table, limits=limits), deadline)
+            return self._solve(mean, deadline)
         except (InfeasibleError, OutOfTimeError):
             return None
 
@@ -371,6 +367,15 @@ class _Game:
             worst_high if math.isfinite(worst_high) else None,
             tuple(np.where(np.isinf(self.least_s), 0.0, self.least_s).tolist()),
         )
+
+
+def mean_problem(problem: Problem, draws: Draws, weight: Vector) -> Problem:
+    """Return the problem of the weighted mean of the drawn times, without limits on the period. The
+    pace is not linear in watts: if watts are drawn, their limit is left out too."""
+    free = without_period(problem)
+    table = draws.mean_table(problem.graph, problem.costs, weight)
+    limits = replace(free.limits, power_w=None) if draws.watts(problem.costs) else free.limits
+    return replace(free, costing=table, limits=limits)
 
 
 def without_period(problem: Problem) -> Problem:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import marked
@@ -121,16 +121,9 @@ def solve(
         )
     if problems:
         raise SpecError(*problems)
-    problem = Problem(graph, costs, limits, objective)
-    return solve_problem(
-        problem,
-        method=method,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        known=known,
-        workers=workers,
-        on_incumbent=on_incumbent,
-    )
+    options: dict[str, Any] = {"method": method, "time_limit_s": time_limit_s, "seed": seed}
+    options |= {"known": known, "workers": workers, "on_incumbent": on_incumbent}
+    return solve_problem(Problem(graph, costs, limits, objective), **options)
 
 
 def _faults(

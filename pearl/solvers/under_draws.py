@@ -30,7 +30,7 @@ from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.orders.list_orders import ring_period
-from pearl.solvers.robust import Rival, with_estimates, without_period
+from pearl.solvers.robust import Rival, mean_problem, with_estimates
 from pearl.time_limit import OutOfTimeError
 
 
@@ -114,16 +114,13 @@ class Scale:
     def _of_mean(
         self, problem: Problem, search: Search, run: Solve, plan: Plan
     ) -> tuple[Rival, float]:
-        """Return the best plan of the weighted mean of the drawn times, and a bound on every cost.
-        The pace is not linear in watts: if watts are drawn, their limit is left out."""
+        """Return the best plan of the weighted mean of the drawn times, and a bound on every
+        cost."""
         draws, some = self._draws_of(problem.costs), self.least_s > 0
         per_s = np.where(some, 1 / np.where(some, self.least_s, 1.0), 0.0)
         if not some.any():
             raise OutOfTimeError
-        table = draws.mean_table(problem.graph, problem.costs, per_s / per_s.sum())
-        free = without_period(problem)
-        limits = replace(free.limits, power_w=None) if draws.watts(problem.costs) else free.limits
-        mean = replace(free, costing=table, limits=limits)
+        mean = mean_problem(problem, draws, per_s / per_s.sum())
         outcome = from_start(run, mean, replace(search, start=translate_plan(plan, mean)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
         return with_estimates(outcome.best, problem.costs), least

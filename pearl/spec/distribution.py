@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import networkx as nx
-
 from pearl.algorithms.families.learners import learner_of
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
@@ -151,14 +149,9 @@ _NEEDED: Mapping[Place, str] = {
 def _places(policy: Distribution, graph: TaskGraph) -> dict[str, Place]:
     """Return the place of each task. Tasks that must share a device have the place of the part that
     is first in PARTS."""
-    ties = nx.Graph()
-    ties.add_nodes_from(t.name for t in graph.tasks)
-    for t in graph.tasks:
-        held = (*t.home, *((t.group,) if t.group else ()))
-        ties.add_edges_from((t.name, ("held", by)) for by in held)
     found: dict[str, Place] = {}
-    for together in nx.connected_components(ties):
-        tasks = [t for t in graph.tasks if t.name in together]
+    for together in graph.classes():
+        tasks = [graph.task(name) for name in together]
         structures = {kind_of(t.kernel).structure for t in tasks}
         part = next((PARTS[s] for s in PARTS if s in structures), "others")
         found |= dict.fromkeys((t.name for t in tasks), getattr(policy, part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
@@ -87,29 +88,16 @@ def _split(c: CallTime, job: Job | None, copied_s: float) -> CallTime:
 
 
 def _added_call(a: CallTime, b: CallTime) -> CallTime:
-    return CallTime(
-        a.call,
-        a.calls + b.calls,
-        a.busy_s + b.busy_s,
-        a.python_s + b.python_s,
-        a.transfer_s + b.transfer_s,
-        a.waiting_s + b.waiting_s,
-    )
+    return CallTime(a.call, *(x + y for x, y in zip(astuple(a)[1:], astuple(b)[1:], strict=True)))
 
 
 def _added(a: LaneTime, b: LaneTime) -> LaneTime:
     calls = {c.call: c for c in a.calls}
     for c in b.calls:
         calls[c.call] = _added_call(calls[c.call], c) if c.call in calls else c
-    return LaneTime(
-        a.lane,
-        a.wall_s + b.wall_s,
-        tuple(calls.values()),
-        a.runtime_s + b.runtime_s,
-        a.python_s + b.python_s,
-        a.held_s + b.held_s,
-        a.profiler_s + b.profiler_s,
-    )
+    names = ("wall_s", "runtime_s", "python_s", "held_s", "profiler_s")
+    sums = {name: getattr(a, name) + getattr(b, name) for name in names}
+    return LaneTime(a.lane, calls=tuple(calls.values()), **sums)
 
 
 def measured_calls(run: TrainingRun, records: Records) -> tuple[MeasuredCall, ...]:

@@ -74,10 +74,8 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
         raise SpecError(_explain_refusal(total, replay, room, capacity, free + swap))
     try:
         yield
-    except MemoryError:
-        raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
-    except OSError as error:
-        if error.errno != errno.ENOMEM:
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         raise SpecError(_explain_refusal(total, replay, REFUSED, capacity, None)) from None
 

@@ -134,8 +134,8 @@ def _cores(plan: Plan) -> int:
 def _core_exchange_ratio() -> float | None:
     """The present value of `Drift.apart`."""
     from pearl_devices.primitives.math.core_latency import alike, exchange_s
-    from pearl_estimators.host.calibration import CalibrationError
     from pearl_estimators.host.calibration_file import load_calibration
+    from pearl_estimators.sealed_files import CalibrationError
 
     try:
         known = load_calibration()
@@ -215,10 +215,9 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
             factor = sum(shares[t] * alone[t] for t in mode.tasks) if shares else None
         if factor is None or factor == 1.0:
             return mode
-        e, names = mode.estimate, ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
-        values = {name: getattr(e, name) * factor for name in names}
-        source = f"{e.source}; times {factor:.3g}, as the run measured"
-        return replace(mode, estimate=replace(e, **values, source=source))
+        source = f"{mode.estimate.source}; times {factor:.3g}, as the run measured"
+        slower = mode.scaled(factor)
+        return replace(slower, estimate=replace(slower.estimate, source=source))
 
     return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
 

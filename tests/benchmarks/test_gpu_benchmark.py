@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.bars import ABSENT
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import loops, tree
+from benchmarks.gpu import loops
 from benchmarks.gpu.crossover import crossing
 from benchmarks.gpu.target import Case, Target, target
 from pearl_devices import Device, Platform, discover
@@ -32,27 +32,24 @@ def numbers(value: Any) -> Iterator[Any]:
 
 def test_parts_run_through_on_the_stand_in_and_say_no_times(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "results.json"
-    assert command.command(["--stand-in", "tree", "crossover", "--json", str(file)]) == 0
+    assert command.command(["--stand-in", "crossover", "--json", str(file)]) == 0
     said = capsys.readouterr().out
-    assert "bar: tree, the stand-in, no GPU | 4 pass | 4 | met" in said
     assert "bar: crossover, the stand-in, no GPU | 3 pass | 3 | met" in said
     assert " us" not in said
     assert "µs" not in said
     found = json.loads(file.read_text())["parts"]
-    assert list(found) == ["tree", "crossover"]
+    assert list(found) == ["crossover"]
     cases = [case for part in found.values() for case in part["cases"]]
     assert all(isinstance(n, int) for n in numbers(cases)), "counts alone, no times"
-    assert {c["counts"]["leaves"] for c in found["tree"]["cases"]} == {tree.SMALL_LEAVES}
-    assert all(c["counts"]["rows"] > 1 for c in found["tree"]["cases"])
 
 
 def test_a_case_that_fails_is_a_bar_that_is_missed_and_a_stand_in_has_no_figures() -> None:
     stand_in = target(True)
     cases = [Case("it", True, {"firings": 3}), Case("that", False, note="why")]
-    (bar,) = command.part("tree", cases, stand_in).bars
+    (bar,) = command.part("kernels", cases, stand_in).bars
     assert (bar.measured, bar.asked, bar.met) == ("1 pass", "2", False)
     with pytest.raises(AssertionError, match="figures of a stand-in"):
-        command.part("tree", [Case("it", True, figures={"us": 1.0})], stand_in)
+        command.part("kernels", [Case("it", True, figures={"us": 1.0})], stand_in)
 
 
 def test_a_run_goes_on_with_the_parts_that_are_missing(
@@ -66,11 +63,12 @@ def test_a_run_goes_on_with_the_parts_that_are_missing(
             return [Case("it", ran[-1] != "benchmarks.gpu.slices", {"firings": 3})]
 
     monkeypatch.setattr(command, "import_module", lambda name: ran.append(name) or Section)
-    assert command.command(["--stand-in", "tree", "loops", "--resume", str(file)]) == 0
+    assert command.command(["--stand-in", "kernels", "loops", "--resume", str(file)]) == 0
     assert command.command(["--stand-in", "--resume", str(file)]) == 1, "slices fails"
     said = capsys.readouterr().out
-    assert "tree: done before" in said
-    assert "bar: tree, the stand-in, no GPU | 1 pass | 1 | met" in said.rpartition("done before")[2]
+    assert "kernels: done before" in said
+    line = "bar: kernels, the stand-in, no GPU | 1 pass | 1 | met"
+    assert line in said.rpartition("done before")[2]
     assert len(ran) == len(set(ran)) == len(command.PARTS)
     (bar,) = json.loads(file.read_text())["parts"]["slices"]["bars"]
     assert bar["met"] is False
@@ -85,14 +83,14 @@ def test_a_run_goes_on_with_the_parts_that_are_missing(
 
 def test_parts_begin_no_later_than_the_limit(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(command, "LIMIT_S", -1.0)
-    assert command.command(["--stand-in", "tree"]) == 0
-    assert "tree: left out, the time is up" in capsys.readouterr().out
+    assert command.command(["--stand-in", "kernels"]) == 0
+    assert "kernels: left out, the time is up" in capsys.readouterr().out
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     alone = Platform("host", (discover.cpu(),))
     monkeypatch.setattr(discover, "host", lambda: alone)
-    assert command.command(["tree"]) == ABSENT
+    assert command.command(["kernels"]) == ABSENT
     assert "absent: no GPU is here; --stand-in" in capsys.readouterr().out
 
 

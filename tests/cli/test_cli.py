@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from pearl.cli import app
 from pearl.cli.listing import LISTS
-from pearl.cli.text import difference, difference_text
 from pearl.cli.training import run_folder
 from pearl.cluster import Node, discovery, links
 from pearl.errors import InfeasibleError
@@ -30,7 +29,6 @@ from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import journal_writer, load_calibration, path
 from tests.calibrations import Child, synthetic
-from tests.examples import fused_plan, two_device_plan
 from tests.processes import until
 from tests.schemas.test_schemas import problems
 
@@ -407,34 +405,6 @@ def test_an_infeasible_conflict_reaches_the_json(monkeypatch: pytest.MonkeyPatch
     assert ran.status == 1
     assert ran.object()["conflict"] == [conflict]
     assert ran.err == "error: memory of gpu: 9 GB needed, 8 GB allowed\n"
-
-
-def test_diff_names_the_tasks_that_moved(spec: Path, tmp_path: Path) -> None:
-    free, bound = tmp_path / "free.json", ("--set", "limits.devices={update: [gpu]}")
-    assert Ran("plan", spec, "--json", free).status == 0
-    assert "no task moves" in Ran("plan", spec, "--diff", free).out
-    pinned = {
-        t["task"]: t["device"] for t in Ran("plan", spec, *bound, "--json", "-").object()["tasks"]
-    }
-    assert pinned["update"] == "gpu"
-    moved = Ran("plan", spec, *bound, "--diff", free, "--json", "-").object()
-    assert problems(moved, "plan") == []
-    before = {t.task: t.device for t in load_plan(free).tasks}
-    expected = {t for t, device in pinned.items() if device != before[t]}
-    assert expected <= {t["task"] for t in moved["diff"]["tasks"]}
-
-
-def test_a_difference_between_plans_shows_values_and_places() -> None:
-    two, one = two_device_plan(), fused_plan()
-    found = difference(two, one)
-    names = [t["task"] for t in found["tasks"]]
-    assert names == ["update", "param_sync", "replay_update"]
-    assert found["tasks"][2]["before"] is None
-    text = difference_text(two, replace(one, value=20_000.0))
-    assert "16,000 → 20,000 env steps/s (+25.0 %)" in text
-    assert "gpu0/0 on gpu0, torch" in text
-    other = difference_text(two, replace(one, value_unit="env steps/J"))
-    assert "the units differ" in other
 
 
 def test_train_writes_a_whole_run_folder(trained: Path) -> None:

@@ -16,7 +16,8 @@ from pearl.errors import SpecError
 from pearl.planner.planner import plan
 from pearl.spec.reading import load
 from pearl_devices import Device, Link, platform_json
-from pearl_estimators.host.calibration import CalibrationError, versions
+from pearl_estimators.host.calibration import versions
+from pearl_estimators.sealed_files import CalibrationError
 from tests.ray_cluster import Cluster
 
 NODE = Node("b", "2" * 8, "10.0.0.2", 3, 1, 1e9)

@@ -312,11 +312,9 @@ def test_products_of_all_shapes_read_both_ways(array):
 
 def quotients(x: Any, y: Any, change: dict[str, tuple[str, str]] | None = None) -> Any:
     """x / y of the divider in Verilog, both as words."""
-    path, pointers = built("fdiv", {}, 0, 0, change), []
     found = np.zeros(len(x), np.uint32)
-    for words in (x, y, found):
-        pointers.append(words.ctypes.data_as(ctypes.c_void_p))
-    loaded(path).fdiv_run(ctypes.c_long(len(x)), *pointers)
+    library = loaded(built("fdiv", {}, 0, 0, change))
+    library.fdiv_run(ctypes.c_long(len(x)), x.ctypes, y.ctypes, found.ctypes)
     return found
 
 

@@ -13,8 +13,8 @@ from pearl.algorithms.networks import own_networks
 from pearl.errors import SpecError
 from pearl_devices import backend
 from pearl_devices.discover import cpu
-from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.probe import probe
+from pearl_estimators.sealed_files import CalibrationError
 from tests.devices.test_cpu_backend import dqn_kernels
 
 TRAIN = """

@@ -26,14 +26,7 @@ from pearl_estimators.host.benchmark_kernels import (
     group,
     offered_variants,
 )
-from pearl_estimators.host.calibration import (
-    Calibration,
-    CalibrationError,
-    CalibrationWarning,
-    MeasuringTimeoutError,
-    OutdatedError,
-    checksum,
-)
+from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import (
     journal_path,
     journal_writer,
@@ -48,6 +41,7 @@ from pearl_estimators.host.calibration_updates import (
     fit_journal,
     points_of_group,
 )
+from pearl_estimators.sealed_files import CalibrationError, OutdatedError, checksum
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
 from tests.processes import HANG_S, until
 

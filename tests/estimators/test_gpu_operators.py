@@ -30,7 +30,7 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
-from pearl_estimators.host.calibration import CalibrationError
+from pearl_estimators.sealed_files import CalibrationError
 
 OVERHEAD_S, FLOPS, BYTES, SMS = 20e-6, 10e12, 800e9, 80
 GPU = Device(

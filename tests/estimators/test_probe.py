@@ -12,13 +12,14 @@ import pearl
 from pearl.advice.hardware import catalogue_device, platform_with
 from pearl.advice.measuring import _probe_hint
 from pearl_devices import Device, kernel
+from pearl_estimators import sealed_files
 from pearl_estimators.cpu_datasheet import cpu_datasheet, seconds
 from pearl_estimators.gpu.calibration import calibrated_or_roofline
 from pearl_estimators.gpu.variants import ASSUMED, starts_of
 from pearl_estimators.host import probe
-from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.probe import REFERENCE, CpuProbe, load_probe
 from pearl_estimators.roofline import launches
+from pearl_estimators.sealed_files import CalibrationError
 from tests.cli.test_cli import Ran
 from tests.schemas.test_schemas import problems
 
@@ -71,7 +72,7 @@ def test_a_probe_of_another_torch_does_not_count_and_a_damaged_one_is_refused(
     kept(monkeypatch, TWICE)
     assert load_probe() == TWICE
     monkeypatch.setattr(probe, "_torch", lambda: "9.9")
-    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(sealed_files, "_loaded", {})
     assert load_probe() is None
     file = probe.probe_path()
     file.write_text(file.read_text().replace("operator_s", "operator"))

@@ -13,11 +13,12 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import enumeration, milp
+from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem
 from pearl_devices import Kernel, Link, Platform
 from pearl_devices.hosts import join_hosts
+from tests.graphs import least_by_enumeration, least_by_program
 
 
 def on_two_hosts(seed: int) -> tuple[TaskGraph, CostTable]:
@@ -56,8 +57,8 @@ def test_the_program_agrees_with_enumeration_on_two_hosts(objective: str) -> Non
             continue
         compared += 1
         problem = Problem(graph, costs, objective=objective)
-        expected = enumeration.least_cost(choices, problem)
-        assert milp.least_cost(
+        expected = least_by_enumeration(choices, problem)
+        assert least_by_program(
             choices, Problem(graph, costs, objective=objective)
         ) == pytest.approx(expected, rel=1e-6)
     assert compared > 25

@@ -17,11 +17,12 @@ from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.methods import enumeration, milp
+from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import find_orbits
 from pearl.testing.graphs import devices, loop, mode, random_problem, tasks
 from pearl_devices import Link, Platform
+from tests.graphs import least_by_enumeration, least_by_program
 
 
 def line(*edges: Edge) -> TaskGraph:
@@ -133,8 +134,8 @@ def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> 
     for graph, costs in paying(7000, 50, 2000, 7):
         choices = search_spaces(Problem(graph, costs))
         problem = Problem(graph, costs, objective=objective)
-        expected = enumeration.least_cost(choices, problem)
-        found = milp.least_cost(choices, problem)
+        expected = least_by_enumeration(choices, problem)
+        found = least_by_program(choices, problem)
         assert found >= expected * (1 - 1e-6)
         worse += found > expected * (1 + 1e-6)
     assert worse <= 5
@@ -185,8 +186,8 @@ def test_exchangeable_devices_leave_the_optimum_as_it_is() -> None:
         )
         platform = hub("cpu", "a", "b", "c", paid_by=r.choice(["lane", "link"]))
         choices = search_spaces(Problem(graph, CostTable(platform, modes)))
-        expected = enumeration.least_cost(choices, Problem(graph, CostTable(platform, modes)))
-        found = milp.least_cost(choices, Problem(graph, CostTable(platform, modes)))
+        expected = least_by_enumeration(choices, Problem(graph, CostTable(platform, modes)))
+        found = least_by_program(choices, Problem(graph, CostTable(platform, modes)))
         assert found == pytest.approx(expected, rel=1e-6)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -20,12 +22,14 @@ from pearl.planning.plan_validation import check_plan, completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import (
+    GRAINS,
     ReplicaSplit,
     enumerate_splits,
     resize_kernel,
     share_choices,
     split_graph,
     split_limits,
+    split_of,
 )
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces
@@ -70,24 +74,34 @@ def test_eight_environments_are_shared_out_in_every_way() -> None:
     assert sorted(share_choices(8, 2)) == [(4, 4), (5, 3), (6, 2), (7, 1)]
 
 
-def test_the_oracle_enumerates_the_same_choices_by_itself() -> None:
+@pytest.mark.parametrize("environments", [2, 3, 8, 9, 17, 20])
+def test_shares_are_those_of_all_ways_that_keep_the_rules(environments: int) -> None:
+    """Falling shares, nearly equal or in eighths, with the remainder in the first."""
+    unit, allowed = math.ceil(environments / GRAINS), set()
+    for copies in (2, 3):
+        for shares in itertools.product(range(1, environments), repeat=copies):
+            grained = (shares[0] - environments % unit, *shares[1:])
+            if sum(shares) != environments or list(shares) != sorted(shares, reverse=True):
+                continue
+            whole = all(n % unit == 0 and n > 0 for n in grained)
+            if shares[0] - shares[-1] <= 1 or (
+                whole and list(grained) == sorted(grained, reverse=True)
+            ):
+                allowed.add(shares)
+    assert set(share_choices(environments, 3)) == allowed
+
+
+def test_every_split_has_its_search_spaces() -> None:
     limits = Limits(replicas={"act": 3, "learn": 2})
     for envs in (3, 8, 9):
         graph = act_and_learn(envs, both=True)
         names = tuple(mode(t, "a", 1.0) for t in ("act", "learn")) + tuple(
             replace(mode(t, "a", 1.0), share=n) for t in ("act", "learn") for n in range(1, envs)
         )
-        costs = CostTable(star(devices("a")), names)
-
-        def of(programs_found: list) -> set:  # type: ignore[type-arg]
-            return {tuple(t.part for t in p.expansion.graph.tasks) for p in programs_found}
-
-        ours, oracle = (
-            search_spaces(Problem(graph, costs, limits)),
-            every_space(Problem(graph, costs, limits)),
-        )
-        assert of(ours) == of(oracle)
-        assert len(ours) == len(enumerate_splits(graph, limits)) == len(oracle)
+        problem = Problem(graph, CostTable(star(devices("a")), names), limits)
+        for spaces in (search_spaces(problem), every_space(problem)):
+            splits = [split_of(s.expansion.graph) for s in spaces]
+            assert splits == enumerate_splits(graph, limits)
 
 
 def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:

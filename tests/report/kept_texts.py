@@ -68,20 +68,6 @@ def bare(report: Report) -> str:
     return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
 
 
-def changed() -> str:
-    before, after = two_device_plan(), fused_plan()
-    moved = replace(after.tasks[1], lane="cpu/1", variant="torch")
-    found = [
-        cli_text.difference_text(before, after),
-        cli_text.difference_text(before, before),
-        cli_text.difference_text(after, replace(after, value=12_000.0, value_unit="iterations/s")),
-        cli_text.difference_text(
-            after, replace(after, value=17_500.0, tasks=(after.tasks[0], moved, *after.tasks[2:]))
-        ),
-    ]
-    return "\n\n".join(found)
-
-
 def front() -> str:
     plan = two_device_plan()
     paced = replace(plan, power_w=80.0, value=7_300.0, pace_s=1.1e-3, status="optimal")
@@ -183,7 +169,6 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
-    "difference.txt": changed,
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,

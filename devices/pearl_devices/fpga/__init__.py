@@ -10,21 +10,20 @@ bit-exact model of the Verilog, and computes the tasks that a plan puts on this 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
 from pearl_devices.fpga.learner import LearnerProgram
-from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit, logic_of, tree_entry
+from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit
 from pearl_devices.fpga.program import LATENCY, Shape
 from pearl_devices.fpga.resources import (
     TREE_WIDTH,
     Sizes,
-    check_memories,
     figure,
     learner_memories,
     misfit,
@@ -32,7 +31,6 @@ from pearl_devices.fpga.resources import (
     released_misfit,
     released_tree_width,
     tree_engine,
-    tree_memories,
 )
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
@@ -70,7 +68,7 @@ def check(device: Device) -> None:
         FigureError: a figure is missing or 0.
     """
     figure(device, "clock_hz")
-    check_memories(device)
+    on_chip(device)
 
 
 def is_released(device: Device) -> bool:
@@ -86,12 +84,11 @@ def _learner(kernel: Kernel, shape: Shape, *rows: int) -> LearnerProgram | str:
     """
     functions = kind_of(kernel).fpga
     assert functions is not None
-    module, _, name = functions[0].partition(":")
+    make: Callable[..., LearnerProgram] = resolve_name(functions[0])
     try:
-        found: LearnerProgram = getattr(import_module(module), name)(kernel, shape, *rows)
+        return make(kernel, shape, *rows)
     except ValueError as error:
         return str(error)
-    return found
 
 
 def learner_of(kernel: Kernel, device: Device, variant: str, width: int) -> LearnerProgram:
@@ -127,10 +124,6 @@ def _shapes(kernel: Kernel, device: Device) -> list[Shape]:
     return [Shape(n, n // part, latency) for n in ARRAYS for part in parts]
 
 
-def _mode(found: LearnerProgram) -> tuple[str, int]:
-    return found.name, found.blocks()
-
-
 def _sub_batches(kernel: Kernel, shape: Shape) -> Iterator[tuple[int, ...]]:
     """Yield () for the whole batch, then the rows of sub-batches: N times falling powers of two."""
     yield ()
@@ -162,7 +155,7 @@ def _arrays(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
             elif why := logic_misfit([learner_logic(shape, found.action > 0)], device, found.name):
                 break
             elif not (why := misfit(learner_memories(found), ram, found.name)):
-                fitting.append(_mode(found))
+                fitting.append((found.name, found.blocks()))
                 if not misfit(learner_memories(found), part, ""):
                     break
         reasons.append(why)
@@ -256,8 +249,8 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
             logic.append(learner_logic(learner.shape, learner.action > 0))
         elif variant == "integer-tree" and kind_of(kernel).structure == "sample":
             tree = tree_engine(kernel, device)
-            sizes += tree_memories(tree.capacity, tree.fanout)
-            logic.append(logic_of(tree_entry(tree.fanout, tree.depth)))
+            sizes += tree.memories()
+            logic.append(tree.logic())
     what = "the set of engines"
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 
@@ -305,9 +298,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
     """
     array, _ = _sizes(variant)
     if array and (functions := kind_of(kernel).fpga):
-        module, _, name = functions[1].partition(":")
-        call: Call = getattr(import_module(module), name)(kernel, buffers, array)
-        return call
+        twin: Callable[..., Call] = resolve_name(functions[1])
+        return twin(kernel, buffers, array)
     if variant == "integer-tree":
         from pearl_devices.primitives.fpga import tree
 

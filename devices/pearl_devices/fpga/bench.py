@@ -57,7 +57,7 @@ class SimulatedEngine:
             raise ValueError(f"{len(instructions)} instructions; the engine holds {PROGRAM_WORDS}")
         for at, instruction in enumerate(instructions):
             words = np.frombuffer(instruction.word().to_bytes(32, "little"), np.uint32).copy()
-            self._library.engine_program(self._engine, at, words.ctypes.data_as(ctypes.c_void_p))
+            self._library.engine_program(self._engine, at, words.ctypes)
 
     def set(self, settings: Mapping[str, float]) -> None:
         """Set constants of the update by name, rounded to float32."""
@@ -65,23 +65,20 @@ class SimulatedEngine:
             word = int(np.float32(value).view(np.uint32))
             self._library.engine_set(self._engine, SETTINGS.index(name), ctypes.c_uint32(word))
 
-    def run(
-        self, stream: Words, stalls: Sequence[int] = NO_STALLS, most: int = 1 << 20
-    ) -> tuple[int, Words, Words]:
+    def run(self, stream: Words, stalls: Sequence[int] = NO_STALLS) -> tuple[int, Words, Words]:
         """Run the program and return (cycles, output rows, words of `td`).
 
         stream (beats, words of a row): beat i comes stalls[i % 16] cycles after the engine waits.
         """
         stream = np.ascontiguousarray(stream, np.uint32)
         n = self.learner.shape.array
-        out, td = np.zeros((min(most, 1 << 16), n), np.uint32), np.zeros(1 << 13, np.uint32)
+        out, td = np.zeros((1 << 16, n), np.uint32), np.zeros(1 << 13, np.uint32)
         counts = (ctypes.c_long(), ctypes.c_long())
         waits = (ctypes.c_int * 16)(*stalls)
-        pointer: Any = ctypes.c_void_p
         cycles = self._library.engine_run(
-            self._engine, 0, stream.ctypes.data_as(pointer), ctypes.c_long(len(stream)),
-            stream.shape[1], waits, out.ctypes.data_as(pointer), ctypes.byref(counts[0]),
-            td.ctypes.data_as(pointer), ctypes.byref(counts[1]), ctypes.c_long(len(td)),
+            self._engine, 0, stream.ctypes, ctypes.c_long(len(stream)),
+            stream.shape[1], waits, out.ctypes, ctypes.byref(counts[0]),
+            td.ctypes, ctypes.byref(counts[1]), ctypes.c_long(len(td)),
             ctypes.c_long(50_000_000),
         )  # fmt: skip
         if cycles < 0:

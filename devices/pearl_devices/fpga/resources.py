@@ -85,11 +85,6 @@ def on_chip(device: Device) -> tuple[OnChip, ...]:
     return tuple(sorted(found, key=lambda ram: ram.bits))
 
 
-def check_memories(device: Device) -> None:
-    """Raise FigureError if a figure of the memories on chip is missing or 0."""
-    on_chip(device)
-
-
 def memory_blocks(words: int, bits: int, ram: OnChip) -> int:
     """Return the blocks for one memory of `words` words with `bits` bits each."""
     return -int(-bits // ram.word_bits) * -int(-words // (ram.bits / ram.word_bits))
@@ -171,14 +166,21 @@ class TreeEngine:
             "TOTAL": LEAF_BITS + depth * digits,
         }  # fmt: skip
 
+    def memories(self) -> Sizes:
+        """Return the memories of `rtl/tree.v`."""
+        return tree_memories(self.capacity, self.fanout)
+
+    def logic(self) -> Logic | None:
+        """Return the logic, None if the table lacks the tree."""
+        return logic_of(tree_entry(self.fanout, self.depth))
+
     def misfit(self, device: Device) -> str:
         """Return why the tree does not fit on a device; empty if it fits."""
         if self.depth > DEEPEST[self.fanout]:
             most = self.fanout ** DEEPEST[self.fanout]
             return f"the sum tree has {self.capacity:,} leaves, the engine at most {most:,}"
-        what, sizes = "the sum tree", tree_memories(self.capacity, self.fanout)
-        logic = logic_of(tree_entry(self.fanout, self.depth))
-        return misfit(sizes, on_chip(device), what) or logic_misfit([logic], device, what)
+        large = misfit(self.memories(), on_chip(device), "the sum tree")
+        return large or logic_misfit([self.logic()], device, "the sum tree")
 
 
 def tree_engines(kernel: Kernel) -> list[TreeEngine]:
@@ -215,7 +217,7 @@ def needs_of(logic: Logic | None, memories: Sizes) -> str:
     number = sum(count for count, _, _ in memories)
     text = f"The design has {number:,} memories of {bits:,} bits in total."
     if logic is None:
-        return text
+        return f"{text} Its logic was not counted."
     return f"{text} Without them, yosys {golden_table()['yosys']} needs {logic.text()}."
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,24 +38,18 @@ class Tree:
 
     def draw(self, prefixes: Sequence[int]) -> tuple[int, npt.NDArray[np.int64]]:
         """Make draws, one per cycle; return the cycles and the leaves."""
-        given, leaves = np.array(prefixes, np.uint64), np.zeros(len(prefixes), np.uint64)
-        pointer: Any = ctypes.c_void_p
-        cycles = self._library.tree_draw(
-            self._tree, ctypes.c_long(len(given)), given.ctypes.data_as(pointer),
-            leaves.ctypes.data_as(pointer),
-        )  # fmt: skip
-        if cycles < 0:
-            raise RuntimeError("the simulated tree did not end its draws")
-        return int(cycles), leaves.astype(np.int64)
+        leaves = np.zeros(len(prefixes), np.uint64)
+        return self._run("draw", prefixes, leaves), leaves.astype(np.int64)
 
     def set(self, leaves: Sequence[int], priorities: Sequence[int], apart: int = 3) -> int:
         """Make sets, one in `apart` cycles; return the cycles."""
-        at, values = np.array(leaves, np.uint64), np.array(priorities, np.uint64)
-        pointer: Any = ctypes.c_void_p
-        cycles = self._library.tree_set(
-            self._tree, ctypes.c_long(len(at)), apart, at.ctypes.data_as(pointer),
-            values.ctypes.data_as(pointer),
-        )  # fmt: skip
+        return self._run("set", leaves, np.array(priorities, np.uint64), apart)
+
+    def _run(self, name: str, asked: Sequence[int], other: Numbers, *more: int) -> int:
+        given = np.array(asked, np.uint64)
+        count = ctypes.c_long(len(given))
+        function = getattr(self._library, f"tree_{name}")
+        cycles = function(self._tree, count, *more, given.ctypes, other.ctypes)
         if cycles < 0:
-            raise RuntimeError("the simulated tree did not end its sets")
+            raise RuntimeError(f"the simulated tree did not end its {name}s")
         return int(cycles)

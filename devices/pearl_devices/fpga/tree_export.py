@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl_devices.fpga.design import Design, commands, design_files
-from pearl_devices.fpga.logic import logic_of, tree_entry
 from pearl_devices.fpga.program import draw_cycles, set_cycles
-from pearl_devices.fpga.resources import LEAF_BITS, TreeEngine, needs_of, tree_memories
+from pearl_devices.fpga.resources import LEAF_BITS, TreeEngine, needs_of
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.fpga.tree import MOST, UNIT, find_leaf, set_leaf
@@ -71,11 +70,10 @@ def readme(engine: TreeEngine) -> str:
     """Return the README of the folder: contents, interfaces, commands."""
     k, d = engine.fanout, engine.depth
     deep = draw_cycles(d, 1)
-    memories = tree_memories(engine.capacity, k)
     return f"""# A sum tree in Verilog
 
 Priorities of {engine.capacity:,} rows, {LEAF_BITS} bits each in units of 1/{UNIT}; fan-out {k}, {d} levels. No DSP block.
-{needs_of(logic_of(tree_entry(k, d)), memories)}
+{needs_of(engine.logic(), engine.memories())}
 n draws take {deep} + n - 1 cycles, n sets {deep} + 3 (n - 1) cycles. The clock rate is unknown: the design was
 simulated, not placed and routed.
 

@@ -39,20 +39,20 @@ class DivergentBarrier(RuntimeError):
 
 
 @cache
-def load_library(program: Program, *, sanitize: bool = False) -> ctypes.CDLL:
+def load_library(program: Program) -> ctypes.CDLL:
     """Load the program as a library of functions `launch_KERNEL`, compiled once and cached.
-
-    sanitize: with AddressSanitizer, whose library must be loaded before Python.
 
     Raises:
         UnsupportedError: g++ is missing or rejects the program, or another user may have written
             the library.
     """
-    return ctypes.CDLL(str(build_library(program, sanitize=sanitize)))
+    return ctypes.CDLL(str(build_library(program)))
 
 
 def build_library(program: Program, *, sanitize: bool = False) -> Path:
     """Compile the program if the cache has no library of it. Return the file of the library.
+
+    sanitize: with AddressSanitizer, whose library must be loaded before Python.
 
     Raises:
         UnsupportedError: g++ is missing or refuses the program, or another user may have written

@@ -17,6 +17,7 @@ from pearl_devices.gpu.replay import (
     completing_stores,
     draw_launches,
     make_word,
+    sizes,
     sum_tree,
     zeros,
 )
@@ -27,7 +28,7 @@ FRAMES = Program("frames.cu")
 STORED = "action reward terminated truncated"
 
 
-def _sizes(kernel: Kernel) -> tuple[int, int, int, int]:
+def _frame_sizes(kernel: Kernel) -> tuple[int, int, int, int]:
     """Return (places in the ring of frames, bytes of a frame, slots of last frames, earlier frames
     in a stack)."""
     stack = kernel.dim("stack")
@@ -41,8 +42,8 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     A firing that needs more last frames than are kept sets a word in the host's memory. The next
     call that reads the word raises ValueError.
     """
-    n, capacity, apart = kernel.dim("envs"), kernel.dim("capacity"), kernel.dim("apart")
-    places, size, ends, most = _sizes(kernel)
+    n, (places, size, ends, most) = kernel.dim("envs"), _frame_sizes(kernel)
+    of_ring = sizes(kernel, "envs capacity apart")
     given, arrays = arrays, as_tensors(arrays, driver)
     kept = {name: arrays[f"replay.{name}"] for name in STORED.split()}
     told = make_word(driver)
@@ -59,9 +60,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             *columns(arrays, "replay", "depth last_row clock cursor"),
             slot,
             told,
-            n,
-            capacity,
-            apart,
+            *of_ring,
             places,
             ends,
             most,
@@ -81,9 +80,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             *tree,
             arrays["replay.priority"] if tree[2] else tree[0],
             zeros(1, "int32", driver),
-            n,
-            capacity,
-            apart,
+            *of_ring,
             places,
             size,
             kernel.dim("obs"),
@@ -107,7 +104,6 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
     """Bind replay_sample: fill batch.* with `steps` batches; two launches, one if it is uniform."""
     arrays = as_tensors(arrays, driver)
     before, least = draw_launches(kernel, arrays, driver)
-    places, size, ends, most = _sizes(kernel)
     gather = driver.prepare_launch(
         FRAMES,
         "frames_gather",
@@ -122,16 +118,8 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             least,
             *columns(arrays, "batch", BATCH),
             zeros(1, "int32", driver),
-            kernel.dim("steps"),
-            kernel.dim("batch"),
-            kernel.dim("prioritised"),
-            kernel.dim("apart"),
-            kernel.dim("n_step"),
-            kernel.dim("capacity"),
-            places,
-            size,
-            ends,
-            most,
+            *sizes(kernel, "steps batch prioritised apart n_step capacity"),
+            *_frame_sizes(kernel),
             action_words(kernel),
         ),
     )

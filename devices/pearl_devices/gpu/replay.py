@@ -31,6 +31,11 @@ def columns(arrays: Arrays, prefix: str, names: str) -> list[Any]:
     return [arrays[f"{prefix}.{name}"] for name in names.split()]
 
 
+def sizes(kernel: Kernel, names: str) -> list[int]:
+    """Return sizes of a kernel, by their names."""
+    return [kernel.dim(name) for name in names.split()]
+
+
 def call_in_order(launches: Sequence[Launch]) -> Call:
     """Return one firing: these launches in order."""
 
@@ -137,9 +142,7 @@ def bind_insert(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             *tree,
             arrays["replay.priority"] if tree[2] else tree[0],
             zeros(1, "int32", driver),
-            n,
-            kernel.dim("capacity"),
-            kernel.dim("obs"),
+            *sizes(kernel, "envs capacity obs"),
             action_words(kernel),
         ),
     )
@@ -166,8 +169,7 @@ def draw_launches(kernel: Kernel, arrays: Arrays, driver: Driver) -> tuple[list[
             arrays[STREAM],
             *columns(arrays, "batch", "index weight"),
             least,
-            kernel.dim("steps"),
-            kernel.dim("batch"),
+            *sizes(kernel, "steps batch"),
         ),
     )
     return [launch], least
@@ -192,13 +194,7 @@ def bind_sample(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
             least,
             *columns(arrays, "batch", BATCH),
             zeros(1, "int32", driver),
-            kernel.dim("steps"),
-            kernel.dim("batch"),
-            kernel.dim("prioritised"),
-            kernel.dim("envs"),
-            kernel.dim("n_step"),
-            kernel.dim("capacity"),
-            kernel.dim("obs"),
+            *sizes(kernel, "steps batch prioritised envs n_step capacity obs"),
             action_words(kernel),
         ),
     )

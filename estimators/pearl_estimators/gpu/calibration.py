@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 from pearl_devices import Device, Kernel
 from pearl_devices.discover import nvml
 from pearl_devices.kernels import kind_of
+from pearl_estimators import sealed_files
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.operators import (
     OPERATORS,
@@ -45,8 +45,8 @@ from pearl_estimators.gpu.variants import (
     start_s,
     starts_of,
 )
-from pearl_estimators.host.calibration import CalibrationError, seal, unseal
 from pearl_estimators.roofline import base_variant
+from pearl_estimators.sealed_files import CalibrationError, seal, unseal
 
 SCHEMA = 1
 COLUMNS = ("operator", "batch", "m", "k", "n", "streams", "seconds")
@@ -182,10 +182,7 @@ def path(model: str) -> Path:
 def store_gpu(calibration: GpuCalibration) -> Path:
     """Write the file completely or not at all; return its path."""
     file = path(calibration.model)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(calibration.to_json(), allow_nan=False), encoding="utf-8")
-    os.replace(part, file)
+    sealed_files.store(file, calibration.to_json())
     return file
 
 
@@ -201,28 +198,14 @@ def driver_version() -> str:
     return found.decode() if isinstance(found, bytes) else str(found)
 
 
-_known: dict[tuple[Path, int, int], GpuCalibration] = {}
-
-
 def load_gpu(model: str) -> GpuCalibration | None:
     """Return the stored calibration of a GPU model, or None.
 
     Raises:
         CalibrationError: the file is damaged.
     """
-    file = path(model)
-    try:
-        stat = file.stat()
-        key = file, stat.st_mtime_ns, stat.st_size
-        if key not in _known:
-            _known[key] = GpuCalibration.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CalibrationError(
-            f"{file}: {error}; delete it, or calibrate the GPU again from its timings"
-        ) from None
-    return _known[key]
+    way_out = "; delete it, or calibrate the GPU again from its timings"
+    return sealed_files.load(path(model), GpuCalibration.from_json, way_out)
 
 
 def calibrated_or_roofline(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:

@@ -104,8 +104,7 @@ def threaded_families(groups: Collection[str] = GROUPS) -> list[str]:
 
 def threaded_kernels(groups: Collection[str] = GROUPS) -> Iterator[tuple[Kernel, str]]:
     """Yield the kernels of these groups that are timed with several threads of torch if two cores
-    are
-    free: the first FEW of each family."""
+    are free: the first FEW of each family."""
     for name in threaded_families(groups):
         yield from ((of, THREADS) for of in _some(name, FEW, SEED))
 

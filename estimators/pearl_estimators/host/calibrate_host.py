@@ -125,7 +125,6 @@ def time_points(
     *,
     apart_s: float = 0.0,
     prepare: Prepare = _prepare,
-    clock: Callable[[], float] = time.perf_counter,
     apart: Callable[[], float] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
@@ -143,7 +142,7 @@ def time_points(
     apart_s: the latency to time at. 0 takes the lower quartile of the measured latencies, so that
         calibrations agree. 0 is returned if no call had both its cores.
     """
-    end_s = clock() + seconds
+    end_s = time.perf_counter() + seconds
     if apart is None:
         from pearl_devices.primitives.math.core_latency import exchange_s
 
@@ -153,7 +152,7 @@ def time_points(
     skipped: set[str] = set()
 
     def share_s(rounds: int, count: int) -> float:
-        return TIMING * (end_s - clock()) / (rounds * max(count, 1))
+        return TIMING * (end_s - time.perf_counter()) / (rounds * max(count, 1))
 
     for kernel, variant in waiting:
         name = f"{family(kernel)} {variant}"
@@ -179,10 +178,10 @@ def time_points(
     readings = sorted(s for each in pairs for _, near in each.uncontended() for s in near)
     if readings and not apart_s:
         apart_s = readings[len(readings) // 4]
-    more_s = clock() + MORE_S
+    more_s = time.perf_counter() + MORE_S
     for _ in range(MORE_ROUNDS):
         missing = [each for each in pairs if not each.at_latency(apart_s)]
-        if not missing or not apart_s or clock() > more_s:
+        if not missing or not apart_s or time.perf_counter() > more_s:
             break
         pause(PAUSE_S)
         for each in missing:
@@ -243,7 +242,6 @@ def time_threads(
     *,
     prepare: Prepare = _prepare,
     share: Callable[[int], float] = look,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Time these kernels with several threads of torch, for THREADS_S at most, on free cores.
 
@@ -251,9 +249,9 @@ def time_threads(
     step takes ten times as long or more. Therefore only timings that had all their cores are
     reported.
     """
-    end_s = clock() + THREADS_S
+    end_s = time.perf_counter() + THREADS_S
     for kernel, variant in jobs:
-        if clock() > end_s or share(torch_threads.threads_of(variant)) < 1 / HELD:
+        if time.perf_counter() > end_s or share(torch_threads.threads_of(variant)) < 1 / HELD:
             return
         try:
             each = _TimedKernel(kernel, variant, prepare(kernel, variant))

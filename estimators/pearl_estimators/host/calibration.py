@@ -20,6 +20,7 @@ from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
 from pearl_estimators.host.run_corrections import IterationStats, KernelShare
+from pearl_estimators.sealed_files import CalibrationError, seal, unseal
 
 SCHEMA = 1
 SOURCES = (
@@ -40,20 +41,12 @@ NOISY = 1.1
 """Slow-down while measuring above which the machine counts as shared (assumed)."""
 
 
-class CalibrationError(ValueError):
-    """A stored calibration cannot be used, or measuring failed; the text gives the way out."""
-
-
 class MeasuringTimeoutError(CalibrationError):
     """Measuring exceeded its time limit."""
 
 
 class CalibrationWarning(UserWarning):
     """A fact about the calibration that a plan's reader should know; planning continues."""
-
-
-class OutdatedError(CalibrationError):
-    """A stored calibration is undamaged but was made with other versions; it is measured again."""
 
 
 @dataclass(frozen=True)
@@ -198,36 +191,6 @@ def _read_fit(row: Mapping[str, Any]) -> Fit:
 
 def _read_stats(row: Mapping[str, Any]) -> IterationStats:
     return IterationStats(**{**row, "parts": tuple(KernelShare(**p) for p in row["parts"])})
-
-
-def checksum(body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of an object's JSON with sorted keys, as hexadecimal text."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def seal(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a checksum over everything else."""
-    return {**body, "checksum": checksum(body)}
-
-
-def unseal(value: object, schema: int, label: str) -> dict[str, Any]:
-    """Check and remove the checksum of `seal`. label: first words of the error.
-
-    Raises:
-        CalibrationError: the value is damaged, or of another schema.
-    """
-    if not isinstance(value, dict):
-        raise CalibrationError(f"{label}: an object is needed, this is {value!r:.60}")
-    if value.get("schema") != schema:
-        raise CalibrationError(
-            f"{label}: schema is {value.get('schema')!r}; this version reads {schema}"
-        )
-    body = {k: v for k, v in value.items() if k != "checksum"}
-    if value.get("checksum") != checksum(body):
-        raise CalibrationError(
-            f"{label}: the checksum does not match; the file was edited or damaged"
-        )
-    return body
 
 
 def estimate_from(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,19 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices.cache_folder import cache_folder
+from pearl_estimators import sealed_files
 from pearl_estimators.host.calibration import (
     SCHEMA,
     Calibration,
-    CalibrationError,
     CalibrationWarning,
-    OutdatedError,
-    checksum,
     host,
-    seal,
-    unseal,
     versions,
 )
 from pearl_estimators.host.linear_fit import Point
+from pearl_estimators.sealed_files import CalibrationError, OutdatedError, checksum, seal, unseal
 
 LOCK_POLL_S = 0.05
 """Pause between two attempts to take a lock that another process holds."""
@@ -40,8 +36,6 @@ JOURNAL_SCHEMA = 1
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes one finding: one of `point` (a Point's fields), `skipped` (family and variant → why),
 `apart_s`, `runtime` and `beside` (fields of Calibration)."""
-
-_loaded: dict[tuple[Path, int, int, int], Calibration] = {}
 
 
 def path() -> Path:
@@ -57,32 +51,18 @@ def load_calibration() -> Calibration | None:
         CalibrationError: the file is damaged, edited or another host's.
         OutdatedError: the file was made with other versions.
     """
-    file = path()
-    try:
-        stat = file.stat()
-        key = file, stat.st_ino, stat.st_mtime_ns, stat.st_size
-        if key in _loaded:
-            return _loaded[key]
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CalibrationError(f"{file}: cannot be read ({error})") from None
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-        if changed := _changed_versions(value):
-            raise OutdatedError(f"{file}: measured with other versions of {', '.join(changed)}")
-        calibration = Calibration.from_json(value)
-    except OutdatedError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise CalibrationError(f"{file}: {error}") from None
+    return sealed_files.load(path(), _read)
+
+
+def _read(value: Any) -> Calibration:
+    if changed := _changed_versions(value):
+        raise OutdatedError(f"{path()}: measured with other versions of {', '.join(changed)}")
+    calibration = Calibration.from_json(value)
     if dict(calibration.host) != host():
         raise CalibrationError(
-            f"{file}: measured on another host ({calibration.host.get('cpu')}, "
+            f"measured on another host ({calibration.host.get('cpu')}, "
             f"{calibration.host.get('cores')} cores), this one is {host()}"
         )
-    _loaded[key] = calibration
     return calibration
 
 
@@ -117,24 +97,9 @@ def _changed_versions(value: Any) -> list[str]:
     return sorted(k for k in now if then.get(k) != now[k])
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
-
-
 def store(calibration: Calibration) -> None:
-    """Write the file so that a reader sees the old one or the new one, never a part."""
-    file = path()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".calibration-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(calibration.to_json(), out, indent=1, allow_nan=False)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Replace the stored calibration of this host."""
+    sealed_files.store(path(), calibration.to_json())
 
 
 @contextmanager

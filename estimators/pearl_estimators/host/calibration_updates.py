@@ -19,17 +19,11 @@ from pearl_estimators.host.benchmark_kernels import (
     draw_fit_kernels,
     offered_variants,
 )
-from pearl_estimators.host.calibration import (
-    NOISY,
-    Calibration,
-    CalibrationError,
-    CalibrationWarning,
-    host,
-    versions,
-)
+from pearl_estimators.host.calibration import NOISY, Calibration, CalibrationWarning, host, versions
 from pearl_estimators.host.calibration_file import load_usable, locking, path, store
 from pearl_estimators.host.linear_fit import Point, fit_variants, point
 from pearl_estimators.host.run_corrections import NEWS, IterationStats, add_run
+from pearl_estimators.sealed_files import CalibrationError
 
 Key = tuple[Any, ...]
 

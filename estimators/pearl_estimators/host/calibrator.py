@@ -25,16 +25,8 @@ from pearl_estimators.host.benchmark_kernels import (
     threaded_families,
     timed_variant,
 )
-from pearl_estimators.host.calibration import (
-    Calibration,
-    CalibrationWarning,
-)
-from pearl_estimators.host.calibration_file import (
-    load_usable,
-    locking,
-    path,
-    read_journal,
-)
+from pearl_estimators.host.calibration import Calibration, CalibrationWarning
+from pearl_estimators.host.calibration_file import load_usable, locking, path, read_journal
 from pearl_estimators.host.calibration_updates import (
     empty_calibration,
     fit_journal,

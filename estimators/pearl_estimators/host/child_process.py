@@ -12,7 +12,8 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
-from pearl_estimators.host.calibration import CalibrationError, MeasuringTimeoutError
+from pearl_estimators.host.calibration import MeasuringTimeoutError
+from pearl_estimators.sealed_files import CalibrationError
 
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
 

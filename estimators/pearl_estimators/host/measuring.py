@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pearl_devices.validation import explain_misfit
 from pearl_estimators.host.benchmark_kernels import GROUPS, group
-from pearl_estimators.host.calibration import Calibration, CalibrationError, HeldOutTiming
+from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.calibration_file import (
     journal_path,
     load_usable,
@@ -22,6 +22,7 @@ from pearl_estimators.host.calibration_updates import (
     points_of_group,
 )
 from pearl_estimators.host.child_process import run_in_child
+from pearl_estimators.sealed_files import CalibrationError
 
 SECONDS = 30.0
 """Target duration of measuring on first use."""

@@ -8,9 +8,7 @@ data sheet, and the probe gives the start costs of eager variants of a GPU of th
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -27,14 +25,9 @@ from pearl_devices.cache_folder import cache_folder
 from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.kernels import kind_of
 from pearl_devices.torch_threads import require_torch
-from pearl_estimators.host.calibration import (
-    CalibrationError,
-    checksum,
-    host,
-    seal,
-    unseal,
-    versions,
-)
+from pearl_estimators import sealed_files
+from pearl_estimators.host.calibration import host, versions
+from pearl_estimators.sealed_files import CalibrationError, checksum
 
 SCHEMA = 2
 SIDES = (16, 64, 256, 1024)
@@ -124,13 +117,10 @@ def probe() -> CpuProbe:
     except UnsupportedError as error:
         raise CalibrationError(str(error)) from None
     found = CpuProbe(**run_in_child("probe", EACH_S, timeout_s=TIMEOUT_S, request={}))
+    body = {"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()}
     file = probe_path()
-    body = seal({"schema": SCHEMA, "host": host(), "torch": _torch(), "probe": found.to_json()})
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(body, indent=1, allow_nan=False), encoding="utf-8")
-        os.replace(part, file)
+        sealed_files.store(file, sealed_files.seal(body))
     except OSError as error:
         raise CalibrationError(
             f"{error.filename or file}: {error.strerror}; set PEARL_CACHE_DIR to another folder"
@@ -142,30 +132,19 @@ def _torch() -> str:
     return versions()["torch"]
 
 
-_known: dict[tuple[Path, int, int], CpuProbe | None] = {}
-
-
 def load_probe() -> CpuProbe | None:
     """Return the stored probe of this host; None if there is none, or it is of another torch.
 
     Raises:
         CalibrationError: the file is damaged.
     """
-    file = probe_path()
-    try:
-        stat = file.stat()
-        key = file, stat.st_mtime_ns, stat.st_size
-        if key not in _known:
-            body = unseal(json.loads(file.read_text(encoding="utf-8")), SCHEMA, "probe")
-            same = (body["host"], body["torch"]) == (host(), _torch())
-            _known[key] = CpuProbe(**body["probe"]) if same else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CalibrationError(
-            f"{file}: {error}; `pearl calibrate --probe` makes it again"
-        ) from None
-    return _known[key]
+    return sealed_files.load(probe_path(), _read, "; `pearl calibrate --probe` makes it again")
+
+
+def _read(value: Any) -> CpuProbe | None:
+    body = sealed_files.unseal(value, SCHEMA, "probe")
+    same = (body["host"], body["torch"]) == (host(), _torch())
+    return CpuProbe(**body["probe"]) if same else None
 
 
 # ---------------------------------------------------------------------- in the child

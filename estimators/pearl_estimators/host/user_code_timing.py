@@ -14,9 +14,9 @@ from pearl_devices.base import IN_TURN, PROCESSES, Call
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.benchmark_kernels import CORES
-from pearl_estimators.host.calibration import CalibrationError
 from pearl_estimators.host.child_process import run_in_child
 from pearl_estimators.host.timer import alone_s, time_call
+from pearl_estimators.sealed_files import CalibrationError
 
 COUNTS = (1, 4)
 """Numbers of environments that are timed in a call. Their difference gives the cost of one more."""

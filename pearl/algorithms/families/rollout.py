@@ -86,10 +86,7 @@ def build(
     by_step = n > 0 and by_row and once and not a.normalise_advantages
     judged = 1 if by_step else horizon  # vector steps of a firing
     reach = n if by_step else None if horizon > 1 else 0
-    order = (
-        Edge("rollout_insert", "gae", 1, judged, reach=reach),
-        Edge("gae", "update"),
-    )
+    order = (Edge("rollout_insert", "gae", 1, judged, reach=reach), Edge("gae", "update"))
     live = live_rows(order, "rollout_insert", ("gae", "update"), horizon)
     kept = min(live + SPARE, horizon)
     ahead: dict[str, Dim] = {"ahead": n} if n else {}

@@ -352,10 +352,7 @@ class Engine:
         return self._all or [self.own]
 
     def add_measurements(
-        self,
-        times_ns: Mapping[str, list[int]],
-        lags: Lags,
-        records: Sequence[Mapping[str, Any]],
+        self, times_ns: Mapping[str, list[int]], lags: Lags, records: Sequence[Mapping[str, Any]]
     ) -> None:
         """Add what a lane has measured."""
         self.records += records

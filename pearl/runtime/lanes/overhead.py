@@ -153,10 +153,4 @@ if __name__ == "__main__":
     counts = np.memmap(sys.argv[1], np.int64, "r+", shape=3 * CELL // 8)
     if not sys.stdin.readline():
         sys.exit()
-    turn(
-        counts,
-        1,
-        0,
-        (0, 1 + ANSWERS * BLOCKS),
-        YIELDS,
-    )
+    turn(counts, 1, 0, (0, 1 + ANSWERS * BLOCKS), YIELDS)

@@ -2,7 +2,6 @@
 
 __all__ = [
     "greedy_replicas",
-    "lane_loads",
     "load_annealing",
     "load_search",
     "loop_search",

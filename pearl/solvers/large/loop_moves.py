@@ -34,18 +34,14 @@ def _put(place, c, lane, moved, before, count):
 
 
 @_native
-def _move(near_first, near, place, lanes, critical, random, moved, before):
+def _move(near_first, near, place, lanes, random, moved, before):
     """Make one random move and return the number of changes.
 
     A move puts a class on the lane of a neighbour or on any lane, moves a row of neighbours of one
     lane to another lane, or exchanges two classes.
-
-    critical: classes of which half of the moves take one; may be empty.
     """
     items = len(place)
     c = random_below(random, items)
-    if len(critical) > 0 and random_below(random, 2) == 0:
-        c = critical[random_below(random, len(critical))]
     kind = random_below(random, 100)
     lane = random_below(random, lanes)
     degree = near_first[c + 1] - near_first[c]
@@ -96,7 +92,7 @@ def _fits(t, seconds, place, used, moved, count):
 
 
 @_native
-def propose(t, seconds, near_first, near, place, trial, critical, s, random, below, tries, most):
+def propose(t, seconds, near_first, near, place, trial, s, random, below, tries, most):
     """Write an assignment at most `most` random moves from `place` to `trial`, whose loads and
     cycles allow a period below `below`. Return the remaining tries, -1 if none was found."""
     moved = np.empty(MOVED, np.int64)
@@ -108,7 +104,7 @@ def propose(t, seconds, near_first, near, place, trial, critical, s, random, bel
         trial[:] = place
         changed = 0
         for _ in range(1 + random_below(random, most)):
-            count = _move(near_first, near, trial, lanes, critical, random, moved, before)
+            count = _move(near_first, near, trial, lanes, random, moved, before)
             if count > 0 and not _fits(t, seconds, trial, used, moved, count):
                 for i in range(count - 1, -1, -1):
                     trial[moved[i]] = before[i]
@@ -161,9 +157,8 @@ def anneal(t, seconds, near_first, near, place, best, s, random, steps, hot, col
     unit = least
     value = _smooth(s, ratio, unit)
     best[:] = place
-    critical = np.empty(0, np.int64)
     for step in range(steps):
-        count = _move(near_first, near, place, lanes, critical, random, moved, before)
+        count = _move(near_first, near, place, lanes, random, moved, before)
         if count == 0:
             continue
         accepted = _fits(t, seconds, place, used, moved, count)

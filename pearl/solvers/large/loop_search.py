@@ -88,8 +88,6 @@ NOISES = (0.0, 0.05, 0.1)
 AGAIN = 12
 """Number of schedules of the best assignment with other priorities (assumed)."""
 
-NONE_CRITICAL = np.empty(0, np.int64)
-
 
 @dataclass
 class PlacedRings:
@@ -240,9 +238,8 @@ class LoopSearch:
         """Try the assignment after a few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
-            *self._moves, place, trial, NONE_CRITICAL, self.s, self.random, self._target_s, TRIES,
-            MOVES,
-        )  # fmt: skip
+            *self._moves, place, trial, self.s, self.random, self._target_s, TRIES, MOVES
+        )
         self._left -= (TRIES - max(left, 0)) * self._bound_cost
         if left >= 0:
             self._try(trial, 1)
@@ -285,9 +282,9 @@ class LoopSearch:
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
         for k in range(tries):
-            self._left -= self._fit_cost
-            start = rings.fit(target, NOISES[k % len(NOISES)])
-            if start is not None and self._take(rings, transfers, place, start, target, least):
+            made = self._fitted(rings, transfers, target, NOISES[k % len(NOISES)], least)
+            if made is not None and made[0] < (self.best.period_s if self.best else math.inf):
+                self.best = PlacedRings(made[0], place.copy(), arrays, transfers, made[1])
                 return True
         return False
 
@@ -304,17 +301,9 @@ class LoopSearch:
         def scheduled(target: float) -> bool:
             look()
             for noise in NOISES:
-                self._left -= self._fit_cost
-                start = rings.fit(target, noise)
-                if start is not None:
-                    self._left -= POLISH * self._swap_cost
-                    first = rings.rings_of(start, target)
-                    found, period = rings.swapped(first, POLISH, least * (1 + SAME))
-                    if self._several and not self._is_list(arrays, transfers, found):
-                        found, period = rings.swapped(first, 1, 0.0)
-                        if not self._is_list(arrays, transfers, found):
-                            continue
-                    made.append((period, found))
+                fitted = self._fitted(rings, transfers, target, noise, least)
+                if fitted is not None:
+                    made.append(fitted)
                     return True
             return False
 
@@ -345,22 +334,23 @@ class LoopSearch:
                 self.best = PlacedRings(period, place.copy(), arrays, transfers, found)
         return self._target_s < before
 
-    def _take(
-        self, rings: Rings, transfers: Ints, place: Ints, start: NDArray[np.float64],
-        target: float, least: float,
-    ) -> bool:  # fmt: skip
-        """Accept a schedule, after some swaps, if it is the best so far and a list expresses it."""
-        first = rings.rings_of(start, target)
+    def _fitted(
+        self, rings: Rings, transfers: Ints, target: float, noise: float, least: float
+    ) -> tuple[float, Next] | None:
+        """Return period and rings of a modulo schedule after some swaps; None if none was found, or
+        if no list expresses it."""
+        self._left -= self._fit_cost
+        start = rings.fit(target, noise)
+        if start is None:
+            return None
         self._left -= POLISH * self._swap_cost
+        first = rings.rings_of(start, target)
         found, period = rings.swapped(first, POLISH, least * (1 + SAME))
         if self._several and not self._is_list(rings.arrays, transfers, found):
             found, period = rings.swapped(first, 1, 0.0)
             if not self._is_list(rings.arrays, transfers, found):
-                return False
-        if period >= (self.best.period_s if self.best else math.inf):
-            return False
-        self.best = PlacedRings(period, place.copy(), rings.arrays, transfers, found)
-        return True
+                return None
+        return period, found
 
     def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
         x = self.space.expansion

@@ -17,15 +17,10 @@ from pearl.graph.period import expand
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem, split_problem
-from pearl.planning.replicas import GRAINS, ReplicaSplit, enumerate_splits
-from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.planning.replicas import enumerate_splits
+from pearl.planning.timing import Assignment
 from pearl.solvers.model.name_checks import check_names
-from pearl.solvers.model.search_space import (
-    SearchSpace,
-    cost_of,
-    fusion_choices,
-    space_of,
-)
+from pearl.solvers.model.search_space import SearchSpace, fusion_choices, space_of
 from pearl.time_limit import look
 
 PLANS = 20_000
@@ -43,7 +38,7 @@ def every_space(problem: Problem) -> list[SearchSpace]:
     expand(problem.graph)
     spaces: list[SearchSpace] = []
     first_error: InfeasibleError | None = None
-    for split in _every_split(problem.graph, problem.limits):
+    for split in enumerate_splits(problem.graph, problem.limits):
         part = split_problem(problem, split)
         vectors = _every_slack(part.graph, part.limits)
         for slack, fused in itertools.product(vectors, list(fusion_choices(part.costs))):
@@ -74,35 +69,6 @@ def refuse_more(number: float, what: str) -> None:
         )
 
 
-def _every_split(graph: TaskGraph, limits: Limits) -> Iterator[ReplicaSplit]:
-    """Yield replicas by trying all shares, against the rules of `pearl.planning.replicas`.
-
-    The rules: the largest share first; shares are nearly equal, or multiples of an eighth of the
-    environments with the remainder in the first share.
-    """
-    enumerate_splits(graph, limits)  # raises its errors
-    yield ReplicaSplit()
-    able = [t for t in graph.tasks if t.environments and limits.replicas.get(t.name, 1) > 1]
-    for chosen in itertools.product((True, False), repeat=len(able)):
-        tasks = [t for t, taken in zip(able, chosen, strict=True) if taken]
-        if not tasks or len({t.environments for t in tasks}) > 1:
-            continue
-        whole, most = tasks[0].environments, min(limits.replicas[t.name] for t in tasks)
-        unit = math.ceil(whole / GRAINS)
-        for copies in range(2, most + 1):
-            refuse_more(float(whole - 1) ** copies, "ways to share out environments")
-            for shares in itertools.product(range(1, whole), repeat=copies):
-                falling = all(a >= b for a, b in itertools.pairwise(shares))
-                if sum(shares) != whole or not falling:
-                    continue
-                grained = [shares[0] - whole % unit, *shares[1:]]
-                whole_grains = all(n % unit == 0 and n > 0 for n in grained)
-                if shares[0] - shares[-1] <= 1 or (
-                    whole_grains and all(a >= b for a, b in itertools.pairwise(grained))
-                ):
-                    yield ReplicaSplit(tuple(t.name for t in tasks), shares)
-
-
 def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     """Return the slack of every edge with a limit, each from 0 up, by rising sum. The sum of
     prefetch and deferral is within the limit of staleness."""
@@ -122,15 +88,6 @@ def _every_slack(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
         if ahead is None or deferral is None or ahead + deferral <= limits.priority_staleness:
             vectors.append(dict(zip(keyed, slack, strict=True)))
     return sorted(vectors, key=lambda v: sum(v.values()))
-
-
-def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
-    """Return the least cost (seconds or joules of an iteration) of any assignment, without
-    orders."""
-    return min(
-        (cost_of(problem, a, build_timed_graph(a).order_bound_s)[0] for a in assignments(spaces)),
-        default=math.inf,
-    )
 
 
 def count(spaces: Sequence[SearchSpace]) -> int:

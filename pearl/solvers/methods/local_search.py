@@ -3,8 +3,8 @@
 The method uses simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) over the mode and lane of
 every task and, for makespan, the order in which firings are placed. It starts from the best of
 HEFT, PEFT and all on one device. Large makespan problems whose tasks fire once use tabu search
-instead (`tabu`). Two calls with one seed give the same plan unless time runs out. For throughput
-and power efficiency of large graphs, cooling follows the clock, so two calls may differ.
+instead (`tabu`). Large throughput problems are annealed by loads (`load_annealing`). Two calls with
+one seed give the same plan unless time runs out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.large.lane_loads import LaneLoads
+from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+from pearl.solvers.large.load_search import applies_to
 from pearl.solvers.methods.first_schedule import initial_schedule, start_in
 from pearl.solvers.methods.moves import accept, build_assignment, groups_of, places_of, random_move
 from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, to_plan
@@ -45,10 +46,10 @@ LARGE = 30
 
 EXACT = 60
 """Number of firings from which the loads of lanes and links replace the bound over all orders,
-which takes 10 ms and more."""
+which takes 10 ms and more, if loads suit the search space (`load_search.applies_to`)."""
 
-LOAD_MOVES = 2_000_000
-"""Largest number of moves by loads."""
+RUNS = 1
+"""Number of whole runs of annealing by loads."""
 
 SHARE = 0.7
 """Share of the remaining time for moves by loads; lane orders take the rest."""
@@ -113,10 +114,10 @@ def improve(
         if lanes and len(it.order) >= LARGE:
             return tabu_search(it, lanes, first, TABU_MOVES, enough, deadline, seed)
         return _anneal_schedule(it, first, deadline, seed)
-    if len(it.order) > EXACT:
-        shared = _anneal_loads(it.space, first, problem, deadline, seed)
-        return _ordered(it.space, [shared], first, problem, deadline)
-    best_places = _anneal_steady(it.space, first, problem, deadline, seed)
+    if len(it.order) > EXACT and applies_to(it.space, problem):
+        best_places = [_anneal_loads(it.space, first, deadline, seed)]
+    else:
+        best_places = _anneal_steady(it.space, first, problem, deadline, seed)
     return _ordered(it.space, best_places, first, problem, deadline)
 
 
@@ -266,75 +267,18 @@ def _anneal_steady(
     return [list(key) for key, _ in sorted(best_costs.items(), key=lambda item: item[1])]
 
 
-def _anneal_loads(
-    p: SearchSpace, first: Candidate, problem: Problem, deadline: float, seed: int
-) -> list[Place]:
-    """Anneal places by the loads of lanes and links, for throughput or power efficiency of large
-    graphs."""
-    r, group = random.Random(seed), groups_of(p)
-    loads = LaneLoads(p, places_of(p, first.assignment), first.period_s)
-    room = dict(p.capacity_bytes)
-    for members, size in zip(p.classes, p.memory_bytes, strict=True):
-        room[first.assignment.modes[members[0]].device] -= size
-    by_rule = p.lanes_couple or len(plain_widths(p)) < len({m.device for o in p.options for m in o})
-    idle_w = first.assignment.idle_power_w
-
-    def score() -> float:
-        soft = loads.soft_s()
-        return soft if problem.objective == "throughput" else loads.joules + idle_w * soft
-
-    def worth() -> float:
-        largest = loads.largest_s()
-        return largest if problem.objective == "throughput" else loads.joules + idle_w * largest
-
-    value, best = score(), worth()
-    best_places, heat = loads.places[:], 0.02 * value
-    began = time.monotonic()
-    span = max(1e-9, SHARE * (deadline - began))
-    for move in range(LOAD_MOVES):
-        gone = move / LOAD_MOVES
-        if move % 64 == 0:
-            gone = max(gone, (time.monotonic() - began) / span)
-            heat = 0.02 * best * max(0.0, 1 - gone) ** 2
-            if gone >= 1:
-                break
-        u = r.randrange(len(p.options))
-        c = group[u]
-        members = p.classes[c]
-        option = r.randrange(len(p.options[u]))
-        old_device, new_device = (
-            p.options[u][loads.places[u][0]].device,
-            p.options[u][option].device,
-        )
-        if old_device == new_device:
-            units, new = [u], [(option, r.randrange(min(p.lanes[new_device], len(p.options))))]
-        else:
-            if room[new_device] < p.memory_bytes[c]:
-                continue
-            units, new = list(members), []
-            for w in members:
-                ways = [o for o, m in enumerate(p.options[w]) if m.device == new_device]
-                if not ways:
-                    break
-                way = option if w == u else r.choice(ways)
-                new.append((way, r.randrange(min(p.lanes[new_device], len(p.options)))))
-            if len(new) < len(members):
-                continue
-        old = loads.move(units, new)
-        cost = score()
-        allowed = accept(r, value, cost, heat)
-        if allowed and by_rule:
-            allowed = not p.violates_coupling(build_assignment(p, loads.places))
-        if not allowed:
-            loads.move(units, old)
-            continue
-        value = cost
-        room[old_device] += p.memory_bytes[c] if old_device != new_device else 0.0
-        room[new_device] -= p.memory_bytes[c] if old_device != new_device else 0.0
-        exact = worth()
-        if exact < best:
-            best, best_places = exact, loads.places[:]
-    return best_places
+def _anneal_loads(p: SearchSpace, first: Candidate, deadline: float, seed: int) -> list[Place]:
+    """Anneal places by the loads of lanes and links."""
+    b = to_load_problem(p)
+    start = b.place_of(first.assignment)
+    if start is None:
+        start = greedy(b)
+    if start is None:
+        return places_of(p, first.assignment)
+    now = time.monotonic()
+    search = Annealing(b, start, seed, now + SHARE * (deadline - now), runs=RUNS)
+    search.run()
+    return places_of(p, b.assignment(search.best[1]))
 
 
 def _ordered(

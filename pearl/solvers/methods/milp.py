@@ -304,19 +304,6 @@ def _better(
     return best
 
 
-def least_cost(spaces: Sequence[SearchSpace], problem: Problem) -> float:
-    """Return the least cost (seconds or joules of an iteration) of any assignment, without
-    orders."""
-    least = math.inf
-    for space in spaces:
-        model = PeriodForm(space, problem, None)
-        _, assignment, _ = model.run(least, 600.0)
-        if assignment:
-            bound = build_timed_graph(assignment).order_bound_s
-            least = min(least, cost_of(problem, assignment, bound)[0])
-    return least
-
-
 def _period_at(problem: Problem, a: Assignment, cost: float) -> float:
     """Return the period at which an assignment costs `cost`; a longer period is useless."""
     if problem.objective == "throughput":

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import queue
-import struct
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -27,7 +27,6 @@ Status = Literal["optimal", "infeasible", "stopped"]
 
 _METHODS: tuple[LpMethod, ...] = ("choose", "ipm", "pdlp")
 _STATUS: tuple[Status, ...] = ("optimal", "infeasible", "stopped")
-_PROGRAM, _SOLVED = struct.Struct("=qqqqdd"), struct.Struct("=qddqq")
 
 STEPS = 3_000
 """Largest number of iterations of pdlp. For 1,000 tasks on 16 devices, the dual solution is then
@@ -59,41 +58,14 @@ class LinearProgram:
     method: LpMethod
 
     def to_bytes(self) -> bytes:
-        sizes = len(self.cost), len(self.low), len(self.values)
-        header = _PROGRAM.pack(*sizes, _METHODS.index(self.method), self.until, self.gap)
-        floats = self.cost, self.lower, self.upper, self.low, self.high, self.values
-        arrays: list[Floats | Ints] = [*floats, self.integer, self.first, self.column]
-        return b"".join([header, *(a.tobytes() for a in arrays)])
+        values = vars(self) | {"method": _METHODS.index(self.method)}
+        return save({name: np.asarray(value) for name, value in values.items()})
 
     @classmethod
     def from_bytes(cls, message: bytes) -> LinearProgram:
-        columns, rows, entries, method, until, gap = _PROGRAM.unpack_from(message)
-        at = _PROGRAM.size
-
-        def floats(count: int) -> Floats:
-            nonlocal at
-            at += 8 * count
-            return np.frombuffer(message, np.float64, count, at - 8 * count)
-
-        def ints(count: int) -> Ints:
-            nonlocal at
-            at += 4 * count
-            return np.frombuffer(message, np.int32, count, at - 4 * count)
-
-        return cls(
-            cost=floats(columns),
-            lower=floats(columns),
-            upper=floats(columns),
-            low=floats(rows),
-            high=floats(rows),
-            values=floats(entries),
-            integer=ints(columns),
-            first=ints(rows + 1),
-            column=ints(entries),
-            until=until,
-            gap=gap,
-            method=_METHODS[method],
-        )
+        values: dict[str, Any] = load(message)
+        numbers = {"until": float(values["until"]), "gap": float(values["gap"])}
+        return cls(**values | numbers | {"method": _METHODS[int(values["method"])]})
 
 
 @dataclass(frozen=True)
@@ -114,17 +86,14 @@ class LpSolution:
     dual: Floats | None = None
 
     def to_bytes(self) -> bytes:
-        none = np.empty(0)
-        x, dual = (none if a is None else a for a in (self.x, self.dual))
-        header = _SOLVED.pack(_STATUS.index(self.status), self.value, self.bound, len(x), len(dual))
-        return header + x.tobytes() + dual.tobytes()
+        values = vars(self) | {"status": _STATUS.index(self.status)}
+        return save({name: np.asarray(v) for name, v in values.items() if v is not None})
 
     @classmethod
     def from_bytes(cls, message: bytes) -> LpSolution:
-        status, value, bound, columns, rows = _SOLVED.unpack_from(message)
-        x = np.frombuffer(message, np.float64, columns, _SOLVED.size)
-        dual = np.frombuffer(message, np.float64, rows, _SOLVED.size + 8 * columns)
-        return cls(_STATUS[status], value, bound, x if columns else None, dual if rows else None)
+        values: dict[str, Any] = {"x": None, **load(message)}
+        numbers = {"value": float(values["value"]), "bound": float(values["bound"])}
+        return cls(**values | numbers | {"status": _STATUS[int(values["status"])]})
 
 
 def solve(p: LinearProgram) -> LpSolution:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import networkx as nx
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
@@ -93,6 +91,32 @@ class SearchSpace:
             for options in self.options
             for m in options
         )
+
+    @cached_property
+    def pair_terms(self) -> tuple[tuple[int, int, int, int, float], ...]:
+        """The pair terms of the options: unit, option, other unit, its option, seconds of a
+        firing."""
+        number = {
+            (tasks[0], m.key): (u, o)
+            for u, tasks in enumerate(self.expansion.units)
+            for o, m in enumerate(self.options[u])
+            if len(tasks) == 1
+        }
+        terms = self.costs.pair_extra_s.items()
+        known = ((a, b, s) for (a, b), s in terms if a in number and b in number)
+        return tuple((*number[a], *number[b], seconds) for a, b, seconds in known)
+
+    @cached_property
+    def lane_terms(self) -> tuple[tuple[int, int, float, bool], ...]:
+        """The lane terms: unit, other unit, seconds of a call, whether the term counts on one
+        lane."""
+        x, found = self.expansion, []
+        unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+        for a, b, seconds, shared in self.costs.lane_terms:
+            calls = x.graph.repetition[a] if len(x.units[unit[a]]) > 1 else 1
+            if unit[a] != unit[b]:
+                found.append((unit[a], unit[b], seconds * calls, shared))
+        return tuple(found)
 
     @cached_property
     def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
@@ -222,26 +246,36 @@ def _allowed(mode: Mode, limits: Limits) -> bool:
     )
 
 
+Rank = Callable[[Mode], tuple[float, ...]]
+"""Numbers of a mode; one with less of each is better."""
+
+
+def undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> list[int]:
+    """Return the numbers of the modes that no other mode of their device beats in every number of
+    their rank. Modes with a pair term stay."""
+    special = {choice for pair in costs.pair_extra_s for choice in pair}
+    paired = [not m.fused and (m.tasks[0], m.key) in special for m in modes]
+    best: list[int] = []
+    for o in sorted(range(len(modes)), key=lambda o: rank(modes[o])):
+        if paired[o] or not any(
+            modes[k].device == modes[o].device
+            and not paired[k]
+            and all(a <= b for a, b in zip(rank(modes[k]), rank(modes[o]), strict=True))
+            for k in best
+        ):
+            best.append(o)
+    return sorted(best)
+
+
 def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
     """Return the modes that no other mode of the device beats in time, energy, width and memory of
     a unit. Modes with a pair term stay."""
-    special = {choice for pair in costs.pair_extra_s for choice in pair}
 
-    def rank(m: Mode) -> tuple[float, float, float, int, float]:
+    def rank(m: Mode) -> tuple[float, ...]:
         e = m.estimate
         return e.latency_s, e.occupancy_s, e.energy_j, m.width, m.unit_bytes
 
-    useful: dict[str, list[Mode]] = {}
-    for m in sorted(modes, key=rank):
-        there = useful.setdefault(m.device, [])
-        beaten = any(
-            all(a <= b for a, b in zip(rank(k), rank(m), strict=True))
-            for k in there
-            if (k.tasks[0], k.key) not in special or k.fused
-        )
-        if not beaten or (not m.fused and (m.tasks[0], m.key) in special):
-            there.append(m)
-    return tuple(m for m in modes if m in useful[m.device])
+    return tuple(modes[o] for o in undominated(modes, rank, costs))
 
 
 def space_of(
@@ -330,19 +364,13 @@ def _apart(x: Expansion, limits: Limits) -> tuple[tuple[int, int], ...]:
 def _classes(x: Expansion, limits: Limits) -> tuple[list[list[int]], dict[str, str]]:
     """Return the units that share a device, and for each task the rule that holds it there."""
     unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
-    ties = nx.Graph()
-    ties.add_nodes_from(range(len(x.units)))
     reasons: dict[str, str] = {}
-    sets = [(f"state {s}", [t.name for t in x.graph.tasks if s in t.home]) for s in x.graph.states]
-    groups = dict.fromkeys(t.group for t in x.graph.tasks if t.group)
-    sets += [(f"group {g}", [t.name for t in x.graph.tasks if t.group == g]) for g in groups]
-    sets += [("limits.together", list(pair)) for pair in limits.together]
-    for reason, tasks in sets:
-        for t in tasks[1:]:
-            ties.add_edge(unit[tasks[0]], unit[t])
+    together = [("limits.together", pair) for pair in limits.together]
+    for reason, tasks in (*x.graph.ties.items(), *together):
         if len(tasks) > 1:
             reasons.update({t: reasons.get(t, reason) for t in tasks})
-    return [sorted(c) for c in nx.connected_components(ties)], reasons
+    classes = x.graph.classes((*limits.together, *x.units))
+    return [sorted({unit[t] for t in tasks}) for tasks in classes], reasons
 
 
 def longest_s(graph: TaskGraph, limits: Limits) -> float:

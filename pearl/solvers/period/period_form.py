@@ -13,7 +13,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Candidate
-from pearl.solvers.model.search_space import SearchSpace, longest_s
+from pearl.solvers.model.search_space import SearchSpace, longest_s, undominated
 from pearl.solvers.period.lane_rules import Place, extra_terms, lane_rules, window_rows
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
@@ -122,28 +122,15 @@ class PeriodForm:
         """Return the options of a unit that no other option of the device beats in time, and in
         energy, width and memory of a unit if these count. Options with a pair term stay."""
         p = self.space
-        unit = p.expansion.units[u]
-        special = {choice for pair in p.costs.pair_extra_s for choice in pair}
 
-        def rank(m: Mode) -> tuple[float, float, float, int, float]:
+        def rank(m: Mode) -> tuple[float, ...]:
             e = m.estimate
             wide = p.lanes[m.device] > 1 and not self.own[m.device]
             joules = e.energy_j if self.frugal else 0.0
             kept = m.unit_bytes if p.unit_capacity_bytes[m.device] < math.inf else 0.0
             return e.latency_s, e.occupancy_s, joules, m.width if wide else 0, kept
 
-        best: list[int] = []
-        for o in sorted(range(len(p.options[u])), key=lambda o: rank(p.options[u][o])):
-            m = p.options[u][o]
-            tied = len(unit) == 1 and (unit[0], m.key) in special
-            if tied or not any(
-                p.options[u][k].device == m.device
-                and (len(unit) > 1 or (unit[0], p.options[u][k].key) not in special)
-                and all(a <= b for a, b in zip(rank(p.options[u][k]), rank(m), strict=True))
-                for k in best
-            ):
-                best.append(o)
-        return sorted(best)
+        return undominated(p.options[u], rank, p.costs)
 
     def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
         """Add the variables of a unit on a device, one for each option and lane.
