@@ -19,15 +19,25 @@ for name in (*ALGORITHMS, *EXAMPLES):
     globals()[title] = type(title, (AlgorithmContract,), {"name": name})
 
 
+RANKED = {"replay": {"kind": "prioritised", "capacity": 500, "fanout": 8}}
+PENDULUM = {"env": "Pendulum-v1"}
+
+
 @pytest.mark.parametrize(
-    ("name", "fused"),
-    [("dqn", "learn"), ("dqn", "iteration"), ("ddpg", "learn"), ("td3", "learn"), ("sac", "learn")]
-    + [(name, fused) for name in ("ppo", "a2c") for fused in ("rollout", "iteration")],
+    ("name", "fused", "options"),
+    [
+        *((name, "learn", RANKED) for name in ("dqn", "ddpg", "td3", "sac")),
+        *((name, "learn", {}) for name in ("td3", "sac")),
+        ("dqn", "iteration", RANKED),
+        *(("ppo", fused, more) for fused in ("rollout", "iteration") for more in ({}, PENDULUM)),
+        *(("a2c", fused, {}) for fused in ("rollout", "iteration")),
+    ],
 )
-def test_a_fused_mode_trains_as_the_tasks_one_by_one(name: str, fused: str) -> None:
+def test_a_fused_mode_trains_as_the_tasks_one_by_one(
+    name: str, fused: str, options: dict[str, object]
+) -> None:
     small = type("Small", (AlgorithmContract,), {"name": name})()
-    ranked = {"replay": {"kind": "prioritised", "capacity": 500, "fanout": 8}}
-    system = pearl.load(small.spec(**(ranked if name in ("dqn", "sac") else {})))
+    system = pearl.load(small.spec(**options))
     together, apart = (pearl.compile(system, emulate=True, seed=3) for _ in range(2))
     (fusion,) = (f for f in together.graph.fusions if f.name == fused)
     recalled(together, single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native"))

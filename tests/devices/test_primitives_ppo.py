@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.kernels import parts
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
@@ -67,9 +66,6 @@ def judging(spaces: dict[str, Any], **more: Any) -> Kernel:
 
 
 CARTPOLE = {**sizes(DISCRETE), "actor": (4, 24, 16, 2), "epochs": 2, "batch": 16, "steps": 8}
-PENDULUM = {**sizes({"envs": 4, "obs": 3, "act": 1}), "epochs": 1, "batch": 64, "steps": 1}
-
-
 # tanh
 
 
@@ -608,46 +604,3 @@ def test_the_step_size_falls_in_a_line_and_stays_at_0() -> None:
 
 
 # Fused calls
-
-
-@pytest.mark.parametrize(
-    ("whole", "env"), [(CARTPOLE, "CartPole-v1"), (PENDULUM, "Pendulum-v1")], ids=["cp", "pe"]
-)
-@pytest.mark.parametrize("kind", ["rollout.ppo", "iteration.ppo"])
-def test_fused_calls_give_the_bits_of_their_parts(
-    kind: str, whole: dict[str, Any], env: str
-) -> None:
-    sizes_of = only(whole, "critic", "epochs", "batch", "steps") if "roll" in kind else whole
-    fused = kernel(kind, sizes_of, program=env)
-    one = fill_arrays([fused])
-    for name in ("actor", "critic"):
-        if f"learner.{name}" in one:
-            one[f"learner.{name}"][:] = one[f"policy.{name}"]
-    if "hyper.clip" in one:
-        one["hyper.clip"][:], one["hyper.normalise"][:], one["hyper.entropy"][:] = 0.2, 1, 0.01
-        one["hyper.value_weight"][:], one["hyper.gae_lambda"][:] = 0.5, 0.95
-    apart = copied(one)
-    call = cpu.bind(fused, "native", one)
-    pieces = [(cpu.bind(part, "native", apart), n) for part, n in parts(fused)]
-    for _ in range(12):
-        call()
-        for _ in range(HORIZON):
-            for piece, n in pieces:
-                if n == HORIZON:
-                    piece()
-        for piece, n in pieces:
-            if n == 1:
-                piece()
-    assert equal(one, apart) == []
-    assert one["episode.count"][0] > 0 or env == "Pendulum-v1"
-    if "loop.more" in one:
-        one["loop.more"][:] = 2
-        for name in one:
-            apart[name][...] = one[name]
-        apart["loop.more"][:] = 0
-        call()
-        again = cpu.bind(fused, "native", apart)
-        for _ in range(3):
-            again()
-        one["loop.more"][:] = 0
-        assert equal(one, apart) == []

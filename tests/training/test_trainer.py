@@ -141,20 +141,3 @@ def test_the_loop_pauses_where_something_happens():
         looks.append(at)
     assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
     assert [marks.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
-
-
-@pytest.mark.parametrize("duelling", [False, True])
-def test_the_torch_variant_learns_the_same_to_rounding(duelling):
-    changes = {"algorithm.duelling": duelling}
-    torch = {**changes, "limits.variants": {"update": ["torch"], "inference": ["torch"]}}
-    fast, slow = (pearl.compile(pearl.load(SMALL, set=s)) for s in (changes, torch))
-    assert slow.plan.task("update").variant == "torch"
-    # of a duelling network a value and two advantages
-    assert fast.graph.task("inference").kernel.layers()[-1] == 2 + duelling
-    for trainer in (fast, slow):
-        trainer.train(steps=140)
-    np.testing.assert_allclose(
-        slow.session.arrays["learner.q"], fast.session.arrays["learner.q"], rtol=0, atol=1e-4
-    )
-    greedy = fast.policy.act(np.random.default_rng(0).normal(size=(32, 4)))
-    assert set(greedy) <= {0, 1}
