@@ -56,7 +56,7 @@ def random_system(number: int) -> Any:
 
 def value(system: Any) -> float:
     try:
-        return plan_graph(build_problem(system)).value
+        return plan_graph(build_problem(system), time_limit_s=300.0).value
     except pearl.InfeasibleError:
         return 0.0
 
