@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 WIDE, NARROW = 808.0, 352.0
@@ -77,6 +78,9 @@ class Text:
 
 
 Shape = Rect | Line | Path | Dot | Text
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge."""
 
 
 @dataclass
@@ -171,6 +175,21 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [i * step for i in range(first, last + 1)]
+
+
+def overlap(a: Box, b: Box) -> bool:
+    """Return whether two boxes overlap."""
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def passes(points: Iterable[tuple[float, float]], box: Box) -> int:
+    """Return how many of the points of curves are in a box."""
+    return sum(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+def polyline(points: Iterable[tuple[float, float]]) -> str:
+    """Return a line through points as the path of `Canvas.path`."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def shorten(text: str, length: int) -> str:
