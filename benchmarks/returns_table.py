@@ -6,35 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.bars import Bar, show
 from benchmarks.returns_cases import NOTES, PUBLISHED, Case, Published, Shipped
+from pearl.population.statistics import interval
 
 RESAMPLES = 20_000
 WITHIN = 0.02
 """Share of the known optimum that may be missed."""
 Scores = Mapping[str, Mapping[str, Any]]
 """Seed → run."""
-
-
-def iqm(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Interquartile mean along the last axis: of the sorted scores without the lowest and highest
-    quarter, a quarter that is no whole number of them rounded down (Agarwal et al. 2021)."""
-    ordered = np.sort(scores, axis=-1)
-    count = ordered.shape[-1]
-    cut = count // 4
-    middle: npt.NDArray[np.float64] = ordered[..., cut : count - cut].mean(axis=-1)
-    return middle
-
-
-def interval(scores: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """95 % percentile-bootstrap interval of the interquartile mean over runs of one task, which is
-    the one stratum of the stratified bootstrap (Agarwal et al. 2021)."""
-    values = np.asarray(scores, np.float64)
-    drawn = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
-    low, high = np.percentile(iqm(values[drawn]), (2.5, 97.5))
-    return float(low), float(high)
 
 
 def tables(title: str, cases: Sequence[Any], runs: Mapping[str, Mapping[str, Scores]]) -> list[Bar]:
@@ -61,13 +42,13 @@ def tables(title: str, cases: Sequence[Any], runs: Mapping[str, Mapping[str, Sco
 def _row(case: Any, who: str, scores: Scores) -> list[str]:
     figure = case.figure if isinstance(case, Shipped) else "final"
     values = of(scores, "last_20" if figure == "mean_last_20" else "final")
-    low, high = interval(values)
+    found = interval(values, resamples=RESAMPLES)
     last, cpu = of(scores, "last_20"), of(scores, "cpu_s")
     return [
         case.name, who, str(len(scores)),
         "as shipped" if isinstance(case, Shipped) else f"{case.steps:,}",
-        f"{float(iqm(np.asarray(values))):.1f}", f"{low:.1f} … {high:.1f}",
-        f"{float(iqm(np.asarray(last))):.1f}" if last else "", f"{float(np.median(cpu)):.0f}",
+        f"{found.mean:.1f}", f"{found.low:.1f} … {found.high:.1f}",
+        f"{interval(last).mean:.1f}" if last else "", f"{float(np.median(cpu)):.0f}",
     ]  # fmt: skip
 
 
@@ -104,10 +85,10 @@ def _compared(case: Any, here: Mapping[str, Scores]) -> list[Bar]:
     if "ours" not in here or len(here["ours"]) < case.seeds:
         return []
     values = of(here["ours"], "final")
-    middle = float(iqm(np.asarray(values)))
+    middle = interval(values).mean
     bars = []
     whole = [who for who in here if who != "ours" and len(here[who]) >= case.seeds]
-    lows = {who: interval(of(here[who], "final"))[0] for who in whole}
+    lows = {who: interval(of(here[who], "final"), resamples=RESAMPLES).low for who in whole}
     if lows:
         who = min(lows, key=lambda name: lows[name])
         text = f"{case.name}: mean of the middle half, {len(values)} seeds"

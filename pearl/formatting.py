@@ -45,6 +45,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def number(value: float) -> str:
+    """Return a number like `count`, with a true minus sign."""
+    return count(value).replace("-", "−")
+
+
 def figure(value: float | None, unit: str) -> str:
     """Return a number below a heading that names its unit: a rate without unit, else with it."""
     return si(value, unit) if unit in ("s", "J", "W") else count(value)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from pearl_devices import compile_target
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import user_code_timing
 from tests import calibrations
@@ -81,6 +82,13 @@ def user_code_is_timed_briefly(
 ) -> None:
     if "user_code_in_a_process" not in request.fixturenames:
         monkeypatch.setattr(user_code_timing, "run_in_child", calibrations.time_briefly)
+
+
+@pytest.fixture
+def cpu_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a test that asks for this fixture, kernels may use all instructions of the host."""
+    for name in (compile_target.NAME, compile_target.FEATURES):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -145,7 +145,7 @@ DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = {
     "README.md": "tests/test_docs.py",
     "docs/tutorials/own_environment.md": "tests/test_docs.py",
-    "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
+    "docs/own_algorithm.md": "tests/devices/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
     "docs/own_kernel.md": "tests/algorithms/test_own_kernel.py",
     "docs/contract.md": "signatures, which tests/test_public.py holds",
@@ -159,7 +159,7 @@ CODE = {
 YAML = {
     "README.md": "tests/test_docs.py",
     "docs/cluster.md": "tests/spec/test_platforms.py",
-    "docs/own_algorithm.md": "tests/algorithms/test_own_algorithm.py",
+    "docs/own_algorithm.md": "tests/devices/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
     "docs/pim.md": "tests/devices/test_pim.py",
     "docs/rollouts.md": "tests/algorithms/test_returns.py",

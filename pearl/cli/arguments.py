@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,17 @@ def overrides(pairs: list[str] | None) -> dict[str, object]:
     from pearl.spec.reading import parse_set
 
     return dict(parse_set(pair) for pair in pairs or ())
+
+
+def numbered_folder(parent: str, name: str, *, resume: bool) -> Path:
+    """Return the first free folder of NAME, NAME-2, … in `parent`; to resume, the last one that
+    exists, if there is one."""
+    stem, number = re.sub(r"[^\w.-]+|^\.+", "-", name), 1
+    folder, last = Path(parent) / stem, None
+    while folder.exists():
+        last, number = folder, number + 1
+        folder = folder.with_name(f"{stem}-{number}")
+    return last if resume and last is not None else folder
 
 
 def load_spec(spec: str, pairs: list[str] | None) -> System:

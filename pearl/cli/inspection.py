@@ -91,9 +91,9 @@ def check(
     """Check a spec and list every problem. Does not import code that the spec names."""
     from pearl.planner.planner import check_estimates
     from pearl.spec import trust
-    from pearl.spec.code_checks import check_code
     from pearl.spec.platform_entries import count_unsourced
     from pearl.spec.reading import load_static
+    from pearl.spec.user_code import check_code
     from pearl.training import memory
 
     static = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pearl.cli.application import DONE, FAILED, INTERRUPTED, Result, command, error_line
-from pearl.cli.arguments import Html, Json, Keys, Set, Spec, load_spec, overrides, warn_of_measuring
+from pearl.cli.arguments import (
+    Html,
+    Json,
+    Keys,
+    Set,
+    Spec,
+    load_spec,
+    numbered_folder,
+    overrides,
+    warn_of_measuring,
+)
 from pearl.errors import SpecError
 
 
@@ -88,7 +97,7 @@ def sweep(
     overlay, system = overrides(pairs), load_spec(spec, pairs)
     if not resume:
         warn_of_measuring(system, to_train=True)
-    folder = None if dry_run else sweep_folder(system.name, out, resume=resume)
+    folder = None if dry_run else out or numbered_folder("sweeps", system.name, resume=resume)
     with interruptible(*ENDING), sweep_display() as watcher:
         result = swept(
             spec,
@@ -115,17 +124,3 @@ def sweep(
         error_line(f"{folder}: some runs failed")
     status = {"failed": FAILED, "interrupted": INTERRUPTED}.get(result.status, DONE)
     return Result(text, result.to_json(), status, page=lambda: result.page(today()))
-
-
-def sweep_folder(name: str, out: Path | None, *, resume: bool) -> Path:
-    """Return the folder of a sweep: `out`, or the first free one of sweeps/NAME, sweeps/NAME-2,
-    …
-    """
-    if out is not None:
-        return out
-    first, number = Path("sweeps") / re.sub(r"[^\w.-]+|^\.+", "-", name), 1
-    folder, last = first, None
-    while folder.exists():
-        last, number = folder, number + 1
-        folder = first.with_name(f"{first.name}-{number}")
-    return last if resume and last is not None else folder

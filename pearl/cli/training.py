@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import re
 import sys
 from enum import StrEnum, auto
 from functools import partial
@@ -24,6 +23,7 @@ from pearl.cli.arguments import (
     Trust,
     Verbose,
     load_spec,
+    numbered_folder,
     overrides,
     warn_of_measuring,
 )
@@ -236,13 +236,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
                 f"--out {out}: already holds a run; add --resume to continue it, or name another"
             )
         return out
-    name = re.sub(r"[^\w.-]+|^\.+", "-", name)
-    first, number = Path("runs") / name, 1
-    folder, last = first, None
-    while folder.exists():
-        last, number = folder, number + 1
-        folder = first.with_name(f"{name}-{number}")
-    return last if resume and last is not None else folder
+    return numbered_folder("runs", name, resume=resume)
 
 
 class Which(StrEnum):

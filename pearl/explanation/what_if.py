@@ -76,20 +76,8 @@ def what_ifs(resolver: Resolver) -> tuple[tuple[WhatIf, ...], tuple[str, ...]]:
         if answer is None:
             left_out.append(change.text)
         elif answer.plan is None:
-            results.append(
-                WhatIf(
-                    change.kind,
-                    change.name,
-                    change.text,
-                    None,
-                    None,
-                    None,
-                    None,
-                    answer.proven,
-                    True,
-                    answer.reason,
-                )
-            )
+            about, unknown = (change.kind, change.name, change.text), (None,) * 4
+            results.append(WhatIf(*about, *unknown, answer.proven, True, answer.reason))
         else:
             results.append(_result(resolver, change, answer, answer.plan))
     results.sort(key=lambda w: -w.gain if w.gain is not None else float("inf"))

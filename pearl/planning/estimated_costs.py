@@ -142,7 +142,8 @@ def add_lane_overhead(
     for m in costs.modes:
         e = m.estimate
         busy = firing_s + carry_s_per_byte * _carried_bytes(m, graph)
-        busy += slower.get(_family(m, graph), 0.0) * e.occupancy_s
+        name = share_name(graph.kernel_of(m.tasks), m.variant)
+        busy += slower.get(name, 0.0) * e.occupancy_s
         more = busy + handoff_s
         cost = replace(
             e,
@@ -155,11 +156,6 @@ def add_lane_overhead(
     return replace(costs, modes=tuple(modes))
 
 
-def _family(mode: Mode, graph: TaskGraph) -> str:
-    """The family of a mode's kernel, as in `interference.Shares`."""
-    return share_name(graph.kernel_of(mode.tasks), mode.variant)
-
-
 def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, float]:
     """Return for each family the share of its time by which the other side slows down its calls."""
     sides = [_fastest_calls(costs, graph, which) for which in (0, 1)]
@@ -168,7 +164,7 @@ def _slowdowns(costs: CostTable, graph: TaskGraph, beside: Shares) -> dict[str, 
     loads: dict[str, float] = {}
     for mode, seconds in (call for calls in sides for call in calls if period_s > 0):
         if mode.device in calibrated_devices:
-            name = _family(mode, graph)
+            name = share_name(graph.kernel_of(mode.tasks), mode.variant)
             loads[name] = loads.get(name, 0.0) + seconds / period_s
     return {
         name: math.fsum(share * loads.get(other, 0.0) for other, share in row.items())

@@ -104,7 +104,7 @@ def summarise(runs: Sequence[SweepRun], folder: Path | None) -> SettingResult:
     """
     done = [r for r in runs if r.status == "done"]
     scores = [r.eval_mean for r in done if r.eval_mean is not None]
-    returns = interval([scores]) if scores and folder is not None else None
+    returns = interval(scores) if scores and folder is not None else None
     return SettingResult(
         runs[0].setting,
         runs[0].values,
@@ -134,5 +134,5 @@ def curve(runs: Sequence[SweepRun], folder: Path) -> tuple[tuple[float, float, f
     summaries = []
     for x in np.linspace(first, last, POINTS if last > first else 1):
         scores = [line[np.searchsorted(line[:, 0], x, "right") - 1, 1] for line in lines]
-        summaries.append((float(x), *interval([scores])))
+        summaries.append((float(x), *interval(scores)))
     return tuple(summaries)

@@ -33,15 +33,12 @@ def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     return np.asarray(middle.mean(axis=-1))
 
 
-def interval(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval:
-    """Compute the interquartile mean of all scores, and its interval by percentile bootstrap.
-
-    strata: at least one score in each. A stratum has the scores of the seeds in one environment;
-        the bootstrap resamples each stratum separately.
+def interval(scores: Sequence[float], seed: int = 0, *, resamples: int = RESAMPLES) -> Interval:
+    """Compute the interquartile mean of the scores of all seeds in one environment, which are one
+    stratum of the stratified bootstrap, and its percentile interval. At least one score is needed.
     """
-    generator = np.random.default_rng(seed)
-    parts = [np.asarray(scores, np.float64) for scores in strata]
-    resampled = [p[generator.integers(0, p.size, (RESAMPLES, p.size))] for p in parts]
-    means = interquartile_mean(np.concatenate(resampled, axis=1))
+    values = np.asarray(scores, np.float64)
+    drawn = np.random.default_rng(seed).integers(0, values.size, (resamples, values.size))
+    means = interquartile_mean(values[drawn])
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(interquartile_mean(np.concatenate(parts))), float(low), float(high))
+    return Interval(float(interquartile_mean(values)), float(low), float(high))

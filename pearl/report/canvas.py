@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 WIDE, NARROW = 808.0, 352.0
@@ -78,6 +79,9 @@ class Text:
 
 Shape = Rect | Line | Path | Dot | Text
 
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge."""
+
 
 @dataclass
 class Canvas:
@@ -123,13 +127,15 @@ class Canvas:
         self.shapes.append(Text(x, y, text, anchor, style))
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
-        """Fill a rectangle with thin diagonal lines: waiting."""
-        if width <= 0.5:
+        """Fill the part of a rectangle that is within the canvas with thin diagonal lines:
+        waiting."""
+        x, end = max(x, 0.0), min(x + width, self.width)
+        if not x + 0.5 < end:
             return
         parts = []
         c = math.ceil((x + y) / 6) * 6.0  # lines x + y = c: hatchings of all rectangles align
-        while c < x + width + y + height:
-            x1, x2 = max(x, c - y - height), min(x + width, c - y)
+        while c < end + y + height:
+            x1, x2 = max(x, c - y - height), min(end, c - y)
             if x2 - x1 > 0.3:
                 parts.append(f"M{x1:.1f} {c - x1:.1f}L{x2:.1f} {c - x2:.1f}")
             c += 6.0
@@ -169,6 +175,21 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [i * step for i in range(first, last + 1)]
+
+
+def overlap(a: Box, b: Box) -> bool:
+    """Return whether two boxes overlap."""
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def passes(points: Iterable[tuple[float, float]], box: Box) -> int:
+    """Return how many of the points of curves are in a box."""
+    return sum(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+def polyline(points: Iterable[tuple[float, float]]) -> str:
+    """Return a line through points as the path of `Canvas.path`."""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def shorten(text: str, length: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pearl.formatting import NONE, count, listed, si
+from pearl.formatting import NONE, count, listed, number, si
 from pearl.notebook import HasPage
 from pearl.planning.plans import SCHEMA, Plan
 from pearl.planning.runs import Run
@@ -26,7 +26,7 @@ from pearl.report.document import (
 from pearl.report.figures.bars import BarRow, bar_chart
 from pearl.report.figures.curves import SettingCurve, points_of, sweep_curves
 from pearl.report.figures.timeline import timeline
-from pearl.report.lead import BUSY, NOTHING, number, percent, waited
+from pearl.report.lead import BUSY, NOTHING, percent, waited
 from pearl.report.plan_page import what_it_is
 from pearl.report.report import Report
 from pearl.report.terminal import page_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pearl.formatting import count, listed, si
+from pearl.formatting import count, listed, number, si
 from pearl.planning.plans import Lane, Placement, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
@@ -211,11 +211,6 @@ def _got(run: Run) -> LeadSentence:
 
 def _forgot(best: float, last: float) -> bool:
     return last < best - (1 - FORGOTTEN) * abs(best)
-
-
-def number(value: float) -> str:
-    """Return a return with three digits and a true minus sign."""
-    return count(value).replace("-", "−")
 
 
 def waited(run: Run) -> float:

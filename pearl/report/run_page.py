@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pearl.formatting import count, percent, ratio, si
+from pearl.formatting import count, number, percent, ratio, si
 from pearl.planning.lane_times import LaneTime
 from pearl.planning.runs import Row, Run
 from pearl.report import tables, words
@@ -18,8 +18,8 @@ from pearl.report.figures.ratios import comparisons, ratio_chart
 from pearl.report.figures.timeline import timeline
 from pearl.report.kept_calls import measured_schedule
 from pearl.report.lane_time import HELD, lane_table, lane_word, time_rows
-from pearl.report.lead import number, waited
 from pearl.report.lead import percent as rounded_percent
+from pearl.report.lead import waited
 
 if TYPE_CHECKING:
     from pearl_devices import Platform

@@ -19,11 +19,11 @@ from pearl.planning.draws import Draws
 from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
+from pearl.planning.timing import Assignment
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS, find_method
 from pearl.solvers.first_plan import first_plan
 from pearl.solvers.first_use import compile_searches
-from pearl.solvers.free_messages import free_weights_note
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
@@ -249,7 +249,7 @@ def solve_problem(
             "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
         )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
-    plan = replace(plan, problem=whole, note=free_weights_note(best.assignment))
+    plan = replace(plan, problem=whole, note=_free_weights_note(best.assignment))
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan
@@ -288,6 +288,28 @@ def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
 def _copies(task: str, limits: Limits) -> int:
     """Return the number of copies into which a task may be split."""
     return max(1, limits.replicas.get(task, 1))
+
+
+def _free_weights_note(a: Assignment) -> str:
+    """Return a warning if a plan moves weights to another device at no cost, else an empty text.
+
+    The cost is missing if the weights' bytes are on the edge from a sender to a reader on the same
+    device, and the edge into the sender comes from another device and has no bytes.
+    """
+    edges = a.expansion.graph.edges
+    for out in edges:
+        here = a.device_of(out.src)
+        if out.limit != "policy_lag" or not out.bytes or a.device_of(out.dst) != here:
+            continue
+        for into in (e for e in edges if e.dst == out.src and e.src != out.src):
+            if not into.bytes and a.device_of(into.src) != here:
+                return (
+                    f"weights move at no cost: {out.src} and {out.dst} run on {here}, and the edge "
+                    f"{into.src} → {out.src} from {a.device_of(into.src)} has no bytes; give that "
+                    f"edge the {out.bytes:.3g} bytes, or keep {out.src} with {into.src} "
+                    "(Task.group, limits.together)"
+                )
+    return ""
 
 
 def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:

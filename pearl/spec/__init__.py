@@ -2,7 +2,6 @@
 
 __all__ = [
     "catalogue",
-    "code_checks",
     "distribution",
     "messages",
     "models",

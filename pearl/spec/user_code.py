@@ -1,4 +1,6 @@
-"""Report errors of code that a spec names in one sentence, with the place in that code."""
+"""The code that a spec names: its task graph, its checks, and its errors in one sentence, with the
+place in that code.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from pearl.algorithms.families.learners import share_out
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
+from pearl.spec.env_spaces import find_misstatements
 from pearl.spec.models import TASKS
 from pearl.spec.system import System
 from pearl.spec.trust import find_named_code
+from pearl.spec.yaml_reader import join_keys
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels.interface import OBSERVED, changes
@@ -93,3 +97,24 @@ def build_graph(system: System) -> TaskGraph:
             "it; allowed: stop"
         )
     return graph
+
+
+def check_code(system: System) -> None:
+    """Build the task graph of `system` with its algorithm and networks.
+
+    If the spec states the spaces of its environment, build the environment too.
+
+    Raises:
+        SpecError: one line for each part that cannot be built, or differs from the spec.
+    """
+    a, problems = system.algorithm, []
+    if a.spaces is not None:
+        problems = [
+            f"{join_keys(where)}: {what}" for where, what in find_misstatements(a, system.env)
+        ]
+    try:
+        build_graph(system)
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        raise SpecError(*problems)

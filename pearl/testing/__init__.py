@@ -2,12 +2,13 @@
 
 A device kind, for example:
 
-    from pearl.testing import BackendContract, EstimatorContract from pearl_devices import Device,
-    kernel
+    from pearl.testing import BackendContract, EstimatorContract
+    from pearl_devices import Device, kernel
 
     class TestNpu(BackendContract, EstimatorContract):
-        device = Device("npu", "npu", width=64, width_unit="pe") kernels = (kernel("inference.dqn",
-        envs=8, obs=4, act=0, q=(4, 16, 2)),) rung = "closed_form"
+        device = Device("npu", "npu", width=64, width_unit="pe")
+        kernels = (kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 16, 2)),)
+        rung = "closed_form"
 """
 
 import pytest

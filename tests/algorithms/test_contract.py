@@ -7,14 +7,44 @@ import pytest
 import pearl
 from pearl.algorithms import ALGORITHMS
 from pearl.errors import SpecError
+from pearl.runtime.protocol import single_lane
 from pearl.testing import AlgorithmContract
 from tests import wide_head
+from tests.lanes import differing, recalled
 
 EXAMPLES = ("examples.own_algorithm", "examples.reinforce", "examples.vtrace")
 
 for name in (*ALGORITHMS, *EXAMPLES):
     title = "Test" + "".join(map(str.capitalize, name.replace(".", "_").split("_")))
     globals()[title] = type(title, (AlgorithmContract,), {"name": name})
+
+
+RANKED = {"replay": {"kind": "prioritised", "capacity": 500, "fanout": 8}}
+PENDULUM = {"env": "Pendulum-v1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fused", "options"),
+    [
+        *((name, "learn", RANKED) for name in ("dqn", "ddpg", "td3", "sac")),
+        *((name, "learn", {}) for name in ("td3", "sac")),
+        ("dqn", "iteration", RANKED),
+        *(("ppo", fused, more) for fused in ("rollout", "iteration") for more in ({}, PENDULUM)),
+        *(("a2c", fused, {}) for fused in ("rollout", "iteration")),
+    ],
+)
+def test_a_fused_mode_trains_as_the_tasks_one_by_one(
+    name: str, fused: str, options: dict[str, object]
+) -> None:
+    small = type("Small", (AlgorithmContract,), {"name": name})()
+    system = pearl.load(small.spec(**options))
+    together, apart = (pearl.compile(system, emulate=True, seed=3) for _ in range(2))
+    (fusion,) = (f for f in together.graph.fusions if f.name == fused)
+    recalled(together, single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native"))
+    recalled(apart)
+    for trainer in (together, apart):
+        assert trainer.train().updates > 10
+    assert differing(together, apart) == []
 
 
 class TestWideHead(AlgorithmContract):

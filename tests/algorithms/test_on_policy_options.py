@@ -18,9 +18,9 @@ from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels.fused import misfit
-from tests.algorithms.test_own_network import dense
+from tests.devices.test_own_network import dense
 
-OWN = "tests.algorithms.test_own_network:dense"
+OWN = "tests.devices.test_own_network:dense"
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {"env": "CartPole-v1", "batch_size": 8, "learning_starts": 20},
     "ddpg": {"env": "Pendulum-v1", "batch_size": 8, "learning_starts": 20},

@@ -68,34 +68,6 @@ def test_the_bonus_falls_where_the_agent_has_been_and_is_in_the_reward_that_is_s
     assert bonus[1] > 5 * bonus[0]
 
 
-def test_several_lanes_compute_what_one_thread_computes() -> None:
-    limits = {"max_lanes": 3, "policy_lag": 2, "prefetch": 1, "insertion_lag": 1}
-    spec = {
-        **SMALL,
-        "platform": "host",
-        "limits": limits,
-        "train": {**SMALL["train"], "lanes": "one"},
-    }
-    seconds = {**SECONDS, "bonus": 100e-6}
-    system, plan = planned(spec, seconds=seconds, variants=("native", "python"))
-    assert len([k for k in plan.lanes if k.order]) > 1
-    assert len({plan.task(t).lane for t in ("env_step", "bonus", "replay_insert")}) > 1
-    one, threads = (trained(system, plan, lanes) for lanes in ("one", "threads"))
-    assert np.ptp(one.session.arrays["replay.reward"]) > 0
-    assert differing(one, threads) == []
-
-
-def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
-    whole, half, resumed = (pearl.compile(SMALL, emulate=True) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    half.train(out=tmp_path / "cut", steps=2000)
-    resumed.train(out=tmp_path / "cut", steps=4000, resume=True)
-    names = ("rnd.predictor.1", "rnd.target.2", "learner.q", "replay.reward")
-    for name in names:
-        assert np.array_equal(whole.session.arrays[name], resumed.session.arrays[name]), name
-    assert not np.array_equal(half.session.arrays[names[0]], whole.session.arrays[names[0]])
-
-
 def test_a_limit_may_name_its_task_and_no_other() -> None:
     spec = {**SMALL, "limits": {"max_lanes": 1, "pin": {"bonus": "cpu"}}}
     assert pearl.plan(pearl.load(spec)).task("bonus").device == "cpu"

@@ -15,7 +15,7 @@ from pearl.algorithms.families import rollout
 from pearl.errors import SpecError
 from pearl_devices import Device, cpu
 from pearl_devices.buffers import specs
-from tests.lanes import cut, differing, planned, replay_spec, trained
+from tests.lanes import differing, planned, replay_spec, trained
 
 EXAMPLES = {"reinforce": reinforce.SPEC, "vtrace": vtrace.SPEC}
 ONE_CPU = {"platform": {"devices": {"cpu": "xeon_gold_6326"}}, "limits": {"max_lanes": 1}}
@@ -78,16 +78,6 @@ def test_without_lag_or_cuts_the_targets_of_v_trace_are_the_returns_of_the_trace
     first = seen[-made.graph.task("update").kernel.dim("epochs")].numpy()
     expected = (arrays["rollout.returns"] - arrays["rollout.value"]).reshape(-1)
     np.testing.assert_allclose(first, expected, atol=2e-4)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path, name: str) -> None:
-    changes = {"train.steps": 2048, "train.final_episodes": 0, "train.checkpoint_every": 1024}
-    whole, half, resumed = (trainer(name, **changes) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    cut(half, 1024, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    assert differing(whole, resumed) == []
 
 
 def test_on_several_lanes_it_computes_what_one_thread_computes() -> None:

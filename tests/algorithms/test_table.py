@@ -10,8 +10,7 @@ import pytest
 
 import pearl
 import pearl.algorithms
-from pearl.algorithms import ACTIONS, ALGORITHMS, FAMILIES, algorithm
-from pearl.cli.listing import LISTS
+from pearl.algorithms import ALGORITHMS, algorithm
 from pearl.errors import SpecError
 from pearl.spec.reading import load_static
 from tests.cli.test_cli import Ran
@@ -69,17 +68,6 @@ def said(spec: dict[str, Any] = SPEC, **changes: Any) -> str:
         pearl.load(spec, set=changes)
     (line,) = refused.value.problems
     return line
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_name_is_a_module_that_says_what_is_known_of_it(name: str) -> None:
-    found = algorithm(name)
-    assert found.FAMILY in FAMILIES
-    assert found.ACTIONS in ACTIONS
-    assert found.summary
-    options = found.Options(name=name, env="E")
-    assert isinstance(options, FAMILIES[found.FAMILY].options)
-    assert name in {each["name"] for each in LISTS["algorithms"]()}
 
 
 def test_options_of_a_module_are_checked_by_name(module: Any) -> None:

@@ -13,24 +13,10 @@ from benchmarks.peers_table import ASKED, bars_of, ratio
 from benchmarks.peers_workloads import WORKLOADS, Clock
 from benchmarks.returns import RETURNS
 from benchmarks.returns_cases import BY_NAME, CASES, Case
-from benchmarks.returns_table import interval, iqm, tables
+from benchmarks.returns_table import tables
 from pearl_devices.user_imports import make_environment
 
 CASE = CASES[0]
-
-
-def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    assert iqm(np.array([100.0, 4, 3, 2, 1, -50, 5, 6])) == pytest.approx((2 + 3 + 4 + 5) / 4)
-    assert iqm(np.array([3.0, 1.0, 2.0])) == pytest.approx(2.0)  # less than four: nothing left out
-
-
-def test_the_interval_holds_the_mean_and_narrows_with_more_seeds():
-    scores = np.random.default_rng(0).normal(10.0, 2.0, 400)
-    low, high = interval(scores[:10].tolist())
-    narrow_low, narrow_high = interval(scores.tolist())
-    assert low < iqm(scores[:10]) < high
-    assert narrow_high - narrow_low < 0.4 * (high - low)
-    assert interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
 
 
 def run(final: float) -> dict[str, object]:

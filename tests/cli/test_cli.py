@@ -82,6 +82,7 @@ def trained(spec: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_neither_help_nor_a_plan_imports_what_it_does_not_need(spec: Path) -> None:
     code = (
         "import sys\n"

@@ -67,6 +67,7 @@ def test_the_features_and_the_code_that_llvm_generates_say_the_same_of_this_host
     assert registers(name, unnamed or "") == registers(name, features)
 
 
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_a_host_held_to_older_instructions_is_another_one_in_all_that_depends_on_them() -> None:
     script = """
 import json

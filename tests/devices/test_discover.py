@@ -71,6 +71,7 @@ def test_peak_is_cores_times_clock_times_the_width_of_the_vectors(tmp_path: Path
         ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", 32),  # Neoverse V2
     ],
 )
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instructions(
     tmp_path: Path, core: str, flops: int
 ) -> None:
@@ -82,6 +83,7 @@ def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instruction
     ("flags", "flops"),
     [("avx512f avx2 fma", 64), ("avx2 fma", 32), ("avx sse2", 16), ("sse2", 8), ("asimd", 16)],
 )
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
     key = "Features" if flags == "asimd" else "flags"
     root = tree(tmp_path, {"proc/cpuinfo": f"{key}\t: {flags}\n"})

@@ -16,7 +16,6 @@ from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
-from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.torch.off_policy import run, squash, views
 from tests import kernel_losses
 
@@ -218,26 +217,11 @@ def test_five_gradient_steps_equal_torch_in_float64(
         late = name == "actor" and "policy_delay" in k.dims
         assert buffers[f"learner.{name}.steps"][0] == (2 if late else 5)
         assert near(buffers[f"learner.{name}"], reference.flat[name]) < 1e-5
+        (moments,) = reference.optimiser[name].state.values()  # the scale of gradients
+        assert near(buffers[f"learner.{name}.m"], moments["exp_avg"]) < 1e-5
         assert buffers[f"loss.{name}"][0] == pytest.approx(reference.losses[name], rel=1e-4)
     for name, target in reference.target.items():
         assert near(buffers[f"learner.{name}.target"], target) < 1e-5
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_equal_torch_in_float64_to_1e_5(case: str) -> None:
-    k, widths = CASES[case]
-    one = single_step(k)
-    if "policy_delay" in one.dims:
-        one = kernel(one.kind, {**one.dims, "policy_delay": 1}, program=one.program)
-    buffers = fresh(one, widths)
-    reference = Reference(buffers, widths, bool(k.dims.get("duelling")))
-    cpu.bind(one, "native", buffers)()
-    reference.step(losses_of(k), in_double(buffers, 0), hyper(one, buffers, 1))
-    for name in widths:
-        grad = reference.flat[name].grad
-        assert grad is not None
-        # The first moment after the first step is (1 - beta1) times the gradient.
-        assert near(buffers[f"learner.{name}.m"] / 0.1, grad) < 1e-5
 
 
 @pytest.mark.parametrize("layers", [(4, 2), (4, 8, 2), (3, 8, 16, 8, 5), (6, 1, 2)])
@@ -295,22 +279,6 @@ def test_a_block_of_steps_equals_single_steps_bit_for_bit(case: str) -> None:
         cpu.bind(one, "native", part)()
         single["batch.td"][s] = part["batch.td"][0]
     assert equal(block, single) == []
-
-
-def test_termination_does_not_bootstrap_and_truncation_does() -> None:
-    widths: dict[str, tuple[int, ...]] = {"q": Q}
-    one = kernel("update.dqn", obs=4, act=0, q=Q, batch=2, steps=1, double=0)
-    buffers = fresh(one, widths)
-    buffers["batch.obs"][0, 1] = buffers["batch.obs"][0, 0]
-    buffers["batch.next_obs"][0, 1] = buffers["batch.next_obs"][0, 0]
-    buffers["batch.action"][0], buffers["batch.reward"][0] = (1, 1), (0.5, 0.5)
-    buffers["batch.discount"][0] = (0.0, 0.97)
-    params, target = buffers["learner.q"].copy(), buffers["learner.q.target"].copy()
-    cpu.bind(one, "native", buffers)()
-    q = network_of(Q, params)(buffers["batch.obs"][0])[:, 1]
-    after = network_of(Q, target)(buffers["batch.next_obs"][0]).max(axis=1)
-    expected = np.abs(q - (0.5 + np.array([0.0, 0.97]) * after))
-    np.testing.assert_allclose(buffers["batch.td"][0], expected, rtol=1e-5)
 
 
 def test_initial_parameters_are_uniform_within_one_over_root_fan_in() -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
-from pearl_devices import Buffers, Device, Kernel, cpu, kernel
-from pearl_devices.kernels import parts
+from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
@@ -68,32 +66,6 @@ def judging(spaces: dict[str, Any], **more: Any) -> Kernel:
 
 
 CARTPOLE = {**sizes(DISCRETE), "actor": (4, 24, 16, 2), "epochs": 2, "batch": 16, "steps": 8}
-PENDULUM = {**sizes({"envs": 4, "obs": 3, "act": 1}), "epochs": 1, "batch": 64, "steps": 1}
-
-
-def contract(spaces: dict[str, Any], whole: dict[str, Any], env: str) -> tuple[Kernel, ...]:
-    kernels = (acting(spaces), judging(spaces), kernel("rollout_insert", spaces, horizon=HORIZON))
-    fused = (
-        kernel("rollout.ppo", only(whole, "critic", "epochs", "batch", "steps"), program=env),
-        kernel("iteration.ppo", whole, program=env),
-    )
-    return (*kernels, update(spaces), update(spaces, "a2c", 1, 1), *fused)
-
-
-class TestCpuWithDiscretePpo(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = contract(
-        DISCRETE, {**CARTPOLE, "actor": sizes(DISCRETE)["actor"]}, "CartPole-v1"
-    )
-
-
-class TestCpuWithContinuousPpo(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = contract(
-        {"envs": 4, "obs": 3, "act": 1}, PENDULUM, "Pendulum-v1"
-    )
-
-
 # tanh
 
 
@@ -120,14 +92,6 @@ def test_the_fast_tanh_gives_the_same_bits_wherever_a_number_stands() -> None:
         piece = x[100 : 100 + size].copy()
         tanh.tanh_in_place(piece)
         assert np.array_equal(piece, whole[100 : 100 + size])
-
-
-def test_the_derivative_through_tanh() -> None:
-    x = torch.linspace(-3, 3, 101, dtype=torch.float64, requires_grad=True)
-    (exact,) = torch.autograd.grad(torch.tanh(x).sum(), x)
-    a, d = np.tanh(x.detach().numpy()).astype(np.float32), np.ones(101, np.float32)
-    tanh.tanh_backward(d, a)
-    np.testing.assert_allclose(d, exact.numpy(), atol=1e-6)
 
 
 # Acting
@@ -314,18 +278,6 @@ def test_advantages_are_the_sum_of_discounted_errors_to_the_end_of_the_episode(
             assert b["rollout.advantage"][t, n] == pytest.approx(total, abs=2e-5)
             assert b["rollout.returns"][t, n] == pytest.approx(total + now[t, n], abs=2e-5)
     np.testing.assert_allclose(b["rollout.value"], now, atol=1e-5)
-
-
-def test_with_lambda_1_the_return_of_a_whole_episode_is_the_sum_of_its_rewards() -> None:
-    k, b = judged(DISCRETE)
-    b["rollout.terminated"][:], b["rollout.truncated"][:] = 0, 0
-    b["rollout.terminated"][-1] = 1
-    b["hyper.gae_lambda"][:] = 1.0
-    cpu.bind(k, "native", b)()
-    powers = 0.97 ** np.arange(HORIZON)
-    np.testing.assert_allclose(
-        b["rollout.returns"][0], powers @ b["rollout.reward"].astype(float), atol=1e-4
-    )
 
 
 def test_many_environments_are_judged_as_few_are() -> None:
@@ -623,20 +575,6 @@ def test_the_first_ratio_is_exactly_1(spaces: dict[str, Any]) -> None:
     assert np.array_equal(results[0], results[2])
 
 
-def test_a_ratio_beyond_the_clip_gives_no_gradient_where_it_would_gain() -> None:
-    up, down = np.float32(math.log(1.3)), np.float32(math.log(0.7))
-    zero, clip = np.float32(0), np.float32(0.2)
-    for log_ratio, advantage, moves in (
-        *((up, 1.0, False), (down, -1.0, False)),
-        *((up, -1.0, True), (down, 1.0, True), (zero, 1.0, True)),
-    ):
-        loss, slope = ppo.surrogate(log_ratio, zero, np.float32(advantage), clip)
-        ratio = math.exp(log_ratio)
-        assert (slope != 0) == moves
-        held = min(max(ratio, 0.8), 1.2) * advantage
-        assert loss == pytest.approx(-min(ratio * advantage, held), rel=1e-5)
-
-
 def test_advantages_get_mean_0_and_unbiased_deviation_1_and_one_row_stays() -> None:
     x = np.random.default_rng(0).normal(3, 5, 37).astype(np.float32)
     wanted = (x - x.mean()) / (x.std(ddof=1) + 1e-8)
@@ -666,46 +604,3 @@ def test_the_step_size_falls_in_a_line_and_stays_at_0() -> None:
 
 
 # Fused calls
-
-
-@pytest.mark.parametrize(
-    ("whole", "env"), [(CARTPOLE, "CartPole-v1"), (PENDULUM, "Pendulum-v1")], ids=["cp", "pe"]
-)
-@pytest.mark.parametrize("kind", ["rollout.ppo", "iteration.ppo"])
-def test_fused_calls_give_the_bits_of_their_parts(
-    kind: str, whole: dict[str, Any], env: str
-) -> None:
-    sizes_of = only(whole, "critic", "epochs", "batch", "steps") if "roll" in kind else whole
-    fused = kernel(kind, sizes_of, program=env)
-    one = fill_arrays([fused])
-    for name in ("actor", "critic"):
-        if f"learner.{name}" in one:
-            one[f"learner.{name}"][:] = one[f"policy.{name}"]
-    if "hyper.clip" in one:
-        one["hyper.clip"][:], one["hyper.normalise"][:], one["hyper.entropy"][:] = 0.2, 1, 0.01
-        one["hyper.value_weight"][:], one["hyper.gae_lambda"][:] = 0.5, 0.95
-    apart = copied(one)
-    call = cpu.bind(fused, "native", one)
-    pieces = [(cpu.bind(part, "native", apart), n) for part, n in parts(fused)]
-    for _ in range(12):
-        call()
-        for _ in range(HORIZON):
-            for piece, n in pieces:
-                if n == HORIZON:
-                    piece()
-        for piece, n in pieces:
-            if n == 1:
-                piece()
-    assert equal(one, apart) == []
-    assert one["episode.count"][0] > 0 or env == "Pendulum-v1"
-    if "loop.more" in one:
-        one["loop.more"][:] = 2
-        for name in one:
-            apart[name][...] = one[name]
-        apart["loop.more"][:] = 0
-        call()
-        again = cpu.bind(fused, "native", apart)
-        for _ in range(3):
-            again()
-        one["loop.more"][:] = 0
-        assert equal(one, apart) == []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pearl.testing.kernel_buffers import copied, equal, fill_arrays
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
@@ -388,34 +388,6 @@ def learn_kernels(algorithm: str, prioritised: int, steps: int) -> dict[str, Ker
         "priorities": kernel("replay_update", capacity=CAPACITY, fanout=FANOUT, **draws),
         "insert": kernel("replay_insert", **ring(prioritised, act=act)),
     }
-
-
-@pytest.mark.parametrize("prioritised", [0, 1])
-@pytest.mark.parametrize("algorithm", NETWORKS)
-def test_the_fused_call_equals_its_parts_one_after_the_other_bit_for_bit(
-    algorithm: str, prioritised: int
-) -> None:
-    block, single = (learn_kernels(algorithm, prioritised, steps) for steps in (6, 1))
-    fused = fill_arrays([block["learn"], block["insert"]])
-    insert = cpu.bind(block["insert"], "native", fused)
-    for time in range(20):
-        write(fused, insert, time, {(time, time % ENVS): "terminated"})
-    apart = {n: a for n, a in copied(fused).items() if not n.startswith("batch.")}
-    apart.update({n: a for n, a in fill_arrays(single.values()).items() if n.startswith("batch.")})
-    names = ["sample", "update"] + ["priorities"] * prioritised
-    calls = [cpu.bind(single[name], "native", apart) for name in names]
-    learn = cpu.bind(block["learn"], "native", fused)
-    for _ in range(10):
-        learn()
-        for s in range(6):
-            for call in calls:
-                call()
-            for name in [n for n in apart if n.startswith("batch.")]:
-                assert fused[name][s].tobytes() == apart[name][0].tobytes(), name
-    same = [n for n in apart if not n.startswith("batch.")]
-    assert equal({n: fused[n] for n in same}, apart) == []
-    assert fused["rng.replay_sample"][1] == 60
-    assert np.isfinite(fused["batch.td"]).all()
 
 
 def test_under_uniform_replay_a_block_draws_what_single_firings_draw() -> None:

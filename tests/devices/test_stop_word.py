@@ -7,10 +7,10 @@ import pytest
 import pearl
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Kernel, cpu, kernel
-from tests.algorithms.test_td3_sac import started
 from tests.devices.test_iterations import system, trained
 from tests.devices.test_primitives_ppo import CARTPOLE
 from tests.devices.test_primitives_ppo import fill_arrays as rollout
+from tests.devices.test_primitives_td3_sac import started
 from tests.devices.test_two_cores import PAIRED, STORE, sizes, update
 
 Q = {"obs": 3, "act": 0, "batch": 16, "steps": 3, "double": 1, "q": (3, 16, 16, 2)}

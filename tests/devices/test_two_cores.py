@@ -26,8 +26,8 @@ from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
 from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.timer import Timing, time_call
-from tests.algorithms.test_td3_sac import started
 from tests.devices import test_primitives_nets as reference
+from tests.devices.test_primitives_td3_sac import started
 
 STORE: dict[str, Any] = {"envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "n_step": 2}
 HOST = Device("host", "cpu", width=2, real=True)

@@ -247,6 +247,7 @@ def test_a_gpu_offers_torch_programs_and_takes_no_arrays_of_the_host():
         backend("gpu").bind(DQN, "eager", {})
 
 
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
     code = (
         "import sys\n"

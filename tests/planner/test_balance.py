@@ -18,7 +18,9 @@ from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner import gpu_balance
 from pearl.planner.gpu_balance import Machine, balance, halvings
-from pearl.report.balance_text import balance_text, verdict_sentence
+from pearl.report.balance_page import balance_page
+from pearl.report.balance_text import verdict_sentence
+from pearl.report.terminal import page_text
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_entries import YOURS
 from pearl.spec.platform_files import read_platform, unfold
@@ -159,11 +161,9 @@ def test_the_ratio_of_threads_to_sms_matters_where_environments_are_slow() -> No
     )
     assert fast.verdict.busiest == "gpu"
     assert (fast.halved_cores or 0) > 0.98
-    text = " ".join(balance_text(fast).split())
-    assert text.startswith(
-        "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck"
-    )
-    assert "actors, all cores" in text
+    text = " ".join(page_text(balance_page(fast)).split())
+    assert "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck" in text
+    assert "Actors, all cores" in text
     assert text.count("env steps/J") == 1  # a table of equal rows is left out
 
 

@@ -196,18 +196,19 @@ def test_settings_of_one_graph_have_one_plan_and_others_their_own():
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
     scores = np.array([100.0, 1.0, 2.0, 3.0, 4.0, -50.0, 2.0, 3.0, 500.0, 0.0])
     assert interquartile_mean(scores) == pytest.approx((1 + 2 + 2 + 3 + 3 + 4) / 6)
+    assert interquartile_mean(np.array([3.0, 1.0, 2.0])) == 2.0  # nothing is left out of three
 
 
 def test_the_interval_holds_the_mean_of_what_was_drawn_in_nineteen_of_twenty_sets():
     draw = np.random.default_rng(0)
-    found = [interval([draw.normal(5.0, 1.0, 40)], n) for n in range(100)]
+    found = [interval(draw.normal(5.0, 1.0, 40), n) for n in range(100)]
     inside = sum(f.low <= 5.0 <= f.high for f in found)
     assert 88 <= inside <= 100
-    assert interval([[3.0]]) == (3.0, 3.0, 3.0)
+    assert interval([3.0]) == (3.0, 3.0, 3.0)
 
 
-def test_strata_are_drawn_from_by_themselves():
-    apart = interval([[0.0] * 6, [10.0] * 6])
-    assert apart.low == apart.high == 5.0
-    together = interval([[0.0] * 6 + [10.0] * 6])
-    assert together.high > together.low
+def test_the_interval_narrows_with_more_seeds():
+    scores = np.random.default_rng(0).normal(10.0, 2.0, 400)
+    few, many = interval(scores[:10]), interval(scores)
+    assert few.low < few.mean < few.high
+    assert many.high - many.low < 0.4 * (few.high - few.low)

@@ -21,9 +21,11 @@ from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
 from pearl.planning.plans import load_plan
 from pearl.planning.runs import Drift, TaskDrift, load_metrics, load_run
-from pearl.report.canvas import ticks
+from pearl.report.canvas import Canvas, ticks
+from pearl.report.figures.bars import Part, stacked_bars
 from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report, load_report
+from pearl.report.svg import canvas_svg
 from pearl_devices import Device, Link, Platform
 from pearl_estimators.gpu import calibration
 from pearl_estimators.sealed_files import CalibrationError
@@ -197,6 +199,18 @@ def test_a_curve_leaves_out_what_cannot_be_drawn() -> None:
     assert whole is not None
     assert found.canvases == whole.canvases
     assert learning_curve([rows[1], rows[1]]) is None
+
+
+def test_waiting_without_bounds_is_drawn_within_the_picture() -> None:
+    """Without bounds, the hatching would have lines until the memory is full."""
+    found = stacked_bars([("a", [Part("waiting", 1e308, "hatch")]), ("b", [Part("busy", 1.0, "")])])
+    assert found is not None
+    assert len(canvas_svg(found.canvases[0], "")) < 10_000
+    assert stacked_bars([("a", [Part("waiting", 1e308, "hatch")] * 2)]) is None
+    canvas = Canvas(60.0)
+    canvas.hatch(-1e308, 0.0, 1.7e308, 6.0)
+    canvas.hatch(1e308, 0.0, 1e308, 6.0)
+    assert len(canvas.shapes) == 1
 
 
 def test_round_numbers_at_the_ends_of_what_a_float_holds() -> None:

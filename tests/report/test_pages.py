@@ -22,7 +22,7 @@ from pearl.cli import app
 from pearl.explanation import explain
 from pearl.formatting import count, si
 from pearl.planner.energy_front import Front
-from pearl.planning.plans import Plan, load_plan
+from pearl.planning.plans import Bottleneck, Plan, load_plan
 from pearl.planning.runs import Drift, load_run
 from pearl.population.results import Sweep
 from pearl.population.setting_results import SettingResult, SweepRun
@@ -260,7 +260,11 @@ def evil_plan() -> Plan:
                 order=tuple(replace(e, task=e.task + EVIL) for e in k.order))
         for k in plan.lanes
     )  # fmt: skip
-    return replace(plan, host=EVIL, tasks=tasks, lanes=lanes, pearl_version=EVIL, note=EVIL)
+    edges = tuple(replace(e, src=EVIL, link=EVIL) for e in plan.edges)
+    return replace(
+        plan, host=EVIL, method=EVIL, tasks=tasks, lanes=lanes, edges=edges,
+        bottleneck=Bottleneck("cycle", EVIL, (EVIL,)), pearl_version=EVIL, note=EVIL,
+    )  # fmt: skip
 
 
 def evil_sweep() -> Sweep:

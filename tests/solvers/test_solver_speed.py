@@ -90,15 +90,6 @@ def test_a_cost_in_joules_is_a_period_only_where_idling_draws_power(idle_w: floa
         assert found_s == math.inf
 
 
-def test_cuts_leave_the_optimum_of_enumeration() -> None:
-    for seed in range(100, 110):
-        graph, costs = small(seed, tasks=4, devices=3, modes=2)
-        plan = solve(graph, costs, time_limit_s=600)
-        best = solve(graph, costs, method="exhaustive", time_limit_s=600)
-        assert plan.status == "optimal"
-        assert plan.period_s == pytest.approx(best.period_s, rel=1e-7)
-
-
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])
 def test_the_bound_of_loads_is_the_period_forms_relaxation(ratio: float) -> None:
     graph, costs = large(3, ratio, tasks=40, devices=4)

@@ -24,15 +24,15 @@ from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.testing.solver_contract import TOLERANCE
 from pearl_devices import Device, Kernel, Platform
 from pearl_estimators import Estimate
-from tests.graphs import COUNT, dqn, dqn_costs, least_by_enumeration, least_by_program
+from tests.graphs import COUNT, dqn, dqn_costs
 
 
-def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[TaskGraph, CostTable]]:
+def few_plans(most: int, start: int) -> list[tuple[TaskGraph, CostTable]]:
     """COUNT random problems of 4 to `most` assignments."""
     found = []
     seed = start
     while len(found) < COUNT:
-        graph, costs = random_problem(seed, most_tasks=most_tasks)
+        graph, costs = random_problem(seed)
         seed += 1
         try:
             size = enumeration.count(search_spaces(Problem(graph, costs)))
@@ -44,38 +44,8 @@ def few_plans(most: int, start: int = 0, most_tasks: int = 5) -> list[tuple[Task
 
 
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
-def test_the_program_finds_the_least_order_bound_of_all_assignments(objective: str) -> None:
-    for graph, costs in few_plans(2000, most_tasks=8):
-        choices = search_spaces(Problem(graph, costs))
-        problem = Problem(graph, costs, objective=objective)
-        expected = least_by_enumeration(choices, problem)
-        assert least_by_program(
-            choices, Problem(graph, costs, objective=objective)
-        ) == pytest.approx(expected, rel=TOLERANCE)
-
-
-@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
-def test_plans_with_orders_are_as_good_as_enumeration_finds(objective: str) -> None:
-    compared = 0
-    for graph, costs in few_plans(500, start=1000):
-        try:
-            plan = solve(graph, costs, objective=objective)
-        except InfeasibleError:
-            with pytest.raises(InfeasibleError):
-                solve(graph, costs, objective=objective, method="exhaustive")
-            continue
-        oracle = solve(graph, costs, objective=objective, method="exhaustive")
-        assert plan.value <= oracle.bound_value * (1 + TOLERANCE)
-        assert oracle.value <= plan.bound_value * (1 + TOLERANCE)
-        if plan.status == oracle.status == "optimal":
-            compared += 1
-            assert plan.value == pytest.approx(oracle.value, rel=TOLERANCE)
-    assert compared > COUNT // 2
-
-
-@pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_a_power_cap_and_a_period_limit_agree_with_enumeration(objective: str) -> None:
-    for graph, costs in few_plans(300, start=2000)[: COUNT // 3]:
+    for graph, costs in few_plans(300, 2000)[: COUNT // 3]:
         try:
             free = solve(graph, costs, objective="throughput")
         except InfeasibleError:

@@ -555,6 +555,7 @@ def test_the_commented_spec_loads_and_names_every_key(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     "code", ["import pearl.spec.reading", "import pearl.spec.reading as s; s.load(SPEC)"]
 )
+@pytest.mark.usefixtures("cpu_as_it_is")
 def test_a_spec_with_spaces_is_read_without_the_heavy_modules(code: str) -> None:
     spec = yaml.safe_load(BASE)
     heavy = ("torch", "scipy", "gymnasium", "numba")

@@ -319,7 +319,8 @@ def run_of(spec: Path) -> Path:
     trainer.session.save_run(folder)
     trust.record_trusted(trainer.system.raw)
     trainer.plan.save(folder / "plan.json")
-    example_run(trainer.plan).save(folder / "run.json")
+    run = example_run(trainer.plan, platform=trainer.system.platform)
+    run.save(folder / "run.json")
     (folder / "spec.yaml").write_text(yaml.safe_dump(dict(trainer.system.raw)))
     return folder
 

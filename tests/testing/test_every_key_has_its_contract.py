@@ -1,5 +1,5 @@
-"""Every device kind keeps the contracts of device kinds: on its `EXAMPLE`, and a kind without one
-in a test class that inherits them."""
+"""Every device kind keeps the contracts of device kinds: the CPU on each of the example loops, a
+kind on its `EXAMPLE`, and a kind without one in a test class that inherits them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pearl.testing import BackendContract, EstimatorContract
-from pearl_devices import BACKENDS, backend, offers
+from pearl_devices import BACKENDS, Device, backend, offers
 from pearl_devices.kernels.examples import loops
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +26,13 @@ for kind in WITH_EXAMPLE:
         title,
         (BackendContract, EstimatorContract),
         {"device": device, "kernels": small},
+    )
+
+for number, loop in enumerate(loops()):
+    globals()[f"TestCpu{number}"] = type(
+        f"TestCpu{number}",
+        (BackendContract,),
+        {"device": Device("host", "cpu", width=2), "kernels": loop},
     )
 
 

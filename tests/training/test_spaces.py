@@ -141,5 +141,5 @@ def test_an_image_without_a_network_is_scaled_and_one_with_a_network_is_not() ->
             np.testing.assert_allclose(b[name], value, rtol=1e-6)
     args = {"actions": "factored", "observations": "image"}
     assert pearl.load(spec("ppo", env_args=args)).env.pixels == ((0, 16),)
-    own = "tests.algorithms.test_own_network:dense"
+    own = "tests.devices.test_own_network:dense"
     assert pearl.load(spec("ppo", env_args=args, network=own)).env.pixels == ()

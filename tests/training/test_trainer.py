@@ -10,7 +10,6 @@ from pearl.errors import SpecError
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import Evaluator
 from pearl.training.milestones import Milestones
-from tests.lanes import cut, recalled
 
 SMALL = {
     "algorithm": {
@@ -56,41 +55,6 @@ def assert_equal(one, other):
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-
-
-def test_equal_seeds_give_equal_arrays_and_other_seeds_do_not(plan):
-    trainers = [pearl.compile(SMALL, plan=plan, seed=s) for s in (3, 3, 4)]
-    runs = [t.train() for t in trainers]
-    first = {n: a.copy() for n, a in arrays(trainers[0]).items()}
-    assert_equal(first, arrays(trainers[1]))
-    assert runs[0].returns == runs[1].returns
-    assert not np.array_equal(first["learner.q"], arrays(trainers[2])["learner.q"])
-    trainers[0].train()  # which starts again
-    assert_equal(first, arrays(trainers[0]))
-
-
-def test_the_fused_mode_trains_as_the_tasks_one_by_one():
-    system = pearl.load(SMALL)
-    fused = pearl.compile(system)
-    assert fused.plan.task("update").fused_with
-    apart = pearl.compile(system)
-    recalled(apart)
-    fused.train()
-    apart.train()
-    for name in ("learner.q", "learner.q.m", "policy.q", "replay.tree", "env.state", "replay.obs"):
-        np.testing.assert_array_equal(
-            fused.session.arrays[name], apart.session.arrays[name], err_msg=name
-        )
-
-
-def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path):
-    """Of ddpg; dqn, ppo and a2c: `test_resuming.py`."""
-    plan = pearl.plan(pearl.load(DDPG))
-    whole, half, resumed = (pearl.compile(DDPG, plan=plan) for _ in range(3))
-    whole.train()
-    assert cut(half, 200, out=tmp_path).env_steps < 400
-    assert resumed.train(out=tmp_path, resume=True).env_steps == 400
-    assert_equal(arrays(whole), arrays(resumed))
 
 
 def test_a_run_of_another_spec_or_begun_anew_is_refused_in_the_folder_of_one(plan, tmp_path):
@@ -177,20 +141,3 @@ def test_the_loop_pauses_where_something_happens():
         looks.append(at)
     assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
     assert [marks.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
-
-
-@pytest.mark.parametrize("duelling", [False, True])
-def test_the_torch_variant_learns_the_same_to_rounding(duelling):
-    changes = {"algorithm.duelling": duelling}
-    torch = {**changes, "limits.variants": {"update": ["torch"], "inference": ["torch"]}}
-    fast, slow = (pearl.compile(pearl.load(SMALL, set=s)) for s in (changes, torch))
-    assert slow.plan.task("update").variant == "torch"
-    # of a duelling network a value and two advantages
-    assert fast.graph.task("inference").kernel.layers()[-1] == 2 + duelling
-    for trainer in (fast, slow):
-        trainer.train(steps=140)
-    np.testing.assert_allclose(
-        slow.session.arrays["learner.q"], fast.session.arrays["learner.q"], rtol=0, atol=1e-4
-    )
-    greedy = fast.policy.act(np.random.default_rng(0).normal(size=(32, 4)))
-    assert set(greedy) <= {0, 1}

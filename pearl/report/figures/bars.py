@@ -190,7 +190,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
     """Draw several wholes on one scale, one bar each, with one legend; None if all are zero."""
     rows = [(name, [p for p in parts if p.seconds > 0]) for name, parts in rows]
     most = max((sum(p.seconds for p in parts) for _, parts in rows), default=0.0)
-    if not most > 0:
+    if not 0 < most < math.inf:
         return None
 
     def draw(width: float) -> Canvas:
@@ -200,7 +200,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Drawing | None:
             c.text(0, y + 18, shorten(name, int(left / LETTER) - 1), style="ink")
             x = left
             for p in parts:
-                wide = (width - left) * p.seconds / most
+                wide = (width - left) * (p.seconds / most)
                 _segment(c, x, y, wide, p, f"{name}, {p.name}: {si(p.seconds, 's')}")
                 x += wide
             y += BAR + 10

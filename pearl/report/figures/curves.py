@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from pearl.formatting import count, listed
+from pearl.formatting import count, listed, number
 from pearl.planning.runs import Row, Run
-from pearl.report.canvas import LETTER, Canvas, shorten, text_width, ticks
+from pearl.report.canvas import LETTER, Canvas, polyline, shorten, text_width, ticks
 from pearl.report.document import Drawing
 from pearl_devices.validation import LARGEST
 
@@ -54,9 +54,7 @@ class Axes:
     def line(self, points: Points) -> str:
         stride = max(1, math.ceil(len(points) / MOST_POINTS))
         kept = [*points[::stride], *([points[-1]] if (len(points) - 1) % stride else [])]
-        return "".join(
-            f"{'L' if i else 'M'}{self.x(a):.1f} {self.y(b):.1f}" for i, (a, b) in enumerate(kept)
-        )
+        return polyline((self.x(a), self.y(b)) for a, b in kept)
 
 
 def axes(c: Canvas, points: Points, *, right: float, top: float, height: float) -> Axes | None:
@@ -103,11 +101,11 @@ def learning_curve(rows: Sequence[Row], run: Run | None = None) -> Drawing | Non
         return None
     parts = []
     if training:
-        parts.append(f"training from {_number(training[0][1])} to {_number(training[-1][1])}")
+        parts.append(f"training from {number(training[0][1])} to {number(training[-1][1])}")
     if tests:
         best = max(tests, key=lambda p: p[1])
-        parts.append(f"best evaluation {_number(best[1])} at {count(best[0])} env steps")
-    parts += [f"final test of the {name} policy {_number(mean)}" for name, mean, *_ in final]
+        parts.append(f"best evaluation {number(best[1])} at {count(best[0])} env steps")
+    parts += [f"final test of the {name} policy {number(mean)}" for name, mean, *_ in final]
     return Drawing("", f"Return over env steps: {listed(parts)}.", curve.draw)
 
 
@@ -146,10 +144,6 @@ def _final(run: Run | None) -> list[Test]:
     return found
 
 
-def _number(value: float) -> str:
-    return count(value).replace("-", "−")
-
-
 @dataclass(frozen=True)
 class _Curve:
     training: Points
@@ -181,11 +175,11 @@ class _Curve:
             if len(self.tests) > 1:
                 c.path(at.line(self.tests), "thin d0 none")
             for x, y in self.tests:
-                hint = f"evaluation at {count(x)} env steps: {_number(y)}"
+                hint = f"evaluation at {count(x)} env steps: {number(y)}"
                 if x in self.ranges:
                     low, high = self.ranges[x]
                     c.line(at.x(x), at.y(low), at.x(x), at.y(high), "thin d0 faint")
-                    hint += f", episodes from {_number(low)} to {_number(high)}"
+                    hint += f", episodes from {number(low)} to {number(high)}"
                 c.dot(at.x(x), at.y(y), 3, "fill d0", hint)
             best = max(self.tests, key=lambda p: p[1])
             c.dot(at.x(best[0]), at.y(best[1]), 6, "ring")
@@ -211,7 +205,7 @@ class _Curve:
             level = at.y(mean) + 4
             if name == "last" and abs(level - at.y(self.final[0][1]) - 4) < 16:
                 level = at.y(self.final[0][1]) + (20 if mean <= self.final[0][1] else -12)
-            c.text(width, level, f"{name} {_number(mean)}", "end", "ink halo")
+            c.text(width, level, f"{name} {number(mean)}", "end", "ink halo")
         return c
 
     def _threshold(self, c: Canvas, at: Axes) -> None:
@@ -267,7 +261,7 @@ def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
 
     if draw(800.0).height == 0:
         return None
-    told = [f"{s.name} ends at {_number(s.curve[-1][1])}" for s in shown]
+    told = [f"{s.name} ends at {number(s.curve[-1][1])}" for s in shown]
     return Drawing("", f"Return during training: {listed(told)}.", draw)
 
 
@@ -297,11 +291,11 @@ def intervals(settings: Sequence[SettingCurve]) -> Drawing | None:
             style = "ink strong" if n == 0 else "ink"
             c.text(0, y + 4, shorten(s.name, int(left / LETTER) - 1), style=style)
             c.whisker(x(s.low), x(s.mean), x(s.high), y, hollow=n > 0)
-            c.text(width, y + 4, _number(s.mean), "end", style)
+            c.text(width, y + 4, number(s.mean), "end", style)
         c.height = bottom + 40
         return c
 
-    told = [f"{s.name} {_number(s.mean)} ({_number(s.low)} to {_number(s.high)})" for s in settings]
+    told = [f"{s.name} {number(s.mean)} ({number(s.low)} to {number(s.high)})" for s in settings]
     return Drawing("", f"Return with its 95 % interval: {listed(told[:12])}.", draw)
 
 

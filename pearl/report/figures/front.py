@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pearl.formatting import count, listed, si
-from pearl.report.canvas import LETTER, Canvas, text_width, ticks
+from pearl.report.canvas import LETTER, Box, Canvas, overlap, passes, polyline, text_width, ticks
 from pearl.report.document import Drawing
 
 LABELS = tuple((dx, anchor, dy) for dy in (-18, 14, -30, -46)
@@ -71,9 +72,7 @@ def _front(
     c.line(left, bottom, right, bottom, "axis")
     for s in stretches:
         if len(s) > 1:
-            d = "".join(
-                f"{'L' if i else 'M'}{x(p.power_w):.1f} {y(p.rate):.1f}" for i, p in enumerate(s)
-            )
+            d = polyline((x(p.power_w), y(p.rate)) for p in s)
             c.path(d, f"line {s[0].style} none")
         else:
             c.dot(x(s[0].power_w), y(s[0].rate), 3, f"fill {s[0].style}")
@@ -90,7 +89,7 @@ def _front(
              for p in named if p.band]  # fmt: skip
     drawn = [(a + k / 40 * (b - a), m + k / 40 * (n - m))
              for (a, m), (b, n) in ends for k in range(41)]  # fmt: skip
-    used: list[tuple[float, float, float, float]] = []
+    used: list[Box] = []
     for p in reversed(named):
         per_j = f" · {p.rate / p.power_w:.3g} per J" if p.power_w and not c.narrow else ""
         lines = (p.label, f"{si(p.power_w, 'W')} · {count(p.rate)}/s{per_j}")
@@ -103,10 +102,7 @@ def _front(
             cost = 50.0 * (
                 box[0] < left - 8 or box[2] > width or box[1] < 16 or box[3] > bottom - 2
             )
-            cost += 20 * sum(
-                box[0] < u[2] and u[0] < box[2] and box[1] < u[3] and u[1] < box[3] for u in used
-            )
-            cost += sum(box[0] < a < box[2] and box[1] < b < box[3] for a, b in drawn)
+            cost += 20 * sum(overlap(box, u) for u in used) + passes(drawn, box)
             if best is None or cost < best[0]:
                 best = cost, at, level, anchor, box
         assert best is not None
@@ -174,8 +170,6 @@ def sureness(share: float, draws: int, worst: float | None) -> Drawing:
             c.dot(5 + 8.2 * k, 9, 3.1, "fill ink" if k < filled else "hollow")
         c.text(178, 13, f"holds in {round(share * draws)} of {draws} draws")
         if worst is not None:
-            import math
-
             reach = min(1.0, math.log10(max(worst, 1.0)))
             c.line(2, 32, 162, 32, "axis")
             c.line(2, 32, 2 + 160 * reach, 32, "ink line heavy")

@@ -10,7 +10,7 @@ from functools import cached_property
 from pearl.formatting import count, listed, percent, si
 from pearl.planning.plans import Channel, Placement, Plan
 from pearl.report import words
-from pearl.report.canvas import Canvas, Shape, text_width
+from pearl.report.canvas import Box, Canvas, Shape, overlap, passes, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
@@ -18,7 +18,6 @@ MOST = 24
 PILL = 34.0
 """Height of a task."""
 
-Box = tuple[float, float, float, float]
 """Left, upper, right and lower edge of an occupied area."""
 
 Point = tuple[float, float]
@@ -281,16 +280,11 @@ def _label(
             box = (left - 1, b - 11, left + wide + 1, b + 3)
             options.append((a, b, anchor, box))
     inside = [o for o in options if o[3][0] > -1 and o[3][2] < c.width + 1] or options
-    free = [o for o in inside if not any(_overlap(o[3], k) for k in (*labels, *taken))]
-    clear = [o for o in free if not _passes(others, o[3])]
+    free = [o for o in inside if not any(overlap(o[3], k) for k in (*labels, *taken))]
+    clear = [o for o in free if not passes(others, o[3])]
     a, b, anchor, box = (clear or free or inside)[0]
     labels.append(box)
     c.text(a, b, text, anchor, "halo muted small")
-
-
-def _passes(points: Sequence[Point], box: Box) -> bool:
-    """Whether a curve through these points passes a box."""
-    return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
 
 
 @dataclass(frozen=True)
@@ -313,17 +307,13 @@ class _BandWords:
         boxes = [(x - 2, y - 12, x + wide + 2, y + 4) for x, y in corners]
         free = [
             k for k, box in enumerate(boxes)
-            if not _passes(curves, box) and not any(_overlap(box, b) for b in taken)
+            if not passes(curves, box) and not any(overlap(box, b) for b in taken)
         ]  # fmt: skip
         best = free[0] if free else 0
         x, y = corners[best]
         c.text(x, y, self.name, style=f"strong {self.colour}")
         c.text(x + named + 8, y, self.busy)
         return boxes[best]
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 @dataclass(frozen=True)

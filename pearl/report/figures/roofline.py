@@ -9,7 +9,7 @@ from pearl.formatting import listed, si
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.canvas import Canvas, text_width
+from pearl.report.canvas import Box, Canvas, overlap, polyline, text_width
 from pearl.report.document import Drawing
 from pearl_devices import Platform
 
@@ -139,34 +139,22 @@ def _draw(width: float, plan: Plan, roofs: list[Roof], points: list[KernelPoint]
         knee, end = r.peak / r.bandwidth, 10.0**x1
         style = words.colour(plan, r.device)
         corners = ((start, start * r.bandwidth), (knee, r.peak), (end, r.peak))
-        d = "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in corners)
-        c.path(d, f"line {style} none")
+        c.path(polyline((x(a), y(b)) for a, b in corners), f"line {style} none")
         name = words.device_name(r.device, plan.simulated)
         c.text(right - 2, y(r.peak) - 6, f"{name}: {si(r.peak, 'FLOP/s')}", "end", f"halo {style}")
-    boxes: list[tuple[float, float, float, float]] = []
+    boxes: list[Box] = []
     for p in sorted(points, key=lambda p: -p.rate):
         style = words.colour(plan, p.device)
         a, b = x(p.intensity), y(p.rate)
         hint = f"{p.name}: {si(p.rate, 'FLOP/s')}, {100 * p.share:.2g} % of its roof"
         c.dot(a, b, 4, f"fill {style}", hint)
         wide = text_width(p.name)
-        spots = [
-            (a + 8, b + 4, "start"),
-            (a - 8, b + 4, "end"),
-            (a, b - 9, "middle"),
-            (a, b + 18, "middle"),
-        ]
+        sides = [(a + 8, b + 4, "start"), (a - 8, b + 4, "end")]
+        spots = [*sides, (a, b - 9, "middle"), (a, b + 18, "middle")]
         for tx, ty, anchor in spots:
             begin = {"start": tx, "end": tx - wide, "middle": tx - wide / 2}[anchor]
             box = (begin, ty - 10, begin + wide, ty + 3)
-            if (
-                begin > left
-                and box[2] < right
-                and not any(
-                    box[0] < q[2] and q[0] < box[2] and box[1] < q[3] and q[1] < box[3]
-                    for q in boxes
-                )
-            ):
+            if left < begin and box[2] < right and not any(overlap(box, q) for q in boxes):
                 break
         boxes += [box, (a - 5, b - 5, a + 5, b + 5)]
         c.text(tx, ty, p.name, anchor, "halo ink")

@@ -29,9 +29,9 @@ _PAYER = {"link": 0.0, "lane": 1.0, "nobody": 2.0}
 MOVES = 50_000
 """Moves of a whole annealing run per item (assumed; for a thousand items 25 s on one core)."""
 
-STAGES = ((4, 5.0, 0.06, 0.75), (8, 0.25, 0.03, 0.15), (12, 0.15, 0.005, 0.10))
+STAGES = ((2, 5.0, 0.1, 0.45), (4, 1.0, 0.05, 0.3), (8, 0.25, 0.03, 0.1), (32, 0.15, 0.005, 0.15))
 """Stages: power, first and last temperature relative to the change of moving a mean item, share of
-the moves (assumed: best of a few tried on graphs of 200 to 1,000 tasks)."""
+the moves (assumed: best of a few tried on graphs of 200 and 1,000 tasks)."""
 
 RUNS = 3
 """Largest number of whole annealing runs."""

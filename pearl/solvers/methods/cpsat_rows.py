@@ -28,21 +28,12 @@ def extra_ticks(m: Any, p: SearchSpace, x: Ways, ticks: Callable[[float], int]) 
         m.add(both >= one + other - 1)
         found.setdefault((u, o), []).append((ticks(seconds), both))
 
-    unit = {tasks[0]: u for u, tasks in enumerate(p.expansion.units) if len(tasks) == 1}
-    number = {(u, w.key): o for u in unit.values() for o, w in enumerate(p.options[u])}
-    for ((a, a_key), (b, b_key)), seconds in p.costs.pair_extra_s.items():
-        if a not in unit or b not in unit:
-            continue
-        first, second = number.get((unit[a], a_key)), number.get((unit[b], b_key))
-        if first is not None and second is not None and ticks(seconds):
-            held = [literal for (o, _), literal in x[unit[b]].items() if o == second]
-            add(unit[a], first, seconds, sum(held))
-    units = {t: u for u, tasks in enumerate(p.expansion.units) for t in tasks}
-    for a, b, seconds, shared in p.costs.lane_terms:
-        u, w = units[a], units[b]
-        fused = len(p.expansion.units[u]) > 1
-        seconds *= p.expansion.graph.repetition[a] if fused else 1
-        if u == w or not ticks(seconds):
+    for u, o, w, other, seconds in p.pair_terms:
+        if ticks(seconds):
+            held = [literal for (k, _), literal in x[w].items() if k == other]
+            add(u, o, seconds, sum(held))
+    for u, w, seconds, shared in p.lane_terms:
+        if not ticks(seconds):
             continue
         holds, others = m.new_bool_var(""), on_lanes(p, x, w)
         for lane, mine in on_lanes(p, x, u).items():

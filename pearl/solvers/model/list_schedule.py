@@ -61,8 +61,7 @@ class Schedule:
     def __init__(self, it: DagInstance, most_lanes: float = math.inf) -> None:
         self.it, self.most_lanes = it, most_lanes
         p = it.space
-        units = p.expansion.units
-        self.taken: list[Place | None] = [None] * len(units)
+        self.taken: list[Place | None] = [None] * len(p.options)
         self.start = [math.nan] * len(it.order)
         self.lines: dict[tuple[str, int], _Line] = {}
         self.widths: dict[str, list[int]] = {d.name: [] for d in p.costs.platform.devices}
@@ -78,12 +77,8 @@ class Schedule:
             self.apart.setdefault(u, []).append(w)
             self.apart.setdefault(w, []).append(u)
         self.by_lane: dict[int, list[tuple[int, float, bool]]] = {}
-        unit_of = {t: u for u, tasks in enumerate(units) for t in tasks}
-        for a, b, extra, shared in p.costs.lane_terms:
-            u, w = unit_of[a], unit_of[b]
-            calls = p.expansion.graph.repetition[a] if len(units[u]) > 1 else 1
-            if u != w:
-                self.by_lane.setdefault(u, []).append((w, extra * calls, shared))
+        for u, w, extra, shared in p.lane_terms:
+            self.by_lane.setdefault(u, []).append((w, extra, shared))
         self.where: list[str | None] = [None] * len(p.classes)
         self.group = {u: c for c, members in enumerate(p.classes) for u in members}
         self.room = dict(p.capacity_bytes)
@@ -102,14 +97,8 @@ class Schedule:
         ]
         self.turn_before = {v: u for u, v in enumerate(it.turn) if v >= 0}
         self.paired: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
-        unit = {tasks[0]: u for u, tasks in enumerate(units) if len(tasks) == 1}
-        number = {(u, m.key): o for u in unit.values() for o, m in enumerate(p.options[u])}
-        for ((a, a_key), (b, b_key)), extra in p.costs.pair_extra_s.items():
-            if a in unit and b in unit:
-                first = number.get((unit[a], a_key))
-                second = number.get((unit[b], b_key))
-                if first is not None and second is not None:
-                    self.paired.setdefault((unit[a], first), []).append((unit[b], second, extra))
+        for u, o, w, other, extra in p.pair_terms:
+            self.paired.setdefault((u, o), []).append((w, other, extra))
 
     def mode(self, unit: int, option: int) -> Mode:
         return self.it.space.options[unit][option]

@@ -93,6 +93,32 @@ class SearchSpace:
         )
 
     @cached_property
+    def pair_terms(self) -> tuple[tuple[int, int, int, int, float], ...]:
+        """The pair terms of the options: unit, option, other unit, its option, seconds of a
+        firing."""
+        number = {
+            (tasks[0], m.key): (u, o)
+            for u, tasks in enumerate(self.expansion.units)
+            for o, m in enumerate(self.options[u])
+            if len(tasks) == 1
+        }
+        terms = self.costs.pair_extra_s.items()
+        known = ((a, b, s) for (a, b), s in terms if a in number and b in number)
+        return tuple((*number[a], *number[b], seconds) for a, b, seconds in known)
+
+    @cached_property
+    def lane_terms(self) -> tuple[tuple[int, int, float, bool], ...]:
+        """The lane terms: unit, other unit, seconds of a call, whether the term counts on one
+        lane."""
+        x, found = self.expansion, []
+        unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+        for a, b, seconds, shared in self.costs.lane_terms:
+            calls = x.graph.repetition[a] if len(x.units[unit[a]]) > 1 else 1
+            if unit[a] != unit[b]:
+                found.append((unit[a], unit[b], seconds * calls, shared))
+        return tuple(found)
+
+    @cached_property
     def on_device(self) -> tuple[dict[str, tuple[Mode, ...]], ...]:
         """The modes of each unit by device."""
         by_device: list[dict[str, tuple[Mode, ...]]] = []

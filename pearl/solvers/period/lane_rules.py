@@ -30,13 +30,7 @@ def extra_terms(
     as variable · seconds."""
     extra: dict[Place, Terms] = {}
     _pair_terms(space, linear, x, extra)
-    unit = {t: u for u, tasks in enumerate(space.expansion.units) for t in tasks}
-    for a, b, seconds, shared in space.costs.lane_terms:
-        u, w = unit[a], unit[b]
-        if u == w:
-            continue
-        fused = len(space.expansion.units[u]) > 1
-        calls = space.expansion.graph.repetition[a] if fused else 1
+    for u, w, seconds, shared in space.lane_terms:
         for (v, device, lane), here in places.items():
             other = places.get((w, device, lane), [])
             if v != u or (shared and not other):
@@ -45,28 +39,23 @@ def extra_terms(
             sign = -1.0 if shared else 1.0
             row = [(both, 1.0), *((k, -c) for k, c in here), *((k, sign * c) for k, c in other)]
             linear.add(row, -1.0 if shared else 0.0, math.inf)
-            extra.setdefault((u, device, lane), []).append((both, seconds * calls))
+            extra.setdefault((u, device, lane), []).append((both, seconds))
     return extra
 
 
 def _pair_terms(space: SearchSpace, linear: Linear, x: Chosen, extra: dict[Place, Terms]) -> None:
     """Add variables that are 1 if both modes of a pair term are chosen, by lane of the first."""
-    unit = {tasks[0]: u for u, tasks in enumerate(space.expansion.units) if len(tasks) == 1}
-    for ((a, a_key), (b, b_key)), seconds in space.costs.pair_extra_s.items():
-        if a not in unit or b not in unit or seconds == 0:
+    for u, o, w, option, seconds in space.pair_terms:
+        if seconds == 0:
             continue
-        first = [o for o, m in enumerate(space.options[unit[a]]) if m.key == a_key]
-        second = [o for o, m in enumerate(space.options[unit[b]]) if m.key == b_key]
-        if not first or not second:
-            continue
-        one = [(lane, v) for (u, o, lane), v in x.items() if (u, [o]) == (unit[a], first)]
-        other = [(v, 1.0) for (u, o, _), v in x.items() if (u, [o]) == (unit[b], second)]
+        one = [(lane, v) for (k, n, lane), v in x.items() if (k, n) == (u, o)]
+        other = [(v, 1.0) for (k, n, _), v in x.items() if (k, n) == (w, option)]
         total: Terms = []
         for lane, chosen in one:
             both = linear.variable(1.0)
             total.append((both, 1.0))
             linear.add([(both, -1.0), (chosen, 1.0)], 0.0, math.inf)
-            extra.setdefault((unit[a], a_key[0], lane), []).append((both, seconds))
+            extra.setdefault((u, space.options[u][o].device, lane), []).append((both, seconds))
         linear.add([*((v, -1.0) for v, _ in total), *other], 0.0, math.inf)
         ones = [(v, -1.0) for _, v in one] + [(v, -1.0) for v, _ in other]
         linear.add([*total, *ones], -1.0, math.inf)

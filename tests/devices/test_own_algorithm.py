@@ -21,7 +21,6 @@ from pearl_devices.kernels.counting import (
     forward_flops,
     parameters,
 )
-from tests.lanes import cut
 
 ROOT = Path(__file__).parents[2]
 HOST = Device("host", "cpu")
@@ -72,18 +71,6 @@ def test_options_change_what_is_learnt_and_a_wrong_one_is_refused_by_name() -> N
     assert not np.array_equal(*results)
     with pytest.raises(UnsupportedError, match=r"own_algorithm:losses cannot .*'warmth'"):
         pearl.compile(SMALL, set={"algorithm.options": {"warmth": 1}}).train()
-
-
-def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
-    """No longer run: a uniform replay, which test_td3_sac resumes."""
-    system = pearl.load(SMALL, set={"algorithm.replay.kind": "prioritised"})
-    whole, half, resumed = (pearl.compile(system) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    cut(half, 400, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    for name, array in whole.session.arrays.items():
-        if not name.startswith(("batch.", "step.")):
-            np.testing.assert_array_equal(array, resumed.session.arrays[name], err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import pearl
-from pearl.runtime.protocol import single_lane
-from pearl.testing import BackendContract
-from pearl.testing.kernel_buffers import copied, equal, fill_arrays
-from pearl_devices import Buffers, Device, Kernel, cpu, kernel
-from pearl_devices.kernels.counting import parameters
+from pearl.testing.kernel_buffers import copied, fill_arrays
+from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.updates import sac, td3
-from tests.lanes import cut, recalled
 
 CRITIC = (5, 16, 16, 1)
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -27,7 +22,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "sac": {"actor": (3, 16, 4), "critic1": CRITIC, "critic2": CRITIC, "alpha": (0, 1)},
 }
 SPACES: dict[str, Any] = {"obs": 3, "act": 2}
-STORE: dict[str, Any] = {**SPACES, "envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4}
 
 
 def update(algorithm: str, **changes: Any) -> Kernel:
@@ -37,31 +31,6 @@ def update(algorithm: str, **changes: Any) -> Kernel:
 
 def acting(envs: int = 4) -> Kernel:
     return kernel("inference.sac", SPACES, envs=envs, actor=NETWORKS["sac"]["actor"])
-
-
-def kernels(algorithm: str) -> tuple[Kernel, ...]:
-    draw = {**STORE, "batch": 8, "steps": 2, "n_step": 2}
-    actor = NETWORKS[algorithm]["actor"]
-    inference = kernel("inference.ddpg", SPACES, envs=4, actor=actor)
-    return (
-        acting() if algorithm == "sac" else inference,
-        kernel("replay_insert", STORE),
-        kernel("replay_sample", draw),
-        update(algorithm),
-        kernel("replay_update", capacity=64, fanout=4, batch=8, steps=2),
-        kernel(f"learn.{algorithm}", {**draw, **NETWORKS[algorithm]}),
-        kernel("param_sync", params=parameters(actor), args={"network": "actor"}),
-    )
-
-
-class TestCpuWithTd3(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels("td3")
-
-
-class TestCpuWithSac(BackendContract):
-    device: ClassVar[Device] = Device("host", "cpu", width=2)
-    kernels: ClassVar[tuple[Kernel, ...]] = kernels("sac")
 
 
 # One gradient step
@@ -76,37 +45,6 @@ def started(k: Kernel, seed: int = 3) -> Buffers:
         for suffix in (".m", ".v"):
             buffers[f"learner.{name}{suffix}"][:] = 0
     return buffers
-
-
-@pytest.mark.parametrize("variant", ["native", "torch"])
-@pytest.mark.parametrize("algorithm", NETWORKS)
-def test_termination_does_not_bootstrap_and_truncation_does(algorithm: str, variant: str) -> None:
-    k = update(algorithm, steps=1, batch=2)
-    buffers = started(k)
-    for name in ("obs", "action", "next_obs", "reward", "weight"):
-        buffers[f"batch.{name}"][0, 1] = buffers[f"batch.{name}"][0, 0]
-    buffers["batch.discount"][0] = 0.0, 0.97
-    joined = np.concatenate([buffers["batch.obs"][0], buffers["batch.action"][0]], axis=1)
-    values = [network_of(CRITIC, buffers[f"learner.critic{i}"])(joined) for i in (1, 2)]
-    ended = np.mean([abs(v[0, 0] - buffers["batch.reward"][0, 0]) for v in values])
-    cpu.bind(k, variant, buffers)()
-    np.testing.assert_allclose(buffers["batch.td"][0, 0], ended, rtol=1e-5)
-    assert abs(buffers["batch.td"][0, 1] - ended) > 1e-3
-
-
-@pytest.mark.parametrize("variant", ["native", "torch"])
-def test_td3_moves_the_actor_and_all_targets_in_every_second_step_only(variant: str) -> None:
-    k = update("td3", steps=1)
-    buffers = started(k)
-    call = cpu.bind(k, variant, buffers)
-    for step in range(1, 6):
-        before = copied(buffers)
-        call()
-        changed = set(equal(before, buffers))
-        late = {"learner.actor"} | {f"learner.{n}.target" for n in ("actor", "critic1", "critic2")}
-        assert late <= changed if step % 2 == 0 else not late & changed
-        assert {"learner.critic1", "learner.critic2"} <= changed
-    assert buffers["learner.actor.steps"][0] == 2
 
 
 def test_td3_smooths_by_clipped_noise_inside_the_bounds() -> None:
@@ -142,23 +80,6 @@ def test_the_density_of_a_squashed_gaussian_is_exact_even_far_out(scale: float) 
     np.testing.assert_allclose(squashed, torch.tanh(u).numpy(), atol=2e-6)
     half = 0.5 * (high - low)
     np.testing.assert_allclose(action, low + half + half * torch.tanh(u).numpy(), atol=4e-6)
-
-
-def test_the_temperature_rises_where_entropy_is_below_its_target() -> None:
-    for target, sign in ((-20.0, -1.0), (20.0, 1.0)):
-        k = update("sac", steps=1)
-        buffers = started(k)
-        buffers["learner.alpha"][:] = math.log(0.5)
-        buffers["hyper.target_entropy"][:] = target
-        cpu.bind(k, "native", buffers)()
-        moved = float(buffers["learner.alpha"][0]) - math.log(0.5)
-        assert moved == pytest.approx(sign * 1e-3, rel=1e-3)  # Adam's first step
-
-
-def test_sac_has_no_target_of_actor_and_temperature() -> None:
-    names = set(fill_arrays([update("sac")]))
-    assert {"learner.critic1.target", "learner.critic2.target"} <= names
-    assert not {"learner.actor.target", "learner.alpha.target"} & names
 
 
 # Acting
@@ -228,37 +149,6 @@ def spec(algorithm: str, replay: str) -> dict[str, Any]:
 def state(trainer: Any) -> Buffers:
     skipped = ("batch.", "step.")
     return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(skipped)}
-
-
-@pytest.mark.parametrize(("algorithm", "replay"), [("td3", "prioritised"), ("sac", "uniform")])
-def test_a_resumed_run_equals_one_that_was_never_cut(
-    algorithm: str, replay: str, tmp_path: Path
-) -> None:
-    """No longer run: each of the two with the replay of the other one."""
-    system = pearl.load(spec(algorithm, replay))
-    plan = pearl.plan(system)
-    whole, half, resumed = (pearl.compile(system, plan=plan) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    cut(half, 200, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    assert equal(state(whole), state(resumed)) == []
-
-
-@pytest.mark.parametrize(("algorithm", "replay"), [("td3", "uniform"), ("sac", "prioritised")])
-def test_the_fused_mode_trains_as_the_tasks_one_by_one(algorithm: str, replay: str) -> None:
-    """No longer run: each of the two with the replay of the other one."""
-    system = pearl.load(spec(algorithm, replay))
-    fused, apart = pearl.compile(system), pearl.compile(system)
-    fusion = next(f for f in fused.graph.fusions if f.name == "learn")
-    call = single_lane.Job(fusion.tasks, fusion.kernel, "cpu", "native")
-    recalled(fused, call)
-    recalled(apart)
-    fused.train()
-    apart.train()
-    assert equal(state(fused), state(apart)) == []
-    assert not np.array_equal(
-        fused.session.arrays["learner.critic1"], fused.session.arrays["learner.critic2"]
-    )
 
 
 def test_options_reach_their_arrays() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from pearl.errors import SpecError
 from pearl.testing.kernel_buffers import copied
 from pearl_devices import cpu
 from pearl_devices.primitives.torch import modules
-from tests.lanes import cut
 
 DENSE: dict[str, Any] = {
     "algorithm": {
@@ -52,7 +50,7 @@ def broken(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 def own(name: str = "dense", **changes: Any) -> Any:
     algorithm = {
         **DENSE["algorithm"],
-        "network": f"tests.algorithms.test_own_network:{name}",
+        "network": f"tests.devices.test_own_network:{name}",
         **changes,
     }
     return {**DENSE, "algorithm": algorithm}
@@ -109,16 +107,6 @@ def test_first_values_depend_on_the_seed_alone() -> None:
     torch.manual_seed(6)
     np.testing.assert_array_equal(first, pearl.compile(own(), seed=1).session.arrays["learner.q"])
     assert not np.array_equal(first, pearl.compile(own(), seed=2).session.arrays["learner.q"])
-
-
-def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Path) -> None:
-    whole, half, resumed = (pearl.compile(own(duelling=True)) for _ in range(3))
-    whole.train(out=tmp_path / "whole")
-    cut(half, 300, out=tmp_path / "half")
-    resumed.train(out=tmp_path / "half", resume=True)
-    for name, array in whole.session.arrays.items():
-        if not name.startswith(("batch.", "step.")):
-            np.testing.assert_array_equal(array, resumed.session.arrays[name], err_msg=name)
 
 
 def test_actors_and_critics_may_be_modules_too() -> None:
