@@ -7,10 +7,10 @@ runs in any Verilog simulator: there `float32.v` replaces the hard float32 block
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 
 import numpy as np
 
-from pearl_devices import backend
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga.bench import (
     BOUNDS,
@@ -80,6 +80,7 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
     Keys: program (8 words of 32 bits per instruction), settings, stream, golden_out, golden_td.
     """
     kind = kind_of(kernel)
+    assert kind.fpga is not None
     one = kind.kernel({**kernel.dims, "steps": 1})
     arrays, rng = allocate([one]), np.random.default_rng(0)
     fill(learner, arrays, rng)
@@ -94,7 +95,7 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
 
     rows = parameters_of("BTMV") + (bound_rows(arrays) if learner.action else [])
     stream = np.concatenate([stream_of(learner, rows), batch_stream(learner, arrays, 1)])
-    backend("fpga").bind(one, learner.name, arrays)()
+    resolve_name(kind.fpga[1])(one, arrays, learner.shape.array)()
     settings = np.zeros((16, 1), np.float32)
     numbers = settings_of(learner, arrays)
     settings[: len(SETTINGS), 0] = [numbers[name] for name in SETTINGS]
