@@ -12,6 +12,7 @@ from itertools import groupby
 from pearl.formatting import NONE, WORD, band, count, listed, percent, ratio, si
 from pearl.planning.plans import CLOSED, Channel, Entry, Lane, Placement, Plan
 from pearl.planning.runs import TOLERANCE, Drift, Run
+from pearl.report import words
 from pearl.report.bands_text import (
     band_facts,
     proof_text,
@@ -321,8 +322,13 @@ def comparison(run: Run) -> tuple[Table, ...]:
         tuple((n, count(p), count(m), ratio(m, p)) for n, p, m in rates if (p, m) != (None, None)),
         (note,) if steady.get("env_steps") else (),
     )
+
+    def short(task: str) -> str:  # the parts of a fused call are listed elsewhere
+        return words.call_name(run.plan, task.split("+")) if "+" in task else task
+
     if run.drift is not None and run.drift.off is not None:
-        drift_notes = (drift_sentence(run.drift), *run.drift.learned)
+        named = tuple(replace(t, task=short(t.task)) for t in run.drift.tasks)
+        drift_notes = (drift_sentence(replace(run.drift, tasks=named)), *run.drift.learned)
         head = replace(head, notes=(*head.notes, *drift_notes))
     if all(t.measured_s is None for t in run.tasks):
         return (head,)
@@ -332,7 +338,7 @@ def comparison(run: Run) -> tuple[Table, ...]:
         (Column("task"), *heading[1:], Column("firings", "right")),
         tuple(
             (
-                t.task + ("*" if t.profiled else ""),
+                short(t.task) + ("*" if t.profiled else ""),
                 si(t.predicted_s, "s"),
                 si(t.measured_s, "s"),
                 ratio(t.measured_s, t.predicted_s),
