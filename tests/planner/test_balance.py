@@ -218,8 +218,8 @@ def test_the_command_writes_what_its_schema_says_and_a_drawing(tmp_path) -> None
     image = ET.fromstring(drawn.read_text())
     shown = {t.text for t in image.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Cores, an actor each", "SMs, all cores", "Actors, all cores"} <= shown
-    shown = CliRunner().invoke(app, ["balance", str(file)]).stdout
-    assert "to feed all 108 SMs of NVIDIA A100" in " ".join(shown.split())
+    shown = " ".join(CliRunner().invoke(app, ["balance", str(file)]).stdout.split())
+    assert "to feed all 108 SMs of NVIDIA A100" in shown
     assert "Half of the threads costs" in shown
     assert "threads : SM" not in shown
 
