@@ -93,7 +93,8 @@ def lane_word(run: Run, lane: str) -> str:
 
 
 def lane_table(run: Run) -> Table | None:
-    """Return every lane with its tasks and their times; None if nothing was recorded."""
+    """Return every lane with its tasks and their times, without columns that have no value; None if
+    nothing was recorded."""
     if not run.lanes:
         return None
     rows = []
@@ -112,7 +113,10 @@ def lane_table(run: Run) -> Table | None:
         Column("waiting", "right"), Column("transfer", "right"), Column("runtime", "right"),
         Column("Python", "right"), Column("of the lane", "right"),
     )  # fmt: skip
-    return Table("Where the time of the lanes went", columns, tuple(rows), tuple(_notes(run)))
+    used = [n for n in range(len(columns)) if any(row[n] != NONE for row in rows)]
+    shown = tuple(tuple(row[n] for n in used) for row in rows)
+    heading = tuple(columns[n] for n in used)
+    return Table("Where the time of the lanes went", heading, shown, tuple(_notes(run)))
 
 
 def _notes(run: Run) -> list[str]:
