@@ -304,7 +304,7 @@ def test_the_example_of_the_page_runs_and_leaves_table_picture_and_policies(tmp_
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stderr
-    assert "4 of 4 done" in done.stdout
+    assert "Sweep · 4 runs" in done.stdout
     assert re.search(r"^learning_rate=\S+: [\d.]+, 95 % interval", done.stdout, re.MULTILINE)
     assert "(4 ended)" in done.stderr  # a line a run, where there is no terminal
     folder = tmp_path / "sweeps" / "learning_rate"
