@@ -35,6 +35,12 @@ class HasPage:
         """Return a plain object."""
         raise NotImplementedError
 
+    def save(self, path: str | Path) -> None:
+        """Write the object, completely or not at all: as a page for the suffix .html, else as
+        JSON."""
+        is_page = Path(path).suffix.lower() == ".html"
+        write_atomically(path, (self._html() if is_page else self._json()).encode())
+
     def _repr_html_(self) -> str:
         return str(import_module(HTML).cell_html(self.page()))
 

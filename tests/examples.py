@@ -1,4 +1,5 @@
-"""Plans and runs written by hand, for tests that need one without solving or training."""
+"""Plans and runs written by hand, for tests that need one without solving or training, and a small
+algorithm for those that train."""
 
 from __future__ import annotations
 
@@ -10,6 +11,17 @@ from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Pl
 from pearl.planning.runs import Run, TaskTiming
 from pearl.report.kept_calls import planned_calls
 from pearl.report.schedule import schedule_of
+
+SMALL_DQN: dict[str, object] = {
+    "name": "dqn",
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "hidden": [16],
+    "batch_size": 16,
+    "learning_starts": 100,
+    "replay": {"capacity": 1000},
+}
+"""The section `algorithm` of a spec."""
 
 
 def placement(task: str, device: str, lane: str, seconds: float, **other: object) -> Placement:

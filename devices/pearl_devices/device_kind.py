@@ -127,7 +127,7 @@ class Backend(Protocol):
     VERIFY(device, number): checks every kernel that the device offers (`pearl devices --verify`).
     crowding(device, engines): why the engines of a plan do not fit together on a device, empty if
         they do. engines: kernel, variant and width of each task there.
-    unchecked(device): which need of engines the kind does not check on a device, empty if none.
+    tell_unchecked(device): the need of engines that the kind does not check on a device, or "".
     verilog(kernel, device, variant, width): what `pearl rtl` writes of a mode, or None.
     """
 

@@ -21,7 +21,7 @@ def overrides(pairs: list[str] | None) -> dict[str, object]:
     return dict(parse_set(pair) for pair in pairs or ())
 
 
-def numbered_folder(parent: str, name: str, *, resume: bool) -> Path:
+def choose_folder(parent: str, name: str, *, resume: bool) -> Path:
     """Return the first free folder of NAME, NAME-2, … in `parent`; to resume, the last one that
     exists, if there is one."""
     stem, number = re.sub(r"[^\w.-]+|^\.+", "-", name), 1

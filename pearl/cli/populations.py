@@ -14,8 +14,8 @@ from pearl.cli.arguments import (
     Keys,
     Set,
     Spec,
+    choose_folder,
     load_spec,
-    numbered_folder,
     overrides,
     warn_of_measuring,
 )
@@ -97,7 +97,7 @@ def sweep(
     overlay, system = overrides(pairs), load_spec(spec, pairs)
     if not resume:
         warn_of_measuring(system, to_train=True)
-    folder = None if dry_run else out or numbered_folder("sweeps", system.name, resume=resume)
+    folder = None if dry_run else out or choose_folder("sweeps", system.name, resume=resume)
     with interruptible(*ENDING), sweep_display() as watcher:
         result = swept(
             spec,

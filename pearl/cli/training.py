@@ -22,8 +22,8 @@ from pearl.cli.arguments import (
     Spec,
     Trust,
     Verbose,
+    choose_folder,
     load_spec,
-    numbered_folder,
     overrides,
     warn_of_measuring,
 )
@@ -236,7 +236,7 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
                 f"--out {out}: already holds a run; add --resume to continue it, or name another"
             )
         return out
-    return numbered_folder("runs", name, resume=resume)
+    return choose_folder("runs", name, resume=resume)
 
 
 class Which(StrEnum):

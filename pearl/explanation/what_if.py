@@ -221,14 +221,14 @@ def speed_up(costs: CostTable, graph: TaskGraph, task: str, factor: float = FAST
     In a fused call only the task's share of the time changes; nothing if no shares are known.
     """
 
-    def scaled(mode: Mode) -> Mode:
+    def scale(mode: Mode) -> Mode:
         if task not in mode.tasks:
             return mode
         part = costs.shares(mode, graph).get(task, 0.0) if mode.fused else 1.0
-        return mode.scaled(1 - part * (1 - factor))
+        return mode.scale(1 - part * (1 - factor))
 
     extra = {
         (a, b): seconds * (factor if a[0] == task else 1.0)
         for (a, b), seconds in costs.pair_extra_s.items()
     }
-    return replace(costs, modes=tuple(scaled(m) for m in costs.modes), pair_extra_s=extra)
+    return replace(costs, modes=tuple(scale(m) for m in costs.modes), pair_extra_s=extra)

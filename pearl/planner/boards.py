@@ -33,7 +33,7 @@ def tell_unchecked(plan: Plan, platform: Platform) -> list[str]:
     return [
         f"the simulated {device.name}: {why}"
         for device in platform.devices
-        if device.name in used and (why := _ask(device, "unchecked"))
+        if device.name in used and (why := _ask(device, "tell_unchecked"))
     ]
 
 

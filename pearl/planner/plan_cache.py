@@ -26,7 +26,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lanes
-from pearl.planning.plan_validation import check_stated, unfold_replicas
+from pearl.planning.plan_validation import check_stated_plan, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS
@@ -69,7 +69,7 @@ def load_cached_plan(problem: Problem) -> Plan | None:
         if stored.get("schema") != SCHEMA or stored.get("digest") != file.stem:
             return None
         plan, most = load_plan(stored["plan"]), stored["max_lanes"]
-        check_stated(*unfold_replicas(plan, problem.graph), system.platform)
+        check_stated_plan(*unfold_replicas(plan, problem.graph), system.platform)
         os.utime(file)
     except (OSError, SpecError, LookupError, TypeError):
         return None

@@ -87,7 +87,7 @@ class Mode:
         estimate = Estimate(seconds, energy_j=energy_j)
         return cls(tasks, device, variant, width, estimate, unit_bytes=unit_bytes)
 
-    def scaled(self, factor: float, watts: float = 1.0) -> Mode:
+    def scale(self, factor: float, watts: float = 1.0) -> Mode:
         """Return the mode with its times, and its energy, multiplied by `factor`. watts: a further
         factor on its energy."""
         e = self.estimate

@@ -157,7 +157,7 @@ def scale_costs(
         if not m.fused and m.share is None
     }
     modes = tuple(
-        m.scaled(factor, watts.get(m.device, 1.0))
+        m.scale(factor, watts.get(m.device, 1.0))
         for m, factor in zip(costs.modes, factors, strict=True)
     )
     pairs = {(a, b): seconds * by.get(a, 1.0) for (a, b), seconds in costs.pair_extra_s.items()}

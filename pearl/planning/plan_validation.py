@@ -132,7 +132,7 @@ def check_plan(plan: Plan, problem: Problem) -> None:
     _check(plan, graph, split_costs(problem.costs, split), limits)
 
 
-def check_stated(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
+def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
     """Check an unfolded plan of a file: it is sound with the times that it states, and its devices
     offer its variants.
 

@@ -263,12 +263,6 @@ class Plan(HasPage):
 
     PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
-    def save(self, path: str | Path) -> None:
-        """Write the plan, completely or not at all: as a page for the suffix .html, else as
-        JSON."""
-        is_page = Path(path).suffix.lower() == ".html"
-        write_atomically(path, (self._html() if is_page else self._json()).encode())
-
     def schedule(self, iterations: int = 1) -> tuple[FiringTimes, ...]:
         """Return start and end of every firing and transfer of the first iterations, by start.
 

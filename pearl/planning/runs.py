@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from pearl.errors import SpecError
-from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
@@ -240,11 +239,6 @@ class Run(HasPage):
         return plain(values)  # type: ignore[no-any-return]
 
     PAGE: ClassVar[str] = "pearl.report.report:page_of"
-
-    def save(self, path: str | Path) -> None:
-        """Write the run, completely or not at all: as a page for the suffix .html, else as JSON."""
-        is_page = Path(path).suffix.lower() == ".html"
-        write_atomically(path, (self._html() if is_page else self._json()).encode())
 
 
 RETURNS = {

@@ -289,7 +289,7 @@ class _Game:
         per_s = weight / self.least_s
         if not per_s.sum() > 0:
             return None
-        mean = mean_problem(self.problem, self.draws, per_s / per_s.sum())
+        mean = build_mean_problem(self.problem, self.draws, per_s / per_s.sum())
         try:
             return self._solve(mean, deadline)
         except (InfeasibleError, OutOfTimeError):
@@ -369,7 +369,7 @@ class _Game:
         )
 
 
-def mean_problem(problem: Problem, draws: Draws, weight: Vector) -> Problem:
+def build_mean_problem(problem: Problem, draws: Draws, weight: Vector) -> Problem:
     """Return the problem of the weighted mean of the drawn times, without limits on the period. The
     pace is not linear in watts: if watts are drawn, their limit is left out too."""
     free = without_period(problem)

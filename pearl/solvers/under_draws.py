@@ -30,7 +30,7 @@ from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.orders.list_orders import ring_period
-from pearl.solvers.robust import Rival, mean_problem, with_estimates
+from pearl.solvers.robust import Rival, build_mean_problem, with_estimates
 from pearl.time_limit import OutOfTimeError
 
 
@@ -120,7 +120,7 @@ class Scale:
         per_s = np.where(some, 1 / np.where(some, self.least_s, 1.0), 0.0)
         if not some.any():
             raise OutOfTimeError
-        mean = mean_problem(problem, draws, per_s / per_s.sum())
+        mean = build_mean_problem(problem, draws, per_s / per_s.sum())
         outcome = from_start(run, mean, replace(search, start=translate_plan(plan, mean)))
         least = (float(per_s.sum()) * outcome.bound + float((~some).sum())) / len(some)
         return with_estimates(outcome.best, problem.costs), least

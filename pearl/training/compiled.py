@@ -13,7 +13,7 @@ from pearl.errors import SpecError
 from pearl.formatting import marked
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_validation import check_stated, completions, unfold_replicas
+from pearl.planning.plan_validation import check_stated_plan, completions, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
@@ -144,7 +144,7 @@ def compile_plan(
     graph = problem.graph if problem and problem.system is system else build_graph(system)
     whole, replicas = unfold_replicas(plan, graph)
     if check:
-        check_stated(whole, replicas, system.platform)
+        check_stated_plan(whole, replicas, system.platform)
     protocol = ExecutionSchedule(whole, replicas)
     jobs = single_lane.jobs_of_plan(whole, replicas, system.platform, emulate=emulate)
     order: tuple[str, ...] = ()

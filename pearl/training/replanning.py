@@ -205,7 +205,7 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
         shares are unknown, keeps its estimate.
     """
 
-    def scaled(mode: Mode) -> Mode:
+    def scale(mode: Mode) -> Mode:
         factor = by.get(_factor_name(graph, mode))
         if factor is None and mode.fused:
             shares = costs.shares(mode, graph)
@@ -216,10 +216,10 @@ def apply_factors(costs: CostTable, graph: TaskGraph, by: Factors) -> CostTable:
         if factor is None or factor == 1.0:
             return mode
         source = f"{mode.estimate.source}; times {factor:.3g}, as the run measured"
-        slower = mode.scaled(factor)
+        slower = mode.scale(factor)
         return replace(slower, estimate=replace(slower.estimate, source=source))
 
-    return replace(costs, modes=tuple(scaled(m) for m in costs.modes))
+    return replace(costs, modes=tuple(scale(m) for m in costs.modes))
 
 
 def _factor_name(graph: TaskGraph, mode: Mode) -> str:

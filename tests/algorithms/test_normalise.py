@@ -16,6 +16,7 @@ from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import cpu, kernel
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
+from tests.examples import SMALL_DQN
 from tests.lanes import cut
 
 BOTH = {"normalise_obs": 1, "normalise_reward": 1}
@@ -97,16 +98,7 @@ def test_a_batch_joins_the_statistics_as_one(variant: str) -> None:
 
 
 SMALL: dict[str, Any] = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "num_envs": 4,
-        "hidden": [16],
-        "batch_size": 16,
-        "learning_starts": 100,
-        "replay": {"capacity": 1000},
-        "normalise": {"observations": True, "rewards": True},
-    },
+    "algorithm": {**SMALL_DQN, "normalise": {"observations": True, "rewards": True}},
     "train": {"steps": 800, "evaluate_every": 200, "evaluate_episodes": 1, "checkpoint_every": 400},
 }
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pearl.cli import app
-from pearl.cli.arguments import numbered_folder
+from pearl.cli.arguments import choose_folder
 from tests.schemas.test_schemas import problems
 
 RATE = "algorithm.learning_rate"
@@ -70,7 +70,7 @@ def test_a_dry_run_prints_the_schedule_as_json_too():
 
 def test_a_folder_is_the_next_free_one_and_to_resume_the_last(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert str(numbered_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b"
+    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b"
     (tmp_path / "sweeps" / "a-b").mkdir(parents=True)
-    assert str(numbered_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b-2"
-    assert str(numbered_folder("sweeps", "a/b", resume=True)) == "sweeps/a-b"
+    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b-2"
+    assert str(choose_folder("sweeps", "a/b", resume=True)) == "sweeps/a-b"

@@ -26,10 +26,10 @@ from pearl_devices.fpga.bench import (
     NO_STALLS,
     SimulatedEngine,
     batch_stream,
-    bound_rows,
+    make_bound_rows,
+    make_settings,
     parameters,
     rows_of,
-    settings_of,
     stream_of,
     tiles,
 )
@@ -97,10 +97,10 @@ class Run:
         self.engine = SimulatedEngine(learner, path or library(learner.shape.array))
         for place in PARTS:
             self.engine.load(place, self.parts(place))
-        self.engine.set(settings_of(learner, arrays))
+        self.engine.set(make_settings(learner, arrays))
         if act:
             self.engine.program(BOUNDS)
-            self.engine.run(stream_of(learner, bound_rows(arrays)))
+            self.engine.run(stream_of(learner, make_bound_rows(arrays)))
         self.engine.program(learner.program)
         self.steps = 0
 

@@ -21,17 +21,14 @@ from pearl_devices.kernels.counting import (
     forward_flops,
     parameters,
 )
+from tests.examples import SMALL_DQN
 
 ROOT = Path(__file__).parents[2]
 HOST = Device("host", "cpu")
 SMALL: dict[str, Any] = {
     "algorithm": {
+        **SMALL_DQN,
         "name": "examples.own_algorithm",
-        "env": "CartPole-v1",
-        "num_envs": 4,
-        "hidden": [16],
-        "batch_size": 16,
-        "learning_starts": 100,
         "options": {"temperature": 0.05},
     },
     "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 400},

@@ -15,17 +15,10 @@ from pearl.errors import SpecError
 from pearl.testing.kernel_buffers import copied
 from pearl_devices import cpu
 from pearl_devices.primitives.torch import modules
+from tests.examples import SMALL_DQN
 
 DENSE: dict[str, Any] = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "num_envs": 4,
-        "hidden": [16],
-        "batch_size": 16,
-        "learning_starts": 100,
-        "replay": {"capacity": 1000},
-    },
+    "algorithm": SMALL_DQN,
     "train": {"steps": 600, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 300},
 }
 
@@ -49,7 +42,7 @@ def broken(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 
 def own(name: str = "dense", **changes: Any) -> Any:
     algorithm = {
-        **DENSE["algorithm"],
+        **SMALL_DQN,
         "network": f"tests.devices.test_own_network:{name}",
         **changes,
     }

@@ -141,7 +141,7 @@ def test_parts_of_the_catalogue_say_what_fits():
     assert fits["stratix10_gx2800"] == (every, True)
     assert fits["alveo_u50"] == fits["zcu104"] == ([], True)
     slow = replace(catalogue_device("agilex_agf014"), figures={"alms": 1.0, "float32_cycles": 9.0})
-    assert device_kind.unchecked(slow).endswith("for float32 blocks of latency 9")
+    assert device_kind.tell_unchecked(slow).endswith("for float32 blocks of latency 9")
 
 
 def test_engines_that_fit_alone_but_not_together_are_no_plan():

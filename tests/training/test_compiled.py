@@ -29,8 +29,8 @@ def counts(monkeypatch):
     monkeypatch.setattr(module, "graph", counted(found, "graph", module.graph))
     split_graph = counted(found, "split_graph", replicas.split_graph)
     monkeypatch.setattr(plan_validation, "split_graph", split_graph)
-    check_stated = counted(found, "check_stated", plan_validation.check_stated)
-    monkeypatch.setattr(compiled, "check_stated", check_stated)
+    check_stated_plan = counted(found, "check_stated_plan", plan_validation.check_stated_plan)
+    monkeypatch.setattr(compiled, "check_stated_plan", check_stated_plan)
     return found
 
 
@@ -50,4 +50,4 @@ def test_a_plan_that_is_given_is_unfolded_and_checked_once(emulate, counts):
     trainer = pearl.compile(told(system, lanes="threads"), plan=plan, emulate=emulate)
     if emulate:
         assert trainer.train(steps=64).simulated
-    assert counts == {"graph": 1, "split_graph": 1, "check_stated": 1}
+    assert counts == {"graph": 1, "split_graph": 1, "check_stated_plan": 1}

@@ -178,7 +178,7 @@ def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_pat
     def gone(whole, torn, system):
         raise SpecError("plan: update runs as 'torch' on cpu, which offers nothing for it")
 
-    monkeypatch.setattr("pearl.training.compiled.check_stated", gone)
+    monkeypatch.setattr("pearl.training.compiled.check_stated_plan", gone)
     with pytest.raises(SpecError) as error:
         again.train(out=tmp_path, resume=True)
     first, second = error.value.problems

@@ -255,7 +255,7 @@ def crowding(device: Device, engines: Sequence[tuple[Kernel, str, int]]) -> str:
     return misfit(sizes, on_chip(device), what) or logic_misfit(logic, device, what)
 
 
-def unchecked(device: Device) -> str:
+def tell_unchecked(device: Device) -> str:
     """Return what plans do not check on a device; empty if they check all that engines need."""
     if is_released(device):
         return ""

@@ -124,7 +124,7 @@ def rows_of(learner: LearnerProgram, vectors: Mapping[str, Array]) -> list[Words
     return rows
 
 
-def settings_of(learner: LearnerProgram, arrays: Arrays) -> dict[str, float]:
+def make_settings(learner: LearnerProgram, arrays: Arrays) -> dict[str, float]:
     """Return the settings of an engine for the hyper-parameters of a gradient step."""
     beta1, beta2, eps = arrays["hyper.adam"]
     tau, clip, huber = (arrays[f"hyper.{name}"][0] for name in ("tau", "clip_norm", "huber"))
@@ -135,7 +135,7 @@ def settings_of(learner: LearnerProgram, arrays: Arrays) -> dict[str, float]:
     }  # fmt: skip
 
 
-def bound_rows(arrays: Arrays) -> list[Words]:
+def make_bound_rows(arrays: Arrays) -> list[Words]:
     """Return the rows of the bounds of actions: midpoints, half-widths."""
     half = np.float32(0.5) * (arrays["act.high"] - arrays["act.low"])
     return [(arrays["act.low"] + half).view(np.uint32), half.view(np.uint32)]

@@ -30,7 +30,7 @@ class Design:
     files: Mapping[str, str]
 
 
-def design_files(
+def make_files(
     top: str, numbers: Mapping[str, int], vectors: Mapping[str, npt.NDArray[Any]], readme: str
 ) -> dict[str, str]:
     """Return the files of a design: name → content.
@@ -46,7 +46,7 @@ def design_files(
     return files | {"README.md": readme}
 
 
-def commands(top: str, parameters: Mapping[str, int]) -> str:
+def write_commands(top: str, parameters: Mapping[str, int]) -> str:
     """Return the commands of a README that run the test bench and elaborate the design."""
     sources = [name for name in read_sources(top) if name.endswith(".v")]
     bench = " ".join([*BENCHES[top], *(name for name in sources if name != "boxes.v")])

@@ -18,13 +18,13 @@ from pearl_devices.fpga.bench import (
     Arrays,
     Words,
     batch_stream,
-    bound_rows,
+    make_bound_rows,
+    make_settings,
     parameters,
     rows_of,
-    settings_of,
     stream_of,
 )
-from pearl_devices.fpga.design import Design, commands, design_files
+from pearl_devices.fpga.design import Design, make_files, write_commands
 from pearl_devices.fpga.learner import LearnerProgram, transfer
 from pearl_devices.fpga.logic import learner_logic
 from pearl_devices.fpga.program import Instruction
@@ -93,11 +93,11 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
         ]
         return [row for some in vectors for row in rows_of(learner, some)]
 
-    rows = parameters_of("BTMV") + (bound_rows(arrays) if learner.action else [])
+    rows = parameters_of("BTMV") + (make_bound_rows(arrays) if learner.action else [])
     stream = np.concatenate([stream_of(learner, rows), batch_stream(learner, arrays, 1)])
     resolve_name(kind.fpga[1])(one, arrays, learner.shape.array)()
     settings = np.zeros((16, 1), np.float32)
-    numbers = settings_of(learner, arrays)
+    numbers = make_settings(learner, arrays)
     settings[: len(SETTINGS), 0] = [numbers[name] for name in SETTINGS]
     program = [i.word().to_bytes(32, "little") for i in golden_program(learner)]
     return {
@@ -126,7 +126,7 @@ def export(kernel: Kernel, learner: LearnerProgram) -> dict[str, str]:
         "CYCLES": 1 + sum(i.cycles(learner.shape) for i in program),
     }
     text = readme(learner, sizes, counts["CYCLES"])
-    return design_files("engine", sizes | counts, vectors, text)
+    return make_files("engine", sizes | counts, vectors, text)
 
 
 def readme(learner: LearnerProgram, sizes: Mapping[str, int], cycles: int) -> str:
@@ -161,5 +161,5 @@ blocks in plain Verilog, for simulation. `parameters.vh` has the parameters, `ta
 ## Check it
 The test bench loads random parameters and takes one gradient step. It compares parameters, targets and TD errors
 with the golden vectors, and the cycles with {cycles:,}. If all are equal, it prints PASS.
-{commands("engine", sizes)}
+{write_commands("engine", sizes)}
 """

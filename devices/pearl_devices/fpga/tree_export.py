@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices.fpga.design import Design, commands, design_files
+from pearl_devices.fpga.design import Design, make_files, write_commands
 from pearl_devices.fpga.program import draw_cycles, set_cycles
 from pearl_devices.fpga.resources import LEAF_BITS, TreeEngine, needs_of
 from pearl_devices.kernel import Kernel
@@ -63,7 +63,7 @@ def export(engine: TreeEngine) -> dict[str, str]:
         "DRAW_CYCLES": draw_cycles(engine.depth, REQUESTS),
     }  # fmt: skip
     vectors = {name: numbers.reshape(-1) for name, numbers in golden(engine).items()}
-    return design_files("tree", engine.parameters() | counts, vectors, readme(engine))
+    return make_files("tree", engine.parameters() | counts, vectors, readme(engine))
 
 
 def readme(engine: TreeEngine) -> str:
@@ -92,5 +92,5 @@ simulated, not placed and routed.
 ## Check it
 The test bench makes {ROUNDS} rounds of {REQUESTS} sets and {REQUESTS} draws, and compares leaves, totals and cycles with the golden
 vectors. If all are equal, it prints PASS.
-{commands("tree", engine.parameters())}
+{write_commands("tree", engine.parameters())}
 """

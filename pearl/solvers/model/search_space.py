@@ -250,7 +250,7 @@ Rank = Callable[[Mode], tuple[float, ...]]
 """Numbers of a mode; one with less of each is better."""
 
 
-def undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> list[int]:
+def select_undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> list[int]:
     """Return the numbers of the modes that no other mode of their device beats in every number of
     their rank. Modes with a pair term stay."""
     special = {choice for pair in costs.pair_extra_s for choice in pair}
@@ -275,7 +275,7 @@ def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
         e = m.estimate
         return e.latency_s, e.occupancy_s, e.energy_j, m.width, m.unit_bytes
 
-    return tuple(modes[o] for o in undominated(modes, rank, costs))
+    return tuple(modes[o] for o in select_undominated(modes, rank, costs))
 
 
 def space_of(

@@ -13,7 +13,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, delay_s
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.result import Candidate
-from pearl.solvers.model.search_space import SearchSpace, longest_s, undominated
+from pearl.solvers.model.search_space import SearchSpace, longest_s, select_undominated
 from pearl.solvers.period.lane_rules import Place, extra_terms, lane_rules, window_rows
 from pearl.solvers.period.longest_period import longest_optimum_s
 from pearl.solvers.period.order_cuts import Blamed
@@ -130,7 +130,7 @@ class PeriodForm:
             kept = m.unit_bytes if p.unit_capacity_bytes[m.device] < math.inf else 0.0
             return e.latency_s, e.occupancy_s, joules, m.width if wide else 0, kept
 
-        return undominated(p.options[u], rank, p.costs)
+        return select_undominated(p.options[u], rank, p.costs)
 
     def _ways(self, u: int, device: str, kept: list[int], whole: int | None) -> None:
         """Add the variables of a unit on a device, one for each option and lane.
