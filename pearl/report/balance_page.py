@@ -14,16 +14,21 @@ from pearl.report.bands_text import range_text
 from pearl.report.document import Detail, KeyFigure, LeadSentence, Page, Section, Sentences
 from pearl.report.figures.bars import BarRow, bar_chart
 
+BOUNDS = {"actors": "The actors", "gpu": "The GPU", "host": "One core for replay and learner"}
+"""Busiest part → its words."""
+
 
 def balance_page(balance: Balance, written: str = "") -> Page:
     """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
-    answer, comma, reason = verdict_sentence(v).partition(", ")
     lead = (
-        LeadSentence("What you get", answer, f"{comma}{reason}"),
+        LeadSentence("What you get", f"About {count(rate)} env steps/s",
+                     f", likely {range_text((low, high))}, with {v.actors} actors."),
+        LeadSentence("What limits it", BOUNDS[v.busiest],
+                     f", in {percent(v.share)} of {v.draws} draws of the times."),
         LeadSentence("What would help most", *_help(balance)),
-    )
+    )  # fmt: skip
     sweeps = [("cores", "Cores, an actor each", balance.cores)]
     if balance.points:
         sweeps.append(("SMs", "SMs, all cores", balance.sms))
@@ -36,17 +41,19 @@ def balance_page(balance: Balance, written: str = "") -> Page:
     figures.append(KeyFigure("cores", str(v.cores), "", v.cpu))
     tables = [t for _, name, points in sweeps if (t := sweep_table(name, points)) is not None]
     flat = [
-        f"{name} ({_size(points[0], unit)} to {_size(points[-1], unit)})"
+        f"from {_size(points[0], unit)} to {_size(points[-1], unit)} {unit}"
         for unit, name, points in sweeps
         if name not in [t.title for t in tables]
     ]
-    notes = [f"The rate changes by less than {percent(ALIKE)} with {listed(flat)}."] if flat else []
+    notes = [verdict_sentence(v)]
+    if flat:
+        notes.append(f"The rate changes by less than {percent(ALIKE)} {listed(flat)}.")
     if balance.simulated:
         notes.append(f"Excluded: {listed(balance.simulated)}, simulated.")
     sections = [_section(unit, name, points) for unit, name, points in sweeps]
     return Page(
         f"Balance of {balance.spec}",
-        (*([Sentences("", tuple(("", note) for note in notes))] if notes else []), *tables),
+        (Sentences("", tuple(("", note) for note in notes)), *tables),
         footer=f"pearl {pearl_version()} · {balance.platform} · predicted, energy modelled; enough "
         f"slack for every task · {v.draws} draws{f' · written {written}' if written else ''}",
         subtitle=f"Nothing has run yet · {v.cpu}{f', {v.gpu}' if v.gpu else ''}",

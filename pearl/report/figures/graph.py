@@ -18,8 +18,6 @@ MOST = 24
 PILL = 34.0
 """Height of a task."""
 
-"""Left, upper, right and lower edge of an occupied area."""
-
 Point = tuple[float, float]
 
 
@@ -348,7 +346,7 @@ class _EdgeCurve:
         def cost(bulge: float) -> float:
             curve = made(bulge)
             points = [curve.at(i / 20) for i in range(1, 20)]
-            hit = sum(x1 < x < x2 and y1 < y < y2 for x, y in points for x1, y1, x2, y2 in taken)
+            hit = sum(passes(points, box) for box in taken)
             out = sum(not (0 < x < c.width and 0 < y < c.height) for x, y in points)
             near = sum(abs(x - u) + abs(y - v) < 14 for x, y in points[2:-2] for u, v in crossed)
             return abs(bulge) + 60 * hit + 40 * out + 12 * near
