@@ -163,7 +163,7 @@ def test_the_ratio_of_threads_to_sms_matters_where_environments_are_slow() -> No
     assert (fast.halved_cores or 0) > 0.98
     text = " ".join(page_text(balance_page(fast)).split())
     assert "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck" in text
-    assert "from 1 to 16 actors" in text
+    assert "from 1 to 16 cores and from 1 to 256 actors" in text
     assert text.count("env steps/J") == 1  # a table of equal rows is left out
 
 
