@@ -9,24 +9,28 @@ from dataclasses import replace
 from pearl.formatting import count, listed, percent
 from pearl.planner.gpu_balance import Balance, SweepPoint
 from pearl.planning.plans import pearl_version
-from pearl.report.balance_text import ALIKE, halves_sentence, sweep_table, verdict_sentence
+from pearl.report.balance_text import (
+    ALIKE,
+    busiest_part,
+    halves_sentence,
+    sureness,
+    sweep_table,
+    verdict_sentence,
+)
 from pearl.report.bands_text import range_text
 from pearl.report.document import Detail, KeyFigure, LeadSentence, Page, Section, Sentences
 from pearl.report.figures.bars import BarRow, bar_chart
-
-BOUNDS = {"actors": "The actors", "gpu": "The GPU", "host": "One core for replay and learner"}
-"""Busiest part → its words."""
 
 
 def balance_page(balance: Balance, written: str = "") -> Page:
     """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
+    part = busiest_part(v).rstrip(",")
     lead = (
         LeadSentence("What you get", f"About {count(rate)} env steps/s",
                      f", likely {range_text((low, high))}, with {v.actors} actors."),
-        LeadSentence("What limits it", BOUNDS[v.busiest],
-                     f", in {percent(v.share)} of {v.draws} draws of the times."),
+        LeadSentence("What limits it", part[0].upper() + part[1:], f", {sureness(v)}."),
         LeadSentence("What would help most", *_help(balance)),
     )  # fmt: skip
     sweeps = [("cores", "Cores, an actor each", balance.cores)]
