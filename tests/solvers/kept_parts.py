@@ -7,18 +7,26 @@ program and enumeration disagree, or for which a search finds other periods than
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from pearl.errors import InfeasibleError
+from pearl.planning.draws import Draws
+from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
+from pearl.solvers import robust
+from pearl.solvers.first_plan import first_plan
+from pearl.solvers.known_plan import translate_plan
+from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.methods.exhaustive import _every_order
 from pearl.solvers.model import cost_floor
@@ -29,7 +37,8 @@ from pearl.solvers.model.dag_instance import (
     makespan_spaces,
 )
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
-from pearl.solvers.model.result import Candidate
+from pearl.solvers.model.method import Search
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.orders import lane_sequencing
 from pearl.solvers.orders.list_orders import (
@@ -39,13 +48,17 @@ from pearl.solvers.orders.list_orders import (
 )
 from pearl.solvers.orders.rings import Rings, to_arrays
 from pearl.solvers.orders.search import modulo_orders
+from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.solvers.period.slack_minimisation import fewest_tokens
 from pearl.solvers.period.symmetry import find_orbits
 from pearl.solvers.period.tie_breaking import fewest_lanes
+from pearl.solvers.robust import least_regret
+from pearl.solvers.under_draws import Scale
 from pearl.testing.graphs import random_limited
-from tests.graphs import least_by_enumeration, least_by_program
+from pearl.time_limit import OutOfTimeError
+from tests.graphs import banded, least_by_enumeration, least_by_program
 from tests.solvers.test_lane_rules import pool
 
 FOLDER = Path(__file__).parent / "parts"
@@ -71,9 +84,7 @@ def problem(seed: int) -> Problem:
     modes = tuple(replace(m, unit_bytes=r.choice([0.0, 2.0, 4.0])) for m in costs.modes)
     platform = replace(costs.platform, links=links, devices=roomy)
     whole, part = (extra, {}) if seed % 2 else ({}, extra)
-    costs = replace(
-        costs, platform=platform, modes=modes, apart_extra_s=whole, shared_extra_s=part
-    )
+    costs = replace(costs, platform=platform, modes=modes, apart_extra_s=whole, shared_extra_s=part)
     objective = r.choice(["throughput", "power_efficiency"])
     limits = replace(
         limits,
@@ -131,7 +142,8 @@ def space_lines(seed: int) -> Iterable[str]:
         yield f"  classes {text(space.classes)} bytes {text(space.memory_bytes)}"
         yield f"  capacity {text(dict(space.capacity_bytes))} lanes {text(dict(space.lanes))}"
         yield f"  of units {text(dict(space.unit_capacity_bytes))} most {space.max_lanes}"
-        yield f"  apart {text(space.apart)} couple {space.lanes_couple} serial {text(space.serial_s)}"
+        yield f"  apart {text(space.apart)} couple {space.lanes_couple}"
+        yield f"  serial {text(space.serial_s)}"
         yield f"  pairs {text(space.pair_terms)} lanes {text(space.lane_terms)}"
         yield f"  on {text([{d: len(m) for d, m in row.items()} for row in space.on_device])}"
         yield f"  nodes {text(x.nodes)} arcs {text(x.arcs)}"
@@ -218,7 +230,7 @@ def valued(found: Candidate | None) -> str:
     a, orders = found.assignment, found.ordered.orders
     modes = [(*m.key, lane) for m, lane in zip(a.modes, a.lanes, strict=True)]
     slack = [e.slack for e in a.expansion.graph.edges]
-    return f"{text(modes)} {text(slack)} {text(dict(orders))} {text(found.period_s)} {text(found.cost)}"
+    return " ".join(map(text, (modes, slack, dict(orders), found.period_s, found.cost)))
 
 
 def timed(seed: int) -> list[TimedGraph]:
@@ -240,7 +252,8 @@ def order_lines(seed: int) -> Iterable[str]:
                 yield f"  in {nodes}: {text(dict(found[0]))} {text(found[1:])}"
         best = lane_sequencing.best_orders(timing, nodes=20)
         yield f"  best {text(dict(best.orders))} {text((best.period_s, best.bound_s))}"
-        yield f"  {[lane_sequencing.no_order_below(timing, s * best.period_s, 20) for s in (0.9, 1, 1.1)]}"
+        periods = [s * best.period_s for s in (0.9, 1, 1.1)]
+        yield f"  {[lane_sequencing.no_order_below(timing, s, 20) for s in periods]}"
 
 
 def schedule_of_modulo(seed: int) -> Iterable[str]:
@@ -277,7 +290,76 @@ def tie_lines(seed: int) -> Iterable[str]:
         for objective in ("throughput", "power_efficiency"):
             worth = cut_period(space, a, objective, cost if cost < math.inf else paced_s)
             blamed = conflict_units(space, a, worth)
-            yield f"blamed {text(blamed)} {text([worth(range(n)) for n in range(len(a.modes) + 1)])}"
+            yield f"blamed {text(blamed)}"
+            yield f"worth {text([worth(range(n)) for n in range(len(a.modes) + 1)])}"
+
+
+def start_lines(seed: int) -> Iterable[str]:
+    """Plans without a search, each translated to this problem and to others, and checked."""
+    asked = problem(seed)
+    for objective in ("throughput", "power_efficiency", "makespan"):
+        free = replace(asked.limits, power_w=None, period_s=None)
+        goal = replace(asked, objective=objective, limits=free)
+        found = first_plan(goal)
+        yield f"{objective} {valued(found)}"
+        if found is None:
+            continue
+        lane_orders = found.ordered.orders
+        proof = Proof(objective, "milp", 0, 0.0, 0.0, 0.0, timed_out=True)
+        plan = replace(build_plan(found.assignment, lane_orders, proof), problem=goal)
+        slow = replace(free, period_s=0.9 * found.period_s)
+        for other in (
+            goal,
+            replace(goal, objective="makespan"),
+            replace(goal, limits=slow, objective="throughput"),
+        ):
+            yield f"  known {valued(translate_plan(plan, other))}"
+        for wrong in (
+            {"cost": found.cost * (1 + 2e-6)},
+            {"period_s": found.period_s * (1 + 0.5e-6)},
+            {"ordered": replace(found.ordered, orders={})},
+            {"assignment": replace(found.assignment, lanes=(9,) * len(found.assignment.lanes))},
+        ):
+            best = replace(found, **wrong)
+            yield f"  {fault_of(Outcome(best, best.cost * (1 + 0.5e-6), True), goal)}"
+        yield f"  {fault_of(Outcome(found, found.cost * (1 + 2e-6), True), goal)}"
+
+
+def regret_lines(seed: int) -> Iterable[str]:
+    """Plans of least regret under draws by enumeration, and plans under the same draws."""
+    graph, costs, limits = random_limited(seed, most_tasks=3, most_devices=2)
+    costs = banded(costs, 3.0, 3.0, (0.2, 4.0))
+    for kind, power_w, few, most in (
+        ("mean", None, 0, 99),
+        ("worst", 150.0, 0, 99),
+        ("worst", None, 500, 99),
+        ("mean", 150.0, 500, 3),
+        ("worst", None, 0, 3),
+    ):
+        asked = Problem(graph, costs, replace(limits, power_w=power_w))
+        search = Search(time.monotonic() + 1e6, 0, "exhaustive")
+        calls = itertools.count()
+
+        def run(problem: Problem, search: Search, calls: Any = calls, most: int = most) -> Outcome:
+            if next(calls) > most:
+                raise OutOfTimeError
+            return exhaustive.solve(problem, search)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(robust, "FEW", few)
+            outcome, regret = least_regret(asked, search, run, kind, Draws(4, 1))
+        yield f"{kind} {power_w} {few} {most} {valued(outcome.best)}"
+        yield f"  {outcome.timed_out} {text(outcome.bound)}"
+        yield f"  {text([getattr(regret, f.name) for f in fields(regret)])}"
+        orders = outcome.best.ordered.orders
+        proof = Proof("throughput", "milp", 0, 0.0, 0.0, 0.0, timed_out=True)
+        plan = replace(build_plan(outcome.best.assignment, orders, proof), problem=asked)
+        scale = Scale.from_regret(regret, costs)
+        wider = tuple(replace(k, bytes_per_s=2 * k.bytes_per_s) for k in costs.platform.links)
+        quicker = replace(costs, platform=replace(costs.platform, links=wider))
+        for table in (costs, quicker) if most > 3 else ():
+            drawn = scale.solve(replace(asked, costing=table), search, exhaustive.solve, plan)
+            yield f"  drawn {text((drawn.cost, drawn.bound))} {text(drawn.rival.key)}"
 
 
 PARTS: dict[str, Callable[[int], Iterable[str]]] = {
@@ -288,10 +370,16 @@ PARTS: dict[str, Callable[[int], Iterable[str]]] = {
     "orders": order_lines,
     "modulo": schedule_of_modulo,
     "ties": tie_lines,
+    "starts": start_lines,
+    "regrets": regret_lines,
 }
 SEEDS = {
     "programs": (0, 6, 7, 10, 20, 34, 1003),
-    "ties": (0, 3, 10, 16, 24, 30, 33, 34, 36, 38, 1002, 1003, 1005),
+    "ties": (0, 3, 10, 24, 34, 1003),
+    "modulo": (0, 6, 10, 16, 34, 1003),
+    "orders": (0, 1, 10, 16, 29, 33, 1003),
+    "starts": (0, 6, 10, 16),
+    "regrets": (6, 20),
 }
 """Part → its problems; of the other parts all of `ALL`."""
 
@@ -299,9 +387,7 @@ ALL = (0, 1, 6, 10, 16, 20, 29, 33, 34, 38, 1002, 1003)
 
 
 def made(part: str) -> str:
-    lines = (
-        line for seed in SEEDS.get(part, ALL) for line in (f"# {seed}", *PARTS[part](seed))
-    )
+    lines = (line for seed in SEEDS.get(part, ALL) for line in (f"# {seed}", *PARTS[part](seed)))
     return "\n".join(lines) + "\n"
 
 
