@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from pearl import load
 from pearl.algorithms import algorithm
+from pearl.graph.task_graph import TaskGraph
 from pearl.spec.reading import read_shipped
-from pearl_devices import Kernel, backend
+from pearl_devices import Device, Kernel, backend
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of, parts
 from pearl_estimators import estimate
@@ -44,15 +46,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def graphs() -> dict[str, Any]:
-    found = {}
-    given: dict[str, Any] = {name: name for name in read_shipped()}
-    given |= {name: {"algorithm": options} for name, options in OPTIONS.items()}
-    given["groups"] = {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}}
-    for name, spec in given.items():
-        system = load(spec)
-        found[name] = algorithm(system.algorithm.name).graph(system)
-    return found
+SPECS: dict[str, Any] = {
+    **{name: name for name in read_shipped()},
+    **{name: {"algorithm": options} for name, options in OPTIONS.items()},
+    "groups": {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}},
+}
+"""Name of a graph → its spec."""
+
+
+@cache
+def graph_of(name: str) -> TaskGraph:
+    system = load(SPECS[name])
+    return algorithm(system.algorithm.name).graph(system)
+
+
+def kernels_of(name: str) -> dict[str, Kernel]:
+    graph = graph_of(name)
+    return {kernel_key(each.kernel): each.kernel for each in (*graph.tasks, *graph.fusions)}
 
 
 def plain(value: Any) -> Any:
@@ -66,63 +76,65 @@ def plain(value: Any) -> Any:
     return value
 
 
-def lines(found: Mapping[str, Any]) -> str:
-    """An object as JSON, a line an entry."""
-    whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
-    return "{\n" + ",\n".join(whole) + "\n}\n"
-
-
 def kernel_key(k: Kernel) -> str:
     sizes = ", ".join(f"{n}={v}" for n, v in k.dims.items())
     return f"{k.kind} {k.program or ''} ({sizes})"
 
 
-def all_graphs() -> str:
-    found: dict[str, Any] = {}
-    for name, graph in graphs().items():
-        for t in graph.tasks:
-            about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
-            found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
-        for n, e in enumerate(graph.edges):
-            rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
-            found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
-        for f in graph.fusions:
-            found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
-        sizes = [graph.env_steps, graph.updates, graph.batch]
-        found[f"{name}: states"] = [dict(graph.states), *sizes]
-    return lines(found)
+def graph_rows(name: str) -> dict[str, Any]:
+    graph, found = graph_of(name), dict[str, Any]()
+    for t in graph.tasks:
+        about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
+        found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
+    for n, e in enumerate(graph.edges):
+        rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
+        found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
+    for f in graph.fusions:
+        found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
+    sizes = [graph.env_steps, graph.updates, graph.batch]
+    found[f"{name}: states"] = [dict(graph.states), *sizes]
+    return found
 
 
-def kernels() -> dict[str, Kernel]:
-    found = [t.kernel for g in graphs().values() for t in (*g.tasks, *g.fusions)]
-    return {kernel_key(k): k for k in found}
-
-
-def all_counts() -> str:
+def counts(name: str) -> dict[str, Any]:
     """Work, products, parts, buffers and terms of every kernel."""
     found: dict[str, Any] = {}
     with patch.object(features, "cache_bytes", lambda: CACHES):
-        for key, k in kernels().items():
+        for key, k in kernels_of(name).items():
             work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, kind_of(k).rounds(k)]
             of = [[kernel_key(part), count] for part, count in parts(k)]
             found[key] = [work, kind_of(k).products(k), of]
             found[f"{key} buffers"] = dict(specs(k))
             for variant in kind_of(k).variants:
                 found[f"{key} {variant}"] = dict(terms_of(k, variant))
-    return lines(found)
+    return found
 
 
-def all_estimates() -> str:
-    """Times, energies and bands on devices that are not there, in every variant offered."""
+@cache
+def absent() -> tuple[Device, ...]:
+    """Devices that are not there."""
+    return load("dqn_cartpole", set={"platform": "cpu_gpu_fpga"}).platform.devices
+
+
+def estimates(name: str) -> dict[str, Any]:
+    """Times, energies and bands on absent devices, in every variant offered."""
     found: dict[str, Any] = {}
-    for device in load("dqn_cartpole", set={"platform": "cpu_gpu_fpga"}).platform.devices:
-        for key, k in kernels().items():
+    for device in absent():
+        for key, k in kernels_of(name).items():
             for variant, width in backend(device.kind).offers(k, device):
                 e = estimate(k, device, variant=variant, width=width)
                 seconds = [e.latency_s, e.occupancy_s, e.low_s, e.high_s]
                 about = [*seconds, e.energy_j, e.rung, e.bound_by]
                 found[f"{key} on {device.name} {variant} {width}"] = about
-    return lines(found)
+    return found
 
 
-FIGURES = {"graphs.json": all_graphs, "counts.json": all_counts, "estimates.json": all_estimates}
+FIGURES = {"graphs.json": graph_rows, "counts.json": counts, "estimates.json": estimates}
+"""File → the figures of a spec that it keeps."""
+
+
+def figures_text(file: str) -> str:
+    """The figures of all specs as JSON, a line an entry."""
+    found = {k: v for name in SPECS for k, v in FIGURES[file](name).items()}
+    whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
+    return "{\n" + ",\n".join(whole) + "\n}\n"
