@@ -1,9 +1,10 @@
-"""Graphs of every algorithm, and what is counted and estimated of every kernel in them, as JSON."""
+"""Graphs of every algorithm, and what is counted and estimated of every kernel in them, and the
+kernels that a calibration times, as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -13,11 +14,20 @@ from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.reading import read_shipped
 from pearl_devices import Device, Kernel, backend
-from pearl_devices.buffers import specs
+from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import kind_of, parts
 from pearl_estimators import estimate
 from pearl_estimators.host import features
+from pearl_estimators.host.benchmark_kernels import (
+    GROUPS,
+    code_of,
+    draw_fit_kernels,
+    draw_held_out_kernels,
+    fill,
+    firings_per_call,
+)
 from pearl_estimators.host.features import terms as terms_of
+from pearl_estimators.host.linear_fit import family
 
 CACHES = 32e3, 512e3, 16e6
 """Bytes of the three levels that terms are counted for, whatever this machine has."""
@@ -129,12 +139,40 @@ def estimates(name: str) -> dict[str, Any]:
     return found
 
 
-FIGURES = {"graphs.json": graph_rows, "counts.json": counts, "estimates.json": estimates}
-"""File → the figures of a spec that it keeps."""
+HELD_OUT = "held out"
+
+
+def drawn(name: str) -> dict[str, Any]:
+    """The kernels that a calibration times for a group, or those that it is checked by."""
+    found = draw_held_out_kernels() if name == HELD_OUT else draw_fit_kernels([name])
+    return {
+        f"{name}: {n}": [kernel_key(k), family(k), code_of(k, "native"), firings_per_call(k)]
+        for n, k in enumerate(found)
+    }
+
+
+def filled(name: str) -> dict[str, Any]:
+    """Ends of the arrays that the largest call of a graph is timed over."""
+    k = max(kernels_of(name).values(), key=lambda k: len(specs(k)))
+    buffers = allocate([k])
+    fill(buffers, k)
+    ends = {n: (a.flat[0], a.flat[-1], a.min(), a.max()) for n, a in buffers.items()}
+    return {f"{name}: {n}": [float(f"{x:.6g}") for x in row] for n, row in ends.items()}
+
+
+FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
+    "graphs.json": (graph_rows, SPECS),
+    "counts.json": (counts, SPECS),
+    "estimates.json": (estimates, SPECS),
+    "drawn.json": (drawn, (*GROUPS, HELD_OUT)),
+    "filled.json": (filled, ("dqn, much", "sac", "ppo, continuous", "q_learning")),
+}
+"""File → the figures that it keeps of each of some names."""
 
 
 def figures_text(file: str) -> str:
-    """The figures of all specs as JSON, a line an entry."""
-    found = {k: v for name in SPECS for k, v in FIGURES[file](name).items()}
+    """The figures of all names as JSON, a line an entry."""
+    of, names = FIGURES[file]
+    found = {k: v for name in names for k, v in of(name).items()}
     whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
     return "{\n" + ",\n".join(whole) + "\n}\n"
