@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import Arc, CyclicPart, howard, start_times
+from pearl.graph.cycle_ratio import Arc, CyclicPart, howard
+from pearl.graph.period import start_times
 from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph

@@ -14,15 +14,8 @@ from scipy.optimize import linprog
 
 from pearl.errors import SpecError
 from pearl.graph import period, policy_iteration
-from pearl.graph.period import (
-    Arc,
-    expand,
-    howard,
-    max_cycle_ratio,
-    simulate,
-    start_times,
-    token_free_cycle,
-)
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import expand, max_cycle_ratio, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.testing.graphs import loop, tasks
 from tests.graphs import dqn, timed_arcs

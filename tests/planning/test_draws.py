@@ -10,7 +10,7 @@ import pytest
 
 from pearl import Limits, solve
 from pearl.errors import SpecError
-from pearl.graph.period import CyclicPart, howard
+from pearl.graph.cycle_ratio import CyclicPart, howard
 from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, fit_lognormal, scale_costs

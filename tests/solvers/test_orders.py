@@ -12,7 +12,8 @@ import pytest
 
 from pearl.errors import InfeasibleError
 from pearl.graph import period
-from pearl.graph.period import howard, token_free_cycle
+from pearl.graph.cycle_ratio import howard
+from pearl.graph.period import token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
