@@ -340,7 +340,8 @@ def test_the_outcome_of_a_run_is_computed_by_hand(
     measured.add(lanes)
     measured.add(Given(times_ns={}, lags=lags, traffic=[], records=[record("cpu/0", "")]))  # type: ignore[arg-type]
     assert (len(measured.records), len(measured.session_records)) == (1, 1)
-    measured.records, measured.session_records = [], []
+    monkeypatch.setattr(outcome, "lane_times", lambda run, records: (len(records),))
+    monkeypatch.setattr(outcome, "measured_calls", lambda run, records: (-len(records),))
     run, meter = ended_run(tmp_path, simulated=simulated), {}
     energies: Any = Given(read=lambda given: meter.update(given) or [Given(joules=9.0, source="n")])
     best, last = Evaluation((1.0, 2.0), 1, 9), Evaluation((0.0, 4.0), 0, 9)
@@ -373,7 +374,8 @@ def test_the_outcome_of_a_run_is_computed_by_hand(
         ),
         "plan": 0, "drift": 0, "platform": 0, "lags": {"policy_lag": {"1": 8, "2": 10}},
         "traffic": ({"host": "b"},), "message": "it failed", "restarts": 2, "lost_transitions": 16,
-        "events": ("again",), "stopped": None, "lanes": (), "calls": (),
+        "events": ("again",), "stopped": None, "lanes": () if simulated else (1,),
+        "calls": () if simulated else (-1,),
         "solution": None if simulated else (475.0, 480.0), "out": str(tmp_path),
         "schema": found.schema,
     }  # fmt: skip
@@ -407,3 +409,13 @@ def test_a_run_that_ended_early_has_no_rates(
     run.state.log.failure = None
     again = outcome.build_run(run, "done", FinalEvaluations(same, same), measured, meter)
     assert (again.returns["best_is_last"], again.returns["last_eval_returns"]) == (True, [3.0])
+
+
+def test_cpu_seconds_are_those_of_this_process_its_children_and_the_fork_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usage = {0: Given(ru_utime=1.0, ru_stime=0.5), -1: Given(ru_utime=0.25, ru_stime=2.0)}
+    spent = Given(RUSAGE_SELF=0, RUSAGE_CHILDREN=-1, getrusage=usage.__getitem__)
+    monkeypatch.setattr(outcome, "resource", spent)
+    monkeypatch.setattr(outcome.fork_server, "cpu_s", lambda: 8.0)
+    assert outcome.cpu_seconds() == 11.75
