@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import patch
 
 from pearl import load
 from pearl.algorithms import algorithm
+from pearl.graph.task_graph import TaskGraph
 from pearl.spec.reading import read_shipped
 from pearl_devices import Kernel, backend
 from pearl_devices.buffers import specs
@@ -44,15 +45,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def graphs() -> dict[str, Any]:
-    found = {}
-    given: dict[str, Any] = {name: name for name in read_shipped()}
-    given |= {name: {"algorithm": options} for name, options in OPTIONS.items()}
-    given["groups"] = {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}}
-    for name, spec in given.items():
-        system = load(spec)
-        found[name] = algorithm(system.algorithm.name).graph(system)
-    return found
+SPECS: dict[str, Any] = {
+    **{name: name for name in read_shipped()},
+    **{name: {"algorithm": options} for name, options in OPTIONS.items()},
+    "groups": {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}},
+}
+"""Name → spec of every graph."""
+
+
+def graph_of(name: str) -> TaskGraph:
+    system = load(SPECS[name])
+    return algorithm(system.algorithm.name).graph(system)
 
 
 def plain(value: Any) -> Any:
@@ -77,52 +80,63 @@ def kernel_key(k: Kernel) -> str:
     return f"{k.kind} {k.program or ''} ({sizes})"
 
 
-def all_graphs() -> str:
+def of_graph(name: str, graph: TaskGraph) -> dict[str, Any]:
+    """Tasks, edges, fusions and states."""
     found: dict[str, Any] = {}
-    for name, graph in graphs().items():
-        for t in graph.tasks:
-            about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
-            found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
-        for n, e in enumerate(graph.edges):
-            rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
-            found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
-        for f in graph.fusions:
-            found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
-        sizes = [graph.env_steps, graph.updates, graph.batch]
-        found[f"{name}: states"] = [dict(graph.states), *sizes]
-    return lines(found)
+    for t in graph.tasks:
+        about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
+        found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
+    for n, e in enumerate(graph.edges):
+        rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
+        found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
+    for f in graph.fusions:
+        found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
+    sizes = [graph.env_steps, graph.updates, graph.batch]
+    found[f"{name}: states"] = [dict(graph.states), *sizes]
+    return found
 
 
-def kernels() -> dict[str, Kernel]:
-    found = [t.kernel for g in graphs().values() for t in (*g.tasks, *g.fusions)]
-    return {kernel_key(k): k for k in found}
+def kernels(graph: TaskGraph) -> dict[str, Kernel]:
+    return {kernel_key(t.kernel): t.kernel for t in (*graph.tasks, *graph.fusions)}
 
 
-def all_counts() -> str:
+def counts(name: str, graph: TaskGraph) -> dict[str, Any]:
     """Work, products, parts, buffers and terms of every kernel."""
     found: dict[str, Any] = {}
     with patch.object(features, "cache_bytes", lambda: CACHES):
-        for key, k in kernels().items():
+        for key, k in kernels(graph).items():
             work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, kind_of(k).rounds(k)]
             of = [[kernel_key(part), count] for part, count in parts(k)]
             found[key] = [work, kind_of(k).products(k), of]
             found[f"{key} buffers"] = dict(specs(k))
             for variant in kind_of(k).variants:
                 found[f"{key} {variant}"] = dict(terms_of(k, variant))
-    return lines(found)
+    return found
 
 
-def all_estimates() -> str:
+def estimates(name: str, graph: TaskGraph) -> dict[str, Any]:
     """Times, energies and bands on devices that are not there, in every variant offered."""
     found: dict[str, Any] = {}
     for device in load("dqn_cartpole", set={"platform": "cpu_gpu_fpga"}).platform.devices:
-        for key, k in kernels().items():
+        for key, k in kernels(graph).items():
             for variant, width in backend(device.kind).offers(k, device):
                 e = estimate(k, device, variant=variant, width=width)
                 seconds = [e.latency_s, e.occupancy_s, e.low_s, e.high_s]
                 about = [*seconds, e.energy_j, e.rung, e.bound_by]
                 found[f"{key} on {device.name} {variant} {width}"] = about
+    return found
+
+
+FIGURES: dict[str, Callable[[str, TaskGraph], dict[str, Any]]] = {
+    "graphs.json": of_graph,
+    "counts.json": counts,
+    "estimates.json": estimates,
+}
+
+
+def figures(file: str) -> str:
+    """The figures of all graphs."""
+    found: dict[str, Any] = {}
+    for name in SPECS:
+        found |= FIGURES[file](name, graph_of(name))
     return lines(found)
-
-
-FIGURES = {"graphs.json": all_graphs, "counts.json": all_counts, "estimates.json": all_estimates}
