@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Module
 from pearl_devices.kernels import KINDS, acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation
 from pearl_devices.kernels.fused import misfit
+from tests.devices.gpu_stand_in import NotingTwin, bind_cuda
 from tests.devices.test_kernel_kinds import sample
 
 FILE = Path(__file__).with_name("kernel_facts.json")
@@ -112,6 +115,32 @@ CASES: dict[str, Kernel] = {
     ),
     "average": kernel("offline.average", states=6, actions=3, obs=1, act=0, chunks=4, bits=8),
 }  # fmt: skip
+PAIR: dict[str, Any] = {"obs": 3, "act": 0}
+ROWS: dict[str, Any] = {**ROLLOUT, "act": 0, "tanh": 1}
+CASES |= {
+    "pairs of blocks": kernel("inference.sac", {**ACT, "envs": 70_000}, actor=(3, 64, 64, 4)),
+    "2048 rows": kernel("inference.dqn", PAIR, envs=2048, q=(3, 64, 2)),
+    "2049 rows": kernel("inference.dqn", PAIR, envs=2049, q=(3, 64, 2)),
+    "weights not held": kernel("inference.dqn", PAIR, envs=2049, q=(3, 341, 2)),
+    "small tiles": kernel("inference.dqn", PAIR, envs=2049, q=(3, 342, 2)),
+    "1024 wide": kernel("inference.dqn", PAIR, envs=9, q=(3, 1024, 2)),
+    "1025 wide": kernel("inference.dqn", PAIR, envs=9, q=(3, 1025, 2)),
+    "many judged": kernel("gae", {**ROWS, "envs": 600, "horizon": 100}, critic=(3, 64, 1)),
+    "many stored": kernel("rollout_insert", {**ROWS, "envs": 90_000, "horizon": 2}),
+    "many inserted": kernel(
+        "replay_insert", {**RING, "envs": 30_000, "capacity": 60_000}, prioritised=0
+    ),
+    "large copy": kernel("param_sync", params=300_000, args={"network": "q"}),
+    "a2c in one launch": kernel("update.a2c", {**LEARN, **ROWS, "batch": 120, "steps": 1}),
+    "sac of 70 units": kernel(
+        "update.sac", {**TWIN, "batch": 100, "actor": (3, 70, 4)}, alpha=(0, 1)
+    ),
+    "ddpg of 200 units": kernel(
+        "update.ddpg",
+        {n: TWIN[n] for n in ("obs", "act", "steps")},
+        actor=(3, 200, 200, 2), critic=(5, 200, 200, 1), batch=50,
+    ),
+}  # fmt: skip
 LIMITS: list[tuple[str, dict[str, Any]]] = [
     (name, {**DQN, "q": layers, "batch": batch, **more})
     for name, layers, batch, more in [
@@ -140,22 +169,46 @@ def summary(k: Kernel) -> list[Any]:
     return [k.kind, {n: k.dims[n] for n in sorted(k.dims)}, k.program, dict(k.args)]
 
 
+def launches(k: Kernel, variant: str) -> list[Any]:
+    """The launches that a variant in CUDA prepares: program, constants, sizes and arguments."""
+    given = {n: np.zeros(shape, dtype) for n, (shape, dtype) in kind_of(k).arrays(k).items()}
+    arrays = {n: torch.from_numpy(a) for n, a in given.items()}
+    names = {id(a): n for n, a in arrays.items()}
+
+    def told(argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        if argument.dtype == torch.int64 and argument.numel() <= 16:
+            made = argument.tolist()
+        else:
+            made = [str(argument.dtype), *argument.shape]
+        return names.get(id(argument), made)
+
+    driver = NotingTwin(launches=False)
+    bind_cuda(k, arrays, driver, variant)
+    return [
+        [p.program.file, p.program.constants, p.program.exact, p.kernel, p.grid, p.block,
+         p.shared_bytes, *map(told, p.arguments)]
+        for p in driver.prepared
+    ]  # fmt: skip
+
+
 def facts(k: Kernel) -> dict[str, Any]:
     kind = kind_of(k)
     words = (kind.structure, kind.word, kind.does, kind.side, kind.code, kind.example)
+    given = (kind.parts(k), *kind.cuts(k))
     about = (kind.repeatable, kind.stochastic, kind.assumed, kind.averaged, kind.minibatches)
-    return {
+    found = {
         "work": [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes],
         "words": words,
         "about": [*about, acts(k), repeats(k), kind.actions, kind.horizons, kind.in_evaluation],
         "arrays": {n: " ".join(map(str, about)) for n, about in flows(k).items()},
-        "apart": [kind.per_copy, kind.per_group],
+        "of a copy": kind.per_copy,
+        "of a group": kind.per_group,
         "products": [kind.rounds(k), *kind.products(k)],
         "passes": {n: list(vars(p).values()) for n, p in kind.passes(k).items()},
         "operations": [kind.operations(k), kind.accesses(k)],
-        "cuts": [
-            [[*summary(part), n] for part, n in cut] for cut in (kind.parts(k), *kind.cuts(k))
-        ],
+        "cuts": [[[*summary(part), n] for part, n in cut] for cut in given if cut],
         "like": summary(kind.like(k)) if kind.like else None,
         "rows": kind.rows(k),
         "policy": summary(kind.policy(k)) if kind.policy else None,
@@ -165,8 +218,14 @@ def facts(k: Kernel) -> dict[str, Any]:
             for n, v in kind.cuda.items()
         },
         "fpga": kind.fpga,
+        "launches": {
+            n: launches(k, n)
+            for n, v in kind.cuda.items()
+            if n not in ("eager", "graph") and v.fits(k)
+        },
         "one launch": misfit(k) if "fused" in kind.cuda else None,
     }
+    return {what: told for what, told in found.items() if told}
 
 
 KEPT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
