@@ -32,7 +32,7 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
-from tests.report.kept_figures import FIGURES, figures
+from tests.report.kept_figures import FIGURES, figures_text
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -194,7 +194,7 @@ def main() -> None:
     for name, made in TEXTS.items():
         (FOLDER / name).write_text(made(), encoding="utf-8")
     for name in FIGURES:
-        (FOLDER / name).write_text(figures(name), encoding="utf-8")
+        (FOLDER / name).write_text(figures_text(name), encoding="utf-8")
 
 
 if __name__ == "__main__":
