@@ -214,7 +214,8 @@ def test_a_prediction_is_the_roofline_and_a_band_that_doubles_outside(o, bound, 
 def test_a_correction_is_that_of_the_neighbour_and_fades_with_the_distance():
     timed, weight, signal, noise = Operation("linear", 1, 2**8, 2**8, 2**8), 0.7, 0.3, 0.04
     fit = fitted(places=(timed.place,), weights=(weight,), signal=signal)
-    for o in (timed, Operation("linear", 1, 2**8, 2**8, 2**9), Operation("linear", 1, 2**5, 30, 40)):
+    near_by = [Operation("linear", 1, *sizes) for sizes in ((256, 256, 512), (32, 30, 40))]
+    for o in (timed, *near_by):
         (found,) = predict_operations(fit, [o])
         near = signal**2 * far(o.place, timed.place, fit.reach)
         seconds = ideal(o) * math.exp(near * weight)
