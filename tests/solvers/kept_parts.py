@@ -114,7 +114,7 @@ def in_whole_seconds(costs: CostTable) -> CostTable:
         for k in costs.platform.links
     )
     modes = tuple(map(whole, costs.modes))
-    return CostTable(replace(costs.platform, links=links), modes)
+    return CostTable(replace(costs.platform, links=tuple(links)), modes)
 
 
 def text(value: Any) -> str:
