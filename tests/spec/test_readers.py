@@ -281,6 +281,11 @@ NUMBERS = {
     "overhead": "5 us", "idle_power": "6 W", "active_power": "7 W",
 }  # fmt: skip
 
+SHEET = (
+    *("max_lanes", "memory_bytes", "peak_flops_per_s", "memory_bytes_per_s", "overhead_s"),
+    *("idle_power_w", "active_power_w", "context_power_w", "clock_hz"),
+)
+
 
 def test_a_device_and_a_link_have_every_number_of_their_entries() -> None:
     full = {
@@ -304,14 +309,10 @@ def test_a_device_and_a_link_have_every_number_of_their_entries() -> None:
         names = ["latency_s", "bytes_per_s", "per_message_s", "energy_j_per_byte"]
         assert dict(found.sources) == dict.fromkeys(names[: 4 if given is whole else 2], source)
         first, second = platform.devices
-        named = (
-            "max_lanes memory_bytes peak_flops_per_s memory_bytes_per_s overhead_s idle_power_w "
-            "active_power_w context_power_w clock_hz"
-        ).split()
         assert first == Device(
             "a", "null", 4, "cores", 2, 8 * 2.0**30, 2e12, 3e9, 5e-6, 6.0, 7.0, 6.5, "off", True,
             True, model="M", figures={"clock_hz": 1e9, "dsp": 9.0},
-            sources={**dict.fromkeys(named, "sheet"), "width": "counted", "dsp": "seen"},
+            sources={**dict.fromkeys(SHEET, "sheet"), "width": "counted", "dsp": "seen"},
         )  # fmt: skip
         bare = Device("b", "null", 4, "cores", 1, math.inf, 2e12, 3e9, 5e-6, 6.0, 7.0)
         assert {**vars(second), "sources": {}} == {**vars(bare), "sources": {}}
