@@ -25,7 +25,7 @@ from pearl.spec.models import LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform
 from pearl.spec.quantities import Number, Quantity, Sourced
 from pearl.spec.units import DIMENSIONS, format_quantity, parse_quantity
-from pearl.spec.yaml_reader import Document, join_keys, parse_scalar
+from pearl.spec.yaml_reader import Document, join_keys, parse, parse_scalar
 from pearl_devices import Device, Link
 
 # Quantities
@@ -166,7 +166,10 @@ def test_places_of_values_are_written_short() -> None:
     assert join_keys((0, "a")) == "[0].a"
     document = Document({}, {("a",): "f:3", ("b", "c"): "set"})
     assert document.say(("a", "x", 1), "no") == "f:3: a.x[1]: no"
+    assert document.say(("a", "x"), "no") == "f:3: a.x: no"
     assert document.say(("b", "c"), "no") == "set b.c: no"
+    ((_, line),) = parse(b"a: 1\n\na: 2\n", "c:d.yaml").problems
+    assert line == "c:d.yaml:3: a: given twice, first in line 1; once is allowed"
     assert document.say(("b",), "no") == "<spec>: b: no"
     assert document.say((), "no") == "<spec>: no"
 
