@@ -57,6 +57,11 @@ def _flat(rows: Any) -> list[Any]:
     return [f for r in rows for f in _flat(r)] if isinstance(rows, list) else [rows]
 
 
+def _label(given: Any) -> str:
+    parts = given if isinstance(given, tuple) else () if given is None else (given,)
+    return "-".join(getattr(p, "__name__", str(p)).split(".")[-1] for p in parts)
+
+
 class Kept:
     """Cases by name, and the file of their results."""
 
@@ -68,7 +73,7 @@ class Kept:
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             for g in given or (None,):
-                name = function.__name__ if g is None else f"{function.__name__} {g}"
+                name = f"{function.__name__} {_label(g)}".strip()
                 self.cases[name] = function if g is None else lambda g=g: function(g)
             return function
 
