@@ -90,6 +90,11 @@ class Kept:
         same(found, results[name], name)
 
 
+def rounded(value: float) -> float:
+    """Return a value of a linear program, which is exact to its tolerance."""
+    return float(f"{value:.6g}")
+
+
 def same(found: Any, kept: Any, at: str) -> None:
     """Compare two results: texts and whole numbers exactly, other numbers to 1e-10."""
     if isinstance(found, list) and isinstance(kept, list) and len(found) == len(kept):

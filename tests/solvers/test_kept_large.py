@@ -19,7 +19,7 @@ from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.large.loop_search import LoopSearch
 from pearl.solvers.large.loop_tables import scratch_of, to_tables
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from tests.solvers.kept import Clock, Kept, spaces_of
+from tests.solvers.kept import Clock, Kept, rounded, spaces_of
 
 KEPT = Kept("kept_large.json")
 MIXED = (29, 135, 141, 158, -26, -174)
@@ -136,7 +136,7 @@ def counts(name: Any) -> Any:
 def load_programs(name: Any) -> Any:
     loads = LoadProgram(space(name), 0.5)
     linear = loads.linear
-    return loads.copying, loads.loads, loads.on, linear.upper, loads.solve(math.inf)
+    return loads.copying, loads.loads, loads.on, linear.upper, rounded(loads.solve(math.inf))
 
 
 @KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", *MIXED)
@@ -165,7 +165,11 @@ def chain_programs(name: Any) -> Any:
 @KEPT.case("ring", "pipeline", "nested", "cycles", 29, -174)
 def chain_bounds(name: Any) -> Any:
     bound = climb(ChainProgram(space(name)), 6)
-    return bound.bound_s, bound.devices[0][0] if bound.devices else None, len(bound.devices)
+    return (
+        rounded(bound.bound_s),
+        bound.devices[0][0] if bound.devices else None,
+        len(bound.devices),
+    )
 
 
 @KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", 29, -174)

@@ -36,7 +36,7 @@ from pearl.solvers.model.dag_instance import DagInstance, build_instance, makesp
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from tests.solvers.kept import Kept, mixed
+from tests.solvers.kept import Kept, mixed, rounded
 from tests.solvers.test_lane_rules import pool
 from tests.solvers.test_makespan import random_shop
 
@@ -73,7 +73,7 @@ def plan(found: Candidate | None) -> Any:
 
 
 def outcome(found: Outcome) -> Any:
-    return found.bound, found.timed_out, found.bound_from, *plan(found.best)
+    return rounded(found.bound), found.timed_out, found.bound_from, *plan(found.best)
 
 
 def free(deadline: float = math.inf, **given: Any) -> Search:
@@ -227,7 +227,12 @@ def relaxed(given: tuple[str, int]) -> Any:
     if best is None:
         return None
     bound = relaxation_bounds.bound(some, problem, best, math.inf)
-    return best.cost, bound, relaxation_bounds.cheap_bound(problem, best)
+    return (
+        best.cost,
+        rounded(bound.cost),
+        bound.source,
+        relaxation_bounds.cheap_bound(problem, best),
+    )
 
 
 @KEPT.case(*[(m, o, s) for m in (heft, lshs) for o in OBJECTIVES[:2] for s in (7, 29)])
