@@ -33,6 +33,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report.kept_figures import FIGURES
+from tests.report.kept_sweeps import SWEEPS
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -182,6 +183,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "lists.json": lists,
     "platforms.txt": platforms,
     **FIGURES,
+    **SWEEPS,
 }
 
 
