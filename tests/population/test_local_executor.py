@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: their commands, ends and signals, with processes of the test."""
+"""Runs as processes: their commands, ends and signals, with processes of the test."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def test_an_end_in_words(code, text):
 @pytest.mark.parametrize(
     ("log", "text"),
     [
-        (b"$ pearl train x\n a\n\n b \nc\n$ pearl train x\nd\xff\n", "last output: b / c / d\ufffd"),
+        (
+            b"$ pearl train x\n a\n\n b \nc\n$ pearl train x\nd\xff\n",
+            "last output: b / c / d\ufffd",
+        ),
         (b"$ pearl train x\n\n", "it printed nothing"),
         (b"a\n" + b"b" * 3998, f"last output: a / {'b' * 3998}"),  # 4000 bytes are read
         (b"a\n" + b"b" * 3999, f"last output: {'b' * 3999}"),
@@ -152,7 +155,7 @@ class Files:
 
 @pytest.fixture
 def executor(clock, tmp_path, monkeypatch):
-    """An executor of two slots. started: what was started; codes: ends, one a poll; polls: times."""
+    """An executor of two slots. codes: slot and exit code, one a poll; polls: their times."""
     made, found = [], SimpleNamespace(started=[], codes=[], polls=[], over=False)
 
     def start(arguments, cores, log):

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import pearl
+from pearl.planning.runs import SPEC_MARK
 from pearl.population import packing, population, precompile, run_files, setting_results
 from pearl.population.driver import StageEnd, VirtualExecutor
+from pearl.population.schedulers import RunStage
 from pearl.population.setting_results import SweepRun
 
 SPEC = {
@@ -91,7 +93,16 @@ class World(SimpleNamespace):
 @pytest.fixture
 def world(monkeypatch):
     found = World(
-        made=[], ended=[], left=0, commands=[], steps={}, deaths={}, fails=(), cut=99, lines=[], seen=[]
+        made=[],
+        ended=[],
+        left=0,
+        commands=[],
+        steps={},
+        deaths={},
+        fails=(),
+        cut=99,
+        lines=[],
+        seen=[],
     )
     monkeypatch.setattr(Stages, "world", found, raising=False)
     monkeypatch.setattr(population, "LocalExecutor", Stages)
@@ -228,6 +239,87 @@ def test_a_tournament_branches_from_its_board_and_keeps_the_checkpoints_of_that(
     assert kept == {best.run}
     assert json.loads((tmp_path / "sweep.json").read_text())["plans"] == found.plans
     assert set(found.plans.values()) == {"plans/plan-1.json"}
+
+
+class Given:
+    """A plan of which only its content is known."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def to_json(self):
+        return {"plan": self.number}
+
+    def save(self, file):
+        file.write_text(json.dumps(self.to_json()))
+
+
+def test_settings_have_a_spec_each_and_equal_plans_one_file(tmp_path):
+    made = {"a": Given(1), "b": Given(2), "c": Given(1)}
+    planner = SimpleNamespace(plan=lambda system: made[system.raw["name"]])
+    systems = {n: SimpleNamespace(raw={"name": n, "é": 1}) for n in "ab"}
+    given = []
+    files = run_files.SweepFolder(
+        tmp_path, planner, systems, lambda v: given.append(v) or SimpleNamespace(raw={"name": "c"})
+    )
+    stages = [RunStage(f"{n},seed=0", n, {"v": n}, 7, 400) for n in "abc"]
+    for stage in stages + stages:
+        files.write_inputs(stage)
+    assert given == [{"v": "c"}]
+    assert files.plans == {"a": "plans/plan-1.json", "b": "plans/plan-2.json"} | {
+        "c": "plans/plan-1.json"
+    }
+    spec = tmp_path / "specs" / "a.yaml"
+    assert spec.read_text() == f"{SPEC_MARK}name: a\né: 1\n"
+    before = spec.stat().st_ino
+    again = run_files.SweepFolder(tmp_path, planner, systems, None)
+    again.write_inputs(stages[0])
+    assert spec.stat().st_ino == before
+    spec.write_text("mine")
+    run_files.SweepFolder(tmp_path, planner, systems, None).write_inputs(stages[0])
+    assert spec.read_text() != "mine"
+
+    there = (
+        "train /n/specs/a.yaml --plan /n/plans/plan-1.json --seed 7 --steps 400 --out /n/a,seed=0"
+    )
+    assert " ".join(files.build_command(stages[0], Path("/n"))) == there
+    for name in ("plan.json", "checkpoint.safetensors"):
+        (tmp_path / "a,seed=0").mkdir()
+        (tmp_path / "a,seed=0" / name).touch()
+        found = " ".join(files.build_command(stages[0], Path("/n")))
+        assert found == f"{there} --resume --trust"
+        (tmp_path / "a,seed=0" / name).unlink()
+        (tmp_path / "a,seed=0").rmdir()
+    assert files.log("x") == tmp_path / "logs" / "x.log"
+
+
+def test_a_folder_of_a_sweep_is_a_folder(tmp_path):
+    assert run_files.load_sweep_file(tmp_path / "none", resume=True) is None
+    assert run_files.load_sweep_file(tmp_path, resume=False) is None
+    (tmp_path / "file").touch()
+    with pytest.raises(pearl.errors.SpecError, match="file: is a file, not a folder"):
+        run_files.load_sweep_file(tmp_path / "file", resume=True)
+
+
+WHOLE = {
+    "history": [{"event": "end", "run": "r", "steps": 1, "score": 1.0}],
+    "runs": [dict.fromkeys(("run", "setting", "seed", "values", "steps"))],
+    "packing": {"cores_per_run": 1},
+    "plans": {"s": "plans/plan-1.json"},
+}
+
+
+def test_a_sweep_file_has_every_key_that_resuming_reads():
+    assert run_files._is_complete(WHOLE)
+    other = {"event": "start", "run": "r", "steps": 1}
+    assert run_files._is_complete(WHOLE | {"history": [other], "runs": [], "plans": {}})
+    run = WHOLE["runs"][0]
+    damages = [{key: value} for key in WHOLE for value in (None, 3, [1])]
+    damages += [{"runs": [{k: 1 for k in run if k != left}]} for left in run]
+    damages += [{"history": [{k: 1 for k in other if k != left}]} for left in other]
+    damages += [{"packing": {"cores_per_run": n}} for n in (0, -1, True, 1.0)]
+    damages += [{"plans": {"s": 1}}, {"history": [other | {"event": "end"}]}]
+    assert not any(run_files._is_complete(WHOLE | damage) for damage in damages)
 
 
 def test_a_line_of_an_end_says_what_is_known():
