@@ -135,7 +135,7 @@ def test_a_segment_begins_ahead_and_ends_with_all_at_one_iteration(lane):
     x.runner.run(5)
     assert (x.called(), x.counts()) == ("a0 a1 b1", [5, 4, 9])
     r = x.runner.recorder
-    assert (r.rounds, r.timed_rounds, r.calls) == (6, 3, [2, 1])  # those of the partial rounds −1, 2 and 2
+    assert (r.rounds, r.timed_rounds, r.calls) == (6, 3, [2, 1])  # rounds −1, 2, 2
     assert x.events[1].sets == 5 + 4
     assert x.events[0].sets == 0
     assert x.events[0].waits == []
