@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pearl.graph.period import expand
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws
 from pearl.planning.plan_builder import Proof, build_plan
@@ -40,7 +41,7 @@ from pearl.solvers.model.dag_instance import (
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
-from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, slack_choices
 from pearl.solvers.orders import lane_sequencing
 from pearl.solvers.orders.list_orders import (
     in_turn,
@@ -50,11 +51,12 @@ from pearl.solvers.orders.list_orders import (
 from pearl.solvers.orders.rings import Rings, to_arrays
 from pearl.solvers.orders.search import modulo_orders
 from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.period import slack_minimisation
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
-from pearl.solvers.period.slack_minimisation import fewest_tokens
+from pearl.solvers.period.slack_minimisation import fewest_of_all, fewest_tokens
 from pearl.solvers.period.symmetry import find_orbits
-from pearl.solvers.period.tie_breaking import fewest_lanes
+from pearl.solvers.period.tie_breaking import fewest_lanes, fewest_watts
 from pearl.solvers.robust import least_regret
 from pearl.solvers.under_draws import Scale
 from pearl.testing.graphs import random_limited
@@ -312,13 +314,31 @@ def tie_lines(seed: int) -> Iterable[str]:
         cost, paced_s = cost_of(asked, a, ordered.period_s)
         found = Candidate(a, ordered, paced_s, cost)
         yield f"given {valued(found)}"
-        yield f"slack {valued(fewest_tokens(found, asked.limits))}"
+        for name, most in (("VECTORS", 1000), ("VECTORS", 1), ("REORDERED", 0)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(slack_minimisation, name, most)
+                yield f"slack {name} {most} {valued(fewest_tokens(found, asked.limits))}"
         yield f"lanes {valued(fewest_lanes(found, asked))}"
         for objective in ("throughput", "power_efficiency"):
             worth = cut_period(space, a, objective, cost if cost < math.inf else paced_s)
             blamed = conflict_units(space, a, worth)
             yield f"blamed {text(blamed)}"
             yield f"worth {text([worth(range(n)) for n in range(len(a.modes) + 1)])}"
+
+
+def exact_lines(seed: int) -> Iterable[str]:
+    """Plans of as good a cost with less slack or less power, by enumeration."""
+    graph, costs, limits = random_limited(seed, most_tasks=3, most_devices=2)
+    asked = Problem(graph, costs, limits)
+    search = Search(time.monotonic() + 1e6, 0, "exhaustive")
+    found = exhaustive.solve(asked, search).best
+    yield f"best {valued(found)}"
+    most = slack_choices(found.assignment.expansion.graph, limits)[0]
+    slack = expand(found.assignment.expansion.graph.with_slack(most), ())
+    if slack.units == found.assignment.expansion.units:
+        loose = replace(found, assignment=replace(found.assignment, expansion=slack))
+        yield f"slack {valued(fewest_of_all(loose, asked, search, exhaustive.solve))}"
+    yield f"watts {valued(fewest_watts(found, asked, search, exhaustive.solve))}"
 
 
 def start_lines(seed: int) -> Iterable[str]:
@@ -397,6 +417,7 @@ PARTS: dict[str, Callable[[int], Iterable[str]]] = {
     "orders": order_lines,
     "modulo": schedule_of_modulo,
     "ties": tie_lines,
+    "exact": exact_lines,
     "starts": start_lines,
     "regrets": regret_lines,
 }
@@ -405,6 +426,7 @@ SEEDS = {
     "ties": (0, 3, 10, 34, 1003, 2006),
     "modulo": (6, 16, 34, 2004, 2006, 3000, 3001, 3002),
     "orders": (0, 1, 10, 29, 33, 1003, 2004, 2006),
+    "exact": (1, 3, 12, 24, 77),
     "starts": (0, 6, 10, 16),
     "regrets": (6, 20),
 }
