@@ -14,7 +14,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.runs import StoppedBy
 from pearl.runtime.environments.external_envs import TIME_LIMIT_S, FailureLog
 from pearl.testing.graphs import devices, loop, mode, star
-from pearl.training import lane_binding, replanning, training_run
+from pearl.training import calibrating, lane_binding, plan_change, replanning, training_run
 from pearl.training.checkpoints import resuming, warm_start
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
@@ -365,3 +365,56 @@ def test_a_fused_call_without_a_factor_of_its_own_has_those_of_its_members(
     found = replanning.apply_factors(table, graph, {"a": 1.0, "b": 2.0}).modes
     assert found[0] is a
     assert found[1].estimate.source.endswith("; times 2, as the run measured")
+
+
+def test_the_state_of_a_run_is_carried_from_one_plan_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_change.channels, "latest_parameters_name",
+                        lambda protocol, name, at: f"{name}@{at % 2}")  # fmt: skip
+    monkeypatch.setattr(plan_change.channels, "version_array_name", "version.{}".format)
+    old = {"policy.q@0": np.array([1.0]), "policy.q@1": np.array([2.0]), "rng.a": np.array([3.0]),
+           "batch.x": np.array([4.0]), "gone": np.array([5.0])}  # fmt: skip
+    new = {name: np.zeros(1) for name in ("policy.q", "policy.q@1", "rng.a", "new", "version.a")}
+    new["batch.x"] = np.zeros(2)
+    after: Any = Given(graph=Given(tasks=[Given(name="a"), Given(name="b")], repetition={"a": 3}))
+    plan_change.transfer_state("before", old, 7, after, new, 5)  # type: ignore[arg-type]
+    assert {name: array.tolist() for name, array in new.items()} == {
+        "policy.q": [2.0], "policy.q@1": [2.0], "rng.a": [3.0], "new": [0.0], "version.a": [15.0],
+        "batch.x": [0.0, 0.0],
+    }  # fmt: skip
+
+
+def test_decisions_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_change.external_envs, "EVENTS", 2)
+    state = RunState()
+    for text in "abc":
+        plan_change._log_decision(state, text)
+    assert (state.decisions, state.log.events, state.log.restarts) == (["a", "b"], ["a", "b"], 0)
+
+
+def test_kernels_that_were_not_timed_are_whole_calls_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    for name, twin in {
+        "list_calls": lambda tasks, graph: [(task, f"kernel {task.device}") for task in tasks],
+        "is_calibrated_here": lambda device: device != "gpu",
+        "code_of": lambda kernel, variant: f"{kernel} {variant}",
+        "timed_variant": lambda variant: f"timed {variant}",
+        "split_into_leaves": lambda kernel, *way: [("leaf", way[1], 0, 0), ("part", "v", 0, 0)],
+    }.items():
+        monkeypatch.setattr(calibrating, name, twin)
+    monkeypatch.setattr(calibrating.measuring, "untimed_codes", lambda codes: codes)
+    timed = lambda codes, limit_s: asked.append((codes, limit_s)) or (1, 2)  # noqa: E731
+    monkeypatch.setattr(calibrating.measuring, "time_codes", timed)
+    tasks = [Given(device=d, variant="native", width=1) for d in ("cpu", "gpu", "null")]
+    compiled = Given(emulate=False, protocol=Given(plan=Given(tasks=tasks), graph=None))
+    trainer: Any = Given(session=Given(compiled=compiled),
+                         system=Given(platform=Given(device=lambda name: name)))  # fmt: skip
+    leaves = ["leaf timed native", "part timed v"]
+    assert calibrating.find_untimed_codes(trainer) == [
+        "kernel cpu timed native", "kernel null timed native", *leaves, *leaves
+    ]  # fmt: skip
+    compiled.emulate = True
+    assert calibrating.find_untimed_codes(trainer) == []
+    assert calibrating.calibrate_after(["a"]) == (1, 2)
+    assert asked == [(["a"], 5.0)]
