@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from pearl import solve
 from pearl.cli import listing
@@ -33,8 +33,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report.kept_figures import FIGURES
-
-FOLDER = Path(__file__).parent / "texts"
+from tests.report.kept_pages import FOLDER, PAGES, all_said
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -182,6 +181,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "lists.json": lists,
     "platforms.txt": platforms,
     **FIGURES,
+    **{name: partial(all_said, name) for name in PAGES},
 }
 
 
