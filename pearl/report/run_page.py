@@ -255,7 +255,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         head += [("re-planning", text) for text in run.drift.decisions]
     rows = [
         (r.name, si(r.predicted_s, "s"), si(r.measured_s, "s"), f"{r.ratio:.2f}",
-         ("yes" if r.inside else "no") if r.has_band else NONE, "100 %" if r.name == words.ITERATION else percent(r.share))
+         ("yes" if r.inside else "no") if r.has_band else NONE,
+         "100 %" if r.name == words.ITERATION else percent(r.share))
         for r in comparisons(run)
     ]  # fmt: skip
     columns = (

@@ -23,7 +23,7 @@ from pearl.report.document import Command, Drawing, Facts, Page, Sentences, Tabl
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
 from pearl_devices import Device, Link, Platform
-from tests.examples import example_run, fused_plan, placement, recorded, two_device_plan
+from tests.examples import example_run, fused_plan, recorded, two_device_plan
 
 FOLDER = Path(__file__).parent / "texts"
 CPU = Device(
@@ -71,11 +71,20 @@ def plans() -> Iterator[tuple[str, Plan]]:
     changed = {"update": {"rung": CLOSED, "device": "pe1", "width_unit": "pe", "variant": "v"}}
     yield "two devices", two
     yield "proved", replace(two, status="optimal")
-    yield "proved for power", replace(
-        two, status="optimal", objective="power_efficiency", value_unit="env steps/J"
+    yield (
+        "proved for power",
+        replace(two, status="optimal", objective="power_efficiency", value_unit="env steps/J"),
     )
-    yield "proved for makespan", replace(
-        two, status="optimal", objective="makespan", value=1.2e-3, value_unit="s", bound_value=1e-3
+    yield (
+        "proved for makespan",
+        replace(
+            two,
+            status="optimal",
+            objective="makespan",
+            value=1.2e-3,
+            value_unit="s",
+            bound_value=1e-3,
+        ),
     )
     yield "out of time", replace(two, status="time_limit", gap=0.0004, bound_from="work",
                                  regret=None)  # fmt: skip
@@ -84,11 +93,17 @@ def plans() -> Iterator[tuple[str, Plan]]:
     yield "lane that waits", loads(two, 0.95, 0.25)
     yield "lane that hardly waits", loads(two, 0.996, 0.25)
     for load in (0.97, 0.98):
-        yield f"cycle, {load}", loads(
-            replace(two, bottleneck=Bottleneck("cycle", "a ring", ("inference", "x>cpu"))), load, 0.5
+        yield (
+            f"cycle, {load}",
+            loads(
+                replace(two, bottleneck=Bottleneck("cycle", "a ring", ("inference", "x>cpu"))),
+                load,
+                0.5,
+            ),
         )
-    yield "cycle of messages", loads(
-        replace(two, bottleneck=Bottleneck("cycle", "a ring", ("x>cpu",))), 0.5, 0.5
+    yield (
+        "cycle of messages",
+        loads(replace(two, bottleneck=Bottleneck("cycle", "a ring", ("x>cpu",))), 0.5, 0.5),
     )
     yield "pace", replace(two, pace_s=two.period_s, bound_from="cycles")
     yield "quick pace", replace(two, pace_s=0.99 * two.period_s)
@@ -198,8 +213,9 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield "planned long", replace(first, solution=replace(late, plan_s=0.75, bind_s=0.1))
     yield "compiled long", replace(first, solution=replace(late, plan_s=0.05, bind_s=1.0))
     yield "not solved", replace(first, solution=replace(SOLVED, threshold_s=None, threshold=499.0))
-    yield "threshold of the mean", replace(
-        first, solution=replace(SOLVED, threshold_s=None, threshold=498.5, best_mean=None)
+    yield (
+        "threshold of the mean",
+        replace(first, solution=replace(SOLVED, threshold_s=None, threshold=498.5, best_mean=None)),
     )
     yield "no threshold", replace(first, solution=replace(
         SOLVED, threshold=None, threshold_s=None, threshold_env_steps=None))  # fmt: skip
@@ -209,8 +225,9 @@ def runs() -> Iterator[tuple[str, Run]]:
     tasks = (TaskDrift("update", 1e-3, 1.151e-3, 0.151), TaskDrift("env_step", 1.0, 1.15, 0.15))
     drift = Drift(5e-4, 6e-4, 0.2, tasks, ("planned again",), 1.25, 0.01, ("learned",))
     yield "drifted", replace(first, drift=drift)
-    yield "drifted a little", replace(
-        first, drift=replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)
+    yield (
+        "drifted a little",
+        replace(first, drift=replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)),
     )
     yield "not measured", replace(first, drift=replace(drift, measured_s=None, off=None))
     yield "slow", replace(first, env_steps_per_s=6_000.0)
@@ -234,10 +251,10 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield "one lane", example_run(one, **recorded(one))
     call = "replay_sample+update+replay_update"
     timed = (*example_run(one).tasks, TaskTiming(call, 3.6e-5, 4e-5, 50_000))
-    whole = LaneTime("cpu/0", 3.0, (
-        CallTime("env_step", 6250, 1.0, 0.25, 0.0, 0.0), CallTime(call, 50_000, 1.25, 0.0, 0.0, 0.0),
-    ), 0.05, 0.3, 0.1, 0.01)  # fmt: skip
-    other = replace(whole, lane="other (node2)", python_s=0.0, calls=whole.calls[:1], runtime_s=0.0)
+    step = CallTime("env_step", 6250, 1.0, 0.25, 0.0, 0.0)
+    learn = CallTime(call, 50_000, 1.25, 0.0, 0.0, 0.0)
+    whole = LaneTime("cpu/0", 3.0, (step, learn), 0.05, 0.3, 0.1, 0.01)
+    other = replace(whole, lane="other (node2)", python_s=0.0, calls=(step,), runtime_s=0.0)
     yield "fused call", example_run(one, tasks=timed, lanes=(whole, other), solution=SOLVED)
     short = replace(SOLVED, end_s=400.0, plan_s=0.0, bind_s=0.0, evaluation_s=399.0)
     yield "short training", example_run(one, tasks=timed, lanes=(whole,), solution=short)
@@ -299,7 +316,7 @@ def comparisons() -> Iterator[tuple[str, SideBySide]]:
     yield "plans", SideBySide((side_of_plan("x", two), side_of_plan("y", one)))
     other = replace(copies(two), spec_sha256="1" * 64, bands=None, rates={}, simulated=("gpu0",))
     yield "five plans", SideBySide(tuple(side_of_plan(f"p{n}", other) for n in range(5)))
-    near = replace(two, rates={**two.rates, "env_steps_per_s": 16_320.0})
+    near = replace(two, bands=None, rates={**two.rates, "env_steps_per_s": 16_320.0})
     yield "a gain", SideBySide((side_of_plan("x", two), side_of_plan("y", near)))
     none = replace(example_run(two), env_steps_per_s=None)
     yield "no rates", SideBySide(tuple(Side(n, two, none) for n in ("u", "v")))

@@ -32,6 +32,7 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_figures import FIGURES
 from tests.report.kept_pages import FOLDER, PAGES, all_said
 
@@ -65,6 +66,12 @@ def drifted() -> Report:
 def bare(report: Report) -> str:
     """The page without its style."""
     return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
+
+
+def cell() -> str:
+    """The cell of a plan in a notebook, without its style."""
+    shown = two_device_plan()._repr_html_()
+    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
 
 
 def front() -> str:
@@ -168,6 +175,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
+    "cell.html": cell,
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
@@ -182,6 +190,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "platforms.txt": platforms,
     **FIGURES,
     **{name: partial(all_said, name) for name in PAGES},
+    **{name: partial(all_drawn, name) for name in DRAWINGS},
+    "trace.txt": trace,
 }
 
 
