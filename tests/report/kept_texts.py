@@ -33,7 +33,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
-from tests.report.kept_figures import FIGURES
+from tests.report.kept_figures import FIGURES, figures_text
 from tests.report.kept_pages import FOLDER, PAGES, all_said
 
 
@@ -188,7 +188,6 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
-    **FIGURES,
     **{name: partial(all_said, name) for name in PAGES},
     **{name: partial(all_drawn, name) for name in DRAWINGS},
     "trace.txt": trace,
@@ -204,6 +203,8 @@ def main() -> None:
     os.environ["COLUMNS"] = COLUMNS
     for name, made in TEXTS.items():
         (FOLDER / name).write_text(made(), encoding="utf-8")
+    for name in FIGURES:
+        (FOLDER / name).write_text(figures_text(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.report.kept_drawings import DRAWINGS, drawn
+from tests.report.kept_figures import FIGURES
 from tests.report.kept_pages import FOLDER, PAGES, first, kept, said
 from tests.report.kept_texts import COLUMNS, TEXTS
 
@@ -43,4 +44,4 @@ def test_the_figures_are_those_that_are_kept(file):
 
 
 def test_no_text_is_kept_of_which_nothing_is_known():
-    assert {file.name for file in FOLDER.iterdir()} == set(TEXTS)
+    assert {file.name for file in FOLDER.iterdir()} == {*TEXTS, *FIGURES}

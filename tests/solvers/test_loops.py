@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.solver.loops import feedbacks, nested, pipeline, ring, small_cycles
 from pearl.errors import InfeasibleError
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import howard
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.large.load_annealing import to_load_problem
