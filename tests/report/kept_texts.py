@@ -35,6 +35,7 @@ from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_figures import FIGURES, figures_text
 from tests.report.kept_pages import FOLDER, PAGES, all_said
+from tests.report.kept_sweeps import SWEEPS
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -191,6 +192,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     **{name: partial(all_said, name) for name in PAGES},
     **{name: partial(all_drawn, name) for name in DRAWINGS},
     "trace.txt": trace,
+    **SWEEPS,
 }
 
 
