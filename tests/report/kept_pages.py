@@ -337,11 +337,15 @@ def first(file: str) -> list[str]:
     return words(next(PAGES[file]())[1].page())
 
 
+def differing(found: list[str], known: list[str]) -> list[str]:
+    """Return how many of the known lines are gone, and the lines that are new."""
+    less = len(set(known) - set(found))
+    return [f"{less} lines less", *(line for line in found if line not in known)]
+
+
 def said(file: str, made: Report | SideBySide) -> str:
-    """Return the lines of a page that the first case lacks, and how many of its own are gone."""
-    found, known = words(made.page()), first(file)
-    lines = [line for line in found if line not in known]
-    return "\n".join([f"{len(set(known) - set(found))} lines less", *lines]) + "\n"
+    """Return what a page says otherwise than the first case."""
+    return "\n".join(differing(words(made.page()), first(file))) + "\n"
 
 
 def all_said(file: str) -> str:

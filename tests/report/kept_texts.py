@@ -32,6 +32,7 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_figures import FIGURES, figures_text
 from tests.report.kept_pages import FOLDER, PAGES, all_said
@@ -193,6 +194,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     **{name: partial(all_drawn, name) for name in DRAWINGS},
     "trace.txt": trace,
     **SWEEPS,
+    "explanations.txt": all_explained,
 }
 
 

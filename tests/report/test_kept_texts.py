@@ -9,13 +9,15 @@ from tests.report.kept_texts import COLUMNS, TEXTS
 
 SAID = [(file, name, made) for file, cases in PAGES.items() for name, made in cases()]
 DRAWN = [(file, name, figure) for file, cases in DRAWINGS.items() for name, figure in cases()]
+ELSEWHERE = ("explanations.txt",)
+"""Files whose cases are tests of other folders."""
 
 
 def names(cases):
     return [f"{file}: {name}" for file, name, _ in cases]
 
 
-@pytest.mark.parametrize("name", [n for n in TEXTS if n not in {*PAGES, *DRAWINGS}])
+@pytest.mark.parametrize("name", [n for n in TEXTS if n not in {*PAGES, *DRAWINGS, *ELSEWHERE}])
 def test_a_text_is_the_one_that_is_kept(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", COLUMNS)
     assert TEXTS[name]() == (FOLDER / name).read_text(encoding="utf-8")
