@@ -1,4 +1,4 @@
-"""The FPGA's arithmetic against autograd in float64: gradient steps, tanh, small numbers, acting."""
+"""The FPGA's arithmetic against autograd in float64: gradient steps, small numbers, acting."""
 
 from __future__ import annotations
 
