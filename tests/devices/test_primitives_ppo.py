@@ -470,6 +470,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
                 p[n] = p[n] - rate * m[n] / (1 - beta1**step) / root
     found = {f"learner.{n}": p[n] for n in names} | {f"learner.{n}.v": v[n] for n in names}
     found["learner.actor.steps"] = torch.tensor([float(taken)])
+    found |= {f"loss.{n}": loss.detach()[None] for n, loss in zip(names, losses, strict=True)}
     return found | ({} if decay else {f"learner.{n}.m": m[n] for n in names})
 
 
@@ -551,6 +552,42 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
     assert b["learner.step"][0] == 16 + k.dim("steps")
     assert b["learner.actor.steps"][0] == k.dim("steps")
     assert b["rng.update"][1] == 1
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@SPACES
+def test_the_gradients_of_vector_steps_add_up_to_one_step_over_the_rollout(
+    spaces: dict[str, Any], variant: str
+) -> None:
+    """Two rollouts, of which a ring of three vector steps is kept."""
+    whole = update(spaces, "ppo", 1, 1)
+    dims = {**whole.dims, "batch": spaces["envs"], "kept": 3}
+    k = kernel("update.ppo", dims, program=whole.program)
+    b = learning(whole)
+    b["hyper.normalise"][:], b["hyper.anneal"][:], b["learner.step"][:] = 0.0, 32.0, 15
+    rollout = {name: array for name, array in b.items() if name.startswith("rollout.")}
+    ring = {**fill_arrays([k]), **{n: a for n, a in b.items() if n not in rollout}}
+    for name in ("actor", "critic"):
+        ring[f"learner.{name}.sum"][:] = 0.0
+    ring["learner.at"][:] = 0
+    call = cpu.bind(k, variant, ring)
+    for firing in range(2 * HORIZON):
+        t = firing % HORIZON
+        if t == 0:
+            before, exact = copied(b), reference(whole, b)
+        for name, array in rollout.items():
+            if name in ring:
+                ring[name][firing % len(ring[name])] = array[t]
+        call()
+        if t < HORIZON - 1:
+            assert np.array_equal(ring["learner.actor"], before["learner.actor"])
+    assert ring["learner.at"].tolist() == [0, 2 * HORIZON % 3]
+    for name, wanted in exact.items():
+        moved = np.linalg.norm(wanted.numpy() - before[name])
+        assert np.linalg.norm(ring[name] - wanted.numpy()) <= 2e-3 * moved, name
+    assert ring["learner.step"][0] == 17
+    assert not ring["learner.actor.sum"].any()
+    assert not ring["learner.critic.sum"].any()
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
