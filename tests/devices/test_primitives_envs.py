@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
-from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.arrays import ANEW, EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import gym_make
 from pearl_devices.primitives.envs.gym_resume import replay_actions
@@ -66,6 +66,7 @@ def lively(program: str, obs: Any, random: np.random.Generator, share: float) ->
     return np.sign([speed]).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
     """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
@@ -146,7 +147,7 @@ def test_a_vector_step_is_gymnasiums_from_every_kind_of_state(program: str) -> N
     age = random.integers(1, sizes.step_limit, len(cases))
     age[::5] = sizes.step_limit - random.integers(1, 3, age[::5].size)
     buffers["env.elapsed"][:], buffers["env.return"][:] = age, random.normal(size=age.size)
-    buffers["rng.env_step"][1], buffers["episode.count"][0] = 7, 2
+    buffers["rng.env_step"][1], buffers["episode.count"][0] = 7, EPISODES - 2
     for row, (state, action, old) in enumerate(cases):
         state = np.array(state, np.float32).astype(float) if old else np.array(state)
         buffers["env.state"][row] = 0
@@ -187,10 +188,11 @@ def test_a_vector_step_is_gymnasiums_from_every_kind_of_state(program: str) -> N
         assert buffers["env.elapsed"][row] == age[row] + 1
         assert buffers["env.return"][row] == pytest.approx(total, rel=1e-6)
         assert np.array_equal(buffers["env.obs"][row], buffers["step.next_obs"][row])
-    assert buffers["episode.count"][0] == 2 + len(ended)
-    kept = slice(2, 2 + len(ended))
-    np.testing.assert_allclose(buffers["episode.returns"][kept], [r for r, _ in ended], rtol=1e-5)
-    assert buffers["episode.lengths"][kept].tolist() == [length for _, length in ended]
+    assert buffers["episode.count"][0] == EPISODES - 2 + len(ended)
+    slots = np.arange(-2, len(ended) - 2) % EPISODES
+    assert len(ended) > 3
+    np.testing.assert_allclose(buffers["episode.returns"][slots], [r for r, _ in ended], rtol=1e-5)
+    assert buffers["episode.lengths"][slots].tolist() == [length for _, length in ended]
 
 
 FLAT = ("MountainCar-v0", "MountainCarContinuous-v0")
@@ -233,58 +235,6 @@ def test_native_environments_begin_in_states_that_the_seed_draws(program: str) -
         buffers["rng.env_step"][1] = 1
         cpu.bind(k, "native", buffers)
         assert np.array_equal(buffers["env.state"], before["env.state"])
-
-
-@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
-def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str) -> None:
-    k = native_kernel(program, envs=3)
-    buffers, random = fill_arrays([k]), np.random.default_rng(1)
-    call = cpu.bind(k, "native", buffers)
-    returns, lengths = np.zeros(3), np.zeros(3, int)
-    expected = []
-    for _ in range(2 * NATIVE_ENVS[program].step_limit + 50):
-        random_actions(buffers, random)
-        call()
-        returns += buffers["step.reward"]
-        lengths += 1
-        ended = (buffers["step.terminated"] | buffers["step.truncated"]).astype(bool)
-        for n in np.flatnonzero(ended):
-            expected.append((returns[n], lengths[n]))
-            assert not np.array_equal(buffers["env.obs"][n], buffers["step.next_obs"][n])
-            if program == "CartPole-v1":
-                assert np.abs(buffers["env.obs"][n]).max() <= 0.05
-        returns[ended], lengths[ended] = 0, 0
-        np.testing.assert_array_equal(buffers["env.elapsed"], lengths)
-    count = int(buffers["episode.count"][0])
-    assert count == len(expected) > 5
-    np.testing.assert_allclose(
-        buffers["episode.returns"][:count], [value for value, _ in expected], rtol=1e-5
-    )
-    assert buffers["episode.lengths"][:count].tolist() == [length for _, length in expected]
-
-
-def test_pendulum_is_truncated_at_200_steps_and_never_terminated() -> None:
-    k = native_kernel("Pendulum-v1", envs=2)
-    buffers = fill_arrays([k])
-    call = cpu.bind(k, "native", buffers)
-    flags = []
-    for _ in range(401):
-        call()
-        flags.append(buffers["step.truncated"].copy())
-        assert not buffers["step.terminated"].any()
-    assert [i for i, flag in enumerate(flags) if flag.any()] == [199, 399]
-
-
-def test_the_ring_of_episodes_wraps() -> None:
-    k = native_kernel("CartPole-v1", envs=2)
-    buffers = fill_arrays([k])
-    call = cpu.bind(k, "native", buffers)
-    buffers["episode.count"][0] = 4095
-    while buffers["episode.count"][0] < 4097:
-        call()
-    assert buffers["episode.returns"][4095] > 0
-    assert buffers["episode.returns"][0] > 0
-    assert buffers["episode.returns"][1] == 0
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
