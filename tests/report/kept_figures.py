@@ -1,21 +1,33 @@
-"""Graphs of every algorithm, and what is counted and estimated of every kernel in them, as JSON."""
+"""Graphs of every algorithm, and what is counted and estimated of every kernel in them, and the
+kernels that a calibration times, as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from pearl import load
 from pearl.algorithms import algorithm
+from pearl.graph.task_graph import TaskGraph
 from pearl.spec.reading import read_shipped
-from pearl_devices import Kernel, backend
-from pearl_devices.buffers import specs
+from pearl_devices import Device, Kernel, backend
+from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import kind_of, parts
 from pearl_estimators import estimate
 from pearl_estimators.host import features
+from pearl_estimators.host.benchmark_kernels import (
+    GROUPS,
+    code_of,
+    draw_fit_kernels,
+    draw_held_out_kernels,
+    fill,
+    firings_per_call,
+)
 from pearl_estimators.host.features import terms as terms_of
+from pearl_estimators.host.linear_fit import family
 
 CACHES = 32e3, 512e3, 16e6
 """Bytes of the three levels that terms are counted for, whatever this machine has."""
@@ -44,15 +56,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def graphs() -> dict[str, Any]:
-    found = {}
-    given: dict[str, Any] = {name: name for name in read_shipped()}
-    given |= {name: {"algorithm": options} for name, options in OPTIONS.items()}
-    given["groups"] = {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}}
-    for name, spec in given.items():
-        system = load(spec)
-        found[name] = algorithm(system.algorithm.name).graph(system)
-    return found
+SPECS: dict[str, Any] = {
+    **{name: name for name in read_shipped()},
+    **{name: {"algorithm": options} for name, options in OPTIONS.items()},
+    "groups": {"algorithm": OPTIONS["dqn"], "limits": {"env_groups": 2}},
+}
+"""Name of a graph → its spec."""
+
+
+@cache
+def graph_of(name: str) -> TaskGraph:
+    system = load(SPECS[name])
+    return algorithm(system.algorithm.name).graph(system)
+
+
+def kernels_of(name: str) -> dict[str, Kernel]:
+    graph = graph_of(name)
+    return {kernel_key(each.kernel): each.kernel for each in (*graph.tasks, *graph.fusions)}
 
 
 def plain(value: Any) -> Any:
@@ -66,63 +86,93 @@ def plain(value: Any) -> Any:
     return value
 
 
-def lines(found: Mapping[str, Any]) -> str:
-    """An object as JSON, a line an entry."""
-    whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
-    return "{\n" + ",\n".join(whole) + "\n}\n"
-
-
 def kernel_key(k: Kernel) -> str:
     sizes = ", ".join(f"{n}={v}" for n, v in k.dims.items())
     return f"{k.kind} {k.program or ''} ({sizes})"
 
 
-def all_graphs() -> str:
-    found: dict[str, Any] = {}
-    for name, graph in graphs().items():
-        for t in graph.tasks:
-            about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
-            found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
-        for n, e in enumerate(graph.edges):
-            rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
-            found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
-        for f in graph.fusions:
-            found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
-        sizes = [graph.env_steps, graph.updates, graph.batch]
-        found[f"{name}: states"] = [dict(graph.states), *sizes]
-    return lines(found)
+def graph_rows(name: str) -> dict[str, Any]:
+    graph, found = graph_of(name), dict[str, Any]()
+    for t in graph.tasks:
+        about = [t.reads, t.writes, t.copies, t.group, t.environments, kernel_key(t.kernel)]
+        found[f"{name}: {t.name}"] = [graph.repetition[t.name], *about]
+    for n, e in enumerate(graph.edges):
+        rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
+        found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
+    for f in graph.fusions:
+        found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
+    sizes = [graph.env_steps, graph.updates, graph.batch]
+    found[f"{name}: states"] = [dict(graph.states), *sizes]
+    return found
 
 
-def kernels() -> dict[str, Kernel]:
-    found = [t.kernel for g in graphs().values() for t in (*g.tasks, *g.fusions)]
-    return {kernel_key(k): k for k in found}
-
-
-def all_counts() -> str:
+def counts(name: str) -> dict[str, Any]:
     """Work, products, parts, buffers and terms of every kernel."""
     found: dict[str, Any] = {}
     with patch.object(features, "cache_bytes", lambda: CACHES):
-        for key, k in kernels().items():
+        for key, k in kernels_of(name).items():
             work = [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes, kind_of(k).rounds(k)]
             of = [[kernel_key(part), count] for part, count in parts(k)]
             found[key] = [work, kind_of(k).products(k), of]
             found[f"{key} buffers"] = dict(specs(k))
             for variant in kind_of(k).variants:
                 found[f"{key} {variant}"] = dict(terms_of(k, variant))
-    return lines(found)
+    return found
 
 
-def all_estimates() -> str:
-    """Times, energies and bands on devices that are not there, in every variant offered."""
+@cache
+def absent() -> tuple[Device, ...]:
+    """Devices that are not there."""
+    return load("dqn_cartpole", set={"platform": "cpu_gpu_fpga"}).platform.devices
+
+
+def estimates(name: str) -> dict[str, Any]:
+    """Times, energies and bands on absent devices, in every variant offered."""
     found: dict[str, Any] = {}
-    for device in load("dqn_cartpole", set={"platform": "cpu_gpu_fpga"}).platform.devices:
-        for key, k in kernels().items():
+    for device in absent():
+        for key, k in kernels_of(name).items():
             for variant, width in backend(device.kind).offers(k, device):
                 e = estimate(k, device, variant=variant, width=width)
                 seconds = [e.latency_s, e.occupancy_s, e.low_s, e.high_s]
                 about = [*seconds, e.energy_j, e.rung, e.bound_by]
                 found[f"{key} on {device.name} {variant} {width}"] = about
-    return lines(found)
+    return found
 
 
-FIGURES = {"graphs.json": all_graphs, "counts.json": all_counts, "estimates.json": all_estimates}
+HELD_OUT = "held out"
+
+
+def drawn(name: str) -> dict[str, Any]:
+    """The kernels that a calibration times for a group, or those that it is checked by."""
+    found = draw_held_out_kernels() if name == HELD_OUT else draw_fit_kernels([name])
+    return {
+        f"{name}: {n}": [kernel_key(k), family(k), code_of(k, "native"), firings_per_call(k)]
+        for n, k in enumerate(found)
+    }
+
+
+def filled(name: str) -> dict[str, Any]:
+    """Ends of the arrays that the largest call of a graph is timed over."""
+    k = max(kernels_of(name).values(), key=lambda k: len(specs(k)))
+    buffers = allocate([k])
+    fill(buffers, k)
+    ends = {n: (a.flat[0], a.flat[-1], a.min(), a.max()) for n, a in buffers.items()}
+    return {f"{name}: {n}": [float(f"{x:.6g}") for x in row] for n, row in ends.items()}
+
+
+FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
+    "graphs.json": (graph_rows, SPECS),
+    "counts.json": (counts, SPECS),
+    "estimates.json": (estimates, SPECS),
+    "drawn.json": (drawn, (*GROUPS, HELD_OUT)),
+    "filled.json": (filled, ("dqn, much", "sac", "ppo, continuous", "q_learning")),
+}
+"""File → the figures that it keeps of each of some names."""
+
+
+def figures_text(file: str) -> str:
+    """The figures of all names as JSON, a line an entry."""
+    of, names = FIGURES[file]
+    found = {k: v for name in names for k, v in of(name).items()}
+    whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
+    return "{\n" + ",\n".join(whole) + "\n}\n"

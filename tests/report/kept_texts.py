@@ -32,7 +32,8 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
-from tests.report.kept_figures import FIGURES
+from tests.report.kept_figures import FIGURES, figures_text
+from tests.report.kept_sweeps import SWEEPS
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -181,7 +182,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
-    **FIGURES,
+    **SWEEPS,
 }
 
 
@@ -194,6 +195,8 @@ def main() -> None:
     os.environ["COLUMNS"] = COLUMNS
     for name, made in TEXTS.items():
         (FOLDER / name).write_text(made(), encoding="utf-8")
+    for name in FIGURES:
+        (FOLDER / name).write_text(figures_text(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

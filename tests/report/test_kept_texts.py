@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.report.kept_figures import FIGURES
 from tests.report.kept_texts import COLUMNS, FOLDER, TEXTS
 
 
@@ -12,4 +13,4 @@ def test_a_text_is_the_one_that_is_kept(name, monkeypatch):
 
 
 def test_no_text_is_kept_of_which_nothing_is_known():
-    assert {file.name for file in FOLDER.iterdir()} == set(TEXTS)
+    assert {file.name for file in FOLDER.iterdir()} == {*TEXTS, *FIGURES}
