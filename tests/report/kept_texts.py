@@ -31,6 +31,7 @@ from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
+from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
@@ -195,6 +196,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "trace.txt": trace,
     **SWEEPS,
     "explanations.txt": all_explained,
+    "advice.txt": all_advised,
 }
 
 
