@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from pearl import solve
 from pearl.cli import listing
@@ -32,10 +32,11 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.explanation.kept_explanations import all_explained
+from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_figures import FIGURES, figures_text
+from tests.report.kept_pages import FOLDER, PAGES, all_said
 from tests.report.kept_sweeps import SWEEPS
-
-FOLDER = Path(__file__).parent / "texts"
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -67,6 +68,12 @@ def drifted() -> Report:
 def bare(report: Report) -> str:
     """The page without its style."""
     return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
+
+
+def cell() -> str:
+    """The cell of a plan in a notebook, without its style."""
+    shown = two_device_plan()._repr_html_()
+    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
 
 
 def front() -> str:
@@ -170,6 +177,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
+    "cell.html": cell,
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
@@ -182,7 +190,11 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
+    **{name: partial(all_said, name) for name in PAGES},
+    **{name: partial(all_drawn, name) for name in DRAWINGS},
+    "trace.txt": trace,
     **SWEEPS,
+    "explanations.txt": all_explained,
 }
 
 
