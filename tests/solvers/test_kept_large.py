@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.solver.instances import large
+from benchmarks.solver.instances import large, unrelated
 from benchmarks.solver.loops import feedbacks, nested, pipeline, ring, small_cycles
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
@@ -39,6 +39,7 @@ from tests.solvers.kept import Clock, Kept, rounded, spaces_of
 
 KEPT = Kept("kept_large.json")
 MIXED = (29, 135, 141, 158, -26, -174)
+BOTH = [((k + 1) % 6, k, 3) for k in range(6)] + [(k, (k + 1) % 6, 2 * (k == 5)) for k in range(6)]
 LOOPS = {
     "ring": lambda: ring(1, 0.3, 4, tasks=12, devices=3),
     "pipeline": lambda: pipeline(1, 4, 3, 4, equal=False),
@@ -47,6 +48,8 @@ LOOPS = {
     "cycles": lambda: small_cycles(2),
     "acyclic": lambda: large(2, 1.0, tasks=14, devices=3),
     "free": lambda: large(3, 0.0, tasks=14, devices=3),
+    "short": lambda: ring(1, 0.3, 1, tasks=12, devices=3),
+    "both": lambda: unrelated("both", 4, 0.5, 6, 3, lambda _: BOTH),
     "many": lambda: ring(2, 0.5, 3, tasks=40, devices=3),
 }
 
@@ -157,7 +160,7 @@ def load_programs(name: Any) -> Any:
     return loads.copying, loads.loads, loads.on, linear.upper, rounded(loads.solve(math.inf))
 
 
-@KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", *MIXED)
+@KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", "both", *MIXED)
 def chain_programs(name: Any) -> Any:
     """Chains, their messages and cycles, and the cheapest assignment at some prices."""
     p = ChainProgram(space(name))
@@ -190,7 +193,7 @@ def chain_bounds(name: Any) -> Any:
     )
 
 
-@KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", -174)
+@KEPT.case("ring", "pipeline", "nested", "feedbacks", "cycles", "short", -174)
 def loop_searches(name: Any) -> Any:
     search = LoopSearch(space(name), 1)
     search.run(0.02)
