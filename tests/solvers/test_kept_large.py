@@ -12,7 +12,7 @@ import pytest
 from benchmarks.solver.instances import large, unrelated
 from benchmarks.solver.loops import feedbacks, nested, pipeline, ring, small_cycles
 from pearl.graph.limits import Limits
-from pearl.planning.costs import CostTable
+from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
 from pearl.planning.replicas import ReplicaSplit
 from pearl.solvers.large import (
@@ -27,6 +27,7 @@ from pearl.solvers.large import (
 )
 from pearl.solvers.large.chain_bound import climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
+from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_annealing import LoadProblem, greedy, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.large.loop_search import LoopSearch
@@ -34,6 +35,7 @@ from pearl.solvers.large.loop_tables import scratch_of, to_tables
 from pearl.solvers.model.method import STEADY
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.testing.graphs import devices, mode, star
+from pearl_devices import Link, Platform
 from tests.graphs import act_and_learn, share_modes
 from tests.solvers.kept import Clock, Kept, rounded, spaces_of
 
@@ -259,6 +261,25 @@ def suited_searches() -> Any:
                 found.append([suit(c, problem) for c in capped for suit in suits])
             found.append(rounded(load_search.chained(s).cost))
     return found
+
+
+@KEPT.case(2, 3)
+def placed_replicas(copies: int) -> Any:
+    """Copies of two tasks on two hosts, whose devices differ in what they run quickly."""
+    near, far = devices("a", "b", lanes=1, width=1), devices("c", "d", lanes=1, width=1)
+    places = *near, *(replace(d, host="n1") for d in far)
+    links = [Link("a", d.name, 2e-6 * k, 1e9, 1e-7) for k, d in enumerate(places) if k]
+    seconds = {"a": 3e-5, "b": 9e-6, "c": 2.5e-5, "d": 8e-6}
+    modes: list[Mode] = []
+    for d, s in seconds.items():
+        for task, whole in (("act", s), ("learn", 3.2e-5 - s)):
+            times = {n: whole * (0.3 + n / 8) for n in range(1, 9)}
+            modes += share_modes(task, d, times, 8)
+    costs = CostTable(Platform("two", places, tuple(links)), tuple(modes))
+    limits = Limits(replicas=dict.fromkeys(("act", "learn"), copies))
+    problem = Problem(act_and_learn(both=True), costs, limits)
+    found = [list(place_replicas(s)) for s in search_spaces(problem)]
+    return [([m.device for m in a.modes], a.lanes) for row in found for a in row]
 
 
 @KEPT.case(2, 3, 4)
