@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pearl_devices import UnsupportedError
+from pearl_devices import UnsupportedError, kernel
+from pearl_devices.base import DeviceFailed, finish
 from pearl_devices.gpu import cuda_emulator, nvrtc
+from pearl_devices.gpu.driver import HostDriver
+from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.gpu.program import Program
 from pearl_devices.gpu.streams import streams_of
 from pearl_devices.gpu.verify import Verdict, _differences
@@ -151,3 +155,67 @@ ptxas info    : Used 10 registers, 360 bytes cmem[0]
         "first": nvrtc.Resources(40, 2, 16, 12, 1024),
         "second": nvrtc.Resources(10, 0, 0, 0, 0),
     }
+
+
+def test_a_firing_copies_in_and_out_and_counts_the_time_of_its_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = count()
+    monkeypatch.setattr("pearl_devices.gpu.memory.perf_counter_ns", lambda: next(ticks))
+    of = TorchMemory(HostDriver())
+    k = kernel("param_sync", params=4, args={"network": "q"})
+    given, back = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    source, target = of.twin(given), of.twin(back)
+    assert source.data_ptr() != given.ctypes.data
+    assert of.part(source, 1, (3, 1)).tolist() == [[1.0], [2.0], [3.0]]
+    calls = []
+
+    def call() -> None:
+        calls.append(source.tolist())
+        target.copy_(2 * source)
+
+    given += 1
+    for loads, stores, nanoseconds in (
+        ((), (), 0), (((given, source),), (), 1), ((), ((back, target),), 1),
+        (((given, source),), ((back, target),), 2),
+    ):  # fmt: skip
+        fire = of.firing(call, k, loads, stores, "lane")
+        for times in (1, 2):
+            fire()
+            assert fire.copied_ns == [times * nanoseconds]  # type: ignore[attr-defined]
+    finish(fire)
+    assert calls[:2] == [[0.0, 1.0, 2.0, 3.0]] * 2
+    assert calls[2:] == [[1.0, 2.0, 3.0, 4.0]] * 6
+    assert back.tolist() == [2.0, 4.0, 6.0, 8.0]
+    of.load(((given[::-1].copy(), source),))
+    assert source.tolist() == [4.0, 3.0, 2.0, 1.0]
+    of.store(((back, source),))
+    assert back.tolist() == [4.0, 3.0, 2.0, 1.0]
+
+
+def test_a_device_that_fails_is_a_sentence_with_a_way_out() -> None:
+    of = TorchMemory(HostDriver())
+    of.twin(np.zeros(100, np.float32))
+    k = kernel("param_sync", params=4, args={"network": "q"})
+
+    class AcceleratorError(RuntimeError): ...
+
+    for error, said in (
+        (torch.OutOfMemoryError("full"), "cpu: kernel param_sync: its memory is full, with 400 by"),
+        (
+            AcceleratorError("no\n  device"),
+            r"param_sync: the device is lost \(no device\); the l",
+        ),
+    ):
+
+        def fails(error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(DeviceFailed, match=said):
+            of.firing(fails, k, (), (), "lane")()
+
+    def wrong() -> None:
+        raise ValueError("ours")
+
+    with pytest.raises(ValueError, match=r"^ours$"):
+        of.firing(wrong, k, (), (), "lane")()
