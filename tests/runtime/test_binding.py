@@ -121,7 +121,7 @@ def test_groups_of_environments_take_turns(bound):
     for call in (*inference.calls, *env_step.calls):
         call()
     groups = [sorted({n.partition("@")[2] for n in text.split()[1:]}) for text in x.log]
-    assert [g for g in groups[:2]] == [[], ["2"]]
+    assert groups[:2] == [[], ["2"]]
     assert [text.count("@2") > 5 for text in x.log[2:]] == [False, True]
 
 
