@@ -195,6 +195,30 @@ def test_a_lane_goes_on_after_the_firings_that_are_complete(lane):
     assert (x.called(), x.counts()) == ("b0 b1 a0 b0 a1 b1", [7, 6, 9])
 
 
+@pytest.mark.parametrize("way", ["full", "serial"])
+def test_a_call_of_two_firings_counts_both_and_needs_twice_the_tokens(lane, way):
+    x = lane(b={"published": ((1, 2, 2),), "step": np.array([2])})
+    x.let(5)
+    x.runner.run(3)
+    assert x.counts() == [3, 4, 5]
+    x.runner.finish_segment(3)
+    assert x.counts() == [3, 6, 5]
+    x.runner.entry = 1
+    assert x.runner.waits_for() == []  # round 2 needs 1 + 2 · 2
+    x.runner.round = 3
+    assert x.runner.waits_for() == ["other"]
+    for cell, count in enumerate((5, 4, 99)):
+        x.control.write(cell, count)
+    x.runner.resume_segment(1)
+    assert x.at() == (1, 2, 0, 4)
+    x.called()
+    if way == "full":
+        x.runner.run(7)
+    else:
+        x.runner.try_advance(7, 6, 0, flush=False)
+    assert (x.called(), x.counts()) == ("b0 b1 a0 b0 a1 b1", [7, 12, 99])
+
+
 def test_rounds_of_the_sample_are_timed_and_those_of_the_window_kept(lane):
     x = lane(sampling=Sampling(4, 5, 7))
     x.let(99)

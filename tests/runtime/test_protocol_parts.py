@@ -529,20 +529,21 @@ def test_a_step_is_overdue_after_its_limit_of_time_in_which_the_process_ran(awak
 
 
 def test_the_timer_interrupts_a_step_and_leaves_the_one_before(awake):
-    env = SimpleNamespace(name="E", since_s=0.0)
+    external_envs._awake["checked_s"] = awake.s = 10_000.0
+    env = SimpleNamespace(name="E", since_s=1.0)
     before = signal.getsignal(signal.SIGALRM)
-    signal.setitimer(signal.ITIMER_REAL, 500.0, 600.0)
+    signal.setitimer(signal.ITIMER_REAL, 50_000.0, 60_000.0)
     try:
-        with external_envs.interrupting_overdue_envs({"y": env}, 40.0):
-            assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx((10.0, 10.0), abs=5.0)
-            assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(10.0)
-            with pytest.raises(TimeoutError, match=r"has not answered for 40 s \(train.env_time"):
+        with external_envs.interrupting_overdue_envs({"y": env}, 4000.0):
+            left_s, every_s = signal.getitimer(signal.ITIMER_REAL)
+            assert (left_s, every_s) == (pytest.approx(1000.0, abs=500.0), pytest.approx(1000.0))
+            with pytest.raises(TimeoutError, match=r"not answered for 4000 s \(train.env_time_l"):
                 signal.raise_signal(signal.SIGALRM)
             env.since_s = None
             signal.raise_signal(signal.SIGALRM)
         assert signal.getsignal(signal.SIGALRM) is before
-        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(600.0)
-        with external_envs.interrupting_overdue_envs({}, 40.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(60_000.0)
+        with external_envs.interrupting_overdue_envs({}, 4000.0):
             assert signal.getsignal(signal.SIGALRM) is before
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
