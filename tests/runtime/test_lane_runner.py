@@ -3,6 +3,7 @@ goes on. Its calls and the clock are the test's."""
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +44,7 @@ class Lane:
     log: calls made, by task and round modulo 2. took: nanoseconds that each call takes.
     """
 
-    def __init__(self, monkeypatch, *, sampling=None, number=0, **changes):
+    def __init__(self, monkeypatch, *, sampling=None, number=0, jitter_s=0.0, **changes):
         self.log, self.now, self.polled, self.then = [], 0, 0, {}
         words = CELL // 8
         size = ControlBlock.size(3, 2)
@@ -73,7 +74,7 @@ class Lane:
             wake_events=self.events,
             sampling=sampling or Sampling(),
             arrays=self.arrays,
-            jitter_s=0.0,
+            jitter_s=jitter_s,
         )
         self.runner = LaneRunner(context, number, self.control, self.poll, spins=2)
         self.control.reset(dict.fromkeys(TASKS, 0), 0, limit=0)
@@ -139,6 +140,15 @@ def test_a_segment_begins_ahead_and_ends_with_all_at_one_iteration(lane):
     assert x.events[1].sets == 5 + 4
     assert x.events[0].sets == 0
     assert x.events[0].waits == []
+
+
+def test_calls_sleep_at_random_where_that_is_asked(lane):
+    x, drawn = lane(jitter_s=0.5), random.Random(0)
+    x.runner.run(1)
+    assert x.now == 30 + round(drawn.uniform(0, 0.5) * 1e9)
+    y = lane()
+    y.runner.run(1)
+    assert y.now == 30
 
 
 def test_calls_outside_their_work_count_and_do_nothing(lane):
