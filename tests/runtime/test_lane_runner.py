@@ -68,7 +68,7 @@ class Lane:
         monkeypatch.setattr(lane_runner, "Binder", lambda context, control, lane: binder)
         for module in (lane_runner, lane_recorder, call_timer):
             monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(lane_runner.time, "sleep", self.sleep)
+        monkeypatch.setattr(lane_runner, "time", SimpleNamespace(sleep=self.sleep))
         context = SimpleNamespace(
             protocol=SimpleNamespace(lanes=[SimpleNamespace(name="x", firings=firings)] * 2),
             wake_events=self.events,

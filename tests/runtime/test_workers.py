@@ -543,7 +543,9 @@ def remote(monkeypatch):
         def join(self, timeout):
             self.joined.append(timeout)
 
-    monkeypatch.setattr(remote_worker.threading, "Thread", Thread)
+    monkeypatch.setattr(
+        remote_worker, "threading", SimpleNamespace(Thread=Thread, Lock=threading.Lock)
+    )
 
     def client(lane_group, **more):
         made.losses.append(more)
