@@ -94,6 +94,12 @@ def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_
     )
 
 
+def test_a_record_with_a_number_too_few_is_no_record() -> None:
+    short = record("c0", "a b", busy_ns=[1, 2], calls=[1], waiting_ns=[0, 0], stamp_s=0.0)
+    with pytest.raises(ValueError, match="shorter"):
+        lane_times(timed_run("c0"), [short])
+
+
 def test_kept_calls_are_in_order_of_time_from_the_first() -> None:
     kept = [(0, 7, 2_000, 5_000, -1), (1, 3, 9_000, 9_500, 0)]
     records = [record("c1", "a b", kept=kept), record("", "u", kept=[(0, 4, 1_000, 3_000, 2)])]
