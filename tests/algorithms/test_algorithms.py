@@ -168,6 +168,6 @@ def test_sweeps_over_a_log_are_averaged_after_as_many_as_the_limit_says():
     assert graph.states == {"log": 189.0, "tables": 5 * 256.0}
     sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "batch": 9, "chunks": 3}
     assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 0, "order": 0}] * 2
-    acting["offline"] = {**offline, "format": "int32", "scale": 8, "order": "ran"}
+    acting["offline"] = {**offline, "format": "int32", "scale": 16, "order": "ran"}
     graph = algorithm("q_learning").graph(pearl.load({"algorithm": acting, "platform": "cpu_gpu"}))
-    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 3, "order": 2}] * 2
+    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 4, "order": 2}] * 2
