@@ -122,7 +122,7 @@ def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(f
 def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
     seen = add_run((), QUIET)
     assert seen == (QUIET,)
-    # The factor of one run of 0.1 is 0.1 / (1 + 4 / 225), that of two is their mean / (1 + 2 / 225).
+    # The factor of one run of 0.1 is 0.1 / (1 + 4 / 225), that of two mean / (1 + 2 / 225).
     assert add_run(seen, replace(QUIET, off=0.138)) == seen
     assert add_run(seen, replace(QUIET, off=0.139))[0].off == pytest.approx(0.1195)
     right = IterationStats((OTHER,), 0.0)
