@@ -16,7 +16,7 @@ from pearl.training.run_feedback import Lessons, calibration_feedback
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu import estimate_without_feedback, parts
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host import calibration_updates, user_code_timing
+from pearl_estimators.host import calibration_updates
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import load_calibration, store
 from pearl_estimators.host.run_corrections import (
@@ -28,7 +28,6 @@ from pearl_estimators.host.run_corrections import (
     merge_runs,
     predict_factor,
 )
-from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import time_user_env
 from tests.estimators.test_calibration_load import fresh, loaded
 
@@ -331,21 +330,3 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     nothing, why_not = told(1.2)[0]
     assert nothing == ()
     assert "no longer than the bytes that cross lanes" in why_not[1]
-
-
-def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
-    """Three rounds in turns, of which the quickest counts."""
-    rounds = iter([(9e-3, 5e-3), (1e-3, 5e-3), (2e-3, 4e-3)])
-    turn: list[float] = []
-
-    def timed(call: object, **_: object) -> Timing:
-        turn[:] = turn or next(rounds)
-        return Timing(taken := turn.pop(0), taken, 1.1 * taken, 1, 0.1, 1.0)
-
-    monkeypatch.setattr(user_code_timing, "time_call", timed)
-    monkeypatch.setattr(user_code_timing, "bind_new_actions", lambda call: call)
-    k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
-    found = user_code_timing.time_user_code(
-        {"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1
-    )
-    assert found == [(1e-3, 1e-3, 1.1e-3, 1e-3), (4e-3, 4e-3, 4.4e-3, 4e-3)]
