@@ -83,16 +83,17 @@ def test_a_probe_divides_work_by_the_seconds_of_a_call(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("pearl_estimators.host.timer.time_call", timed)
     monkeypatch.setattr(probe, "COPIED", 1 << 12)
+    monkeypatch.setattr(probe, "SIDES", (16, 32))
     monkeypatch.setattr(probe, "_small", lambda: [LEARNS, replace(LEARNS, flops=1.0), SMALLER])
     monkeypatch.setattr(probe, "_partner", lambda: nullcontext(lambda: 3e-6))
     monkeypatch.setattr("pearl_estimators.host.benchmark_kernels.bind_filled", lambda *_: int)
     found = probe.time_probe(0.25)
-    assert done == [0.25] * (3 + 4 + 1 + 2)
+    assert done == [0.25] * (3 + 2 + 1 + 2)
     assert found.pop("source").startswith(f"`pearl calibrate --probe` on {probe.host()['cpu']}, 20")
     assert found == {
         "operator_s": 0.5 / 64,
         "gradient_s": 0.5 / kind_of(LEARNS).operations(LEARNS),
-        "products": {str(n): 4.0 * n**3 for n in (16, 64, 256, 1024)},
+        "products": {str(n): 4.0 * n**3 for n in (16, 32)},
         "native_flops_per_s": 4.0 * 256**3,
         "memory_bytes_per_s": 2.0 * 4096,
         "handoff_s": 3e-6,
