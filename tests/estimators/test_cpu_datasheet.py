@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -147,7 +147,7 @@ def test_no_gradient_step_beats_the_peak_of_its_cores_or_the_memory(name: str) -
     cpu = named(name)
     assert rate(cpu, 1) <= 64 * cpu.figures["clock_hz"]
     assert cpu.max_lanes == cpu.figures.get("performance_cores", cpu.width)
-    for k in gradient_steps()[len(name) % 2 :: 2]:  # half of them for each
+    for k in islice(gradient_steps(), len(name) % 5, None, 5):  # a fifth of them for each CPU
         for variant, cores in offers(k, cpu):
             e = estimate(k, cpu, variant=variant, width=cores)
             assert e.latency_s >= least_s(k, cpu, cores), (k.kind, k.dims, variant)
