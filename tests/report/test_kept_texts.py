@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.report.kept_figures import FIGURES
-from tests.report.kept_texts import COLUMNS, FOLDER, TEXTS
+from tests.report.kept_texts import COLUMNS, FIGURES, FOLDER, TEXTS
 
 
 @pytest.mark.parametrize("name", TEXTS)
