@@ -20,7 +20,7 @@ from benchmarks.solver.clock import counted
 from benchmarks.solver.loops import Loop, feedbacks, nested, ring, small_cycles
 from pearl import solve
 from pearl.graph import policy_iteration
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import howard
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem

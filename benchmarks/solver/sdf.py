@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.bars import AbsentError, Bar, Part
 from pearl.errors import SpecError
-from pearl.graph.period import Arc, expand, howard, simulate
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import expand, simulate
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Kernel
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pearl.explanation.resolve import SAME
-from pearl.graph.period import Arc, howard, simulate
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import simulate
 from pearl.planning.plan_validation import plan_timing
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem

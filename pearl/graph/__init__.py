@@ -2,6 +2,7 @@
 
 __all__ = [
     "compiled_policy",
+    "cycle_ratio",
     "insertion",
     "limits",
     "liveness",

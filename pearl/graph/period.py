@@ -8,7 +8,6 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph import policy_iteration
+from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.time_limit import drained, look, watched
-
-Arc = tuple[int, int, float, int]
-"""(src node, dst node, seconds, tokens)."""
-
-COMPILED_ARCS, LOADING_ARCS = 400, 20_000
-"""Least arcs for which policy iteration runs compiled: if numba is loaded already, and if it is not
-(assumed: loading numba takes about a second)."""
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or the tasks of a fused mode."""
@@ -181,12 +173,13 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    If no arc has negative tokens, a topological order of the arcs without tokens proves that there
-    is none. Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around
-    exactly such cycles.
+    A topological order of the arcs that a retiming leaves without tokens proves that there is none.
+    Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around exactly
+    such cycles.
     """
-    if min((a[3] for a in arcs), default=0) >= 0:
-        free = [(s, d) for s, d, _, m in watched(arcs) if m == 0]
+    shift = _retiming(n, arcs)
+    if shift is not None:
+        free = [(s, d) for s, d, _, m in watched(arcs) if m + shift[s] - shift[d] == 0]
         if len(topological(n, free)) == n:
             return []
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
@@ -207,6 +200,29 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
                     waiting[there] = True
                     queue.append(there)
     return []
+
+
+def _retiming(n: int, arcs: Sequence[Arc]) -> list[int] | None:
+    """Return the tokens of the least path to each node, 0 or less: tokens + shift[src] − shift[dst]
+    ≥ 0 on every arc. None if the tokens of a cycle sum to less than 0."""
+    shift, least = [0] * n, sum(min(a[3], 0) for a in watched(arcs))
+    if least == 0:
+        return shift
+    out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for s, d, _, m in watched(arcs):
+        out[s].append((d, m))
+    # In this order only arcs with tokens lead back: most shifts are final after one pass.
+    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
+    changed = len(order) == n
+    while changed:
+        changed = False
+        for s in watched(order):
+            for d, m in out[s]:
+                if shift[s] + m < shift[d]:
+                    shift[d], changed = shift[s] + m, True
+        if min(shift) < least:
+            return None
+    return shift if len(order) == n else None
 
 
 def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
@@ -239,63 +255,6 @@ def max_cycle_ratio(
         around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
         raise SpecError(f"the cycle {around} has no token; no firing on it can ever start")
     return howard(n, arcs)
-
-
-def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
-    """Compute `max_cycle_ratio` by policy iteration (`policy_iteration`), unchecked: a cycle of
-    positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
-    first, heads, seconds, tokens = [0], list[int](), list[float](), list[int]()
-    for out in _leading_to_cycles(n, arcs):
-        for d, w, m in out:
-            heads.append(d)
-            seconds.append(w)
-            tokens.append(m)
-        first.append(len(heads))
-    if not heads:
-        return 0.0, []
-    look()
-    if len(heads) >= (COMPILED_ARCS if "numba" in sys.modules else LOADING_ARCS):
-        return _compiled_howard(first, heads, seconds, tokens)
-    policy, cycle = [-1] * n, [0] * n
-    policy_iteration.start_policy(first, seconds, tokens, policy)
-    best, length = policy_iteration.improve_policy(
-        first, heads, seconds, tokens, policy, [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle
-    )
-    return best, cycle[:length]
-
-
-def _compiled_howard(
-    first: list[int], heads: list[int], seconds: list[float], tokens: list[int]
-) -> tuple[float, list[int]]:
-    from pearl.graph import compiled_policy
-
-    n = len(first) - 1
-    at = np.array(first), np.array(heads), np.array(seconds), np.array(tokens)
-    policy, cycle = np.full(n, -1), np.zeros(n, np.int64)
-    compiled_policy.start_policy(at[0], at[2], at[3], policy)
-    scratch = np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    best, length = compiled_policy.improve_policy(*at, policy, *scratch, cycle)
-    return float(best), [int(u) for u in cycle[:length]]
-
-
-def _leading_to_cycles(n: int, arcs: Sequence[Arc]) -> list[list[tuple[int, float, int]]]:
-    """Return the arcs out of each node, except to nodes that lead to no cycle."""
-    into: list[list[int]] = [[] for _ in range(n)]
-    degree = [0] * n
-    for s, d, _, _ in watched(arcs):
-        into[d].append(s)
-        degree[s] += 1
-    dead = [u for u in range(n) if degree[u] == 0]
-    for u in watched(dead):
-        for s in into[u]:
-            degree[s] -= 1
-            if degree[s] == 0:
-                dead.append(s)
-    out: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
-    for s, d, w, m in watched(arcs):
-        if degree[s] > 0 and degree[d] > 0:
-            out[s].append((d, w, m))
-    return out
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
@@ -337,15 +296,10 @@ def simulate(
     negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
     last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
-    if token_free_cycle(n, arcs):
-        max_cycle_ratio(n, arcs)
-    shift = [0] * n  # a retiming without negative tokens: shortest paths in tokens
-    changed = True
-    while changed:
-        changed = False
-        for s, d, _, m in watched(arcs):
-            if shift[s] + m < shift[d]:
-                shift[d], changed = shift[s] + m, True
+    shift = _retiming(n, arcs)
+    if shift is None or token_free_cycle(n, arcs):
+        max_cycle_ratio(n, arcs)  # names the cycle
+    assert shift is not None
     into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
     same: list[tuple[int, int]] = []
     for s, d, w, m in watched(arcs):

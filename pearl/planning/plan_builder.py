@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
+from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.liveness import stored_arrays
-from pearl.graph.period import Arc, Unit, expand, howard, simulate, start_times, token_free_cycle
+from pearl.graph.period import Unit, expand, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version

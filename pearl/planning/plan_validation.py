@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
+from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, key_edges
-from pearl.graph.period import Arc, expand, howard, simulate, token_free_cycle
+from pearl.graph.period import expand, simulate, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s

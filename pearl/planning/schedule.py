@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pearl.errors import SpecError
-from pearl.graph.period import Arc, simulate, start_times
+from pearl.graph.cycle_ratio import Arc
+from pearl.graph.period import simulate, start_times
 from pearl.planning.timing import TimedGraph
 from pearl.trace_events import TraceEvents
 from pearl_devices.validation import is_whole, quote

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pearl.errors import SpecError
-from pearl.graph.period import Arc, Expansion, howard
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import Expansion
 from pearl.graph.task_graph import Edge
 from pearl.planning.costs import CostTable, Mode
 from pearl.time_limit import watched

@@ -1,9 +1,10 @@
 """The value of a plan under many samples of its times, without solving anything again.
 
 With its lane orders a plan is a timed graph whose arcs are sums of sampled times and a constant, so
-its period in each sample is a maximum cycle ratio. All samples are computed at once. The ratio of
-the known cycles is a lower bound, and longest paths at that period (one number per sample on every
-node) prove it. If they do not end in a sample, Howard's algorithm finds another cycle there.
+its period in each sample is a maximum cycle ratio. In a large graph, Howard's algorithm runs for
+every sample. In a small one, all samples are computed at once: the ratio of the known cycles is a
+lower bound, and longest paths at that period (one number per sample on every node) prove it. If
+they do not end in a sample, Howard's algorithm finds another cycle there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import Arc, howard, start_times
+from pearl.graph.cycle_ratio import Arc, CyclicPart, howard
+from pearl.graph.period import start_times
 from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
@@ -23,6 +25,10 @@ from pearl.time_limit import watched
 
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
+
+COMPILED_ARCS = 4_000
+"""Least arcs for which policy iteration is compiled and runs for every sample (assumed: passes over
+so many arcs take longer than loading numba)."""
 
 PATIENCE = 4
 """Passes over all arcs in which longest paths usually end; then a cycle is searched."""
@@ -124,20 +130,20 @@ def _periods(
     a, n = timed.assignment, len(timed.names)
     number = len(factors[0])
     own, latency, occupancy = _times(timed, a, factors, crossings, number)
-    rows: list[tuple[int, int, int]] = []
+    rows: list[Arc] = []
     weights: list[Vector] = []
     for e, (s, d, w, m) in enumerate(watched(timed.arcs)):
         weight = own[s] + (w - timed.latency_s[s])
         for c in crossings:
             weight = weight + c.more(w, c.twice.arcs[e][2])
-        rows.append((s, d, m))
+        rows.append((s, d, w, m))
         weights.append(weight)
     for times, nominal, arcs in (
         (latency, timed.latency_s, held),
         (occupancy, timed.occupancy_s, rings),
     ):
         for s, d, w, m in watched(arcs):
-            rows.append((s, d, m))
+            rows.append((s, d, w, m))
             weights.append(times[s] + (w - nominal[s]))
     loads = [
         sum((occupancy[i] for i in members), np.zeros(number)) for members in timed.lanes.values()
@@ -146,7 +152,7 @@ def _periods(
     if not rows:
         return least
     if not crossings and all(np.all(f == f[0]) for f in factors):  # nothing varies
-        exact = [(s, d, float(w[0]), m) for (s, d, m), w in zip(rows, weights, strict=True)]
+        exact = [(s, d, float(w[0]), m) for (s, d, _, m), w in zip(rows, weights, strict=True)]
         return np.maximum(least, howard(n, exact)[0])
     return _ratios(n, rows, np.array(weights), least)
 
@@ -175,60 +181,49 @@ def _times(
     return own, latency, occupancy
 
 
-def _ratios(
-    n: int, rows: Sequence[tuple[int, int, int]], weights: NDArray[np.float64], least: Vector
-) -> Vector:
+def _ratios(n: int, arcs: Sequence[Arc], weights: NDArray[np.float64], least: Vector) -> Vector:
     """The maximum cycle ratio in each sample, at least `least`. weights: (arcs, draws), seconds."""
-    tokens = np.array([m for _, _, m in rows], float)
-    ratios = least.copy()
+    tokens = np.array([a[3] for a in arcs], float)
+    ratios, part = least.copy(), CyclicPart.of(n, arcs)
+    if part.compiles(COMPILED_ARCS):
+        for draw in range(len(ratios)):
+            seconds = weights[part.arcs, draw].tolist()
+            ratios[draw] = max(ratios[draw], part.critical(seconds, compiled=True)[0])
+        return ratios
 
-    def arcs_of(draw: int) -> list[Arc]:
-        column = weights[:, draw].tolist()
-        return [(s, d, w, m) for (s, d, m), w in zip(rows, column, strict=True)]
-
-    def learn(draw: int) -> bool:
-        """Add the critical cycle of a sample; return whether it was new there."""
-        arcs = arcs_of(draw)
-        ratio, cycle = howard(n, arcs)
-        if ratio <= ratios[draw] * (1 + SAME):
-            return False
-        steps: dict[tuple[int, int], int] = {}
-        for e, (s, d, w, m) in enumerate(arcs):
-            old = steps.get((s, d))
-            if old is None or w - ratio * m > arcs[old][2] - ratio * arcs[old][3]:
-                steps[s, d] = e
-        used = [steps[s, d] for s, d in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)]
-        round_s = weights[used].sum(axis=0) / max(tokens[used].sum(), 1e-300)
-        np.maximum(ratios, round_s, out=ratios)
-        ratios[draw] = max(ratios[draw], ratio)
-        return True
+    def learn(draw: int) -> None:
+        """Add the critical cycle of a sample to the known ones."""
+        ratio, cycle = part.critical(weights[part.arcs, draw].tolist())
+        if ratio > ratios[draw] * (1 + SAME):
+            round_s = weights[cycle].sum(axis=0) / max(tokens[cycle].sum(), 1e-300)
+            np.maximum(ratios, round_s, out=ratios)
+            ratios[draw] = max(ratios[draw], ratio)
 
     learn(0)
     middle = int(np.argsort(ratios)[len(ratios) // 2])
-    start = start_times(n, arcs_of(middle), max(ratios[middle], howard(n, arcs_of(middle))[0]))
-    order = sorted(range(len(rows)), key=lambda e: start[rows[e][0]])
+    learn(middle)
+    usual = [
+        (s, d, w, m) for (s, d, _, m), w in zip(arcs, weights[:, middle].tolist(), strict=True)
+    ]
+    start = start_times(n, usual, ratios[middle])
+    order = sorted(range(len(arcs)), key=lambda e: start[arcs[e][0]])
     value = np.zeros((n, len(ratios)))
-    sure = np.zeros(len(ratios), bool)
-    passes = 0
-    slack = weights - tokens[:, None] * ratios
-    small = SAME * (ratios + 1e-300)
+    exact = np.zeros(len(ratios), bool)
     while True:
-        before = value.copy()
-        for e in watched(order):
-            s, d, _ = rows[e]
-            np.maximum(value[d], value[s] + slack[e], out=value[d])
-        grown = (value - before).max(axis=0)
-        grown[sure] = 0
-        passes += 1
-        if np.all(grown <= small):
-            return ratios
-        if passes < PATIENCE:
-            continue
-        draw = int(np.argmax(grown / (ratios + 1e-300)))
-        if learn(draw):
-            slack = weights - tokens[:, None] * ratios
-            small = SAME * (ratios + 1e-300)
-        sure[draw] = True  # its ratio is now exact
+        slack, small = weights - tokens[:, None] * ratios, SAME * (ratios + 1e-300)
+        for _ in range(PATIENCE):
+            before = value.copy()
+            for e in watched(order):
+                s, d, _, _ = arcs[e]
+                np.maximum(value[d], value[s] + slack[e], out=value[d])
+            grown = np.where(exact, 0.0, (value - before).max(axis=0))
+            if np.all(grown <= small):
+                return ratios
+        known = ratios.copy()
+        for draw in np.argsort(-grown / (ratios + 1e-300)):
+            if grown[draw] > small[draw] and ratios[draw] == known[draw]:
+                learn(int(draw))
+                exact[draw] = True
 
 
 def build_bands(

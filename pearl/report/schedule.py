@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from pearl.graph.period import Arc, start_times
+from pearl.graph.cycle_ratio import Arc
+from pearl.graph.period import start_times
 from pearl.planning.plans import Channel, Plan
 from pearl_devices import Platform
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pearl.graph.period import COMPILED_ARCS, howard
+from pearl.graph.cycle_ratio import COMPILED_ARCS, howard
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem

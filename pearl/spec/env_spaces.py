@@ -112,6 +112,9 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
         given = f"actions {spaces.actions}, act {spaces.act}, choices {list(choices)}"
         return None, [(where, f"given {given}; exactly one of them is needed")]
     low, high = spaces.low, spaces.high
+    if spaces.act and spaces.start:
+        what = f"given start {spaces.start}; continuous actions are not counted: leave it out"
+        return None, [(where, what)]
     if not spaces.act:
         if low is not None or high is not None:
             return None, [(where, "given low or high; discrete actions have no bounds")]
@@ -137,7 +140,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             high,
             spaces.max_episode_steps,
             choices=choices,
-            start=(spaces.start,) if spaces.start else (),
+            start=(spaces.start,) * max(len(choices), 1) if spaces.start else (),
         ),
         [],
     )

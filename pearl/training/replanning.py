@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import listed, si
+from pearl.graph.cycle_ratio import howard
 from pearl.graph.parallel_edges import key_edges
-from pearl.graph.period import howard
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import planner
 from pearl.planning.costs import CostTable, Mode

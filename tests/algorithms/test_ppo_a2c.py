@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pearl
@@ -48,30 +47,6 @@ def test_options_of_a_replay_are_refused(name: str) -> None:
     for key in others:
         with pytest.raises(SpecError, match=rf"algorithm.{key}: a key of algorithm dqn"):
             pearl.load(spec(name), set={f"algorithm.{key}": 1})
-
-
-def test_options_reach_their_arrays() -> None:
-    given = spec(
-        "ppo", "Pendulum-v1", clip=0.3, value_clip=0.4, entropy=0.05, value_weight=0.6,
-        gae_lambda=0.8, anneal=True, log_std=-0.7, normalise_advantages=False, max_grad_norm=2.0,
-        learning_rate=0.002, activation="relu",
-    )  # fmt: skip
-    trainer = pearl.compile(given)
-    wanted = {
-        "clip": 0.3, "value_clip": 0.4, "entropy": 0.05, "value_weight": 0.6, "gae_lambda": 0.8,
-        "normalise": 0.0, "clip_norm": 2.0, "anneal": 80.0, "lr.actor": 0.002, "lr.critic": 0.002,
-    }  # fmt: skip
-    for name, value in wanted.items():
-        assert trainer.session.arrays[f"hyper.{name}"][0] == value, name
-    assert trainer.session.arrays["learner.actor"][-1] == np.float32(-0.7)
-    assert trainer.session.arrays["policy.actor"][-1] == np.float32(-0.7)
-    assert trainer.graph.task("update").kernel.dim("tanh") == 0
-    rms = pearl.compile(spec("a2c")).session.arrays["hyper.rmsprop"]
-    assert tuple(rms) == (0.99, 1e-5)
-    assert tuple(pearl.compile(spec("a2c", optimiser="adam")).session.arrays["hyper.rmsprop"]) == (
-        0,
-        0,
-    )
 
 
 @pytest.mark.parametrize(("name", "env"), [("a2c", "Pendulum-v1"), ("ppo", "CartPole-v1")])

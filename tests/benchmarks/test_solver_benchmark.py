@@ -28,7 +28,8 @@ from benchmarks.solver.sdf import (
     timed_arcs,
 )
 from pearl.errors import SpecError
-from pearl.graph.period import expand, howard
+from pearl.graph.cycle_ratio import howard
+from pearl.graph.period import expand
 from pearl.solvers.methods import enumeration
 from tests.graphs import COUNT
 

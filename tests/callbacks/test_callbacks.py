@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pearl
+from pearl import STOP
 from pearl.algorithms.evaluation import acting_of
 from pearl.callbacks import video
 from pearl.callbacks.bar import Bar
@@ -57,12 +58,19 @@ def test_a_return_that_is_reached_ends_the_run(plan):
     assert train(plan, StopAtReturn(501.0)).status == "done"
 
 
+def test_a_return_counts_from_the_mean_itself_on():
+    answers = [StopAtReturn(5.0).on_evaluation(evaluated(mean)) for mean in (None, 4.9, 5.0, 5.1)]
+    assert answers == [None, None, pearl.STOP, pearl.STOP]
+
+
 def test_patience_counts_evaluations_without_gain():
     patience = Patience(2, gain=1.0)
-    means = [10.0, 10.5, 12.0, 12.5, 13.0]
+    means = [None, 10.0, 11.0, 12.0, 12.5, None, 13.0]
     answers = [patience.on_evaluation(evaluated(mean)) for mean in means]
-    assert answers == [None, None, None, None, pearl.STOP]
+    assert answers == [None, None, None, None, None, None, pearl.STOP]
     assert patience.on_evaluation(evaluated(20.0)) is None
+    soon = Patience(1)
+    assert [soon.on_evaluation(evaluated(mean)) for mean in (1.0, 1.5, 1.5)] == [*2 * [None], STOP]
     with pytest.raises(pearl.SpecError, match="evaluations is 0"):
         Patience(0)
 
@@ -79,23 +87,66 @@ def test_rows_of_a_table_say_what_the_run_did(plan, tmp_path):
     assert set(rows[0]) >= {"updates", "mean_return", "best_mean", "loss_q", "wall_s"}
 
 
-def test_a_bar_is_drawn_and_ended(plan, capsys):
+def test_a_table_is_continued_by_the_columns_that_it_has(tmp_path):
+    path = tmp_path / "new" / "log.csv"
+    log = CsvLog(path)
+    log.on_progress(evaluated(None, 8))
+    log.on_evaluation(evaluated(3.0, 16))
+    names = "mean_return,eval_mean,best_mean,updates,episodes,env_steps_per_s"
+    lines = [
+        f"env_steps,{names},predicted_env_steps_per_s,wall_s,cpu_s",
+        "8,nan,nan,nan,0.0,0.0,1.0,2.0,0.0,0.0",
+        "16,nan,3.0,nan,0.0,0.0,1.0,2.0,0.0,0.0",
+    ]
+    assert path.read_text().splitlines() == lines
+    CsvLog(path).on_evaluation(evaluated(4.0, 24))
+    assert path.read_text().splitlines()[3:] == ["24,nan,4.0,nan,0.0,0.0,1.0,2.0,0.0,0.0"]
+    path.write_text("eval_mean,wall_s\n")
+    CsvLog(path).on_evaluation(evaluated(5.0, 24))
+    assert path.read_text().splitlines() == ["eval_mean,wall_s", "5.0,0.0"]
+    path.write_text("")
+    CsvLog(path).on_evaluation(evaluated(None, 8))
+    assert path.read_text().splitlines() == lines[:2]
+
+
+def test_a_bar_is_drawn_and_ended(monkeypatch):
+    """A twin of rich's bar."""
+    told = []
+
+    class Twin:
+        def __init__(self, *columns):
+            told.append(len(columns))
+
+        def __getattr__(self, name):
+            return lambda *given, **more: told.append((name, *given, *more.items())) or 7
+
+    monkeypatch.setattr("rich.progress.Progress", Twin)
     bar = Bar()
-    assert train(plan, bar).status == "done"
-    assert "800" in capsys.readouterr().out or bar._bar is None
+    bar.on_end(evaluated(1.0))  # of a run without progress
+    bar.on_progress(evaluated(1.0, 8))
+    bar.on_progress(evaluated(2.0, 16))
+    bar.on_end(evaluated(2.0))
+    bar.on_end(evaluated(2.0))
+    line = "eval {}, 1 env steps/s, 0.50 of predicted"
+    assert told == [
+        3, ("start",), ("add_task", "start", ("total", 200), ("line", "")),
+        *(("update", 7, ("description", "evaluation"), ("completed", steps),
+           ("line", line.format(steps // 8))) for steps in (8, 16)),
+        ("stop",),
+    ]  # fmt: skip
 
 
-def test_wandb_gets_its_three_calls(plan, monkeypatch):
+def test_wandb_gets_its_three_calls(monkeypatch):
     """A twin of the package: `init`, `log` and `finish`, as its documentation has them."""
     seen = []
     run = SimpleNamespace(log=lambda row: seen.append(row), finish=lambda: seen.append("end"))
     twin = SimpleNamespace(init=lambda **given: seen.append(given) or run)
     monkeypatch.setitem(sys.modules, "wandb", twin)
-    train(plan, WandB("swing", mode="offline"))
-    assert seen[0] == {"project": "swing", "mode": "offline"}
-    assert seen[-1] == "end"
-    assert seen[-2]["env_steps"] == 800
-    assert seen[-2]["eval_mean"] > 5
+    logger = WandB("swing", mode="offline")
+    for moment in (logger.on_progress, logger.on_evaluation, logger.on_end, logger.on_evaluation):
+        moment(SimpleNamespace(env_steps=8, numbers=lambda: {"eval_mean": 1.0}))
+    begun, row = {"project": "swing", "mode": "offline"}, {"env_steps": 8, "eval_mean": 1.0}
+    assert seen == [begun, row, row, row, "end", begun, row]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +176,10 @@ def test_tensorboard_closes_its_file_at_the_end(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", twin)
     event = SimpleNamespace(env_steps=8, numbers=lambda: {"eval_mean": 1.0})
     board = TensorBoard(tmp_path)
-    board.on_evaluation(event)
-    board.on_end(event)
-    assert told == [str(tmp_path), *2 * [("eval_mean", 1.0, 8)], "closed"]
+    for moment in (board.on_progress, board.on_evaluation, board.on_end, board.on_progress):
+        moment(event)
+    row = ("eval_mean", 1.0, 8)
+    assert told == [str(tmp_path), row, row, row, "closed", str(tmp_path), row]
 
 
 def test_tensorboard_reads_what_is_written(plan, tmp_path):

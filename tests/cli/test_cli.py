@@ -554,11 +554,12 @@ def test_progress_compares_the_rate_with_the_prediction() -> None:
 def test_progress_away_from_a_terminal_is_a_line_every_tenth() -> None:
     stream = io.StringIO()
     with progress_display(stream) as tell:
-        for step in range(0, 1001, 8):
+        for step in (0, 99, 100, 196, 204, 560, 1000, 1000):
             tell(progress(step))
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 10
-    assert lines[-1].startswith("100 %  1,000 env steps, return 21.5")
+        tell(progress(0, total_steps=0))
+    told = "env steps, return 21.5, 24,310 env steps/s, 0.97 of predicted"
+    lines = [" 10 %  100", " 20 %  204", " 56 %  560", "100 %  1,000"]
+    assert stream.getvalue().splitlines() == [f"{line} {told}" for line in lines]
 
 
 def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pearl.testing import KernelKindContract
 from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Dim
-from pearl_devices.kernels import FAULTS, KINDS, KernelKind, acts, kind_of, repeats
+from pearl_devices.kernels import FAULTS, KINDS, KernelKind, acts, kind_of
 from pearl_devices.kernels.evaluation import evaluation
 from pearl_devices.primitives import NATIVE_ENVS
 
@@ -87,13 +87,6 @@ def test_a_kind_of_an_algorithm_of_the_users_own_has_a_record_of_its_structure()
     assert kind_of(Kernel("no_such_kind")).structure == "unknown"
     with pytest.raises(KeyError, match="no kernel kind 'no_such_kind'; there are"):
         kernel("no_such_kind")
-
-
-def test_a_whole_iteration_repeats_and_acts_and_a_gradient_step_does_neither() -> None:
-    found = {name: (acts(sample(k)), repeats(sample(k))) for name, k in KINDS.items()}
-    assert found["iteration.dqn"] == found["iteration.a2c"] == (True, True)
-    assert found["rollout.ppo"] == found["env_step"] == (True, False)
-    assert found["learn.sac"] == found["update.td3"] == (False, False)
 
 
 def test_a_copy_has_rows_where_the_shape_of_a_smaller_kernel_is_shorter_and_nowhere_else() -> None:

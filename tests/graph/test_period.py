@@ -13,16 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from pearl.errors import SpecError
-from pearl.graph import period, policy_iteration
-from pearl.graph.period import (
-    Arc,
-    expand,
-    howard,
-    max_cycle_ratio,
-    simulate,
-    start_times,
-    token_free_cycle,
-)
+from pearl.graph import cycle_ratio, policy_iteration
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import expand, max_cycle_ratio, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.testing.graphs import loop, tasks
 from tests.graphs import dqn, timed_arcs
@@ -341,7 +334,7 @@ def test_news_that_travels_within_a_round_changes_no_ratio(seed: int, monkeypatc
         s, d = r.randrange(n), r.randrange(n)
         arcs.append((s, d, r.uniform(0, 1), r.randint(1, 3) if d <= s else r.randint(0, 2)))
     monkeypatch.setattr(policy_iteration, "EAGER", 10**9)
-    monkeypatch.setattr(period, "COMPILED_ARCS", 10**9)
+    monkeypatch.setattr(cycle_ratio, "COMPILED_ARCS", 10**9)
     ratio, _ = howard(n, arcs)
     monkeypatch.setattr(policy_iteration, "EAGER", 1)
     eager, cycle = howard(n, arcs)

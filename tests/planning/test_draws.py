@@ -10,7 +10,7 @@ import pytest
 
 from pearl import Limits, solve
 from pearl.errors import SpecError
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import CyclicPart, howard
 from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, fit_lognormal, scale_costs
@@ -141,8 +141,12 @@ def test_a_fused_call_without_parts_has_its_own_band() -> None:
 
 
 @pytest.mark.parametrize("seed", [s for s in range(13) if s != 9])
-def test_a_valuation_is_the_period_with_the_drawn_times(seed: int) -> None:
-    """Against the same assignment on the drawn table, timed and bound anew in every draw."""
+def test_a_valuation_is_the_period_with_the_drawn_times(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the same assignment on the drawn table, timed and bound anew in every draw. Some are
+    valued by compiled code, as large graphs are."""
+    monkeypatch.setattr(CyclicPart, "compiles", lambda *_: seed % 3 == 0)
     graph, costs, limits = random_limited(seed, most_tasks=5)
     if seed % 2:  # copies that lanes pay for
         links = tuple(replace(k, paid_by="lane", bytes_per_s=1e7) for k in costs.platform.links)

@@ -35,6 +35,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.report import kept_figures, kept_plans
+from tests.report.kept_sweeps import SWEEPS
 
 FOLDER = Path(__file__).parent / "texts"
 
@@ -183,6 +184,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
+    **SWEEPS,
 }
 
 

@@ -23,7 +23,7 @@ from pearl import (
     TaskGraph,
     solve,
 )
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import howard
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph

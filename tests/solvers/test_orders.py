@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pearl.errors import InfeasibleError
-from pearl.graph import period
-from pearl.graph.period import howard, token_free_cycle
+from pearl.graph import cycle_ratio
+from pearl.graph.cycle_ratio import howard
+from pearl.graph.period import token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
@@ -63,10 +64,10 @@ def test_policy_iteration_has_the_same_bits_compiled_and_in_python(monkeypatch: 
     dice = random.Random(1)
     for _ in range(300):
         n, arcs = random_arcs(dice)
-        monkeypatch.setattr(period, "COMPILED_ARCS", math.inf)
-        monkeypatch.setattr(period, "LOADING_ARCS", math.inf)
+        monkeypatch.setattr(cycle_ratio, "COMPILED_ARCS", math.inf)
+        monkeypatch.setattr(cycle_ratio, "LOADING_ARCS", math.inf)
         expected = howard(n, arcs)
-        monkeypatch.setattr(period, "COMPILED_ARCS", 0)
+        monkeypatch.setattr(cycle_ratio, "COMPILED_ARCS", 0)
         assert howard(n, arcs) == expected
 
 

@@ -89,6 +89,11 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
             "spaces: given low or high; discrete actions have no bounds",
         ),
         (
+            {"spaces": {"obs": 4, "actions": 2, "start": -1}},
+            {"name": "ddpg", "spaces": {**BOX, "high": 1.0, "start": -1}},
+            "spaces: given start -1; continuous actions are not counted: leave it out",
+        ),
+        (
             {"name": "ddpg", "spaces": {**BOX, "high": [1.0, -0.999]}},
             {"name": "ddpg", "spaces": {**BOX, "high": [1.0, -1.0]}},
             "spaces: a lower bound is not below its upper bound; it must be",

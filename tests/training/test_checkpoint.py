@@ -102,13 +102,101 @@ def test_a_state_reads_what_it_knows():
     assert later.log.restarts == 0
 
 
+PROGRESS = plain(vars(RunState()) | {"log": vars(FailureLog())})
+
+
 @pytest.mark.parametrize("key", [f.name for f in fields(RunState)])
 def test_a_state_without_a_key_or_with_a_wrong_one_is_a_sentence(key):
-    progress = plain(vars(RunState()) | {"log": vars(FailureLog())})
-    without = {k: v for k, v in progress.items() if k != key}
+    without = {k: v for k, v in PROGRESS.items() if k != key}
     if key in LATER:  # an earlier version did not write it
         assert RunState.from_json(without, "c") == RunState()
-    for wrong in ([] if key in LATER else [without]) + [{**progress, key: {"a": "b"}}]:
+    for wrong in ([] if key in LATER else [without]) + [{**PROGRESS, key: {"a": "b"}}]:
         with pytest.raises(SpecError, match=f"^c: .*{key}.* needed|^c: log: key") as caught:
             RunState.from_json(wrong, "c")
         assert all(line.startswith("c: ") for line in caught.value.problems)
+
+
+MOST = 2**53 - 1
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong", "needed"),
+    [
+        ("iteration", [0, MOST], [-1, MOST + 1, True, 1.0, None], "a count"),
+        ("best_mean", [None, -1, 1.5], [True, NAN, INF, "1"], "a number or null"),
+        ("wall_s", [0, -1.5], [None, NAN, -INF, False], "a number"),
+        ("replanned", [True, False], [0, 1, None], "true or false"),
+        ("decisions", [[], ["a"]], ["ab", ["a", 1], None], "a list of texts"),
+        ("under_way", [{}, {"a": 0}], [{"a": -1}, {"a": 0, "b": 0.5}, []], "an object of counts"),
+        ("factors", [{}, {"a": 0.5}], [{"a": 1.0, "b": NAN}, []], "an object of numbers"),
+    ],
+)
+def test_values_of_a_state_have_their_types_and_bounds(key, right, wrong, needed):
+    for value in right:
+        assert getattr(RunState.from_json({**PROGRESS, key: value}, "c"), key) == value
+    for value in wrong:
+        with pytest.raises(SpecError) as caught:
+            RunState.from_json({**PROGRESS, key: value}, "c")
+        assert caught.value.problems == (f"c: {key} is {value!r}; {needed} is needed",)
+
+
+def test_the_log_and_the_sums_of_a_state_are_whole():
+    for log, said in (
+        (3, "c: log is 3; an object is needed"),
+        ({**PROGRESS["log"], "failure": 1}, "c: log: failure is 1; a text or null is needed"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            RunState.from_json({**PROGRESS, "log": log}, "c")
+        assert caught.value.problems[0] == said
+    steady = {k: v for k, v in PROGRESS["steady"].items() if k != "updates"}
+    with pytest.raises(SpecError, match=r"^c: steady has .'wall_s', 'cpu_s', 'env_steps'., .* nee"):
+        RunState.from_json({**PROGRESS, "steady": steady}, "c")
+    more = {**PROGRESS["steady"], "waited_s": 1.0}
+    assert RunState.from_json({**PROGRESS, "steady": more}, "c").steady == more
+
+
+@pytest.mark.parametrize(("warm", "count"), [(4, 10), (9, 5), (12, 5)])
+def test_iterations_with_gradient_steps_begin_where_learning_does(warm, count):
+    assert RunState(learnt=5, iteration=9).learning_iterations(warm) == count
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [((5, 3), [2, 2, 1]), ((4, 3), [2, 2]), ((3, 7), [1, 1, 1]), ((4, 0), [4]), ((0, 3), []),
+     ((7,), [6, 1])],
+)  # fmt: skip
+def test_an_array_is_read_in_pieces_and_by_rows(shape, rows, tmp_path, monkeypatch):
+    """Of 24 bytes each, between arrays whose bytes do not end on a multiple of eight."""
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 24)
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    arrays = {"a": np.ones(3, np.uint8), "b": array, "c": np.array(7.5), "d": np.ones(1)}
+    size = checkpoint.save(tmp_path / "c", arrays, ABOUT)
+    stored = checkpoint.load(tmp_path / "c")
+    assert size == (tmp_path / "c").stat().st_size
+    for name, place in stored.places.items():
+        assert place.at % arrays[name].itemsize == 0, name
+    pieces = list(stored.pieces("b"))
+    assert [len(piece) for piece in pieces] == rows
+    np.testing.assert_array_equal(np.concatenate([*pieces, array[:0]]), array)
+    assert [piece.tolist() for piece in stored.pieces("c")] == [7.5]
+    out = np.empty_like(array[1:])
+    stored.read_into("b", out, 1)
+    np.testing.assert_array_equal(out, array[1:])
+
+
+def test_a_checkpoint_is_due_where_its_share_of_the_time_is_reached():
+    """10 MB take 0.05 s and as much again for their bytes: 2 % of 5 s."""
+    pace, mega = checkpoint.CheckpointPacer(100.0), 10**6
+
+    def due_at(nbytes, seconds):
+        before, after = (pace.due(nbytes, 100.0 + seconds + e) for e in (-1e-6, 1e-6))
+        return (before, after) == (False, True)
+
+    assert due_at(10 * mega, 5.0)
+    pace.record(10 * mega, 0.04)
+    assert due_at(10 * mega, 4.0)
+    assert due_at(20 * mega, 6.0)  # twice the bytes take twice as long
+    assert due_at(5 * mega, 4.0)  # fewer no less
+    pace.record(20 * mega, 0.06)
+    assert due_at(20 * mega, 8.0)

@@ -18,9 +18,14 @@ from torch import nn
 
 import pearl
 from examples.catch_image import cnn
+from pearl.algorithms.evaluation import acting_of
+from pearl.algorithms.interface import policy_states
 from pearl.errors import SpecError
-from pearl.training.policy_export import export
+from pearl.spec.user_code import build_graph
+from pearl.training.policy import Policy
+from pearl.training.policy_export import description, export
 from pearl.training.trainer import Trainer
+from pearl_devices import buffers
 from tests.schemas.test_schemas import problems
 
 CASES: dict[str, dict[str, Any]] = {
@@ -77,6 +82,73 @@ def test_an_equivalent_sequential_loads_it_and_acts_the_same(name: str, tmp_path
         mine = acts(about, model(x))
     np.testing.assert_allclose(mine, trainer.policy.act(obs), atol=1e-6)
     assert bool(about["normalise"]) == (name == "dqn")
+
+
+def untrained(**algorithm: Any) -> Policy:
+    """A policy of zeros and of statistics 0, 1, 2, …."""
+    system = pearl.load({"algorithm": {"env": "E-v0", **algorithm}, "platform": "cpu_gpu"})
+    kernel = acting_of(build_graph(system))
+    states = {
+        name: np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+        for name, (shape, dtype) in policy_states(system, kernel).items()
+    }
+    (size,) = (n for name, (n, _) in buffers.specs(kernel).items() if name.startswith("policy."))
+    return Policy(system, kernel, np.zeros(size, np.float32), states)
+
+
+ARGMAX = {"rule": "argmax_each", "choices": [2, 3]}
+UNIT = {"activation": "relu", "layers": [4, 8, 4]}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "outputs", "action"),
+    [
+        ({"name": "dqn", "spaces": {"obs": 4, "actions": 3, "start": 5}, "duelling": True},
+         {**UNIT, "layers": [4, 8, 4]}, {"rule": "argmax", "actions": 3, "start": 5}, 5),
+        ({"name": "ppo", "spaces": {"obs": 4, "choices": [2, 3]}},
+         {"activation": "tanh", "layers": [4, 8, 5]}, {**ARGMAX, "start": [0, 0]}, [0, 0]),
+        ({"name": "a2c", "spaces": {"obs": 4, "choices": [2, 3], "start": -1},
+          "activation": "relu"},
+         {**UNIT, "layers": [4, 8, 5]}, {**ARGMAX, "start": [-1, -1]}, [-1, -1]),
+        ({"name": "ppo", "spaces": {"obs": 4, "act": 2, "low": [-1.0, -0.5]}},
+         {"activation": "tanh", "layers": [4, 8, 2]},
+         {"rule": "clip", "act": 2, "low": [-1.0, -0.5], "high": [None, None]}, [0, 0]),
+        ({"name": "sac", "spaces": {"obs": 4, "act": 1, "low": -2, "high": 3}},
+         {**UNIT, "layers": [4, 8, 2]}, {"rule": "tanh", "act": 1, "low": [-2.0], "high": [3.0]},
+         [0.5]),
+    ],
+)  # fmt: skip
+def test_a_description_says_what_a_program_needs(
+    algorithm: Any, network: Any, outputs: Any, action: Any
+) -> None:
+    policy = untrained(hidden=[8], **algorithm)
+    expected = {"schema": 1, "algorithm": algorithm["name"], "env": "E-v0", "network": network,
+                "outputs": outputs, "pixels": [], "normalise": None}  # fmt: skip
+    assert description(policy) == expected
+    assert policy.act(np.zeros(4)).tolist() == action
+    assert policy.act(np.zeros((2, 4))).tolist() == [action, action]
+    scaled = untrained(
+        hidden=[8], normalise={"observations": True, "clip": 5.0, "epsilon": 0.5}, **algorithm
+    )
+    statistics = {"mean": [0, 1, 2, 3], "variance": [4, 5, 6, 7], "epsilon": 0.5, "clip": 5.0}
+    assert description(scaled) == {**expected, "normalise": statistics}
+
+
+def test_a_table_takes_states_alone() -> None:
+    policy = untrained(name="q_learning", spaces={"states": 6, "actions": 2, "start": 3})
+    about = description(policy)
+    assert (about["network"], about["outputs"]["start"]) == ({"states": 6}, 3)
+    policy.parameters = np.arange(12.0).reshape(6, 2)
+    assert policy.act(5).tolist() == 4
+    assert policy.act([0, 5]).tolist() == [4, 4]
+    for wrong in (-1, 6, [0, 6]):
+        with pytest.raises(ValueError, match="the policy knows states below 6"):
+            policy.act(wrong)
+    with pytest.raises(ValueError, match=r"have shape \(1, 1\); the policy takes \(B,\), numbers"):
+        policy.act([[1]])
+    table = policy.tensors()
+    assert table.keys() == {"0.weight"}
+    assert table["0.weight"] is not policy.parameters
 
 
 def test_a_module_of_the_users_own_loads_it_under_its_own_names() -> None:

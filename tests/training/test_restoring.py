@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace as Given
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from pearl.errors import SpecError
 from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
-from tests.damage import MORE, STEPS, names, trainer_of
+from tests.damage import MORE, STEPS, trainer_of
 from tests.lanes import cut
 
 QUICK = ("slack", "frames", "ppo", "sarsa")
@@ -170,10 +171,116 @@ def test_no_damaged_number_crashes_the_process(count: int, cases: str, tmp_path:
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
 
 
+COUNTED = "env.elapsed episode.count episode.lengths learner.step"
+ACTED, RANKED = "act.action step.action step.terminated", (0, float(np.finfo(np.float32).max))
+NEURAL = {(-1e6, 1e6): "env.state", (0, 3): "step.truncated"}
+REPLAYED = f"{ACTED} batch.action replay.action replay.terminated"
+BOUNDS: dict[str, dict[tuple[float, float], str]] = {
+    "slack": {
+        **NEURAL,
+        (0, 1): f"{REPLAYED} batch.action@1 loop.stop",
+        (0, 2**62): f"{COUNTED} learner.q.steps version.param_sync",
+        (0, 3): "replay.truncated step.truncated",
+        (0, 399): "batch.index batch.index@1",
+        RANKED: "replay.tree",
+    },
+    "frames": {
+        **NEURAL,
+        (0, 0): "loop.stop",
+        (0, 1): REPLAYED,
+        (0, 2): "replay.depth",
+        (0, 2**62): f"{COUNTED} learner.q.steps replay.last_row",
+        (0, 3): "replay.truncated step.truncated",
+        (0, 399): "batch.index",
+        RANKED: "replay.tree",
+    },
+    "ppo": {
+        **NEURAL,
+        (0, 1): f"{ACTED} rollout.action rollout.terminated",
+        (0, 2**62): f"{COUNTED} learner.actor.steps learner.critic.steps",
+        (0, 3): "rollout.truncated step.truncated",
+        (0, 15): "rollout.at",
+        (0, 19): "loop.stop",
+    },
+    "sarsa": {
+        (-1e6, 1e6): "env.state",
+        (0, 1): "step.terminated",
+        (0, 2**62): f"{COUNTED} learner.q.visits",
+        (0, 3): "act.action step.action step.truncated",
+        (0, 15): "env.obs step.next_obs step.obs",
+    },
+}
+
+
 @pytest.mark.parametrize("case", QUICK)
 def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     trainer = trainer_of(case)
-    free = ("rng.", *(f"replay.{name}" for name in ("frame", "ahead", "last", "cursor", "clock")))
-    for name in (n for n in names(trainer) if n != "replay.last_row"):
+    found: dict[Any, list[str]] = {}
+    for name, array in trainer.session.arrays.items():
         limits = restoring.value_bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
-        assert limits is not None or name.startswith(free), name
+        if limits is not None:
+            found.setdefault(limits, []).append(name)
+        elif array.dtype.kind in "iu":
+            free = ("frame", "ahead", "last", "cursor", "clock")
+            assert name.startswith(("rng.", *(f"replay.{each}" for each in free))), name
+    assert {k: set(v) for k, v in found.items()} == {
+        k: set(v.split()) for k, v in BOUNDS[case].items()
+    }
+
+
+COUNTS = np.zeros(2, np.int64)
+INTO: dict[str, Any] = {
+    **{f"replay.{n}": np.zeros((8, 2)) for n in ("obs", "reward", "truncated")},
+    **{f"replay.{n}": np.zeros(5) for n in ("frame", "depth", "last", "last_row")},
+    "replay.cursor": COUNTS, "replay.clock": COUNTS,
+}  # fmt: skip
+FAR = 2**62
+
+
+@pytest.mark.parametrize(
+    ("cursor", "clock", "rows"),
+    [
+        ((0, 0), None, 0),
+        ((6, 6), None, 6),
+        ((6, 8), None, 8),
+        ((0, 8), None, 8),
+        ((8, 8), None, None),
+        ((-2, 8), None, None),
+        ((4, 6), None, None),  # not full, and not to be written at its end
+        ((3, 8), None, None),  # rows enter in pairs
+        ((0, 9), None, None),
+        ((0, -1), None, None),
+        ((2, 8), (10, 10), (8, 5, 5)),
+        ((2, 8), (10, 0), (8, 5, 0)),
+        ((2, 2), (2, 1), (2, 2, 1)),
+        ((2, 8), (10, 11), None),
+        ((2, 8), (10, -1), None),
+        ((2, 8), (11, 0), None),
+        ((2, 2), (10, 0), None),
+        ((0, 8), (FAR - 8, 0), (8, 5, 0)),
+        ((0, 8), (FAR, 0), None),
+    ],
+)
+def test_counts_of_a_replay_fit_each_other(cursor: Any, clock: Any, rows: Any):
+    given = {"replay.cursor": np.array(cursor)}
+    given |= {} if clock is None else {"replay.clock": np.array(clock)}
+    stored: Any = Given(places=given, read=given.__getitem__)
+    found, why = restoring._read_counts(stored, INTO, 2)
+    name = "replay.cursor" if clock is None else "replay.clock"
+    if rows is None:
+        assert found == {}
+        assert why is not None
+        assert why.startswith(f"{name} is [{given[name][0]}, {given[name][1]}]")
+        return
+    filled, stored_frames, cut_frames = rows if clock else (rows, 0, 0)
+    expected = dict.fromkeys(("obs", "reward", "truncated"), filled)
+    if clock:
+        expected |= {"frame": stored_frames, "depth": stored_frames}
+        expected |= {"last": cut_frames, "last_row": cut_frames}
+    assert (found, why) == ({f"replay.{n}": count for n, count in expected.items()}, None)
+
+
+def test_counts_of_another_shape_or_type_are_left_to_the_comparison_of_arrays():
+    for other in (np.zeros(3, np.int64), np.zeros(2)):
+        stored: Any = Given(places={"replay.cursor": other}, read=lambda _, o=other: o)
+        assert restoring._read_counts(stored, INTO, 2) == ({}, None)

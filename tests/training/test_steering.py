@@ -8,6 +8,7 @@ import pytest
 import pearl
 from pearl.planning.runs import load_run
 from pearl.training import loop
+from pearl.training.steering import CallbackList
 from pearl.training.trainer import Trainer
 from tests.lanes import planned, replay_spec, told
 from tests.training.test_interruption import EVALUATED
@@ -157,3 +158,71 @@ def test_several_lanes_stop_too_and_say_which_policies_they_have(tmp_path):
     run = trainer.train(steps=1600, out=tmp_path, callbacks=[Looks()])
     assert run.status == "stopped"
     assert "the plan has several lanes" in refused[0]
+
+
+def progress(**numbers):
+    plain = {"env_steps": 8, "total_steps": 80, "mean_return": None, "eval_mean": None}
+    rates = {"env_steps_per_s": 2.0, "predicted_env_steps_per_s": 4.0, "phase": "training"}
+    return pearl.Progress(**{**plain, **rates, **numbers})
+
+
+def test_numbers_for_a_logger_leave_out_those_that_do_not_exist_or_name_them():
+    event = progress(updates=3, wall_s=1.5, best_mean=9.0, losses={"q": 0.5})
+    there = {
+        "updates": 3.0, "episodes": 0.0, "best_mean": 9.0, "env_steps_per_s": 2.0,
+        "predicted_env_steps_per_s": 4.0, "wall_s": 1.5, "cpu_s": 0.0, "loss_q": 0.5,
+    }  # fmt: skip
+    assert event.numbers() == there
+    assert all(type(number) is float for number in event.numbers().values())
+    with_absent = event.numbers(absent=True)
+    assert {n for n, v in with_absent.items() if v != v} == {"mean_return", "eval_mean"}
+    assert {n: v for n, v in with_absent.items() if v == v} == there
+    with pytest.raises(ValueError, match=r"this event has no policy \(best\)"):
+        event.policy  # noqa: B018
+
+
+def test_callbacks_are_called_in_their_order_up_to_the_first_that_raises_and_all_at_the_end():
+    made = []
+    stopping, failing, later = (
+        Noted("on_progress", pearl.STOP), Noted("on_checkpoint", error=ValueError("a\nb")), Noted()
+    )  # fmt: skip
+
+    def make():
+        made.append(progress(env_steps=8 * len(made)))
+        return made[-1]
+
+    each = CallbackList.from_arguments([stopping, failing], later.on_progress)
+    for moment in ("on_progress", "on_progress", "on_checkpoint", "on_evaluation", "on_end"):
+        each.notify(moment, make)
+    assert [moment for moment, _ in stopping.events] == [
+        *("on_progress", "on_progress", "on_checkpoint", "on_end")
+    ]
+    assert [moment for moment, _ in failing.events] == [moment for moment, _ in stopping.events]
+    assert [moment for moment, _ in later.events] == ["on_progress", "on_progress"]
+    assert len(made) == 4  # none is made that nobody hears
+    assert (each.stopped.by, each.stopped.env_steps) == ("Noted", 0)
+    assert each.failure == "Noted.on_checkpoint raised ValueError: a b"
+    assert isinstance(each.raised, ValueError)
+    alone = CallbackList.from_arguments([Noted("on_end", pearl.STOP)], None)
+    alone.notify("on_end", make)
+    assert alone.failure.startswith("Noted.on_end raised TypeError: it returned ")
+    assert alone.stopped is None
+    CallbackList.from_arguments([], None).notify("on_end", lambda: pytest.fail("made for nobody"))
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "listener", "said"),
+    [
+        (3, None, ["train: callbacks is 3; a list of objects of classes"]),
+        ([], 3, ["train: progress is 3; a function is needed"]),
+        ([3, int], None, ["train: callbacks[0] is 3; an object of a class that inherits pearl.",
+                          "train: callbacks[1] is <class 'int'>; an object of a class that"]),
+    ],
+)  # fmt: skip
+def test_what_is_no_callback_is_refused_with_its_place(callbacks, listener, said):
+    with pytest.raises(pearl.SpecError) as caught:
+        CallbackList.from_arguments(callbacks, listener)
+    assert len(caught.value.problems) == len(said)
+    for line, begin in zip(caught.value.problems, said, strict=True):
+        assert line.startswith(begin)
+        assert line.endswith("(an object, not the class)") == ("<class" in line)

@@ -56,7 +56,8 @@ def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
     for i in range(count):
         told: Any = None if apple else torch.get_device_module(kind).get_device_properties(i)
         name = kind_name if count == 1 else f"{kind_name}{i}"
-        units = getattr(told, "multi_processor_count", getattr(told, "gpu_subslice_count", 16))
+        count_of = getattr(told, "multi_processor_count", getattr(told, "gpu_subslice_count", 16))
+        units = max(1, int(count_of))
         sources = dict.fromkeys(
             ("peak_flops_per_s", "memory_bytes_per_s", "overhead_s", "idle_power_w"),
             "assumed; torch gives no value",
@@ -65,7 +66,7 @@ def torch_gpus(host: str, kind_name: str) -> Iterator[tuple[Device, Link]]:
             Device(
                 name,
                 kind_name,
-                width=max(1, int(units)),
+                width=units,
                 width_unit="sm",
                 memory_bytes=float(getattr(told, "total_memory", 8 * 2**30)),
                 peak_flops_per_s=UNIT_FLOPS_PER_S * units,

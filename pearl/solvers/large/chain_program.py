@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import Arc, howard
+from pearl.graph.cycle_ratio import Arc, howard
 from pearl.solvers.large.chains import chains_of
 from pearl.solvers.model.dag_instance import fastest
 from pearl.solvers.model.search_space import SearchSpace

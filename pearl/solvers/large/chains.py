@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import howard
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import watched
 

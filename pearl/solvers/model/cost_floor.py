@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-from pearl.graph.period import howard
+from pearl.graph.cycle_ratio import howard
 from pearl.planning.timing import delay_s
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.dag_instance import fastest, shared_s

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import Arc, howard, start_times
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import start_times
 from pearl.planning.timing import Orders, TimedGraph
 from pearl.solvers.orders.list_orders import (
     SAME,

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pearl.graph.period import Arc, howard, start_times, token_free_cycle, topological
+from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph.period import start_times, token_free_cycle, topological
 from pearl.planning.timing import Orders, TimedGraph, channel_arcs
 from pearl.time_limit import OutOfTimeError, look, watched, within
 

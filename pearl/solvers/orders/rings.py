@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.graph.period import Arc
+from pearl.graph.cycle_ratio import Arc
 from pearl.planning.timing import Orders, TimedGraph
 from pearl.solvers.orders import modulo, swaps
 from pearl.solvers.orders.list_orders import in_turn, to_list

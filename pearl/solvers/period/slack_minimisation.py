@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, key_edges
-from pearl.graph.period import Arc, expand, howard, token_free_cycle
+from pearl.graph.period import expand, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
