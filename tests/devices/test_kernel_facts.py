@@ -18,6 +18,7 @@ from pearl_devices import Kernel, kernel
 from pearl_devices.kernel import Module
 from pearl_devices.kernels import KINDS, acts, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation
+from pearl_devices.kernels.examples import fill_arrays, loops
 from pearl_devices.kernels.fused import misfit
 from tests.devices.gpu_stand_in import NotingTwin, bind_cuda
 from tests.devices.test_kernel_kinds import sample
@@ -198,7 +199,7 @@ def facts(k: Kernel) -> dict[str, Any]:
     words = (kind.structure, kind.word, kind.does, kind.side, kind.code, kind.example)
     given = (kind.parts(k), *kind.cuts(k))
     about = (kind.repeatable, kind.stochastic, kind.assumed, kind.averaged, kind.minibatches)
-    found = {
+    about_it = {
         "work": [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes],
         "words": words,
         "about": [*about, acts(k), repeats(k), kind.actions, kind.horizons, kind.in_evaluation],
@@ -225,19 +226,32 @@ def facts(k: Kernel) -> dict[str, Any]:
         },
         "one launch": misfit(k) if "fused" in kind.cuda else None,
     }
-    return {what: told for what, told in found.items() if told}
+    return {what: told for what, told in about_it.items() if told}
 
 
+def examples(loop: tuple[Kernel, ...]) -> dict[str, Any]:
+    """The kernels of an example, and ends of the arrays that it is checked on."""
+    filled = fill_arrays(loop, seed=3)
+    ends = {n: (a.flat[0], a.flat[-1], a.min(), a.max()) for n, a in filled.items()}
+    of = {n: [float(f"{x:.6g}") for x in row] for n, row in ends.items()}
+    return {"kernels": [summary(k) for k in loop], "filled": of}
+
+
+def found(name: str) -> dict[str, Any]:
+    return facts(CASES[name]) if name in CASES else examples(LOOPS[name])
+
+
+LOOPS = {f"loop {n}": loop for n, loop in enumerate(loops())}
 KEPT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
 
 
 def test_the_facts_of_every_case_are_kept(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--write"):
-        lines = [f" {json.dumps(n)}: {json.dumps(facts(k))}" for n, k in CASES.items()]
+        lines = [f" {json.dumps(n)}: {json.dumps(found(n))}" for n in (*CASES, *LOOPS)]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    assert KEPT.keys() <= CASES.keys()
+    assert KEPT.keys() <= {*CASES, *LOOPS}
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_facts_of_a_kernel_are_those_that_are_kept(name: str) -> None:
-    assert json.loads(json.dumps(facts(CASES[name]))) == KEPT[name]
+    assert json.loads(json.dumps(found(name))) == KEPT[name]

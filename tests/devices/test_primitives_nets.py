@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.torch.off_policy import run, squash, views
 from tests import kernel_losses
@@ -282,17 +281,14 @@ def test_a_block_of_steps_equals_single_steps_bit_for_bit(case: str) -> None:
 
 
 def test_initial_parameters_are_uniform_within_one_over_root_fan_in() -> None:
-    layers = (100, 50, 4)
-    flat = nets.init_params(layers, 0, final_scale=3e-3)
-    assert flat.dtype == np.float32
-    assert flat.size == parameters(layers)
-    assert np.array_equal(flat, nets.init_params(layers, 0, final_scale=3e-3))
-    assert not np.array_equal(flat, nets.init_params(layers, 1, final_scale=3e-3))
-    first, last = flat[: 100 * 50 + 50], flat[100 * 50 + 50 :]
-    assert 0.099 < np.abs(first).max() <= 0.1
-    assert first.std() == pytest.approx(0.1 / np.sqrt(3), rel=0.05)
-    assert 2.5e-3 < np.abs(last).max() <= 3e-3
-    assert np.abs(nets.init_params(layers, 0)[-204:]).max() > 0.1
+    for scale in (None, 3e-3):
+        random = np.random.default_rng(7)
+        halves = (0.5, 1 / 3, 1 / np.sqrt(2) if scale is None else scale)
+        sizes = (4 * 9 + 9, 9 * 2 + 2, 2 * 3 + 3)
+        wanted = [random.uniform(-half, half, n) for half, n in zip(halves, sizes, strict=True)]
+        flat = nets.init_params((4, 9, 2, 3), 7, final_scale=scale)
+        assert flat.dtype == np.float32
+        np.testing.assert_allclose(flat, np.concatenate(wanted), rtol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])

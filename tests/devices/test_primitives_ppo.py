@@ -205,14 +205,22 @@ def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> Non
 
 
 def test_orthogonal_layers_are_orthogonal_and_the_last_has_its_own_gain() -> None:
-    flat = policies.orthogonal_params((4, 16, 8, 3), 5, final_gain=0.01)
+    """Against Gram and Schmidt's columns of the same normal numbers."""
+    layers = (3, 5, 5, 2)
+    flat, random = policies.orthogonal_params(layers, 5, final_gain=0.01), np.random.default_rng(5)
     offset = 0
-    for (i, o), gain in zip(pairwise((4, 16, 8, 3)), (2**0.5, 2**0.5, 0.01), strict=True):
-        w = flat[offset : offset + i * o].reshape(i, o).astype(float)
-        gram = w @ w.T if i <= o else w.T @ w
-        np.testing.assert_allclose(gram, gain**2 * np.eye(min(i, o)), atol=1e-6)
+    for (i, o), gain in zip(pairwise(layers), (2**0.5, 2**0.5, 0.01), strict=True):
+        given = random.normal(size=(max(i, o), min(i, o)))
+        columns: list[Any] = []
+        for column in given.T:
+            rest = column - sum((c @ column) * c for c in columns)
+            columns.append(rest / np.linalg.norm(rest))
+        wanted = np.array(columns).T if i >= o else np.array(columns)
+        w = flat[offset : offset + i * o].reshape(i, o)
+        np.testing.assert_allclose(w, gain * wanted, rtol=1e-5, atol=1e-7)
         assert not flat[offset + i * o : offset + i * o + o].any()
         offset += i * o + o
+    assert flat.size == offset
 
 
 # Rollouts and advantages
@@ -278,6 +286,55 @@ def test_advantages_are_the_sum_of_discounted_errors_to_the_end_of_the_episode(
             assert b["rollout.advantage"][t, n] == pytest.approx(total, abs=2e-5)
             assert b["rollout.returns"][t, n] == pytest.approx(total + now[t, n], abs=2e-5)
     np.testing.assert_allclose(b["rollout.value"], now, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("kept", [0, 4])
+def test_returns_of_three_rewards_are_their_sums_to_the_end_of_the_episode_or_the_rollout(
+    kept: int, variant: str
+) -> None:
+    """Mnih et al. 2016, summed forwards. With `kept`, each firing judges one vector step of a ring
+    that holds no more than it needs."""
+    envs, ahead, horizon, gamma = 3, 3, 7, 0.97
+    spaces = {"envs": envs, "obs": 2, "act": 0}
+    sizes: dict[str, Any] = {**spaces, "horizon": horizon, "tanh": 1, "critic": (2, 5, 1)}
+    k = kernel("gae", sizes, ahead=ahead, **({"kept": kept} if kept else {}))
+    b, random = fill_arrays([k]), np.random.default_rng(4)
+    call, held = cpu.bind(k, variant, b), kept or horizon
+    b["rollout.judged"][:], b["hyper.discount"][:] = 0, gamma
+    for begun in (0, horizon):
+        obs, after = random.normal(size=(2, horizon, envs, 2)).astype(np.float32)
+        reward = random.normal(size=(horizon, envs)).astype(np.float32)
+        ends = random.choice([0, 0, 0, 1, 2, 3], (horizon, envs))
+        ends[-1] = 0, 2, 3
+        value, follows = (
+            _network(b["policy.critic"], (2, 5, 1), torch.tensor(x).double(), True)[..., 0].numpy()
+            for x in (obs, after)
+        )
+        names = ("obs", "next_obs", "reward", "terminated", "truncated")
+        data = dict(zip(names, (obs, after, reward, ends & 1, ends >> 1), strict=True))
+        for t in range(horizon):
+            for k_ in range(horizon) if not kept and t == 0 else range(t, min(t + kept, horizon)):
+                for name, column in data.items():
+                    b[f"rollout.{name}"][(begun + k_) % held] = column[k_]
+            if kept or t == 0:
+                call()
+            row = 0 if kept else t
+            for n in range(envs):
+                total, weight, last = 0.0, 1.0, min(t + ahead, horizon) - 1
+                for s in range(t, last + 1):
+                    total += weight * reward[s, n]
+                    weight *= gamma
+                    if ends[s, n]:
+                        total += weight * follows[s, n] * (ends[s, n] == 2)
+                        break
+                else:
+                    cut = last == horizon - 1
+                    total += weight * (follows[last, n] if cut else value[last + 1, n])
+                assert b["rollout.returns"][row, n] == pytest.approx(total, abs=1e-5)
+                away = total - value[t, n]
+                assert b["rollout.advantage"][row, n] == pytest.approx(away, abs=1e-5)
+        assert b["rollout.judged"].tolist() == [0, (begun + horizon) % held]
 
 
 def test_many_environments_are_judged_as_few_are() -> None:
@@ -413,6 +470,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
                 p[n] = p[n] - rate * m[n] / (1 - beta1**step) / root
     found = {f"learner.{n}": p[n] for n in names} | {f"learner.{n}.v": v[n] for n in names}
     found["learner.actor.steps"] = torch.tensor([float(taken)])
+    found |= {f"loss.{n}": loss.detach()[None] for n, loss in zip(names, losses, strict=True)}
     return found | ({} if decay else {f"learner.{n}.m": m[n] for n in names})
 
 
@@ -494,6 +552,42 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
     assert b["learner.step"][0] == 16 + k.dim("steps")
     assert b["learner.actor.steps"][0] == k.dim("steps")
     assert b["rng.update"][1] == 1
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@SPACES
+def test_the_gradients_of_vector_steps_add_up_to_one_step_over_the_rollout(
+    spaces: dict[str, Any], variant: str
+) -> None:
+    """Two rollouts, of which a ring of three vector steps is kept."""
+    whole = update(spaces, "ppo", 1, 1)
+    dims = {**whole.dims, "batch": spaces["envs"], "kept": 3}
+    k = kernel("update.ppo", dims, program=whole.program)
+    b = learning(whole)
+    b["hyper.normalise"][:], b["hyper.anneal"][:], b["learner.step"][:] = 0.0, 32.0, 15
+    rollout = {name: array for name, array in b.items() if name.startswith("rollout.")}
+    ring = {**fill_arrays([k]), **{n: a for n, a in b.items() if n not in rollout}}
+    for name in ("actor", "critic"):
+        ring[f"learner.{name}.sum"][:] = 0.0
+    ring["learner.at"][:] = 0
+    call = cpu.bind(k, variant, ring)
+    for firing in range(2 * HORIZON):
+        t = firing % HORIZON
+        if t == 0:
+            before, exact = copied(b), reference(whole, b)
+        for name, array in rollout.items():
+            if name in ring:
+                ring[name][firing % len(ring[name])] = array[t]
+        call()
+        if t < HORIZON - 1:
+            assert np.array_equal(ring["learner.actor"], before["learner.actor"])
+    assert ring["learner.at"].tolist() == [0, 2 * HORIZON % 3]
+    for name, wanted in exact.items():
+        moved = np.linalg.norm(wanted.numpy() - before[name])
+        assert np.linalg.norm(ring[name] - wanted.numpy()) <= 2e-3 * moved, name
+    assert ring["learner.step"][0] == 17
+    assert not ring["learner.actor.sum"].any()
+    assert not ring["learner.critic.sum"].any()
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

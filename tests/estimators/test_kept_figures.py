@@ -3,7 +3,7 @@
 import pytest
 
 from tests.report import kept_figures
-from tests.report.kept_texts import figures, named
+from tests.report.kept_values import figures, named
 
 
 @pytest.mark.parametrize(("file", "name"), named(kept_figures.FIGURES))

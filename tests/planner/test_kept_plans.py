@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.report.kept_texts import figures, named
+from tests.report.kept_values import figures, named
 
 
 @pytest.mark.parametrize(("file", "name"), named(["balances.json", "slices.json"]))

@@ -10,11 +10,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from pearl import solve
 from pearl.cli import listing
@@ -34,10 +32,11 @@ from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
-from tests.report import kept_figures, kept_plans
+from tests.explanation.kept_explanations import all_explained
+from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
+from tests.report.kept_pages import FOLDER, PAGES, all_said
 from tests.report.kept_sweeps import SWEEPS
-
-FOLDER = Path(__file__).parent / "texts"
+from tests.report.kept_values import FIGURES, figures_text
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -69,6 +68,12 @@ def drifted() -> Report:
 def bare(report: Report) -> str:
     """The page without its style."""
     return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
+
+
+def cell() -> str:
+    """The cell of a plan in a notebook, without its style."""
+    shown = two_device_plan()._repr_html_()
+    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
 
 
 def front() -> str:
@@ -172,6 +177,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
+    "cell.html": cell,
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
@@ -184,38 +190,12 @@ TEXTS: dict[str, Callable[[], str]] = {
     "explanation.txt": explanations,
     "lists.json": lists,
     "platforms.txt": platforms,
+    **{name: partial(all_said, name) for name in PAGES},
+    **{name: partial(all_drawn, name) for name in DRAWINGS},
+    "trace.txt": trace,
     **SWEEPS,
+    "explanations.txt": all_explained,
 }
-
-
-FIGURES = {**kept_figures.FIGURES, **kept_plans.FIGURES}
-"""File → the figures that it keeps of each of some names."""
-
-
-def figures_text(file: str) -> str:
-    """The figures of all names as JSON, a line an entry."""
-    of, names = FIGURES[file]
-    found = {k: v for name in names for k, v in of(name).items()}
-    whole = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
-    return "{\n" + ",\n".join(whole) + "\n}\n"
-
-
-@cache
-def kept(file: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / file).read_text(encoding="utf-8"))
-    return found
-
-
-def figures(file: str, name: str) -> tuple[Any, Any]:
-    """The figures of one name, and those that are kept of it."""
-    by_kernel = file in ("counts.json", "estimates.json")
-    mine = tuple(kept_figures.kernels_of(name)) if by_kernel else (f"{name}: ",)
-    return FIGURES[file][0](name), {k: v for k, v in kept(file).items() if k.startswith(mine)}
-
-
-def named(files: Iterable[str]) -> list[tuple[str, str]]:
-    """Each of these files with each of its names."""
-    return [(file, name) for file in files for name in FIGURES[file][1]]
 
 
 COLUMNS = "100"

@@ -8,20 +8,17 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from pearl.errors import SpecError
 from pearl.formatting import band, count, percent, ratio, si
-from pearl.planning.plans import Bottleneck, Plan
-from pearl.planning.runs import TaskTiming, load_metrics, load_run
+from pearl.planning.plans import Plan
+from pearl.planning.runs import load_metrics, load_run
 from pearl.report.canvas import ticks
 from pearl.report.figures.curves import learning_curve
-from pearl.report.lead import limit_sentence
 from pearl.report.report import Report
-from pearl.report.words import BLANK
 from tests.examples import example_run, fused_plan, two_device_plan
 
 
@@ -63,13 +60,6 @@ def test_no_line_of_the_text_is_wider_than_asked(plan: Plan, width: int) -> None
     assert max(map(len, text.splitlines())) <= width
 
 
-@pytest.mark.parametrize(("gap", "said"), [(0.0004, "below 0.1 %"), (0.0006, "0.1 %")])
-def test_a_gap_that_is_left_is_not_called_none(gap: float, said: str) -> None:
-    plan = replace(two_device_plan(), status="time_limit", gap=gap)
-    text = " ".join(Report(plan).text(140, verbose=True).split())
-    assert f"stopped at the time limit, gap to the proved bound {said} " in text
-
-
 def test_a_simulated_run_never_claims_to_be_measured() -> None:
     run = example_run(simulated=True)
     text = Report(run.plan, run).text(120, verbose=True)
@@ -79,44 +69,11 @@ def test_a_simulated_run_never_claims_to_be_measured() -> None:
     assert not re.search(r"(?<!none was )(?<!core used, )measured", text)
 
 
-@pytest.mark.parametrize(
-    ("energy_j", "source", "text"),
-    [
-        (61.0, "modelled", "61.0 J over the run (modelled)"),
-        (61.0, "nvml", "61.0 J over the run (measured, nvml)"),
-        (None, None, "not metered"),
-    ],
-)
-def test_energy_always_names_its_source(
-    energy_j: float | None, source: str | None, text: str
-) -> None:
-    report = Report(two_device_plan(), example_run(energy_j=energy_j, energy_source=source))
-    assert text in report.text(100, verbose=True)
-    assert "98.8 env steps/J (modelled)" in report.text(100, verbose=True)
-
-
 def test_an_energy_without_a_source_cannot_be_built() -> None:
     with pytest.raises(SpecError, match="energy_source is None; set both"):
         example_run(energy_j=3.0, energy_source=None)
     with pytest.raises(SpecError, match=r"energy_source is 'rapl\+'; it is modelled, the name of"):
         example_run(energy_source="rapl+")
-
-
-def test_what_limits_a_plan_is_one_sentence_for_each_kind() -> None:
-    def said(**changes: Any) -> str:
-        text = limit_sentence(replace(two_device_plan(), **changes)).text
-        return text.replace(BLANK, " ")
-
-    lane = "The GPU 0: it never waits, and learn × 8 takes 96 % of each 500 µs; "
-    assert said() == f"{lane}the CPU core is busy 64 %."
-    link = Bottleneck("link", "cpu-gpu0", ("replay_sample>gpu0",))
-    assert said(bottleneck=link) == "The link cpu-gpu0: its messages take all of each 500 µs."
-    lanes = tuple(replace(k, load=min(k.load, 0.9)) for k in two_device_plan().lanes)
-    cycle = Bottleneck("cycle", "acting", ("inference", "env_step"))
-    assert said(bottleneck=cycle, lanes=lanes).startswith(
-        "One chain of calls (act → step): each call waits for the one before, and step takes 24 %"
-    )
-    assert said(pace_s=two_device_plan().period_s).startswith("The limit on power: ")
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -205,18 +162,6 @@ def test_a_report_of_a_plan_with_zero_times_can_be_drawn(tmp_path: Path) -> None
         replace(t, seconds=0.0, occupancy_s=0.0, low_s=0.0, high_s=0.0) for t in plan.tasks
     )
     _page(Report(replace(plan, tasks=tasks, period_s=0.0)), tmp_path)
-
-
-def test_a_run_that_timed_no_task_shows_rates_only(tmp_path: Path) -> None:
-    plan = two_device_plan()
-    untimed = tuple(TaskTiming(t.task, t.seconds, None, 0) for t in plan.tasks)
-    report = Report(plan, example_run(plan, tasks=untimed, env_steps_per_cpu_s=None))
-    text, _ = _page(report, tmp_path)
-    for shown in (text, report.text(120, verbose=True)):
-        assert "14,667" in shown
-        assert "Time per firing" not in shown
-        assert "time per firing" not in shown
-        assert "CPU-second" not in shown
 
 
 @pytest.mark.parametrize("with_run", [False, True])
