@@ -207,12 +207,12 @@ def test_the_twin_and_the_tree_in_verilog_draw_the_same_rows():
     tree.close()
 
 
-@pytest.mark.slow
 def test_a_tree_that_another_replay_wrote_is_taken_over_rounded():
-    arrays, calls = replay()
+    arrays, calls = replay(24)
     calls["insert"]()
     leaves_of(arrays)[:3] = 0.123456, 1e-9, 1e9
     arrays["replay.tree"][0] = 12345.0
     calls["sample"]()
     found = leaves_of(arrays)[:5].astype(np.float64) * twin.UNIT
     assert found.tolist() == [506, 1, MOST, 4096, 0]
+    assert_sums_are_exact(arrays)

@@ -326,6 +326,36 @@ def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
     assert fault == "shape" or "number 0" in str(error.value)
 
 
+class Numbered(Counter):
+    """Observes a number: 2 at first, then `shown`."""
+
+    def __init__(self, shown: int) -> None:
+        super().__init__()
+        self.observation_space, self.shown = Discrete(3, start=2), shown
+
+    def _see(self) -> Any:
+        return self.shown if self.at else 2
+
+
+@pytest.mark.parametrize(("shown", "found"), [(1, None), (2, 0), (4, 2), (5, None)])
+def test_states_are_counted_from_0_and_others_are_an_error(shown: int, found: int | None) -> None:
+    sizes = {"envs": 2, "obs": 1, "act": 0, "states": 3}
+    program = "tests.devices.test_primitives_envs:Numbered"
+    k = kernel("env_step", sizes, program=program, args={"shown": shown})
+    buffers = fill_arrays([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    assert buffers["env.obs"].tolist() == [[0], [0]]
+    if found is None:
+        with pytest.raises(ValueError, match=rf"number 0.*observed {shown}; its space is Discrete"):
+            call()
+        return
+    call()
+    assert buffers["step.next_obs"].tolist() == [[found], [found]]
+    k = kernel("env_step", {**sizes, "states": 4}, program=program, args={"shown": shown})
+    with pytest.raises(UnsupportedError, match="the kernel has 4 states"):
+        cpu.bind(k, "gymnasium", fill_arrays([k]))
+
+
 def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> None:
     k = native_kernel("CartPole-v1", envs=8)
     buffers, random = fill_arrays([k]), np.random.default_rng(0)

@@ -97,38 +97,46 @@ def test_the_fast_tanh_gives_the_same_bits_wherever_a_number_stands() -> None:
 # Acting
 
 
-def test_discrete_actions_have_the_probabilities_of_the_softmax() -> None:
-    z = np.tile(np.array([[0.3, -1.0, 1.2]], np.float32), (50_000, 1))
-    action, log_prob = np.zeros(50_000, np.int64), np.zeros(50_000, np.float32)
-    none = np.zeros(0, np.float32)
-    counter = np.array([7, 0], np.uint64)
-    apart = np.zeros(0, np.int64)
-    policies.draw_discrete(
-        action, counter, z, none, none, none, none.reshape(0, 0), log_prob, apart
-    )
-    exact = torch.log_softmax(torch.tensor(z[0]).double(), 0).numpy()
-    np.testing.assert_allclose(np.bincount(action) / 50_000, np.exp(exact), atol=0.01)
-    np.testing.assert_allclose(log_prob, exact[action], atol=1e-6)
-    assert counter[1] == 1
-
-
-def test_continuous_actions_have_the_density_of_the_gaussian_and_are_clipped_for_the_env() -> None:
-    k = kernel("inference.ppo", envs=20_000, obs=2, act=2, tanh=1, actor=(2, 8, 2))
-    b = fill_arrays([k])
-    b["env.obs"][:] = 0.5
-    b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
-    b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
+@SPACES
+def test_actions_are_drawn_with_the_numbers_of_the_stream(spaces: dict[str, Any]) -> None:
+    """By inverting the distribution function; densities are those of torch."""
+    k = acting({**spaces, "envs": 40}, hidden=(6, 6, 6, 6))
+    b, act = fill_arrays([k]), spaces["act"]
+    b["env.obs"][:] = np.random.default_rng(0).normal(size=b["env.obs"].shape)
+    b["policy.actor"][:] *= 3
+    b["rng.inference"][1] = 3
+    base = np.uint64(rng.stream_base(b["rng.inference"][0], np.uint64(3)))
+    if "choices" in spaces:
+        b["act.choices"][:] = CHOICES
+    elif act:
+        b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
+        b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
     cpu.bind(k, "native", b)()
-    mean = _network(b["policy.actor"], (2, 8, 2), torch.full((1, 2), 0.5).double(), True)[0]
-    normal: Any = torch.distributions.Normal(mean, torch.tensor([0.5, 2.0]).double())
-    exact = normal.log_prob(torch.tensor(b["act.sample"]).double()).sum(1)
+    assert b["rng.inference"][1] == 4
+    out = _network(b["policy.actor"], k.layers(), torch.tensor(b["env.obs"]).double(), True)
+    if act and "choices" not in spaces:
+        noise, std = np.zeros(80, np.float32), np.array([0.5, 2.0])
+        rng.normals(base, 0, noise)
+        sample = out.numpy() + std * noise.reshape(40, 2)
+        np.testing.assert_allclose(b["act.sample"], sample, rtol=1e-5, atol=1e-6)
+        normal: Any = torch.distributions.Normal(out, torch.tensor(std))
+        exact = normal.log_prob(torch.tensor(sample)).sum(1)
+        low, half = b["act.low"], 0.5 * (b["act.high"] - b["act.low"])
+        scaled = np.clip(low + half + half * sample, low, b["act.high"])
+        np.testing.assert_allclose(b["act.action"], scaled, rtol=1e-5, atol=1e-6)
+        assert (scaled != low + half + half * sample).any()
+    else:
+        parts = out.split(CHOICES, 1) if act else [out]
+        taken, exact = b["act.action"].reshape(40, -1), torch.zeros(40)
+        for c, z in enumerate(parts):
+            shares = [rng.uniform(base, n * len(parts) + c) for n in range(40)]
+            below = torch.softmax(z, 1).cumsum(1) < torch.tensor(shares)[:, None]
+            assert taken[:, c].tolist() == below.sum(1).tolist()
+            assert set(taken[:, c]) == set(range(z.shape[1]))
+            exact = (
+                exact + torch.log_softmax(z, 1).gather(1, torch.tensor(taken[:, c : c + 1]))[:, 0]
+            )
     np.testing.assert_allclose(b["act.log_prob"], exact, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(b["act.sample"].mean(0), mean, atol=0.06)
-    np.testing.assert_allclose(b["act.sample"].std(0), [0.5, 2.0], rtol=0.03)
-    low, half = b["act.low"], 0.5 * (b["act.high"] - b["act.low"])
-    scaled = np.clip(low + half + half * b["act.sample"], low, b["act.high"])
-    np.testing.assert_allclose(b["act.action"], scaled, atol=1e-6)
-    assert np.abs(b["act.sample"]).max() > 1.5
 
 
 @pytest.mark.parametrize("variant", ["native", "torch"])
@@ -148,27 +156,6 @@ def test_a_component_without_both_bounds_is_not_scaled_and_clipped_by_the_one_it
     exact = _network(b["policy.actor"], k.layers(), torch.tensor(b["env.obs"]).double(), True)
     np.testing.assert_allclose(mean[:, 0], exact[:, 0], atol=1e-5)
     np.testing.assert_allclose(mean[:, 1], exact[:, 1].clamp(min=0.25), atol=1e-5)
-
-
-def test_factored_actions_have_the_probabilities_of_each_components_softmax() -> None:
-    k = acting({**FACTORED, "envs": 40_000})
-    b = fill_arrays([k])
-    b["act.choices"][:] = CHOICES
-    b["env.obs"][:] = 0.5
-    cpu.bind(k, "native", b)()
-    z = _network(b["policy.actor"], k.layers(), torch.full((1, 3), 0.5).double(), True)[0]
-    logs = [torch.log_softmax(part, 0).numpy() for part in z.split(CHOICES)]
-    total = np.zeros(40_000)
-    for c, log in enumerate(logs):
-        taken = b["act.action"][:, c]
-        np.testing.assert_allclose(np.bincount(taken) / 40_000, np.exp(log), atol=0.01)
-        total += log[taken]
-    np.testing.assert_allclose(b["act.log_prob"], total, atol=1e-5)
-    both = b["act.action"][:, 0] * 3 + b["act.action"][:, 1]
-    joint = np.exp(logs[0][:, None] + logs[1]).ravel()
-    np.testing.assert_allclose(np.bincount(both) / 40_000, joint, atol=0.01)
-    greedy = cpu.act(k, b["policy.actor"], b["env.obs"][:1], choices=CHOICES)
-    assert greedy.tolist() == [[int(log.argmax()) for log in logs]]
 
 
 @SPACES
@@ -194,6 +181,11 @@ def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> Non
     logits = _network(params, k.layers(), torch.tensor(obs), True)
     chosen = cpu.act(k, params, obs.astype(np.float32))
     assert np.array_equal(chosen, logits.argmax(1))
+    k = acting(FACTORED)
+    params = fill_arrays([k])["policy.actor"]
+    logits = _network(params, k.layers(), torch.tensor(obs[:, :3]), True)
+    chosen = cpu.act(k, params, obs[:, :3].astype(np.float32), choices=CHOICES)
+    assert np.array_equal(chosen, np.stack([z.argmax(1) for z in logits.split(CHOICES, 1)], 1))
     k = acting(CONTINUOUS)
     params, obs = 3 * fill_arrays([k])["policy.actor"], obs[:, :3]
     low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
