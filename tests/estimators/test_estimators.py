@@ -276,7 +276,7 @@ class Machine:
         self.cpu_s = self.wall_s = 0.0
 
     def call(self) -> None:
-        assert self.calls < 1 << 16, "calls without end"
+        assert self.calls < 1 << 18, "calls without end"
         took = self.cpu[self.calls % len(self.cpu)]
         self.wall_s += took + self.stolen[self.calls % len(self.stolen)]
         self.cpu_s += took
