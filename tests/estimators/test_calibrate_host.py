@@ -275,10 +275,10 @@ def test_a_task_is_read_from_the_first_line_and_answered_in_one(
     }
     for name, stand in stands.items():
         monkeypatch.setattr(calibrate_host, name, stand)
-    monkeypatch.setattr(
-        calibrate_host.threading, "Thread", lambda target, daemon: SimpleNamespace(start=target)
-    )
-    monkeypatch.setattr(calibrate_host.gc, "disable", lambda: calls.append("no collections"))
+    started = SimpleNamespace(Thread=lambda target, daemon: SimpleNamespace(start=target))
+    monkeypatch.setattr(calibrate_host, "threading", started)
+    collector = SimpleNamespace(disable=lambda: calls.append("no collections"))
+    monkeypatch.setattr(calibrate_host, "gc", collector)
     given = base.to_json() if task == "check" else request_
     if task == "measure":
         given = {**request_, "known": base.to_json(), "journal": "j"}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -343,7 +344,7 @@ def test_waits_for_a_core_are_those_that_the_system_counts_of_each_thread(monkey
 
     before = counted()
     assert before <= timer.queued_s() <= counted()
-    monkeypatch.setattr(timer.time, "perf_counter", lambda: 9.0)
+    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=lambda: 9.0))
     for queued, alone in ((2.5, 6.5), (None, 9.0)):
         monkeypatch.setattr(timer, "queued_here_s", lambda queued=queued: queued)
         assert timer.alone_s() == alone

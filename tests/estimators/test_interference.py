@@ -5,6 +5,7 @@ import struct
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,7 +97,7 @@ def compared(*rounds: tuple[Reading, Reading, Reading, Reading]) -> tuple[object
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interference, "_stretch", stretch)
-        patch.setattr(interference.time, "sleep", done.append)
+        patch.setattr(interference, "time", SimpleNamespace(sleep=done.append))
         found = interference._compare("call", Other())  # type: ignore[arg-type]
     return found, done
 
@@ -139,7 +140,7 @@ def test_a_large_slow_down_is_measured_again_and_the_smaller_counts(
     told, slept = iter([first, again]), []
     monkeypatch.setattr(interference, "_compare", lambda *_: next(told))
     monkeypatch.setattr(interference, "_running_beside", lambda call: nullcontext())
-    monkeypatch.setattr(interference.time, "sleep", slept.append)
+    monkeypatch.setattr(interference, "time", SimpleNamespace(sleep=slept.append))
     pair = {"inference native": {"update native": found and found[0]}}
     pair["update native"] = {"inference native": found and found[1]}
     assert measure_slowdowns(JOBS, {}, lambda *_: lambda: None) == (pair if found else {})
@@ -148,8 +149,8 @@ def test_a_large_slow_down_is_measured_again_and_the_smaller_counts(
 
 def test_a_stretch_is_the_cpu_time_of_its_calls_until_it_is_over(monkeypatch):
     calls, wall = [], iter([0.0, 0.002, 0.004, 0.006, 0.008, 0.0, 0.002])
-    monkeypatch.setattr(interference.time, "process_time", lambda: 0.003 * len(calls))
-    monkeypatch.setattr(interference.time, "perf_counter", lambda: next(wall))
+    clocks = {"process_time": lambda: 0.003 * len(calls), "perf_counter": lambda: next(wall)}
+    monkeypatch.setattr(interference, "time", SimpleNamespace(**clocks))
     assert interference._stretch(lambda: calls.append(1)) == pytest.approx((0.003, 8 / 12))
     assert len(calls) == 4
     calls.clear()
