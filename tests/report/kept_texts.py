@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from inspect import signature
+from typing import get_type_hints
 
 from pearl import solve
-from pearl.cli import listing
+from pearl.cli import app, listing
 from pearl.cli import text as cli_text
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
@@ -228,6 +230,21 @@ def lists() -> str:
     return json.dumps(found, indent=1)
 
 
+def options() -> str:
+    """Every argument and option of every command, with its default and its bounds."""
+    lines = []
+    for registered in app.registered_commands:
+        assert registered.callback
+        lines.append(f"{registered.name}:")
+        hints = get_type_hints(registered.callback, include_extras=True)
+        for name, p in signature(registered.callback).parameters.items():
+            (info,) = hints[name].__metadata__
+            bounds = f"{info.min} to {info.max}"
+            default = "required" if p.default is p.empty else repr(p.default)
+            lines.append(f"  {name} {' '.join(info.param_decls or ())}: {default}, {bounds}")
+    return "\n".join(lines) + "\n"
+
+
 def platforms() -> str:
     found = [p for name, p in listing.machines().items() if name != "host"]
     return "\n\n".join(map(cli_text.platform_text, found))
@@ -264,6 +281,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     ),
     "explanation.txt": explanations,
     "lists.json": lists,
+    "options.txt": options,
     "platforms.txt": platforms,
     **{name: partial(all_said, name) for name in PAGES},
     **{name: partial(all_drawn, name) for name in DRAWINGS},
