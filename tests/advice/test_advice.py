@@ -20,7 +20,7 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text
+from pearl.advice.comparison import compare, how_sure, ratio_text
 from pearl.advice.measuring import INNER, OUTER, condition_on
 from pearl.advice.page import verdict_text
 from pearl.cli import app
@@ -92,9 +92,6 @@ def test_a_plan_beside_itself_is_equal() -> None:
     c = compare(on("gpu"), on("gpu"), Draws(50))
     assert (c.better, c.worse, c.lose, c.win) == (0, 0, 1, 1)
     assert how_sure(c) == "it does not matter (0.0 %)"
-
-
-SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
 
 
 def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
