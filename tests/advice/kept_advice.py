@@ -15,6 +15,9 @@ import pearl
 from pearl.advice import Advice, hardware, limits_cost, measuring, sizes
 from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import Comparison, how_sure, number, ratio_text, share_text
+from pearl.explanation.diagnosis import no_mode_reason, refusals
+from pearl.explanation.resolve import Resolver
+from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan
@@ -140,6 +143,22 @@ def solved() -> dict[str, Callable[[], Iterator[Finding]]]:
         "a slow card": lambda: hardware.device_findings(small(slow, 20)),
         "a card in doubt": lambda: hardware.device_findings(small(wild, 20)),
     }
+
+
+def refused() -> list[str]:
+    """Return what devices cannot run, by their kinds, by pins or by variants that limits name."""
+    lines = []
+    pinned = {"pin": {"replay_insert": "gpu"}, "devices": {"inference": ["cpu"]}}
+    for limits in (pinned, {"variants": {"update": ["native"], "inference": ["torch"]}}):
+        system = pearl.load(SPEC, set={"limits": limits})
+        asked = Resolver(base()[1], build_problem(system), 0.0)
+        found = refusals(asked, system.platform.devices)
+        lines += [f"{a.question} {a.answer}" for a in found]
+        for device in ("cpu", "gpu", "fpga"):
+            for task in asked.problem.graph.tasks:
+                if reason := no_mode_reason(asked, task.name, device):
+                    lines.append(f"{task.name}: {reason}")
+    return lines
 
 
 def rounded(value: Any) -> Any:
@@ -322,6 +341,7 @@ def first() -> list[str]:
 
 CASES: dict[str, Callable[[], list[str]]] = {
     "comparisons": comparisons,
+    "refused": refused,
     **{name: (lambda ask=ask, made=made: answered(ask, made()))
        for name, (ask, made) in asked().items()},
     **{name: (lambda made=made: shown(made())) for name, made in solved().items()},
