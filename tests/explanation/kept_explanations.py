@@ -36,19 +36,25 @@ LONG_S = 600.0
 """More than any explanation takes, on a machine however busy."""
 
 
+def digits(value: float | None) -> str:
+    """Return six digits; what a last bit leaves beside 0 is 0."""
+    return "–" if value is None else f"{0.0 if abs(value) < 1e-12 else value:.6g}"
+
+
 def numbers(e: Explanation) -> list[str]:
     """Return everything that an explanation holds, a line each."""
     b = e.bound
-    found = [f"{e.value:.6g} {e.value_unit}, {e.throughput:.6g}/s, {e.efficiency}, {e.counted}"]
+    found = [
+        f"{e.value:.6g} {e.value_unit}, {e.throughput:.6g}/s, {digits(e.efficiency)}, {e.counted}"
+    ]
     found.append(f"{b.kind} {b.name}: {b.period_s:.6g} {b.seconds:.6g} {b.tokens} {b.next_name}")
     found += [f"  {p.task} × {p.firings}: {p.seconds:.6g} {p.share:.6g}" for p in b.parts]
     found.append(f"complete {e.runner_ups.complete}, proven {e.proven}, left out {e.left_out}")
     for r in e.runner_ups.plans:
-        status = f"{r.plan.status} {r.plan.gap:.6g} {r.plan.bound_value:.6g}"
-        found.append(f"  {r.differs} {r.loss:.6g} {r.proven} {status}")
+        status = f"{r.plan.status} {digits(r.plan.gap)} {digits(r.plan.bound_value)}"
+        found.append(f"  {r.differs} {digits(r.loss)} {r.proven} {status}")
     for w in e.what_ifs:
-        values = [f"{v:.6g}" if v is not None else "–"
-                  for v in (w.value, w.throughput, w.efficiency, w.gain)]  # fmt: skip
+        values = [digits(v) for v in (w.value, w.throughput, w.efficiency, w.gain)]
         said = f"{w.kind} {w.name}|{w.text}|{' '.join(values)}|{w.proven} {w.changes}"
         found.append(f"  {said} {w.infeasible or ''}")
     found += [f"  {a.question} {a.answer}" for a in e.answers]
