@@ -17,7 +17,7 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
-from tests.devices.test_primitives_nets import rate
+from tests.devices.test_primitives_nets import rate as rate_after
 
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
@@ -429,7 +429,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     v = {n: torch.tensor(b[f"learner.{n}.v"]).double() for n in names}
     total, done = b["hyper.anneal"][0], int(b["learner.step"][0])
     share = max(1 - done / total, 0) if total else 1.0
-    rates = {n: share * rate(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
+    rates = {n: share * rate_after(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
     beta1, beta2, eps = b["hyper.adam"]
     decay, inside = b["hyper.rmsprop"]
     taken = int(b["learner.actor.steps"][0])
