@@ -19,7 +19,7 @@ from pearl.planning.lane_times import CallTime, LaneTime
 from pearl.planning.plans import CLOSED, Bottleneck, Channel, EvaluationPlacement, Plan
 from pearl.planning.runs import Drift, Run, StoppedBy, TaskDrift, TaskTiming, TimeToSolution
 from pearl.report.compare import Side, SideBySide, side_of_plan, side_of_run
-from pearl.report.document import Command, Drawing, Facts, Page, Sentences, Table
+from pearl.report.document import Cards, Command, Drawing, Facts, Page, Sentences, Table
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
 from pearl_devices import Device, Link, Platform
@@ -55,6 +55,10 @@ def words(page: Page) -> list[str]:
                     found.append(f"{b.title}~ {b.sentence}")
                 case Command():
                     found.append(f"$ {b.text}")
+                case Cards():
+                    for c in b.cards:
+                        found.append(f"{c.glyph}: {c.question} [{c.verdict}] {c.reason}")
+                        found.append(f"  {c.command}~ {c.sentence}")
                 case Facts() | Sentences():
                     found += [f"{label}: {text}" for label, text in b.rows]
                 case Table():

@@ -392,15 +392,6 @@ def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
         advice.save(tmp_path / "advice.csv")
 
 
-def test_advice_leads_with_the_answer_that_gains_most() -> None:
-    better = [
-        Finding(name, f"Yes: {name}", "", 0.9, {"choice": "other", "ratio": ratio})
-        for name, ratio in (("first", 1.5), ("second", 2.5), ("third", 2.0))
-    ]
-    page = Advice(two_device_plan(), tuple(better), 200, 0, (), 1.0, ()).page()
-    assert "(second): 2.50 × as fast" in str(page.lead)
-
-
 @pytest.mark.parametrize(("rows", "dots"), [(60, 4), (32, 3)])
 def test_evaluations_without_a_change_reach_to_the_end_of_the_curve(rows: int, dots: int) -> None:
     """Rows repeat the latest evaluation: three differ, at 10, 20 and 30 steps."""

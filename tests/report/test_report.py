@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pearl.errors import SpecError
-from pearl.formatting import band, count, percent, ratio, si
+from pearl.formatting import band, count, figure, listed, number, percent, ratio, si
 from pearl.planning.plans import Plan
 from pearl.planning.runs import load_metrics, load_run
 from pearl.report.canvas import ticks
@@ -33,6 +33,12 @@ from tests.examples import example_run, fused_plan, two_device_plan
         (2.2261e6, "B", "2.23 MB"),
         (162.0, "W", "162 W"),
         (-0.25, "J", "-250 mJ"),
+        (3e-13, "s", "0.30 ps"),
+        (99.95, "W", "100 W"),
+        (99.94, "W", "99.9 W"),
+        (9.996, "W", "10.0 W"),
+        (1000.0, "W", "1.00 kW"),
+        (1.5e16, "B", "15,000 TB"),
         (None, "s", "–"),
         (math.inf, "B", "–"),
     ],
@@ -42,15 +48,26 @@ def test_si_gives_three_digits_and_a_prefix(value: float | None, unit: str, text
 
 
 def test_figures_without_a_unit_group_thousands() -> None:
-    assert (count(25104.4), count(3.21), count(7), count(None)) == ("25,104", "3.21", "7", "–")
-    assert (percent(0.125), percent(math.nan)) == ("12.5 %", "–")
-    assert (ratio(3.0, 2.0), ratio(None, 2.0), ratio(1.0, 0.0)) == ("1.50", "–", "–")
+    counts = (25104.4, 3.21, 7.0, None, math.nan, 99.96, 100.4, -100.5, -3.456, 0.0)
+    assert [count(x) for x in counts] == (
+        ["25,104", "3.21", "7", "–", "–", "100", "100", "-100", "-3.46", "0"]
+    )
+    assert (number(-100.5), figure(0.5, "s"), figure(0.5, "W")) == ("−100", "500 ms", "500 mW")
+    assert (figure(2.0, "J"), figure(2e6, "env steps/s")) == ("2.00 J", "2,000,000")
+    shares = (0.125, 1.0, 0.0, -0.0123, None, math.nan)
+    assert [percent(x) for x in shares] == ["12.5 %", "100.0 %", "0.0 %", "-1.2 %", "–", "–"]
+    pairs = ((3.0, 2.0), (None, 2.0), (1.0, 0.0), (1.0, None), (0.0, 3.0))
+    assert [ratio(a, b) for a, b in pairs] == ["1.50", "–", "–", "–", "0.00"]
+    lists = (["a"], ["a", "b"], ["a", "b", "c"])
+    assert [listed(names) for names in lists] == ["a", "a and b", "a, b and c"]
 
 
 def test_a_band_has_one_prefix() -> None:
     assert band(24e-6, 37.5e-6, "s") == "24.0–37.5 µs"
     assert band(950e-6, 1.2e-3, "s") == "0.95–1.20 ms"
     assert band(0.0, 0.0, "s") == "0 s"
+    assert (band(1.0, math.inf, "s"), band(-2.0, -1.0, "J")) == ("–", "-1.00 J")
+    assert band(900.0, 1200.0, "s") == "900–1,200 s"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

@@ -209,6 +209,10 @@ def test_bounds_are_one_number_or_a_list() -> None:
 # A first spec
 
 
+LINE = "a" * 45 + " " + "b" * 46
+"""With the indent, as long as a line may be."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Inner:
     depth: StrictInt = Field(default=1, description="How deep.")
@@ -218,17 +222,16 @@ class Inner:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Outer:
     name: str = Field(description="Its name.")
-    ratio: Fraction = Field(default=Fraction(1, 4), description="word " * 40)
+    ratio: Fraction = Field(default=Fraction(1, 4), description=f"{LINE} {'c' * 45} {'d' * 47}")
     inner: Inner = Field(default_factory=lambda: Inner(depth=3))
     layers: tuple[int, ...] = Field(default=(8, 8), description="Widths.")
     empty: int | None = Field(default=None, description="None.")
 
 
 def test_every_key_has_its_meaning_above_it_and_its_default() -> None:
-    wrapped = [f"  # {' '.join(['word'] * count)}" for count in (18, 18, 4)]
     assert template._keys(Outer, {"name": "x"}, 1) == [
         "  # Its name.", "  name: x",
-        *wrapped,
+        f"  # {LINE}", f"  # {'c' * 45}", f"  # {'d' * 47}",
         "  ratio: 1/4",
         "  inner:", "    # How deep.", "    depth: 3", "    # How wide.", "    # width:",
         "  # Widths.", "  layers: [8, 8]", "  # None.", "  # empty:",
@@ -237,6 +240,9 @@ def test_every_key_has_its_meaning_above_it_and_its_default() -> None:
     text = template._full_text(Outer, {"name": "x"}).split("\n\n")
     heads = [next(k for k in part.splitlines() if k[0] != "#") for part in text[1:]]
     assert heads == ["algorithm:", "platform: host", "objective: throughput", "limits:", "train:"]
+    meant = ("# The machine: host (", "# What the plan maximises: ", "# What the plan may do.\n",
+             "# How long to train, ")  # fmt: skip
+    assert all(map(str.startswith, text[2:], meant))
     assert text[-1].endswith("calibrate_after: true\n")
 
 

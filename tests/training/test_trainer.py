@@ -130,3 +130,9 @@ def test_a_plan_of_another_problem_is_refused(plan):
         pearl.compile(DDPG, plan=plan)
     with pytest.raises(SpecError, match="period_s"):
         pearl.compile(SMALL, plan=replace(plan, period_s=plan.period_s * 2))
+
+
+def test_steps_are_counted_from_one(plan):
+    with pytest.raises(SpecError, match="steps is 0; a whole number from 1 on is needed"):
+        pearl.compile(SMALL, plan=plan).train(steps=0)
+    assert pearl.compile(SMALL, plan=plan).train(steps=1).env_steps == 4
