@@ -9,7 +9,7 @@ from tests.report.kept_values import FIGURES
 
 SAID = [(file, name, made) for file, cases in PAGES.items() for name, made in cases()]
 DRAWN = [(file, name, figure) for file, cases in DRAWINGS.items() for name, figure in cases()]
-ELSEWHERE = ("explanations.txt", "advice.txt")
+ELSEWHERE = ("explanations.txt", "advice.txt", "commands.txt")
 """Files whose cases are tests of other folders."""
 
 
