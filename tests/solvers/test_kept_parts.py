@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.solvers.kept_parts import FOLDER, PARTS, made
+from tests.solvers.kept_parts import CASES, kept, made
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_the_solver_makes_what_is_kept(part: str) -> None:
-    assert made(part) == (FOLDER / f"{part}.txt").read_text()
+@pytest.mark.parametrize(("part", "seed"), CASES)
+def test_a_part_of_the_solver_makes_what_is_kept(part: str, seed: int) -> None:
+    assert made(part, seed) == kept(part, seed)

@@ -19,7 +19,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.orders import search, swaps
+from pearl.solvers.orders import lane_sequencing, search, swaps
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
@@ -93,6 +93,21 @@ def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
     assert timing.order_bound_s <= found.bound_s <= found.period_s < listed
 
 
+def test_orders_are_searched_only_where_they_may_be_better(monkeypatch: Any) -> None:
+    def search(*_: Any) -> Any:
+        raise AssertionError
+
+    timing = ring(60, 4, 4, seed=2)
+    monkeypatch.setattr(lane_sequencing, "_search", search)
+    monkeypatch.setattr(lane_sequencing, "_modulo_orders", search)
+    bound_s = timing.order_bound_s
+    assert best_orders(timing, below_s=bound_s).period_s > bound_s
+    with pytest.raises(AssertionError):
+        best_orders(timing, below_s=1.001 * bound_s)
+    one_lane = ring(5, 1, 1, seed=2)
+    assert best_orders(one_lane).period_s == pytest.approx(one_lane.order_bound_s)
+
+
 def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() -> None:
     timing = ring(80, 6, 4, seed=5)
     rings = Rings(to_arrays(timing), np.array([1], np.uint64))
@@ -148,13 +163,6 @@ def test_firings_of_one_task_stay_in_their_order() -> None:
                 seen[task] = firing
                 several += firing > 0
     assert several > 20
-
-
-def test_nothing_known_is_replaced_by_something_worse() -> None:
-    timing = ring(40, 4, 4, seed=3)
-    best = modulo_orders(timing, listed_orders(timing, math.inf))
-    again = modulo_orders(timing, best, effort=0.01)
-    assert again[1] <= best[1]
 
 
 def test_a_cycle_without_time_or_tokens_is_no_order() -> None:
