@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from queue import Empty
 from types import SimpleNamespace
@@ -480,7 +481,9 @@ def test_a_link_of_a_node_is_measured_by_each_carrier(cluster, monkeypatch):
 
 def test_a_measured_link_has_the_median_of_its_errors(monkeypatch):
     monkeypatch.setattr(links, "fit_link", lambda timings: (1.0, 2.0, 10.0))
-    monkeypatch.setattr(links.time, "gmtime", lambda: (2026, 1, 2, 3, 4, 5, 0, 0, 0))
+    at = (2026, 1, 2, 3, 4, 5, 0, 0, 0)
+    clock = SimpleNamespace(strftime=time.strftime, gmtime=lambda: at)
+    monkeypatch.setattr(links, "time", clock)
     timings = [TimedMessage(10, 1.0, 4.0, 1.5), TimedMessage(30, 4.0, 2.0, 2.5)]
     found = links.measure_link(HOME, OTHER, "tcp", timings)
     # predicted: 2, 3; 4, 5. Errors: 1, 1/4; 0, 3/2

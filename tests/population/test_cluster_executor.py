@@ -205,7 +205,7 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
 ):
     stale, young = tmp_path / "pearl-runs-stale", tmp_path / "pearl-runs-young"
     held = Path(node_agent.folder())
-    monkeypatch.setattr(cluster_executor.time, "time", lambda: 1060.0)
+    monkeypatch.setattr(cluster_executor, "time", SimpleNamespace(time=lambda: 1060.0))
     for folder, at in ((stale, 1000), (young, 1001), (held, 0)):
         folder.mkdir(exist_ok=True)
         (folder / cluster_executor.LOCK_FILE).touch()
@@ -215,7 +215,7 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
     assert stale.exists()  # of another user
     monkeypatch.undo()
     monkeypatch.setattr(cluster_executor.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(cluster_executor.time, "time", lambda: 1060.0)
+    monkeypatch.setattr(cluster_executor, "time", SimpleNamespace(time=lambda: 1060.0))
     cluster_executor.remove_stale()
     assert [f.exists() for f in (stale, young, held)] == [False, True, True]
 

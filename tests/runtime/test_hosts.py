@@ -658,6 +658,62 @@ def test_the_end_of_an_engine_collects_what_was_measured(engine):
     assert (x._workers, x.context.wake_events, closed) == ({}, [], [1, 1, 1, "cells"])
 
 
+@pytest.mark.parametrize(
+    ("hosting", "workers", "all_here"),
+    [
+        ("threads", {0: "thread", 2: "thread", 3: "remote"}, False),
+        ("processes", {0: "process", 2: "thread", 3: "remote"}, False),
+        ("one", {3: "remote"}, True),
+    ],
+)
+def test_each_lane_has_its_host(hosting, workers, all_here, monkeypatch):
+    """Lane 1 updates, lane 2 works on a device, lanes 3 and 4 are of another host."""
+    made, ready, closed = {}, [], []
+
+    def worker(kind):
+        return SimpleNamespace(
+            kind=kind, wait_ready=lambda: ready.append(kind), join=lambda: ({}, {}, []),
+            traffic=list, failures=list,
+        )  # fmt: skip
+
+    firings = [SimpleNamespace(offset=n) for n in (0, 2)]
+    lanes = [SimpleNamespace(name=f"l{n}", tasks=(f"t{n}",), firings=firings) for n in range(5)]
+    graph = SimpleNamespace(tasks=[SimpleNamespace(name=f"t{n}") for n in range(5)])
+    group = SimpleNamespace(lanes=(3, 4), iterations=4, worker=lambda *given: worker("remote"))
+    context = SimpleNamespace(
+        protocol=SimpleNamespace(lanes=lanes, home=1, graph=graph), remote_groups=[group],
+        any_order=False, log=None, restart_envs=False, arrays={}, env_snapshots={"e": 1},
+        jobs={f"t{n}": SimpleNamespace(own_memory=n == 2) for n in range(5)},
+    )  # fmt: skip
+
+    def bind_lane(given, number, control, poll, *, spins):
+        made[number] = spins
+        return Runner()
+
+    for name, value in {
+        "ThreadWorker": lambda control, runner: worker("thread"),
+        "ProcessWorker": lambda *given, **more: worker("process"),
+        "bind_lane": bind_lane,
+        "external_envs": SimpleNamespace(
+            failure_listener=lambda log, restart: None,
+            restore=lambda envs, snapshots: closed.append(snapshots),
+        ),
+    }.items():
+        monkeypatch.setattr(engine_module, name, value)
+    monkeypatch.setattr(engine_module.os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    with Engine(context, hosting) as x:
+        assert {n: w.kind for n, w in x._workers.items()} == workers
+        assert ready == [*workers.values()]
+        assert list(made) == ([1, 0, 2, 3, 4] if all_here else [1])
+        assert set(made.values()) == {500 if hosting == "one" else 5}
+        assert (len(x._all), x._ahead, x._message_iterations) == (5 * all_here, 2, 4)
+        assert context.env_snapshots == {}
+        assert closed[0] == {"e": 1}
+        assert x.control.sleepers == len(context.wake_events) == 6
+    assert context.wake_events == []
+    assert x._workers == {}
+
+
 # --- clients of the fork server
 
 

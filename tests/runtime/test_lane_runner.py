@@ -3,6 +3,7 @@ goes on. Its calls and the clock are the test's."""
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +44,7 @@ class Lane:
     log: calls made, by task and round modulo 2. took: nanoseconds that each call takes.
     """
 
-    def __init__(self, monkeypatch, *, sampling=None, number=0, **changes):
+    def __init__(self, monkeypatch, *, sampling=None, number=0, jitter_s=0.0, **changes):
         self.log, self.now, self.polled, self.then = [], 0, 0, {}
         words = CELL // 8
         size = ControlBlock.size(3, 2)
@@ -67,13 +68,13 @@ class Lane:
         monkeypatch.setattr(lane_runner, "Binder", lambda context, control, lane: binder)
         for module in (lane_runner, lane_recorder, call_timer):
             monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(lane_runner.time, "sleep", self.sleep)
+        monkeypatch.setattr(lane_runner, "time", SimpleNamespace(sleep=self.sleep))
         context = SimpleNamespace(
             protocol=SimpleNamespace(lanes=[SimpleNamespace(name="x", firings=firings)] * 2),
             wake_events=self.events,
             sampling=sampling or Sampling(),
             arrays=self.arrays,
-            jitter_s=0.0,
+            jitter_s=jitter_s,
         )
         self.runner = LaneRunner(context, number, self.control, self.poll, spins=2)
         self.control.reset(dict.fromkeys(TASKS, 0), 0, limit=0)
@@ -141,6 +142,15 @@ def test_a_segment_begins_ahead_and_ends_with_all_at_one_iteration(lane):
     assert x.events[0].waits == []
 
 
+def test_calls_sleep_at_random_where_that_is_asked(lane):
+    x, drawn = lane(jitter_s=0.5), random.Random(0)
+    x.runner.run(1)
+    assert x.now == 30 + round(drawn.uniform(0, 0.5) * 1e9)
+    y = lane()
+    y.runner.run(1)
+    assert y.now == 30
+
+
 def test_calls_outside_their_work_count_and_do_nothing(lane):
     x = lane(b={"first": 1, "last": 3})
     x.let(9)
@@ -193,6 +203,30 @@ def test_a_lane_goes_on_after_the_firings_that_are_complete(lane):
     assert x.at() == (1, 2, 0, 4)
     x.runner.run(7)
     assert (x.called(), x.counts()) == ("b0 b1 a0 b0 a1 b1", [7, 6, 9])
+
+
+@pytest.mark.parametrize("way", ["full", "serial"])
+def test_a_call_of_two_firings_counts_both_and_needs_twice_the_tokens(lane, way):
+    x = lane(b={"published": ((1, 2, 2),), "step": np.array([2])})
+    x.let(5)
+    x.runner.run(3)
+    assert x.counts() == [3, 4, 5]
+    x.runner.finish_segment(3)
+    assert x.counts() == [3, 6, 5]
+    x.runner.entry = 1
+    assert x.runner.waits_for() == []  # round 2 needs 1 + 2 · 2
+    x.runner.round = 3
+    assert x.runner.waits_for() == ["other"]
+    for cell, count in enumerate((5, 4, 99)):
+        x.control.write(cell, count)
+    x.runner.resume_segment(1)
+    assert x.at() == (1, 2, 0, 4)
+    x.called()
+    if way == "full":
+        x.runner.run(7)
+    else:
+        x.runner.try_advance(7, 6, 0, flush=False)
+    assert (x.called(), x.counts()) == ("b0 b1 a0 b0 a1 b1", [7, 12, 99])
 
 
 def test_rounds_of_the_sample_are_timed_and_those_of_the_window_kept(lane):

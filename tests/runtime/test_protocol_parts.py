@@ -97,7 +97,7 @@ def test_a_pace_is_held_until_its_time(monkeypatch):
         slept.append(seconds)
         now[0] += round(seconds * 1e9)
 
-    monkeypatch.setattr(lane_recorder.time, "sleep", sleep)
+    monkeypatch.setattr(lane_recorder, "time", SimpleNamespace(sleep=sleep))
     recorder = LaneRecorder("", [], Sampling())
     recorder.hold(2.5)
     recorder.hold(1.0)
@@ -127,7 +127,7 @@ def test_an_emulated_plan_takes_the_time_of_its_simulation(monkeypatch):
     assert [virtual.stop(3), virtual.stop(3), virtual.stop(4)] == [5.0, 0.0, 4.0]
     assert (virtual.simulated, clock.RealClock.simulated) == (True, False)
     now = iter([5.0, 7.5])
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     real = clock.RealClock()
     real.start()
     assert real.stop(9) == 2.5
@@ -138,8 +138,8 @@ def test_threads_of_a_lane_are_this_one_and_its_helpers(monkeypatch):
         SimpleNamespace(name=name, native_id=n)
         for name, n in ((cpu_wait.HELPER, 5), ("other", 6), (cpu_wait.HELPER, None))
     ]
-    monkeypatch.setattr(cpu_wait.threading, "enumerate", lambda: threads)
-    monkeypatch.setattr(cpu_wait.threading, "get_native_id", lambda: 4)
+    known = SimpleNamespace(enumerate=lambda: threads, get_native_id=lambda: 4)
+    monkeypatch.setattr(cpu_wait, "threading", known)
     assert cpu_wait.current_threads() == [(os.getpid(), 4), (os.getpid(), 5)]
 
 
@@ -455,7 +455,7 @@ def test_one_call_that_is_a_whole_iteration_does_as_many_as_are_asked(one):
 
 def test_a_pace_spaces_the_beginnings_of_iterations(one, monkeypatch):
     x = one("a", pace_s=0.5)
-    monkeypatch.setattr(single_lane.time, "perf_counter", lambda: 7.0)
+    monkeypatch.setattr(single_lane, "time", SimpleNamespace(perf_counter=lambda: 7.0))
     held = []
     x.runner.recorder.hold = held.append
     x.runner.run(3, 9)
@@ -529,20 +529,21 @@ def test_a_step_is_overdue_after_its_limit_of_time_in_which_the_process_ran(awak
 
 
 def test_the_timer_interrupts_a_step_and_leaves_the_one_before(awake):
-    env = SimpleNamespace(name="E", since_s=0.0)
+    external_envs._awake["checked_s"] = awake.s = 10_000.0
+    env = SimpleNamespace(name="E", since_s=1.0)
     before = signal.getsignal(signal.SIGALRM)
-    signal.setitimer(signal.ITIMER_REAL, 500.0, 600.0)
+    signal.setitimer(signal.ITIMER_REAL, 50_000.0, 60_000.0)
     try:
-        with external_envs.interrupting_overdue_envs({"y": env}, 40.0):
-            assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx((10.0, 10.0), abs=5.0)
-            assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(10.0)
-            with pytest.raises(TimeoutError, match=r"has not answered for 40 s \(train.env_time"):
+        with external_envs.interrupting_overdue_envs({"y": env}, 4000.0):
+            left_s, every_s = signal.getitimer(signal.ITIMER_REAL)
+            assert (left_s, every_s) == (pytest.approx(1000.0, abs=500.0), pytest.approx(1000.0))
+            with pytest.raises(TimeoutError, match=r"not answered for 4000 s \(train.env_time_l"):
                 signal.raise_signal(signal.SIGALRM)
             env.since_s = None
             signal.raise_signal(signal.SIGALRM)
         assert signal.getsignal(signal.SIGALRM) is before
-        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(600.0)
-        with external_envs.interrupting_overdue_envs({}, 40.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(60_000.0)
+        with external_envs.interrupting_overdue_envs({}, 4000.0):
             assert signal.getsignal(signal.SIGALRM) is before
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

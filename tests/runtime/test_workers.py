@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from pearl.cluster import Node
 from pearl.errors import SpecError
 from pearl.runtime.environments.external_envs import FailureLog
-from pearl.runtime.lanes import worker_monitor, workers
+from pearl.runtime.lanes import worker_monitor, worker_process, workers
 from pearl.runtime.lanes.lane_runner import StopRequested
 from pearl.runtime.lanes.worker_monitor import WorkerMonitor
 from pearl.runtime.lanes.workers import LaneDiedError, ProcessWorker, ThreadWorker, Worker
@@ -241,6 +242,74 @@ def test_failures_of_environments_of_a_process_are_told_once(process):
     with pytest.raises(LaneError, match=r"^lane x failed: why$") as caught:
         worker.raise_if_failed()
     assert not isinstance(caught.value, LaneDiedError)
+
+
+@pytest.mark.parametrize("envs", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_process_serves_its_lane_and_says_what_it_measured(envs, begins, monkeypatch):
+    env, seen, restored = SimpleNamespace(on_failure=None), {}, []
+    runner = SimpleNamespace(
+        environments={"e": env} if envs else {}, on_segment_end=None, times_ns={"a": [1]}, lags={},
+        record=lambda: "record",
+    )  # fmt: skip
+    parent = SimpleNamespace(
+        said=[], handle=lambda n: 100 + n, next_request=lambda: {"begin": True} if begins else None
+    )
+    parent.reply = lambda **values: parent.said.append(values)
+
+    def serve():
+        if envs:
+            env.on_failure("failed", 3)
+            runner.on_segment_end(7)
+        raise StopRequested
+
+    def arrays(layout, handle):
+        seen[handle] = layout
+        return SimpleNamespace(arrays={name: np.zeros(shape, kind) for name, shape, kind in layout})
+
+    def bind_lane(context, number, control, poll, **more):
+        seen["lane"] = number, control.lanes, control.groups, more
+        control.write(control.flushed_cell(number), 5)
+        seen["events"] = context.wake_events
+        return runner
+
+    context = SimpleNamespace(
+        protocol=SimpleNamespace(lanes=[1, 2, 3]), env_snapshots={"e": 1}, env_time_limit_s=9.0
+    )
+    runner.serve = serve
+    limits = []
+    for name, value in {
+        "SharedArrays": arrays,
+        "RunContext": SimpleNamespace(from_json=lambda config, given: context),
+        "WakeEvent": lambda handle: handle,
+        "shared_counters": lambda context: ("a", "b"),
+        "bind_lane": bind_lane,
+        "external_envs": SimpleNamespace(
+            restore=lambda given, snapshots: restored.append(snapshots),
+            snapshot=lambda given: {"now": 1},
+            interrupting_overdue_envs=lambda given, s: limits.append(s) or nullcontext(),
+        ),
+    }.items():
+        monkeypatch.setattr(worker_process, name, value)
+    config = {
+        "layout": [["x", [2], "int64"]], "memory": 1, "cells": 2, "wake_events": [3, 4], "lane": 1,
+        "remote_groups": 1, "spins": 6, "restarted_envs": True,
+    }  # fmt: skip
+    worker_process._serve_lane(parent, config)
+    size = ControlBlock.size(2, 3, 1)
+    assert seen[101] == [("x", (2,), "int64")]
+    assert seen[102] == [("runtime.cells", (size,), "int64")]
+    assert seen["lane"] == (1, 3, 1, {"spins": 6, "restarted_envs": True})
+    assert seen["events"] == [103, 104]
+    said = [{"ready": True}]
+    if begins:
+        snapshot = {"environments": {"now": 1}}
+        if envs:
+            said += [{"at": 5} | snapshot, {"failure": "failed", "lost": 3}, {"at": 7} | snapshot]
+        said.append({"times_ns": {"a": [1]}, "lags": {}, "record": "record"})
+    assert parent.said == said
+    assert restored == ([{"e": 1}] if envs else [])
+    assert limits == ([9.0] if begins else [])
 
 
 # --- the monitor
@@ -474,7 +543,9 @@ def remote(monkeypatch):
         def join(self, timeout):
             self.joined.append(timeout)
 
-    monkeypatch.setattr(remote_worker.threading, "Thread", Thread)
+    monkeypatch.setattr(
+        remote_worker, "threading", SimpleNamespace(Thread=Thread, Lock=threading.Lock)
+    )
 
     def client(lane_group, **more):
         made.losses.append(more)
