@@ -128,9 +128,7 @@ CASES = {
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("variant", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_gradients_are_those_of_a_program_written_by_hand(
-    case: str, variant: str, env: str
-) -> None:
+def test_losses_and_gradients_are_those_of_a_program_written_by_hand(case, variant, env):
     """In float64, over the third rollout. The gradient is read off Adam's first moment."""
     name, returns, options, storage = CASES[case]
     if variant == "native" and name not in ("a2c", "ppo"):

@@ -30,17 +30,14 @@ from pearl_devices import Device, Link
 
 # Quantities
 
-PREFIXES = {
-    "bytes": ("B", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
-    "bits": ("bit", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
-    "bytes_per_s": ("B/s", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
-    "flops_per_s": ("FLOP/s", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
-    "hz": ("Hz", {"k": 3, "M": 6, "G": 9}),
-    "s": ("s", {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3}),
-    "j_per_byte": ("J/B", {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3}),
-    "w": ("W", {"m": -3, "k": 3, "M": 6}),
-    "per_s": ("/s", {}),
-}
+PREFIXES = {"bytes": ("B", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
+            "bits": ("bit", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
+            "bytes_per_s": ("B/s", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
+            "flops_per_s": ("FLOP/s", {"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}),
+            "hz": ("Hz", {"k": 3, "M": 6, "G": 9}),
+            "s": ("s", {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3}),
+            "j_per_byte": ("J/B", {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3}),
+            "w": ("W", {"m": -3, "k": 3, "M": 6}), "per_s": ("/s", {})}  # fmt: skip
 
 
 @pytest.mark.parametrize("dimension", PREFIXES)
@@ -78,21 +75,15 @@ def test_times_are_in_minutes_and_hours_too_and_texts_are_short() -> None:
     [(1e16 - 2, "9999999999999998 W"), (1e16, "1e+16 W"), (-3.0, "-3 W"), (-1e16, "-1e+16 W"),
      (0.5, "0.5 W")],
 )  # fmt: skip
-def test_whole_numbers_are_written_without_a_point_up_to_sixteen_digits(
-    value: float, text: str
-) -> None:
+def test_whole_numbers_are_written_without_a_point_up_to_sixteen_digits(value, text):
     assert format_quantity(value, "w") == text
 
 
-@pytest.mark.parametrize(
-    ("number", "right", "wrong"),
-    [
-        (Number(None), [1, 0.5, 9e299], [0, -1, 1e300, True, "1"]),
-        (Number(None, whole=True), [1, 10**20], [0, 1.0, -1, True, 10**301]),
-        (Number("s"), ["1 us"], ["0 s", "-1 us", 1]),
-        (Number("s", zero=True), ["0 s", "1 us"], ["-1 us", 0]),
-    ],
-)
+@pytest.mark.parametrize(("number", "right", "wrong"),
+                         [(Number(None), [1, 0.5, 9e299], [0, -1, 1e300, True, "1"]),
+                          (Number(None, whole=True), [1, 10**20], [0, 1.0, -1, True, 10**301]),
+                          (Number("s"), ["1 us"], ["0 s", "-1 us", 1]),
+                          (Number("s", zero=True), ["0 s", "1 us"], ["-1 us", 0])])  # fmt: skip
 def test_numbers_of_a_platform_file_at_their_bounds(number: Number, right: Any, wrong: Any) -> None:
     for given in right:
         plain, sourced = number.read(given), number.read({"value": given, "source": "a sheet"})
@@ -136,18 +127,14 @@ def test_the_nearest_name_is_suggested(given: Any, names: list[str], said: str) 
     assert suggest_nearest(given, names) == (f" (did you mean {said}?)" if said else "")
 
 
-@pytest.mark.parametrize(
-    ("key", "allowed", "said"),
-    [
-        ("gamma", ["discount"], "discount"),
-        ("n_steps", ["rollout_steps", "n_step"], "rollout_steps or n_step"),
-        ("n_steps", ["n_step"], "n_step"),
-        ("total_timesteps", [], "train.steps"),
-        ("eval_freq", ["steps"], "train.evaluate_every"),
-        ("eval_freq", ["evaluate_every"], "evaluate_every or train.evaluate_every"),
-        ("discont", ["discount"], "discount"),
-    ],
-)
+@pytest.mark.parametrize(("key", "allowed", "said"),
+                         [("gamma", ["discount"], "discount"),
+                          ("n_steps", ["rollout_steps", "n_step"], "rollout_steps or n_step"),
+                          ("n_steps", ["n_step"], "n_step"), ("total_timesteps", [], "train.steps"),
+                          ("eval_freq", ["steps"], "train.evaluate_every"),
+                          ("eval_freq", ["evaluate_every"],
+                           "evaluate_every or train.evaluate_every"),
+                          ("discont", ["discount"], "discount")])  # fmt: skip
 def test_keys_of_other_libraries_are_known(key: str, allowed: list[str], said: str) -> None:
     assert _suggest_key(key, allowed) == f" (did you mean {said}?)"
 
@@ -179,16 +166,10 @@ def test_places_of_values_are_written_short() -> None:
 
 @pytest.mark.parametrize(
     ("read", "right", "wrong"),
-    [
-        (fields._argument, ["a", 1, 0.5, True], [None, [1], {}]),
-        (fields._callable, ["a:b", "a.b:c_1"], ["a", "a:", ":b", "a:b.c", "1a:b", 3]),
-        (
-            fields._ratio,
-            ["1/4", 0.25, 1, Fraction(1, 3), " 1/4"],
-            [True, None, "x", "1/0", "0" * 41],
-        ),
-    ],
-)
+    [(fields._argument, ["a", 1, 0.5, True], [None, [1], {}]),
+     (fields._callable, ["a:b", "a.b:c_1"], ["a", "a:", ":b", "a:b.c", "1a:b", 3]),
+     (fields._ratio, ["1/4", 0.25, 1, Fraction(1, 3), " 1/4"], [True, None, "x", "1/0", "0" * 41])],
+)  # fmt: skip
 def test_values_of_options(read: Any, right: Any, wrong: Any) -> None:
     for value in right:
         read(value)
@@ -248,16 +229,11 @@ def test_every_key_has_its_meaning_above_it_and_its_default() -> None:
 
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [
-        (
-            "dqn",
-            "env: CartPole-v1|num_envs: 1|hidden: [256, 256]|batch_size: 128|replay_ratio: null",
-        ),
-        ("sac", "env: Pendulum-v1|num_envs: 1|hidden: [256, 256]|batch_size: 256|replay_ratio: 1"),
-        ("ppo", "env: CartPole-v1|num_envs: 8|hidden: [64, 64]|rollout_steps: 256"),
-        ("sarsa", "env: FrozenLake-v1|num_envs: 1"),
-    ],
-)
+    [("dqn", "env: CartPole-v1|num_envs: 1|hidden: [256, 256]|batch_size: 128|replay_ratio: null"),
+     ("sac", "env: Pendulum-v1|num_envs: 1|hidden: [256, 256]|batch_size: 256|replay_ratio: 1"),
+     ("ppo", "env: CartPole-v1|num_envs: 8|hidden: [64, 64]|rollout_steps: 256"),
+     ("sarsa", "env: FrozenLake-v1|num_envs: 1")],
+)  # fmt: skip
 def test_a_short_spec_has_the_first_keys_to_change(name: str, keys: str) -> None:
     assert template.init_text(name).splitlines() == [
         "# `pearl init --full` writes every key with its meaning; `pearl check` finds errors.",
@@ -384,9 +360,7 @@ def test_names_in_limits_that_do_not_exist_are_told_each_with_its_place() -> Non
     [(6, 4, None, 4, 3), (6, 9, None, 6, 6), (6, 9, 4, 4, 3), (7, 4, None, 4, 1),
      (100, 80, None, 64, 50), (5, 0, None, 0, 1)],
 )  # fmt: skip
-def test_copies_of_a_task(
-    environments: int, lanes: int, limit: int | None, whole: int, parts: int
-) -> None:
+def test_copies_of_a_task(environments, lanes, limit, whole, parts):
     task: Any = Given(name="a", environments=environments)
     given = Limits(replicas={"a": limit} if limit else {"b": 1})
     found = [_copies(task, lanes, DISTRIBUTIONS[name], given)
@@ -418,9 +392,7 @@ def raising(name: str, text: str) -> CodeType:
     return compile(text, f"/{name}.py", "exec")
 
 
-def test_an_error_is_placed_in_the_innermost_code_that_the_spec_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_is_placed_in_the_innermost_code_that_the_spec_names(monkeypatch):
     inner, own = ModuleType("inner"), ModuleType("own.mine")
     own.__file__ = "/own.mine.py"
     exec(raising("inner", "def fail():\n    raise ValueError('bad\\nvalue')"), vars(inner))

@@ -75,11 +75,8 @@ def test_the_resolved_spec_gives_the_same_system_again(platform: str) -> None:
     system = load("dqn_cartpole", set=over)
     again = load(json.loads(json.dumps(system.raw)))
     assert again.sha256 == system.sha256
-    assert (again.algorithm, again.env, again.platform) == (
-        system.algorithm,
-        system.env,
-        system.platform,
-    )
+    assert (again.algorithm, again.env,
+            again.platform) == (system.algorithm, system.env, system.platform)  # fmt: skip
     assert (again.limits, again.train) == (system.limits, system.train)
 
 
@@ -101,15 +98,9 @@ def test_an_environment_may_be_a_callable_of_a_module(tmp_path: Path) -> None:
     assert read(tmp_path, text).env.actions == 2
 
 
-@pytest.mark.parametrize(
-    ("written", "ratio"),
-    [
-        ("1", Fraction(1)),
-        ("'1/4'", Fraction(1, 4)),
-        ("1/4", Fraction(1, 4)),
-        ("0.1", Fraction(1, 10)),
-    ],
-)
+@pytest.mark.parametrize(("written", "ratio"),
+                         [("1", Fraction(1)), ("'1/4'", Fraction(1, 4)), ("1/4", Fraction(1, 4)),
+                          ("0.1", Fraction(1, 10))])  # fmt: skip
 def test_a_replay_ratio_is_an_exact_fraction(tmp_path: Path, written: str, ratio: Fraction) -> None:
     assert read(tmp_path, BASE + f"  replay_ratio: {written}\n").algorithm.replay_ratio == ratio
 
@@ -159,20 +150,11 @@ def test_set_is_laid_over_the_file(tmp_path: Path) -> None:
     assert (system.train.steps, system.algorithm.target.tau, system.limits.power_w) == (7, 0.5, 9)
 
 
-@pytest.mark.parametrize(
-    ("argument", "pair"),
-    [
-        ("a.b=128", ("a.b", 128)),
-        ("a=1e-3", ("a", 1e-3)),
-        ("a=350 W", ("a", "350 W")),
-        ("a=on", ("a", "on")),
-        ("a='1'", ("a", "1")),
-        ("a=[1, x]", ("a", [1, "x"])),
-        ("a={b: 1}", ("a", {"b": 1})),
-        ("a=b=c", ("a", "b=c")),
-        ("a=", ("a", None)),
-    ],
-)
+@pytest.mark.parametrize(("argument", "pair"),
+                         [("a.b=128", ("a.b", 128)), ("a=1e-3", ("a", 1e-3)),
+                          ("a=350 W", ("a", "350 W")), ("a=on", ("a", "on")), ("a='1'", ("a", "1")),
+                          ("a=[1, x]", ("a", [1, "x"])), ("a={b: 1}", ("a", {"b": 1})),
+                          ("a=b=c", ("a", "b=c")), ("a=", ("a", None))])  # fmt: skip
 def test_set_arguments_are_read_as_in_a_file(argument: str, pair: tuple[str, object]) -> None:
     assert parse_set(argument) == pair
 
@@ -338,9 +320,7 @@ def test_observations_are_flattened_as_the_environment_task_flattens_them(tmp_pa
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_spec_says_what_and_where(
-    tmp_path: Path, text: str | bytes, lines: list[str]
-) -> None:
+def test_a_wrong_spec_says_what_and_where(tmp_path, text, lines):
     import gymnasium
 
     known = str(len(gymnasium.registry))
@@ -379,11 +359,8 @@ def test_a_wrong_set_says_so(tmp_path: Path, over: dict[str, object], lines: lis
 def test_problems_of_the_file_and_of_set_come_together_in_order(tmp_path: Path) -> None:
     text = BASE + "  num_envs: 0\n  num_envs: 1\nlimits: {power: 1}\n"
     keys = [line.split(": ")[:2] for line in refused(tmp_path, text, set={"train.steps": 0})]
-    assert keys == [
-        ["set train.steps", "given 0; allowed"],
-        ["s.yaml:6", "algorithm.num_envs"],
-        ["s.yaml:7", "limits.power"],
-    ]
+    assert keys == [["set train.steps", "given 0; allowed"], ["s.yaml:6", "algorithm.num_envs"],
+                    ["s.yaml:7", "limits.power"]]  # fmt: skip
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
@@ -457,9 +434,7 @@ def test_any_yaml_like_text_is_a_system_or_a_spec_error(tmp_path: Path, pieces: 
 
 @QUIET
 @given(st.lists(PIECES, max_size=6), st.integers(0, 40))
-def test_a_good_spec_with_rubbish_in_it_is_a_system_or_a_spec_error(
-    tmp_path: Path, pieces: list[str], line: int
-) -> None:
+def test_a_good_spec_with_rubbish_in_it_is_a_system_or_a_spec_error(tmp_path, pieces, line):
     lines = (
         init_text(full=True).replace("# spaces:", "spaces: {obs: 4, actions: 2}").splitlines(True)
     )
@@ -550,12 +525,8 @@ def test_a_spec_with_spaces_is_read_without_the_heavy_modules(code: str) -> None
     spec = yaml.safe_load(BASE)
     heavy = ("torch", "scipy", "gymnasium", "numba")
     check = f"import sys; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code.replace('SPEC', repr(spec))}; {check}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run([sys.executable, "-c", f"{code.replace('SPEC', repr(spec))}; {check}"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.strip() == "[]"
 
 

@@ -12,15 +12,9 @@ from pearl.spec.reading import _sort_lines, load
 from pearl.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse, plain, read_bytes, show
 from pearl_devices import Device, Platform
 
-BASE: dict[str, Any] = {
-    "name": "dqn",
-    "env": "Nowhere-v0",
-    "spaces": {"obs": 4, "actions": 2},
-    "num_envs": 8,
-    "batch_size": 32,
-    "learning_starts": 32,
-    "replay": {"capacity": 64},
-}
+BASE: dict[str, Any] = {"name": "dqn", "env": "Nowhere-v0", "spaces": {"obs": 4, "actions": 2},
+                        "num_envs": 8, "batch_size": 32, "learning_starts": 32,
+                        "replay": {"capacity": 64}}  # fmt: skip
 BOX = {"obs": 4, "act": 2, "low": -1.0}
 
 
@@ -33,94 +27,50 @@ def refused(algorithm: dict[str, Any], limits: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     ("on", "beyond", "said"),
-    [
-        (
-            {"replay": {"capacity": 32}},
-            {"replay": {"capacity": 31}},
-            "replay.capacity: given 31; at least batch_size (32) is needed",
-        ),
-        (
-            {"n_step": 8, "replay": {"capacity": 64}},
-            {"n_step": 8, "replay": {"capacity": 63}},
-            "replay.capacity: given 63; at least num_envs · n_step (64) is needed, or no tran",
-        ),
-        (
-            {"learning_starts": 32},
-            {"learning_starts": 31},
-            "learning_starts: given 31; at least batch_size (32) is needed",
-        ),
-        (
-            {"replay": {"capacity": 64, "kind": "prioritised", "beta": 0.4, "beta_final": 0.4}},
-            {"replay": {"capacity": 64, "kind": "prioritised", "beta": 0.4, "beta_final": 0.39}},
-            "beta_final: given 0.39; at least beta (0.4) is needed",
-        ),
-        (
-            {"frame_stack": 2, "spaces": {"obs": 4, "actions": 2}},
-            {"frame_stack": 2, "spaces": {"obs": 5, "actions": 2}},
-            "frame_stack: given 2; obs (5) must be the size of a whole stack, a multiple of it",
-        ),
-        (
-            {"frame_stack": 2, "normalise": {"observations": False}},
-            {"frame_stack": 2, "normalise": {"observations": True}},
-            "frame_stack: given 2; frames are stored unchanged",
-        ),
-        (
-            {"spaces": {"obs": 4, "shape": [2, 2], "actions": 2}},
-            {"spaces": {"obs": 4, "shape": [2, 3], "actions": 2}},
-            "spaces.shape: given [2, 3]; its product is 6, and obs is 4",
-        ),
-        (
-            {"spaces": {"states": 4, "actions": 2}},
-            {"spaces": {"obs": 4, "states": 4, "actions": 2}},
-            "spaces: given obs 4, states 4; exactly one of the two must be above 0",
-        ),
-        (
-            {},
-            {"spaces": {"obs": 4, "actions": 2, "act": 1, "low": 0, "high": 1}},
-            "spaces: given actions 2, act 1, choices []; exactly one of them is needed",
-        ),
-        (
-            {},
-            {"spaces": {"obs": 4, "actions": 2, "low": 0}},
-            "spaces: given low or high; discrete actions have no bounds",
-        ),
-        (
-            {},
-            {"spaces": {"obs": 4, "actions": 2, "high": 0}},
-            "spaces: given low or high; discrete actions have no bounds",
-        ),
-        (
-            {"spaces": {"obs": 4, "actions": 2, "start": -1}},
-            {"name": "ddpg", "spaces": {**BOX, "high": 1.0, "start": -1}},
-            "spaces: given start -1; continuous actions are not counted: leave it out",
-        ),
-        (
-            {"name": "ddpg", "spaces": {**BOX, "high": [1.0, -0.999]}},
-            {"name": "ddpg", "spaces": {**BOX, "high": [1.0, -1.0]}},
-            "spaces: a lower bound is not below its upper bound; it must be",
-        ),
-        (
-            {"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
-            {"name": "ddpg", "spaces": {**BOX, "high": [1.0, 1.0, 1.0]}},
-            "spaces: given 2 lower and 3 upper bounds; 2 each are needed, or one for all",
-        ),
-        (
-            {"name": "ddpg", "spaces": {**BOX, "low": [-1.0, -2.0], "high": [1.0, 2.0]}},
-            {"name": "ddpg", "spaces": {**BOX, "low": [-1.0] * 3, "high": [1.0] * 3}},
-            "spaces: given 3 lower and 3 upper bounds; 2 each are needed, or one for all",
-        ),
-        (
-            {"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
-            {"name": "ddpg", "spaces": BOX},
-            "ddpg acts between bounds: give it a Box with bounds",
-        ),
-        (
-            {"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
-            {"name": "ddpg", "spaces": {"obs": 4, "act": 2, "high": 1.0}},
-            "ddpg acts between bounds: give it a Box with bounds",
-        ),
-    ],
-)
+    [({"replay": {"capacity": 32}}, {"replay": {"capacity": 31}},
+      "replay.capacity: given 31; at least batch_size (32) is needed"),
+     ({"n_step": 8, "replay": {"capacity": 64}}, {"n_step": 8, "replay": {"capacity": 63}},
+      "replay.capacity: given 63; at least num_envs · n_step (64) is needed, or no tran"),
+     ({"learning_starts": 32}, {"learning_starts": 31},
+      "learning_starts: given 31; at least batch_size (32) is needed"),
+     ({"replay": {"capacity": 64, "kind": "prioritised", "beta": 0.4, "beta_final": 0.4}},
+      {"replay": {"capacity": 64, "kind": "prioritised", "beta": 0.4, "beta_final": 0.39}},
+      "beta_final: given 0.39; at least beta (0.4) is needed"),
+     ({"frame_stack": 2, "spaces": {"obs": 4, "actions": 2}},
+      {"frame_stack": 2, "spaces": {"obs": 5, "actions": 2}},
+      "frame_stack: given 2; obs (5) must be the size of a whole stack, a multiple of it"),
+     ({"frame_stack": 2, "normalise": {"observations": False}},
+      {"frame_stack": 2, "normalise": {"observations": True}},
+      "frame_stack: given 2; frames are stored unchanged"),
+     ({"spaces": {"obs": 4, "shape": [2, 2], "actions": 2}},
+      {"spaces": {"obs": 4, "shape": [2, 3], "actions": 2}},
+      "spaces.shape: given [2, 3]; its product is 6, and obs is 4"),
+     ({"spaces": {"states": 4, "actions": 2}}, {"spaces": {"obs": 4, "states": 4, "actions": 2}},
+      "spaces: given obs 4, states 4; exactly one of the two must be above 0"),
+     ({}, {"spaces": {"obs": 4, "actions": 2, "act": 1, "low": 0, "high": 1}},
+      "spaces: given actions 2, act 1, choices []; exactly one of them is needed"),
+     ({}, {"spaces": {"obs": 4, "actions": 2, "low": 0}},
+      "spaces: given low or high; discrete actions have no bounds"),
+     ({}, {"spaces": {"obs": 4, "actions": 2, "high": 0}},
+      "spaces: given low or high; discrete actions have no bounds"),
+     ({"spaces": {"obs": 4, "actions": 2, "start": -1}},
+      {"name": "ddpg", "spaces": {**BOX, "high": 1.0, "start": -1}},
+      "spaces: given start -1; continuous actions are not counted: leave it out"),
+     ({"name": "ddpg", "spaces": {**BOX, "high": [1.0, -0.999]}},
+      {"name": "ddpg", "spaces": {**BOX, "high": [1.0, -1.0]}},
+      "spaces: a lower bound is not below its upper bound; it must be"),
+     ({"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
+      {"name": "ddpg", "spaces": {**BOX, "high": [1.0, 1.0, 1.0]}},
+      "spaces: given 2 lower and 3 upper bounds; 2 each are needed, or one for all"),
+     ({"name": "ddpg", "spaces": {**BOX, "low": [-1.0, -2.0], "high": [1.0, 2.0]}},
+      {"name": "ddpg", "spaces": {**BOX, "low": [-1.0] * 3, "high": [1.0] * 3}},
+      "spaces: given 3 lower and 3 upper bounds; 2 each are needed, or one for all"),
+     ({"name": "ddpg", "spaces": {**BOX, "high": 1.0}}, {"name": "ddpg", "spaces": BOX},
+      "ddpg acts between bounds: give it a Box with bounds"),
+     ({"name": "ddpg", "spaces": {**BOX, "high": 1.0}},
+      {"name": "ddpg", "spaces": {"obs": 4, "act": 2, "high": 1.0}},
+      "ddpg acts between bounds: give it a Box with bounds")],
+)  # fmt: skip
 def test_options_of_an_algorithm(on: dict[str, Any], beyond: dict[str, Any], said: str) -> None:
     load({"algorithm": {**BASE, **on}})
     assert said in refused({**BASE, **beyond}, {})
@@ -148,9 +98,7 @@ def test_environment_groups_divide_the_environments_and_need_a_replay() -> None:
     ("limits", "lanes"),
     [({}, 1), ({"learners": 1}, 1), ({"learners": 2}, None), ({"learners": 2, "max_lanes": 2}, 2)],
 )
-def test_one_learner_on_this_host_has_one_lane(
-    limits: dict[str, Any], lanes: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_learner_on_this_host_has_one_lane(limits, lanes, monkeypatch):
     cpu = Device("cpu", "cpu", width=2, max_lanes=2)
     monkeypatch.setattr("pearl.spec.checks.host", lambda: Platform("host", (cpu,)))
     found = load({"algorithm": BASE, "limits": limits}).limits

@@ -11,25 +11,18 @@ from pearl.spec.units import DIMENSIONS, dimension_of, format_quantity, parse_qu
 
 @pytest.mark.parametrize(
     ("given_value", "dimension", "message"),
-    [
-        (16, "w", "the unit is missing; a power carries its unit, for example 350 W"),
-        ("16", "hz", "the unit is missing; a frequency carries its unit, for example 250 MHz"),
-        (
-            "16 gb/s",
-            "bytes_per_s",
-            "'gb/s' is no unit of bandwidth (did you mean GB/s?); "
-            "a bandwidth carries its unit, for example 16 GB/s",
-        ),
-        ("2 mmin", "s", "'mmin' is no unit of time; a time carries its unit, for example 1 ms"),
-        ("1e999 W", "w", "too large; a power carries its unit, for example 350 W"),
-        ("fast", "w", "not a number with a unit; a power carries its unit, for example 350 W"),
-        (True, "w", "a power carries its unit, for example 350 W"),
-        (None, "w", "a power carries its unit, for example 350 W"),
-    ],
-)
-def test_what_is_no_quantity_names_the_unit(
-    given_value: object, dimension: str, message: str
-) -> None:
+    [(16, "w", "the unit is missing; a power carries its unit, for example 350 W"),
+     ("16", "hz", "the unit is missing; a frequency carries its unit, for example 250 MHz"),
+     ("16 gb/s", "bytes_per_s",
+      "'gb/s' is no unit of bandwidth (did you mean GB/s?); "
+      "a bandwidth carries its unit, for example 16 GB/s"),
+     ("2 mmin", "s", "'mmin' is no unit of time; a time carries its unit, for example 1 ms"),
+     ("1e999 W", "w", "too large; a power carries its unit, for example 350 W"),
+     ("fast", "w", "not a number with a unit; a power carries its unit, for example 350 W"),
+     (True, "w", "a power carries its unit, for example 350 W"),
+     (None, "w", "a power carries its unit, for example 350 W")],
+)  # fmt: skip
+def test_what_is_no_quantity_names_the_unit(given_value, dimension, message):
     with pytest.raises(ValueError, match="unit") as caught:
         parse_quantity(given_value, dimension)
     assert str(caught.value) == message

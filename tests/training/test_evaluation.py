@@ -68,12 +68,9 @@ def test_the_command_and_the_method_say_what_was_cut(circling, tmp_path, capsys,
 
 @pytest.mark.parametrize(
     ("changes", "most"),
-    [
-        ({}, judging.MAX_STEPS),
-        ({"algorithm.env_args": {"max_episode_steps": 30}}, 30),
-        ({"algorithm.env_args": {"max_episode_steps": 30}, "train.evaluate_max_steps": 9}, 9),
-    ],
-)
+    [({}, judging.MAX_STEPS), ({"algorithm.env_args": {"max_episode_steps": 30}}, 30),
+     ({"algorithm.env_args": {"max_episode_steps": 30}, "train.evaluate_max_steps": 9}, 9)],
+)  # fmt: skip
 def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, most, monkeypatch):
     monkeypatch.setattr(judging, "MAX_STEPS", 50)
     most = 50 if most == 10_000 else most

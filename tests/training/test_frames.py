@@ -93,26 +93,14 @@ def compare(
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    stack=st.integers(1, 4),
-    n_step=st.integers(1, 4),
-    steps=st.integers(1, 40),
-    prioritised=st.sampled_from([0, 1]),
-    groups=st.sampled_from([1, 3]),
-    ends=st.dictionaries(
-        st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
-        st.sampled_from(["terminated", "truncated", "both", "anew"]),
-        max_size=60,
-    ),
-)
+@given(stack=st.integers(1, 4), n_step=st.integers(1, 4), steps=st.integers(1, 40),
+       prioritised=st.sampled_from([0, 1]), groups=st.sampled_from([1, 3]),
+       ends=st.dictionaries(st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
+                            st.sampled_from(["terminated", "truncated", "both", "anew"]),
+                            max_size=60))  # fmt: skip
 def test_batches_are_those_of_a_replay_of_whole_observations(
-    stack: int,
-    n_step: int,
-    steps: int,
-    prioritised: int,
-    groups: int,
-    ends: dict[tuple[int, int], str],
-) -> None:
+    stack, n_step, steps, prioritised, groups, ends
+):
     compare(stack, n_step, steps, prioritised, groups, ends)
 
 
@@ -156,17 +144,10 @@ class Noise(gymnasium.Env[Any, Any]):
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    algorithm = {
-        "name": "dqn",
-        "env": "tests.training.test_frames:Noise",
-        "num_envs": 2,
-        "frame_stack": 3,
-        "hidden": [8],
-        "batch_size": 8,
-        "replay_ratio": "1/2",
-        "learning_starts": 20,
-        "replay": {"kind": "uniform", "capacity": 2000},
-    }
+    algorithm = {"name": "dqn", "env": "tests.training.test_frames:Noise", "num_envs": 2,
+                 "frame_stack": 3, "hidden": [8], "batch_size": 8, "replay_ratio": "1/2",
+                 "learning_starts": 20,
+                 "replay": {"kind": "uniform", "capacity": 2000}}  # fmt: skip
     train = {"steps": 160, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 0}
     return {"algorithm": algorithm | more, "limits": {"max_lanes": 1}, "train": train}
 
@@ -182,9 +163,7 @@ def test_the_replay_of_a_spec_with_frames_holds_each_frame_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])
-def test_training_on_frames_is_that_on_whole_stacks(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_on_frames_is_that_on_whole_stacks(kind, monkeypatch):
     """The same graph, but stored whole: the parameters come out bit for bit."""
     replay = {"kind": kind, "capacity": 60}  # so that the ring goes round
     results = []
