@@ -123,9 +123,8 @@ def test_edges_of_two_learners(options: Any, reduction: Any, expected: Any) -> N
 def test_one_learner_changes_nothing_and_a_network_has_a_number_for_each_shard() -> None:
     before = graph(DQN)
     assert share_out(before, 1) is before
-    assert "all_reduce_1" in {t.name for t in share_out(graph({**DQN, "batch_size": 32,
-                                                               "learning_starts": 32}),
-                                                        32, "shards").tasks}  # fmt: skip
+    fits = graph({**DQN, "batch_size": 32, "learning_starts": 32})
+    assert "all_reduce_1" in {t.name for t in share_out(fits, 32, "shards").tasks}
     wide = {**DQN, "batch_size": 64, "learning_starts": 64}
     with pytest.raises(SpecError, match="a network of 32 numbers has none for each of 64 learners"):
         share_out(graph(wide), 64, "shards")

@@ -205,9 +205,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
         if content is not None:
             file.write_bytes(content)
         document["algorithm"]["offline"] = {"data": str(file)}
-        with pytest.raises(
-            SpecError, match=r"algorithm.offline.data: .*; q_learning needs a .npz file with state"
-        ):
+        with pytest.raises(SpecError, match=r"offline.data: .*; q_learning needs a .npz file with"):
             pearl.plan(pearl.load(document))
     np.save(tmp_path / "one.npy", np.ones(4))
     document["algorithm"]["offline"] = {"data": str(tmp_path / "one.npy")}
@@ -222,9 +220,7 @@ def test_sarsa_needs_the_next_actions_and_chunks_a_transition_each(tmp_path: Pat
         pearl.plan(pearl.load(document))
     document = spec()
     document["algorithm"]["offline"] = {"data": wrong(tmp_path), "chunks": 5}
-    with pytest.raises(
-        SpecError, match=r"it has 4 transitions, and .*chunks is 5: .* fewer chunks"
-    ):
+    with pytest.raises(SpecError, match=r"4 transitions, and .*chunks is 5: .* fewer chunks"):
         pearl.plan(pearl.load(document))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,17 +106,6 @@ def test_a_schedule_is_that_of_the_whole_run(schedule: str, done: int, share: fl
     given = {"initial": 1e-2, "final": 1e-3, "schedule": schedule}
     b = arrays(pearl.load(spec("dqn", steps=80, replay_ratio=1, learning_rate=given)))
     assert rate(b["hyper.lr.q"], float(done)) == pytest.approx(1e-3 + 9e-3 * share)
-
-
-def test_a_run_that_goes_on_further_has_the_schedule_of_its_whole_length(tmp_path: Path) -> None:
-    given = spec("ppo", steps=64, learning_rate={"initial": 1e-2})
-    pearl.compile(given).train(out=tmp_path)
-    trainer = pearl.Trainer.load(tmp_path)
-    before = trainer.policy.parameters.copy()
-    trainer.train(out=tmp_path, resume=True, steps=256)
-    assert not np.array_equal(trainer.policy.parameters, before)
-    constant = {"initial": 1e-2, "schedule": "constant"}
-    assert set(arrays(pearl.load(spec("ppo", learning_rate=constant)))["hyper.lr.actor"]) == {1e-2}
 
 
 @pytest.mark.parametrize(

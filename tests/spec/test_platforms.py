@@ -21,6 +21,7 @@ from pearl_devices import BACKENDS, Platform, backend, discover
 
 PLATFORMS = read_shipped("pearl_configs.platforms")
 BASE = "algorithm: {name: dqn, env: E-v0, spaces: {obs: 4, actions: 2}}\n"
+DQN: dict[str, Any] = yaml.safe_load(BASE)["algorithm"]
 DEVICE = {"kind": "cpu", "source": "datasheet", "width": 2, "peak": "1 TFLOP/s",
           "memory_bandwidth": "10 GB/s", "overhead": "1 us", "idle_power": "1 W",
           "active_power": "10 W"}  # fmt: skip
@@ -34,9 +35,12 @@ def read(name: str) -> Platform:
 
 
 def refused(device: dict[str, Any], **rest: Any) -> list[str]:
+    return problems_of({"algorithm": DQN, "platform": {"devices": {"cpu": device}, **rest}})
+
+
+def problems_of(spec: dict[str, object]) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        load({"algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
-              "platform": {"devices": {"cpu": device}, **rest}})  # fmt: skip
+        load(spec)
     return list(caught.value.problems)
 
 
@@ -206,7 +210,7 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
                "ram_word_bits": "72 bit", "float32_cycles": 4}  # fmt: skip
     board = {**OWN_FPGA, "figures": figures}
     link = {"between": ["cpu", "board"], "source": "s", "latency": "1 us", "bandwidth": "9 GB/s"}
-    found = plan(load({"algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+    found = plan(load({"algorithm": DQN,
                        "platform": {"devices": {"cpu": DEVICE, "board": board}, "links": [link]},
                        "limits": {"pin": {"update": "board"}}}),
                  method="heft")  # fmt: skip
@@ -215,10 +219,9 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
 
 
 def test_a_device_with_unified_memory_needs_no_link_and_copies_nothing() -> None:
-    algorithm = {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}}
     devices = {"cpu": "apple_m2", "gpu": "apple_m2_gpu"}
     limits = {"pin": {"update": "gpu"}}
-    spec = {"algorithm": algorithm, "platform": {"devices": devices}, "limits": limits}
+    spec = {"algorithm": DQN, "platform": {"devices": devices}, "limits": limits}
     found = plan(load(spec), method="heft")
     assert found.task("update").device == "gpu"
     (link,) = load(spec).platform.links
@@ -229,14 +232,8 @@ def test_a_device_with_unified_memory_needs_no_link_and_copies_nothing() -> None
     assert "no link joins cpu and gpu" in problem
 
 
-def problems_of(spec: dict[str, object]) -> list[str]:
-    with pytest.raises(SpecError) as caught:
-        load(spec)
-    return list(caught.value.problems)
-
-
 def test_a_null_device_without_a_time_is_a_sentence_in_a_plan() -> None:
-    system = load({"algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+    system = load({"algorithm": DQN,
                    "platform": {"devices": {"cpu": {**DEVICE, "kind": "null"}}}})  # fmt: skip
     with pytest.raises(SpecError, match=r"platform inline: device 'cpu' of kind null gives no ti"):
         plan(system)
@@ -338,7 +335,7 @@ def test_an_unfolded_file_of_hosts_reads_back_equal_this_machine_too() -> None:
 
 def test_a_spec_names_devices_of_hosts_by_both() -> None:
     spec = {
-        "algorithm": {"name": "dqn", "env": "E", "spaces": {"obs": 4, "actions": 2}},
+        "algorithm": DQN,
         "platform": two_hosts(),
     }
     system = load({**spec, "limits": {"pin": {"update": "desk/cpu"}}})

@@ -153,9 +153,7 @@ def test_python_objects_nest_to_the_bound() -> None:
 def test_values_are_counted_to_the_bound() -> None:
     count = MAX_NODES - 2  # the list and the mapping are values too
     assert len(parse(b"a: [" + b"1," * count + b"]", "f").data["a"]) == count
-    with pytest.raises(
-        SpecError, match=rf"^f:1: a\[19998\]: unfolds to more than {MAX_NODES} values"
-    ):
+    with pytest.raises(SpecError, match=rf"^f:1: a\[19998\]: unfolds to more than {MAX_NODES} v"):
         parse(b"a: [" + b"1," * (count + 1) + b"]", "f")
 
 
@@ -185,16 +183,12 @@ def test_what_is_quoted_is_short() -> None:
     assert show(10**40 - 1) == "9" * 40
 
 
-@pytest.mark.parametrize("escape", [r"\uD800", r"\uDBFF", r"\uDC00", r"\uDFFF"])
-def test_half_a_surrogate_pair_is_no_text(escape: str) -> None:
-    assert (
-        "half a surrogate pair is no text" in parse(f'a: "{escape}"'.encode(), "f").problems[0][1]
-    )
-
-
-@pytest.mark.parametrize("escape", [r"\uD7FF", r"\uE000"])
-def test_what_lies_beside_the_surrogates_is_text(escape: str) -> None:
-    assert parse(f'a: "{escape}"'.encode(), "f").problems == ()
+def test_half_a_surrogate_pair_is_no_text_and_its_neighbours_are() -> None:
+    for code in ("D800", "DBFF", "DC00", "DFFF"):
+        ((_, line),) = parse(f'a: "\\u{code}"'.encode(), "f").problems
+        assert "half a surrogate pair is no text" in line
+    for code in ("D7FF", "E000"):
+        assert parse(f'a: "\\u{code}"'.encode(), "f").problems == ()
 
 
 @pytest.mark.parametrize(

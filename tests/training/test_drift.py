@@ -6,7 +6,6 @@ run says what the present plan takes at those.
 
 from __future__ import annotations
 
-import csv
 import json
 import signal
 from collections.abc import Mapping
@@ -121,19 +120,11 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    sentence = "off by more than 15 % is {} (3.00 x)."
-    assert sentence.format("learn") in " ".join(str(own.report(run)).split())
-    assert sentence.format("update") in (tmp_path / "report.html").read_text()
+    assert "off by more than 15 % is update (3.00 x)." in (tmp_path / "report.html").read_text()
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
     assert load_run(tmp_path).drift == run.drift
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {float(r["predicted_period_s"]) for r in rows} == {machine.plan.period_s}
-    learning = [float(r["period_s"]) for r in rows if r["period_s"]]
-    assert 0 < len(learning) < len(rows)  # none before learning, which is another loop
-    assert learning == pytest.approx([takes_s] * len(learning))
 
 
 def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, tmp_path) -> None:
@@ -236,25 +227,6 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
         assert max(map(int, lags)) <= 1
 
 
-def test_what_the_run_did_before_the_change_is_what_it_does_without(monkeypatch, tmp_path) -> None:
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    own, plain = machine.trainer(), machine.trainer()
-    seen: list[Any] = []
-    change = plan_change.switch_plan
-
-    def watched(run, plan, text):
-        seen.append((run.state.iteration, {n: a.copy() for n, a in run.arrays.items()}))
-        change(run, plan, text)
-
-    monkeypatch.setattr(plan_change, "switch_plan", watched)
-    own.train(out=tmp_path / "a", replan=True)
-    ((iteration, arrays),) = seen
-    plain.train(steps=iteration * 8, out=tmp_path / "b")
-    assert machine.plan.edges[0].slack == 0
-    for name in ("learner.q", "learner.q.m", "replay.obs", "env.state", "rng.inference"):
-        np.testing.assert_array_equal(arrays[name], plain.session.arrays[name], err_msg=name)
-
-
 def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, UPDATE_WRONG)
     first = machine.trainer()
@@ -266,11 +238,6 @@ def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, t
     assert run.plan == load_plan(tmp_path / "plan.json")
     assert (run.status, run.env_steps, run.updates) == ("done", 4000, (4000 - 64) // 4)
     assert len(run.drift.decisions) == 1  # told by the run before, and kept
-    other = pearl.Trainer(
-        pearl.load(machine.system.raw, set={"algorithm.discount": 0.9}), machine.plan
-    )
-    with pytest.raises(SpecError, match=r"algorithm\.discount"):
-        other.train(steps=4000, out=tmp_path, resume=True)
 
 
 PRIORITISED = {"replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8}}

@@ -189,11 +189,8 @@ def test_training_on_frames_is_that_on_whole_stacks(kind, monkeypatch):
     np.testing.assert_array_equal(*results)
 
 
-def test_frames_of_another_type_than_uint8_are_an_error_at_their_key() -> None:
+def test_frames_of_another_type_or_that_would_be_normalised_are_an_error_at_their_key() -> None:
     with pytest.raises(pearl.SpecError, match=r"frame_stack.*Box.*uint8"):
         pearl.load(spec(env_args={"kind": "float32"}))
-
-
-def test_frames_that_would_be_normalised_are_an_error_at_their_key() -> None:
     with pytest.raises(pearl.SpecError, match=r"frame_stack.*let the network scale them"):
         pearl.load(spec(normalise={"observations": True}))

@@ -30,9 +30,8 @@ ALL = {**CUDA, "inference": "cuda", "replay_insert": "cuda", "replay_sample": "c
        "param_sync": "cuda"}  # fmt: skip
 JUDGING = {"inference": "cuda", "rollout_insert": "cuda", "gae": "cuda", "update": "fused",
            "param_sync": "cuda"}  # fmt: skip
-CASES: dict[str, tuple[str, dict[str, str]]] = {"eager": ("dqn", LEARNING), "cuda": ("dqn", CUDA),
-                                                "all": ("dqn", ALL), "sac": ("sac", FUSED),
-                                                "ppo": ("ppo", JUDGING)}  # fmt: skip
+CASES = {"eager": ("dqn", LEARNING), "cuda": ("dqn", CUDA), "all": ("dqn", ALL),
+         "sac": ("sac", FUSED), "ppo": ("ppo", JUDGING)}  # fmt: skip
 
 
 def made(case: str, **options: Any) -> Any:

@@ -155,6 +155,8 @@ def test_without_a_folder_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> N
          [("save", 8), ("on_checkpoint", 8, "evaluation", 16.0), "closed"]),
         ("on_checkpoint", 6, {"failure": "it broke"}, "failed",
          ["halt", ("save", 7), ("on_checkpoint", 7, "training", 16.0), "closed"]),
+        ("on_progress", 20, {"failure": "late"}, "failed",
+         [("row", 20), ("save", 20), ("on_checkpoint", 20, "evaluation", 16.0), "closed"]),
         ("on_progress", 20, {"stopped": StoppedBy("x", 160)}, "done",
          [("row", 20), ("save", 20), ("on_checkpoint", 20, "evaluation", 16.0), "closed"]),
     ],

@@ -10,7 +10,6 @@ import yaml
 
 import pearl
 from pearl.cli import app
-from pearl.cli.training import run_folder
 from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.training.checkpoints import checkpoint, resuming
@@ -148,9 +147,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
 def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_path, monkeypatch):
     torch, native = pearl.plan(pearl.load(DDPG, set=TORCH)), pearl.plan(pearl.load(DDPG))
     pearl.compile(DDPG, plan=torch).train(steps=200, out=tmp_path)
-    with pytest.raises(
-        SpecError, match="the plan of the checkpoint differs from the given one; leave"
-    ):
+    with pytest.raises(SpecError, match="plan of the checkpoint differs from the given one; leave"):
         pearl.compile(DDPG, plan=native).train(out=tmp_path, resume=True)
     again = pearl.compile(DDPG)
 
@@ -209,16 +206,6 @@ def test_where_there_is_nothing_to_go_on_from_the_run_begins_and_says_so(tmp_pat
     with caplog.at_level(logging.WARNING):
         caplog.clear()
         assert pearl.compile(DDPG, plan=plan).train(out=tmp_path / "new", resume=True).events
-
-
-def test_the_command_goes_on_in_the_folder_that_a_refusal_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert str(run_folder("dqn", None, resume=True)) == "runs/dqn"
-    (tmp_path / "mine").mkdir()
-    pearl.plan(pearl.load(DDPG)).save(tmp_path / "mine" / "plan.json")
-    with pytest.raises(SpecError, match="already holds a run; add --resume"):
-        run_folder("dqn", tmp_path / "mine", resume=False)
-    assert run_folder("dqn", tmp_path / "mine", resume=True) == tmp_path / "mine"
 
 
 def rows(folder):

@@ -12,7 +12,7 @@ from pearl.errors import SpecError
 from pearl.planning.costs import CostTable
 from pearl.runtime.environments.external_envs import TIME_LIMIT_S
 from pearl.testing.graphs import devices, loop, mode, star
-from pearl.training import calibrating, lane_binding, plan_change, replanning
+from pearl.training import lane_binding, plan_change, replanning
 from pearl.training.checkpoints import resuming, warm_start
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
@@ -262,30 +262,3 @@ def test_decisions_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     for text in "abc":
         plan_change._log_decision(state, text)
     assert (state.decisions, state.log.events, state.log.restarts) == (["a", "b"], ["a", "b"], 0)
-
-
-def test_kernels_that_were_not_timed_are_whole_calls_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    for name, twin in {
-        "list_calls": lambda tasks, graph: [(task, f"kernel {task.device}") for task in tasks],
-        "is_calibrated_here": lambda device: device != "gpu",
-        "code_of": lambda kernel, variant: f"{kernel} {variant}",
-        "timed_variant": lambda variant: f"timed {variant}",
-        "split_into_leaves": lambda kernel, *way: [("leaf", way[1], 0, 0), ("part", "v", 0, 0)],
-    }.items():
-        monkeypatch.setattr(calibrating, name, twin)
-    monkeypatch.setattr(calibrating.measuring, "untimed_codes", lambda codes: codes)
-    timed = lambda codes, limit_s: asked.append((codes, limit_s)) or (1, 2)  # noqa: E731
-    monkeypatch.setattr(calibrating.measuring, "time_codes", timed)
-    tasks = [Given(device=d, variant="native", width=1) for d in ("cpu", "gpu", "null")]
-    compiled = Given(emulate=False, protocol=Given(plan=Given(tasks=tasks), graph=None))
-    trainer: Any = Given(session=Given(compiled=compiled),
-                         system=Given(platform=Given(device=lambda name: name)))  # fmt: skip
-    leaves = ["leaf timed native", "part timed v"]
-    assert calibrating.find_untimed_codes(trainer) == [
-        "kernel cpu timed native", "kernel null timed native", *leaves, *leaves
-    ]  # fmt: skip
-    compiled.emulate = True
-    assert calibrating.find_untimed_codes(trainer) == []
-    assert calibrating.calibrate_after(["a"]) == (1, 2)
-    assert asked == [(["a"], 5.0)]
