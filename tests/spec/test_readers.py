@@ -112,17 +112,13 @@ def test_numbers_are_written_as_short_as_they_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("given", "names", "said"),
-    [
-        ("dqnn", ["dqn", "dqnn_long"], "dqn"),  # almost the same comes before a beginning
-        ("gpu", ["gpu_a", "gpu_b", "other", "gpu_c", "gpu_d"], "gpu_a or gpu_b or gpu_c"),
-        ("GP", ["gpu_a", "gpu_b"], "gpu_a or gpu_b"),
-        ("g", ["gpu_a", "gpu_b"], ""),  # one letter selects nothing
-        ("hosts", ["host", "ghosts"], "ghosts"),
-        ("sample", ["replay_sample", "gae"], "replay_sample"),
-        ("zz", ["gpu_a"], ""),
-        (3, ["30x"], ""),
-    ],
-)
+    [("dqnn", ["dqn", "dqnn_long"], "dqn"),  # almost the same comes before a beginning
+     ("gpu", ["gpu_a", "gpu_b", "other", "gpu_c", "gpu_d"], "gpu_a or gpu_b or gpu_c"),
+     ("GP", ["gpu_a", "gpu_b"], "gpu_a or gpu_b"),
+     ("g", ["gpu_a", "gpu_b"], ""),  # one letter selects nothing
+     ("hosts", ["host", "ghosts"], "ghosts"), ("sample", ["replay_sample", "gae"], "replay_sample"),
+     ("zz", ["gpu_a"], ""), (3, ["30x"], "")],
+)  # fmt: skip
 def test_the_nearest_name_is_suggested(given: Any, names: list[str], said: str) -> None:
     assert suggest_nearest(given, names) == (f" (did you mean {said}?)" if said else "")
 

@@ -392,18 +392,12 @@ def placed(task: str, lane: str, **other: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("period_s", "waited", "widths", "apart"),
-    [
-        (1.3, 0.0, (1, 1), 3.0),
-        (1.3, None, (1, 1), 3.0),
-        (1.3, 0.15, (1, 1), 3.0),
-        (1.3, 0.16, (1, 1), None),  # a host so busy says nothing of the distance of cores
-        (1.149, 0.0, (1, 1), None),
-        (0.8, 0.0, (1, 1), 3.0),
-        (1.3, 0.0, (2, 0), 3.0),
-        (1.3, 0.0, (1, 0), None),  # one core
-        (None, 0.0, (1, 1), None),
-    ],
-)
+    [(1.3, 0.0, (1, 1), 3.0), (1.3, None, (1, 1), 3.0), (1.3, 0.15, (1, 1), 3.0),
+     (1.3, 0.16, (1, 1), None),  # a host so busy says nothing of the distance of cores
+     (1.149, 0.0, (1, 1), None), (0.8, 0.0, (1, 1), 3.0), (1.3, 0.0, (2, 0), 3.0),
+     (1.3, 0.0, (1, 0), None),  # one core
+     (None, 0.0, (1, 1), None)],
+)  # fmt: skip
 def test_a_run_is_compared_with_its_plan(period_s, waited, widths, apart, monkeypatch):
     monkeypatch.setattr(replanning, "_core_exchange_ratio", lambda: 3.0)
     on_cores = [placed(f"t{n}", f"cpu/{n}", width=w) for n, w in enumerate(widths) if w]

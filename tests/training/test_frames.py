@@ -62,15 +62,15 @@ class World:
                 self.held[e] = self.first()
 
 
-def compare(
-    stack: int,
-    n_step: int,
-    steps: int,
-    prioritised: int,
-    groups: int,
-    ends: dict[tuple[int, int], str],
-) -> None:
-    """Holds the batches of a replay of frames against those of a replay of whole observations."""
+@settings(max_examples=80, deadline=None)
+@given(stack=st.integers(1, 4), n_step=st.integers(1, 4), steps=st.integers(1, 40),
+       prioritised=st.sampled_from([0, 1]), groups=st.sampled_from([1, 3]),
+       ends=st.dictionaries(st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
+                            st.sampled_from(["terminated", "truncated", "both", "anew"]),
+                            max_size=60))  # fmt: skip
+def test_batches_are_those_of_a_replay_of_whole_observations(
+    stack, n_step, steps, prioritised, groups, ends
+):
     sizes = rings(stack, CAPACITY, groups, n_step=n_step, prioritised=prioritised)
     replays = [fill_arrays(kernels) for kernels in sizes]
     calls = [[cpu.bind(k, "native", b) for k in ks] for ks, b in zip(sizes, replays, strict=True)]
@@ -90,18 +90,6 @@ def compare(
         successors = (b["batch.next_obs"][goes_on] for b in replays)
         np.testing.assert_array_equal(*successors)
         assert np.isfinite(frames["batch.next_obs"]).all()
-
-
-@settings(max_examples=80, deadline=None)
-@given(stack=st.integers(1, 4), n_step=st.integers(1, 4), steps=st.integers(1, 40),
-       prioritised=st.sampled_from([0, 1]), groups=st.sampled_from([1, 3]),
-       ends=st.dictionaries(st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
-                            st.sampled_from(["terminated", "truncated", "both", "anew"]),
-                            max_size=60))  # fmt: skip
-def test_batches_are_those_of_a_replay_of_whole_observations(
-    stack, n_step, steps, prioritised, groups, ends
-):
-    compare(stack, n_step, steps, prioritised, groups, ends)
 
 
 def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:

@@ -206,18 +206,11 @@ def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, wh
     assert_equal(whole, arrays(resumed))
 
 
-@pytest.mark.parametrize(
-    ("rounds", "done", "seconds", "expected"),
-    [
-        (1, 1, 0.001, 2),  # at most twice as many
-        (64, 64, 0.01, 64),
-        (64, 64, 0.8, 16),
-        (64, 8, 0.1, 16),
-        (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
-        (1, 1, 0.5, 1),
-        (1, 0, 0.0, 2),
-    ],
-)
+@pytest.mark.parametrize(("rounds", "done", "seconds", "expected"),
+                         [(1, 1, 0.001, 2),  # at most twice as many
+                          (64, 64, 0.01, 64), (64, 64, 0.8, 16), (64, 8, 0.1, 16),
+                          (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
+                          (1, 1, 0.5, 1), (1, 0, 0.0, 2)])  # fmt: skip
 def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
     monkeypatch.setattr(loop.time, "perf_counter", lambda: 7.0 + seconds)
     assert loop.next_stretch(rounds, done, 7.0) == expected

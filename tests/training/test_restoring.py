@@ -222,28 +222,15 @@ FAR = 2**62
 
 @pytest.mark.parametrize(
     ("cursor", "clock", "rows"),
-    [
-        ((0, 0), None, 0),
-        ((6, 6), None, 6),
-        ((6, 8), None, 8),
-        ((0, 8), None, 8),
-        ((8, 8), None, None),
-        ((-2, 8), None, None),
-        ((4, 6), None, None),  # not full, and not to be written at its end
-        ((3, 8), None, None),  # rows enter in pairs
-        ((0, 9), None, None),
-        ((0, -1), None, None),
-        ((2, 8), (10, 10), (8, 5, 5)),
-        ((2, 8), (10, 0), (8, 5, 0)),
-        ((2, 2), (2, 1), (2, 2, 1)),
-        ((2, 8), (10, 11), None),
-        ((2, 8), (10, -1), None),
-        ((2, 8), (11, 0), None),
-        ((2, 2), (10, 0), None),
-        ((0, 8), (FAR - 8, 0), (8, 5, 0)),
-        ((0, 8), (FAR, 0), None),
-    ],
-)
+    [((0, 0), None, 0), ((6, 6), None, 6), ((6, 8), None, 8), ((0, 8), None, 8),
+     ((8, 8), None, None), ((-2, 8), None, None),
+     ((4, 6), None, None),  # not full, and not to be written at its end
+     ((3, 8), None, None),  # rows enter in pairs
+     ((0, 9), None, None), ((0, -1), None, None), ((2, 8), (10, 10), (8, 5, 5)),
+     ((2, 8), (10, 0), (8, 5, 0)), ((2, 2), (2, 1), (2, 2, 1)), ((2, 8), (10, 11), None),
+     ((2, 8), (10, -1), None), ((2, 8), (11, 0), None), ((2, 2), (10, 0), None),
+     ((0, 8), (FAR - 8, 0), (8, 5, 0)), ((0, 8), (FAR, 0), None)],
+)  # fmt: skip
 def test_counts_of_a_replay_fit_each_other(cursor: Any, clock: Any, rows: Any):
     given = {"replay.cursor": np.array(cursor)}
     given |= {} if clock is None else {"replay.clock": np.array(clock)}
