@@ -34,10 +34,6 @@ def read(name: str) -> Platform:
     return platform
 
 
-def refused(device: dict[str, Any], **rest: Any) -> list[str]:
-    return problems_of({"algorithm": DQN, "platform": {"devices": {"cpu": device}, **rest}})
-
-
 def problems_of(spec: dict[str, object]) -> list[str]:
     with pytest.raises(SpecError) as caught:
         load(spec)
@@ -138,42 +134,7 @@ def test_numbers_without_a_source_are_the_users_own_and_counted() -> None:
     assert again == platform
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("peak", 1e12, "given 1000000000000.0; the unit is missing; "
-         "a rate of arithmetic carries its unit, for example 60 TFLOP/s"),
-        ("peak", "0 TFLOP/s", "given '0 TFLOP/s'; allowed: "
-         "a rate of arithmetic above 0, for example 60 TFLOP/s"),
-        ("overhead", "-1 us", "given '-1 us'; allowed: a time at least 0, for example 1 ms"),
-        ("width", 0, "given 0; allowed: a whole number above 0, without unit"),
-        ("width", 1.5, "given 1.5; allowed: a whole number above 0, without unit"),
-        ("max_lanes", True, "given true; allowed: a whole number above 0, without unit"),
-        ("memory", {"value": "1 GiB", "sauce": "x"}, "given a mapping; allowed: "
-         "a mapping with the keys value and source, nothing else"),
-        ("memory", {"value": "1 GiB", "source": ""}, "given a mapping; allowed: "
-         "a source in words (datasheet, measurement, or assumed)"),
-        ("when_unused", "of", "given 'of' (did you mean off?); allowed: idle or off"),
-    ],
-)  # fmt: skip
-def test_a_wrong_number_is_refused(key: str, value: object, message: str) -> None:
-    assert refused({**DEVICE, key: value}) == [f"<spec>: platform.devices.cpu.{key}: {message}"]
-
-
 OWN_FPGA = {**DEVICE, "kind": "fpga", "width": 1000}
-
-
-def test_an_fpga_of_ones_own_is_refused_where_no_plan_could_be_made_for_it() -> None:
-    (problem,) = refused({**OWN_FPGA, "figures": {"clock_hz": "300 MHz", "dsp": 1000}})
-    assert problem == (
-        "<spec>: platform.devices.cpu: device 'cpu' of kind fpga has no figure 'ram_blocks'; it "
-        "gives ['clock_hz', 'dsp']; an FPGA needs these figures, above 0: clock_hz, ram_blocks, "
-        "ram_block_bits (bits of a block: 20480 for an Intel M20K, 36864 for an AMD block RAM) and "
-        "ram_word_bits (widest word of a block: 40 and 72); with UltraRAM also ultraram_blocks, "
-        "ultraram_block_bits and ultraram_word_bits"
-    )
-    (problem,) = refused({**OWN_FPGA, "figures": {"ram_blocks": 2}})
-    assert "no figure 'clock_hz'" in problem
 
 
 def test_a_design_is_chosen_where_the_device_is_declared() -> None:
@@ -190,19 +151,6 @@ def test_a_design_is_chosen_where_the_device_is_declared() -> None:
         assert again.device("fpga") == platform.device("fpga")
     ours, theirs = (catalogue()[n] for n in ("agilex_agf014", "agilex_agf014_released"))
     assert {**ours, "design": "released"} == theirs  # the same board
-
-
-@pytest.mark.parametrize(
-    ("device", "message"),
-    [
-        ({**catalogue()["agilex_agf014"], "design": "mine"}, "allowed: systolic or released"),
-        ({**DEVICE, "design": "released"}, "allowed: none, for this kind has one design"),
-    ],
-)
-def test_a_design_that_the_kind_has_not_is_refused(device: Any, message: str) -> None:
-    (problem,) = refused(device)
-    given = device["design"]
-    assert problem == f"<spec>: platform.devices.cpu.design: given {given!r}; {message}"
 
 
 def test_a_board_of_another_maker_is_planned_for() -> None:
@@ -239,27 +187,6 @@ def test_a_null_device_without_a_time_is_a_sentence_in_a_plan() -> None:
         plan(system)
 
 
-def test_a_figure_takes_the_unit_that_its_name_states() -> None:
-    assert refused({**DEVICE, "figures": {"clock_hz": 250, "dsp": "4510 bit"}}) == [
-        "<spec>: platform.devices.cpu.figures.clock_hz: given 250; the unit is missing; "
-        "a frequency carries its unit, for example 250 MHz",
-        "<spec>: platform.devices.cpu.figures.dsp: given '4510 bit'; allowed: "
-        "a number above 0, without unit",
-    ]
-
-
-def test_a_busy_device_draws_no_less_than_an_idle_one() -> None:
-    (problem,) = refused({**DEVICE, "idle_power": "20 W"})
-    assert "busy cannot draw less than idle" in problem
-
-
-def test_a_link_joins_devices_that_exist() -> None:
-    link = {"between": ["cpu", "gpu"], "latency": "1 us", "bandwidth": "1 GB/s", "source": "x"}
-    assert refused(DEVICE, links=[link]) == [
-        "<spec>: platform.links[0].between: given 'gpu'; allowed are cpu"
-    ]
-
-
 def test_a_platform_file_is_found_beside_the_spec_and_names_its_own_lines(tmp_path: Path) -> None:
     (tmp_path / "box.yaml").write_text(yaml.safe_dump({"devices": {"cpu": DEVICE}}))
     spec = tmp_path / "spec.yaml"
@@ -287,11 +214,6 @@ def test_here_is_the_cpu_of_this_machine() -> None:
     assert platform is not None
     assert [d.real for d in platform.devices] == [False, True]
     assert platform.device("host") == replace(discover.cpu(), name="host")
-
-
-def test_this_machine_has_one_cpu() -> None:
-    _, _, problems = read_platform({"devices": {"a": "here", "b": "here"}})
-    assert problems == [(("devices", "b"), "a, b are 'here'; this machine's CPU is one device")]
 
 
 CABLE = {"source": "seen", "latency": "1 ms", "per_message": "500 us",
@@ -345,42 +267,6 @@ def test_a_spec_names_devices_of_hosts_by_both() -> None:
     (problem,) = caught.value.problems
     assert "no device 'cpu'" in problem
     assert "allowed are desk/cpu, node2/cpu, node2/gpu" in problem
-
-
-def test_hosts_that_are_no_platform_are_refused_where_they_stand() -> None:
-    def problems(**changed: Any) -> list[tuple[Any, str]]:
-        return read_platform({**two_hosts(), **changed})[2]
-
-    assert problems(devices={"cpu": "here"}) == [
-        (("devices",), "unknown key; allowed are hosts, links, name")
-    ]
-    assert problems(hosts={}) == [(("hosts",), "given an empty mapping; allowed: at least 1 items")]
-    cpu = {"devices": {"cpu": dict(DEVICE)}}
-    assert problems(hosts={"desk": cpu, "node2": {"devices": {}}}) == [
-        (("hosts", "node2", "devices"), "given an empty mapping; allowed: at least 1 items")
-    ]
-    ((where, what),) = problems(hosts={"desk": cpu, "": cpu})
-    assert "at least 1 characters" in what
-    both = {"devices": {"cpu": "here"}}
-    ((where, what),) = problems(hosts={"desk": both, "node2": both})
-    assert where == ("hosts", "node2", "devices", "cpu")
-    assert what.startswith("desk/cpu, node2/cpu are 'here'; this machine's CPU is one device")
-    ((where, what),) = problems(links=[])
-    assert where == ("links",)
-    assert "no link joins host 'desk' and host 'node2'" in what
-    ((where, what),) = problems(links=[{"between": ["desk", "cpu"], **CABLE}])
-    assert where == ("links", 0, "between")
-    assert what == "given 'cpu'; allowed are desk, node2"
-    alone = {"devices": {"cpu": dict(DEVICE), "gpu": "t4"}}
-    ((where, what),) = problems(hosts={"desk": cpu, "node2": alone})
-    assert where == ("hosts", "node2")
-    assert "platform 'node2': no link joins cpu and gpu" in what
-
-
-def test_two_hosts_of_one_name_are_one_key_twice() -> None:
-    document = parse(b"hosts:\n  a: {devices: {cpu: t4}}\n  a: {devices: {cpu: t4}}\n", "f.yaml")
-    ((_, line),) = document.problems
-    assert "f.yaml:3: hosts.a" in line
 
 
 def test_the_platform_of_hosts_in_the_docs_reads() -> None:
