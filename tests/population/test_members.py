@@ -267,6 +267,26 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
         packing.allocate_slots(shares, 9, [small])
 
 
+@pytest.mark.parametrize(("free", "bytes_"), [((2.0, 3.0), 5.0), ((None, 0.0), None)])
+def test_this_machine_is_a_host_with_its_free_memory_and_swap(free, bytes_, monkeypatch):
+    monkeypatch.setattr(packing, "usable_cores", lambda: (1, 4))
+    monkeypatch.setattr(packing, "free_memory", lambda: free)
+    assert packing.local_host() == (packing.RunHost("", (1, 4), bytes_, gpus=True),)
+
+
+def test_without_a_calibration_no_slow_down_is_known(monkeypatch):
+    found = iter([SimpleNamespace(beside={"a": {"b": 0.5}}), None])
+    monkeypatch.setattr(packing.calibration_file, "load_calibration", lambda: next(found))
+    assert [packing.calibrated_slowdowns() for _ in range(2)] == [{"a": {"b": 0.5}}, {}]
+    for error in (packing.CalibrationError, packing.OutdatedError):
+
+        def fails(error=error):
+            raise error("why")
+
+        monkeypatch.setattr(packing.calibration_file, "load_calibration", fails)
+        assert packing.calibrated_slowdowns() == {}
+
+
 @pytest.mark.parametrize(("share", "fits"), [(1 / 3, 3), (0.34, 2), (1.0, 1)])
 def test_as_many_slots_as_shares_of_a_device(share, fits):
     host = packing.RunHost("", tuple(range(9)), None)

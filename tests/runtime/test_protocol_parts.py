@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from functools import partial
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from pearl.runtime.environments.external_envs import EVENTS, FailureLog
 from pearl.runtime.lanes.async_actor import slot_of
 from pearl.runtime.protocol import binding, channels, lane_recorder, recovery, single_lane
 from pearl.runtime.protocol.channels import SharedArrays
-from pearl.runtime.protocol.control_block import ControlBlock, wake_all
+from pearl.runtime.protocol.control_block import ControlBlock, WorkRange, wake_all
 from pearl.runtime.protocol.lane_recorder import LaneRecorder, Place, Sampling, plan_sampling
 from pearl.runtime.protocol.lane_schedule import Firing, Slots, Wait
+from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import (
     STOP,
     BoundCall,
@@ -257,6 +259,20 @@ def test_each_lane_and_task_has_a_cell_of_its_own():
     c.wake_sleepers(events, but=2)
     wake_all(events)
     assert sets == [0, 2, 3, 0, 3, 0, 1, 2, 3]
+
+
+def test_a_run_is_told_to_other_processes_as_plain_data():
+    nothing: Any = None
+    told = RunContext(
+        nothing, {}, {}, nothing, ("a",), WorkRange(1, 2, 3), {"any_order": 1, "spec": {}}, 4.0,
+        jitter_s=0.5, env_snapshots={"e": 1}, sampling=Sampling(5, 6, 7),
+    )  # fmt: skip
+    assert told.any_order is True
+    assert told.to_json() == {
+        "any_order": 1, "spec": {}, "learning": ["a"], "span": (1, 2, 3), "jitter_s": 0.5,
+        "env_snapshots": {"e": 1}, "env_time_limit_s": 4.0, "sampling": (5, 6, 7),
+    }  # fmt: skip
+    assert WorkRange(1, 2).drained_until == 0
 
 
 # --- recovery
@@ -640,6 +656,22 @@ def test_a_watchdog_ends_the_process_after_four_limits(monkeypatch):
     assert [t.done for t in threads] == [["start", "join"]] * 2
     with watchdog.exiting_on_hang({}, 2.0), watchdog.env_time_limit({}, {}, 2.0):
         assert len(threads) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "checks", "check_us"), [(64.0, 12_800, 20_000), (0.64, 256, 10_000), (1e-9, 256, 1)]
+)
+def test_a_watchdog_checks_64_times_within_a_limit(limit_s, checks, check_us, monkeypatch):
+    made, nothing = [], SimpleNamespace(start=lambda: None, join=lambda: None)
+
+    def thread(args=(), **given):
+        made.append(args)
+        return nothing
+
+    known = SimpleNamespace(Thread=thread, Event=threading.Event)
+    monkeypatch.setattr(watchdog, "threading", known)
+    with watchdog.exiting_on_hang({"x": SimpleNamespace(name="E", since_s=None)}, limit_s):
+        assert made[1][2:4] == (checks, check_us)
 
 
 # --- children
