@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,16 @@ import pearl
 from pearl.advice import Advice, hardware, limits_cost, measuring, sizes
 from pearl.advice.case import Case, Finding
 from pearl.advice.comparison import Comparison, how_sure, number, ratio_text, share_text
+from pearl.explanation.diagnosis import no_mode_reason, refusals
+from pearl.explanation.resolve import Resolver
+from pearl.planner.planner import build_problem
+from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.spec.system import System
+from pearl.testing.graphs import devices, loop, mode, star
+from pearl_estimators import Estimate
 from tests.examples import fused_plan, two_device_plan
 from tests.report.kept_pages import differing, words
 
@@ -108,6 +115,52 @@ def case(*told: Answer, changes: Mapping[str, object] | None = None, left: float
     return Told(system, plan, Draws(40), 0.0, ("my spec.yaml", "seed=3"), iter(told), left=left)
 
 
+def small(costs: CostTable, draws: int = 200) -> Case:
+    """A case of one task, whose other plans are solved."""
+    system = pearl.load(SPEC, set={"limits": {}})
+    plan = pearl.solve(loop("x"), costs)
+    return Case(system, plan, Draws(draws), time.monotonic() + 600.0, ("my spec.yaml",))
+
+
+def table(cpu: Estimate, gpu: Estimate, *more: str) -> CostTable:
+    """One task on a CPU, and on one or more GPUs that are alike."""
+    names = ("cpu", "gpu", *more)
+    modes = [replace(mode("x", d, 1.0), estimate=cpu if d == "cpu" else gpu) for d in names]
+    return CostTable(star(devices(*names)), tuple(modes))
+
+
+def solved() -> dict[str, Callable[[], Iterator[Finding]]]:
+    """Return the name of each case in which everything is solved."""
+    known, doubtful = Estimate(1.0, 1.0, 0.9, 1.1), Estimate(1.1, 1.1, 0.4, 4.0)
+    wild, slow = table(known, doubtful), table(known, Estimate(50.0, 50.0, 40.0, 60.0))
+    near = table(known, Estimate(1.1, 1.1, 1.0, 1.2))
+    pair = table(known, Estimate(0.2, 0.2, 0.1, 0.3), "gpu2")
+    return {
+        "sure, in doubt": lambda: measuring.how_sure(small(wild)),
+        "sure, near": lambda: measuring.how_sure(small(near)),
+        "sure, far": lambda: measuring.how_sure(small(slow)),
+        "two cards": lambda: hardware.device_findings(small(pair, 20)),
+        "a slow card": lambda: hardware.device_findings(small(slow, 20)),
+        "a card in doubt": lambda: hardware.device_findings(small(wild, 20)),
+    }
+
+
+def refused() -> list[str]:
+    """Return what devices cannot run, by their kinds, by pins or by variants that limits name."""
+    lines = []
+    pinned = {"pin": {"replay_insert": "gpu"}, "devices": {"inference": ["cpu"]}}
+    for limits in (pinned, {"variants": {"update": ["native"], "inference": ["torch"]}}):
+        system = pearl.load(SPEC, set={"limits": limits})
+        asked = Resolver(base()[1], build_problem(system), 0.0)
+        found = refusals(asked, system.platform.devices)
+        lines += [f"{a.question} {a.answer}" for a in found]
+        for device in ("cpu", "gpu", "fpga"):
+            for task in asked.problem.graph.tasks:
+                if reason := no_mode_reason(asked, task.name, device):
+                    lines.append(f"{task.name}: {reason}")
+    return lines
+
+
 def rounded(value: Any) -> Any:
     """With six digits of every number."""
     if isinstance(value, float):
@@ -162,7 +215,7 @@ def asked() -> dict[str, tuple[Ask, Callable[[], Told]]]:
     environments, actors = sizes.how_many_environments, sizes.how_many_actors
     learners, costs = sizes.how_many_learners, limits_cost.what_limits_cost
     matter = sizes.which_sizes_matter
-    devices, replay = hardware.device_findings, hardware.where_replay
+    there, replay = hardware.device_findings, hardware.where_replay
     return {
         "bound": (limits_cost.what_bounds, lambda: case()),
         "limits": (costs, lambda: case(1.5, 1.25, 1.1, 1.3, 1.2)),
@@ -195,9 +248,9 @@ def asked() -> dict[str, tuple[Ask, Callable[[], Told]]]:
         "sizes, moved, no time": (moved(None), lambda: case((0.8, "gpu"))),
         "sizes, one device": (matter, lambda: case(1.2, 0.8, changes=HOST)),
         "sizes, none": (matter, lambda: case()),
-        "devices": (devices, lambda: case(0.8, 1.1, 1.2, 0.9)),
-        "devices, alike": (devices, lambda: case(1.01, 0.99, 1.0)),
-        "devices, none": (devices, lambda: case()),
+        "devices": (there, lambda: case(0.8, 1.1, 1.2, 0.9)),
+        "devices, alike": (there, lambda: case(1.01, 0.99, 1.0)),
+        "devices, none": (there, lambda: case()),
         "replay": (replay, lambda: case(0.9)),
         "replay, better": (replay, lambda: case((1.2, "gpu"))),
         "replay, none": (replay, lambda: case()),
@@ -288,8 +341,10 @@ def first() -> list[str]:
 
 CASES: dict[str, Callable[[], list[str]]] = {
     "comparisons": comparisons,
+    "refused": refused,
     **{name: (lambda ask=ask, made=made: answered(ask, made()))
        for name, (ask, made) in asked().items()},
+    **{name: (lambda made=made: shown(made())) for name, made in solved().items()},
     **{f"page, {name}": (lambda a=a: [*differing(words(a.page()), first()), *str(a).splitlines()])
        for name, a in advices()},
 }  # fmt: skip

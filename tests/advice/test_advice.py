@@ -20,10 +20,8 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text
-from pearl.advice.hardware import device_findings
+from pearl.advice.comparison import compare, how_sure, ratio_text
 from pearl.advice.measuring import INNER, OUTER, condition_on
-from pearl.advice.measuring import how_sure as how_sure_of
 from pearl.advice.page import verdict_text
 from pearl.cli import app
 from pearl.planning.costs import CostTable
@@ -96,16 +94,6 @@ def test_a_plan_beside_itself_is_equal() -> None:
     assert how_sure(c) == "it does not matter (0.0 %)"
 
 
-SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
-
-
-def test_the_recommended_plan_stands_first_whichever_is_recommended() -> None:
-    assert SURE.recommended == SURE
-    plan = replace(SURE, ratio=0.5, better=0.1, worse=0.9, lose=4.0, win=1.2)
-    assert plan.recommended == replace(plan, ratio=2.0, better=0.9, worse=0.1, lose=1.2, win=4.0)
-    assert replace(plan, ratio=0.0).recommended.ratio == math.inf
-
-
 def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     """Idle watts are drawn too, and may exceed the limit alone."""
     ppo = {"name": "a2c", "env": "CartPole-v1", "num_envs": 4}
@@ -161,51 +149,10 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     assert set(drawn.known) == set(known.parts())  # nothing else is told
 
 
-def about(costs: CostTable) -> list[Finding]:
-    plan = solve(loop("x"), costs)
-    system = pearl.load({**SPEC, "limits": {}})
-    asked = Case(system, plan, Draws(200), time.monotonic() + LONG_S, ("spec.yaml",))
-    return list(how_sure_of(asked))
-
-
-def test_the_device_that_nobody_knows_is_the_one_to_measure() -> None:
-    sure, measure = about(WILD)
-    assert "on gpu" in sure.answer
-    assert 0.4 < (sure.share or 0) < 0.8
-    assert measure.numbers["device"] == "gpu"
-    gain, regret = measure.numbers["gain"], measure.numbers["regret_mean"]
-    assert 0.5 * regret < gain <= regret + 1e-9  # the other device is known nearly as it is
-    assert measure.command == "pearl calibrate"
-
-
-def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
-    (sure,) = about(two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(50.0, 50.0, 40.0, 60.0)))
-    assert sure.share == 1.0
-
-
 def test_no_plan_is_sought_when_the_time_is_over() -> None:
     plan = solve(loop("x"), two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(2.0, 2.0, 1.9, 2.1)))
     case = Case(pearl.load(SPEC), plan, Draws(1), time.monotonic() - 1, ("spec.yaml",))
     assert case.plan_system(case.system) is None
-
-
-def test_devices_that_are_alike_are_told_together() -> None:
-    """Two cards by which x is five times as fast, of which a plan can use one."""
-    found = [mode("x", "cpu", 1.0), *(mode("x", d, 0.2) for d in ("gpu", "gpu2"))]
-    costs = CostTable(star(devices("cpu", "gpu", "gpu2")), tuple(found))
-    case = Case(
-        pearl.load({**SPEC, "limits": {}}),
-        solve(loop("x"), costs),
-        Draws(20),
-        time.monotonic() + LONG_S,
-        ("spec.yaml",),
-    )
-    both, one = device_findings(case)
-    assert both.question == "Are gpu and gpu2 worth having?"
-    assert both.numbers["ratio"] == pytest.approx(0.2)
-    assert both.answer.startswith("Yes: ")
-    assert one.question == "Is gpu2 worth having?"
-    assert one.answer.startswith("No: gpu2 is like gpu, and the best plan uses no more of them.")
 
 
 @pytest.fixture(scope="module")
@@ -372,10 +319,6 @@ def test_the_object_fits_its_schema_and_the_page_has_every_verdict(found) -> Non
     page = str(found)
     assert all(v.question in page for v in found.verdicts)
     assert found.left_out == ()
-
-
-def test_the_same_seed_gives_the_same_verdicts() -> None:
-    assert about(WILD) == about(WILD)
 
 
 def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:

@@ -166,4 +166,8 @@ def test_sweeps_over_a_log_are_averaged_after_as_many_as_the_limit_says():
     }  # fmt: skip
     assert (graph.env_steps, graph.updates, graph.batch) == (36, 4, 9)
     assert graph.states == {"log": 189.0, "tables": 5 * 256.0}
-    assert {t.kernel.dim("batch") for t in graph.tasks} == {9}
+    sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "batch": 9, "chunks": 3}
+    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 0, "order": 0}] * 2
+    acting["offline"] = {**offline, "format": "int32", "scale": 16, "order": "ran"}
+    graph = algorithm("q_learning").graph(pearl.load({"algorithm": acting, "platform": "cpu_gpu"}))
+    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 4, "order": 2}] * 2

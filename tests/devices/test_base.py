@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from pearl_devices import Device, Link, Platform, kernel, offers, pim
 from pearl_devices.base import finish, uses_several_cores
+from pearl_devices.cache_folder import doubts
 from pearl_devices.kernels.data_parallel import copy_to_learners
 from pearl_devices.platform_json import from_json, to_json
 
@@ -185,3 +188,23 @@ def test_a_processor_in_memory_takes_what_just_fits(changed: dict[str, int], wid
     sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "bits": 0, "order": 0, **changed}
     found = offers(kernel("offline.q_learning", sizes), pim.EXAMPLE)
     assert found == ((("tables", width),) if width else ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "said"),
+    [
+        (0o040755, 0, ""),
+        (0o040700, 7, ""),
+        (0o040770, 7, "others may write it (`chmod 700` ends that)"),
+        (0o040702, 0, "others may write it (`chmod 700` ends that)"),
+        (0o040700, 8, "it belongs to user 8"),
+        (0o100700, 7, "it is no folder"),
+        (0o120777, 7, "it is no folder"),
+    ],
+)
+def test_a_folder_that_others_can_write_is_doubted(
+    mode: int, owner: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    folder: Any = SimpleNamespace(lstat=lambda: SimpleNamespace(st_mode=mode, st_uid=owner))
+    assert doubts(folder) == said

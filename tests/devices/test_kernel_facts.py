@@ -9,14 +9,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
-from pearl_devices import Kernel, kernel
+from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.kernel import Module
-from pearl_devices.kernels import KINDS, acts, kind_of, repeats
+from pearl_devices.kernels import KINDS, acts, environments, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation
 from pearl_devices.kernels.examples import fill_arrays, loops
 from pearl_devices.kernels.fused import misfit
@@ -73,7 +74,11 @@ CASES: dict[str, Kernel] = {
     "duelling": kernel("update.dqn", DQN, q=(4, 8, 6, 4), duelling=1),
     "scheduled": kernel("update.dqn", DQN, q=(4, 8, 2), scheduled=1, program=LOSS),
     "module": kernel("update.dqn", {**DQN, "obs": 3}, q=(3, 2), modules={"q": OWN}),
+    "module with a loss": kernel(
+        "update.dqn", {**DQN, "obs": 3}, q=(3, 2), modules={"q": OWN}, program=LOSS
+    ),
     "td3": kernel("update.td3", TWIN),
+    "td3 with a loss": kernel("update.td3", {**TWIN, "batch": 3}, program=LOSS),
     "uneven td3": kernel("update.td3", {**TWIN, "critic2": (5, 9, 1), "policy_delay": 2}),
     "td3 modules": kernel("learn.td3", {**DRAW, **TWIN, "act": 2}, prioritised=0),
     "sac": kernel("update.sac", TWIN, alpha=(0, 1)),
@@ -194,6 +199,28 @@ def launches(k: Kernel, variant: str) -> list[Any]:
     ]  # fmt: skip
 
 
+CPU = Device("cpu", "cpu", width=8)
+DEVICES = {
+    "cpu": CPU,
+    "one core": replace(CPU, width=1),
+    "without torch": replace(CPU, figures={"torch": 0.0}),
+    "without bfloat16": replace(CPU, width=2, figures={"bfloat16": 0.0}),
+    "gpu": Device("gpu", "gpu", width=80),
+}
+
+
+def offered(k: Kernel, device: Device) -> str:
+    """The ways to run a kernel, or why there is none."""
+    ways = offers(k, device)
+    return " ".join(f"{v}:{w}" for v, w in ways) if ways else repr(ways)
+
+
+def ways(k: Kernel) -> dict[str, str]:
+    """What each device offers, where this is not what the CPU offers."""
+    found = {n: offered(k, device) for n, device in DEVICES.items()}
+    return {n: told for n, told in found.items() if n == "cpu" or told != found["cpu"]}
+
+
 def facts(k: Kernel) -> dict[str, Any]:
     kind = kind_of(k)
     words = (kind.structure, kind.word, kind.does, kind.side, kind.code, kind.example)
@@ -218,6 +245,7 @@ def facts(k: Kernel) -> dict[str, Any]:
             n: [v.program(k), v.fits(k), v.launches(k), kind.on_host(k, n)]
             for n, v in kind.cuda.items()
         },
+        "offers": ways(k),
         "fpga": kind.fpga,
         "launches": {
             n: launches(k, n)
@@ -238,7 +266,8 @@ def examples(loop: tuple[Kernel, ...]) -> dict[str, Any]:
 
 
 def found(name: str) -> dict[str, Any]:
-    return facts(CASES[name]) if name in CASES else examples(LOOPS[name])
+    with patch.object(environments, "find_spec", lambda name: None):  # as without envpool
+        return facts(CASES[name]) if name in CASES else examples(LOOPS[name])
 
 
 LOOPS = {f"loop {n}": loop for n, loop in enumerate(loops())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -454,7 +455,8 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
     class Masked(gymnasium.vector.SyncVectorEnv):
         pass
 
-    env = Masked([Counter] * 6, autoreset_mode=AutoresetMode.DISABLED)
+    longer = partial(Counter, length=4)
+    env = Masked([Counter] * 3 + [longer] * 3, autoreset_mode=AutoresetMode.DISABLED)
     make: Any = lambda num_envs, **_: env  # noqa: E731
     gymnasium.register("Masked-v0", entry_point=COUNTER, vector_entry_point=make)
     try:
@@ -464,9 +466,14 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
         assert call.env is env  # type: ignore[attr-defined]
         for firing in range(7):
             call()
-            episode, at = divmod(firing, 3)
-            assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 6
-            assert buffers["env.obs"][0, 1] == (at + 1) % 3
+            found = zip(buffers["step.next_obs"], buffers["env.obs"], strict=True)
+            for n, (successor, obs) in enumerate(found):
+                length = 3 if n < 3 else 4
+                episode, at = divmod(firing, length)
+                assert successor.tolist() == [episode, at + 1]
+                ended = at + 1 == length
+                assert obs.tolist() == [episode + ended, 0 if ended else at + 1]
+                assert buffers["env.elapsed"][n] == (at + 1) % length
     finally:
         del gymnasium.registry["Masked-v0"]
 

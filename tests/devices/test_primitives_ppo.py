@@ -17,6 +17,7 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
+from tests.devices.test_primitives_nets import rate as rate_after
 
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
@@ -420,14 +421,6 @@ def _orders(k: Kernel, b: Buffers) -> Iterator[np.ndarray[Any, Any]]:
         yield from order.copy().reshape(-1, k.dim("batch"))
 
 
-def _rate(lr: list[float], done: int) -> float:
-    if len(lr) == 1:
-        return lr[0]
-    first, last, steps, cosine = lr
-    way = min(done / steps, 1.0)
-    return first + (last - first) * ((1 - math.cos(math.pi * way)) / 2 if cosine else way)
-
-
 def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     """Parameters and moments after one firing, in float64, with torch's autograd."""
     names = ("actor", "critic")
@@ -436,7 +429,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     v = {n: torch.tensor(b[f"learner.{n}.v"]).double() for n in names}
     total, done = b["hyper.anneal"][0], int(b["learner.step"][0])
     share = max(1 - done / total, 0) if total else 1.0
-    rates = {n: share * _rate(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
+    rates = {n: share * rate_after(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
     beta1, beta2, eps = b["hyper.adam"]
     decay, inside = b["hyper.rmsprop"]
     taken = int(b["learner.actor.steps"][0])

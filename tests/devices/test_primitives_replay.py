@@ -143,7 +143,7 @@ def test_a_prefix_at_or_beyond_the_total_never_finds_an_unfilled_leaf(
 
 
 def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> None:
-    buffers, sample = stored(steps=9)
+    buffers, _ = stored(steps=9)
     update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
     more = fill_arrays([update])
     buffers["batch.td"] = more["batch.td"]
@@ -152,7 +152,7 @@ def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> Non
     random = np.random.default_rng(0)
     for time in range(9, 60):
         write(buffers, insert, time, {})
-        sample()
+        buffers["batch.index"][:] = random.integers(0, min(time * ENVS, CAPACITY), DRAWN)
         buffers["batch.td"][:] = random.exponential(size=(1, DRAWN))
         call()
     widths, start = tree_levels(CAPACITY, FANOUT), 0
@@ -180,12 +180,12 @@ def test_rows_are_time_by_environment_and_the_ring_overwrites_the_oldest() -> No
 
 
 def test_new_rows_get_the_largest_priority_so_far() -> None:
-    buffers, sample = stored(steps=4)
+    buffers, _ = stored(steps=4)
     assert set(leaves(buffers)[: 4 * ENVS]) == {1.0}
     assert not leaves(buffers)[4 * ENVS :].any()
     update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
     buffers["batch.td"] = np.full((1, DRAWN), 5.0, np.float32)
-    sample()
+    buffers["batch.index"][:] = np.arange(DRAWN) % (4 * ENVS)
     cpu.bind(update, "native", buffers)()
     top = (5.0 + 1e-2) ** 0.6
     assert buffers["replay.priority"][2] == pytest.approx(top)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
-from pearl import solve
+from pearl import InfeasibleError, load, solve
 from pearl.explanation import Explanation, explain
 from pearl.explanation.bound import Bound, BoundPart
 from pearl.explanation.crossover import Crossover, Move
@@ -34,19 +36,25 @@ LONG_S = 600.0
 """More than any explanation takes, on a machine however busy."""
 
 
+def digits(value: float | None) -> str:
+    """Return six digits; what a last bit leaves beside 0 is 0."""
+    return "–" if value is None else f"{0.0 if abs(value) < 1e-12 else value:.6g}"
+
+
 def numbers(e: Explanation) -> list[str]:
     """Return everything that an explanation holds, a line each."""
     b = e.bound
-    found = [f"{e.value:.6g} {e.value_unit}, {e.throughput:.6g}/s, {e.efficiency}, {e.counted}"]
+    found = [
+        f"{e.value:.6g} {e.value_unit}, {e.throughput:.6g}/s, {digits(e.efficiency)}, {e.counted}"
+    ]
     found.append(f"{b.kind} {b.name}: {b.period_s:.6g} {b.seconds:.6g} {b.tokens} {b.next_name}")
     found += [f"  {p.task} × {p.firings}: {p.seconds:.6g} {p.share:.6g}" for p in b.parts]
     found.append(f"complete {e.runner_ups.complete}, proven {e.proven}, left out {e.left_out}")
     for r in e.runner_ups.plans:
-        status = f"{r.plan.status} {r.plan.gap:.6g} {r.plan.bound_value:.6g}"
-        found.append(f"  {r.differs} {r.loss:.6g} {r.proven} {status}")
+        status = f"{r.plan.status} {digits(r.plan.gap)} {digits(r.plan.bound_value)}"
+        found.append(f"  {r.differs} {digits(r.loss)} {r.proven} {status}")
     for w in e.what_ifs:
-        values = [f"{v:.6g}" if v is not None else "–"
-                  for v in (w.value, w.throughput, w.efficiency, w.gain)]  # fmt: skip
+        values = [digits(v) for v in (w.value, w.throughput, w.efficiency, w.gain)]
         said = f"{w.kind} {w.name}|{w.text}|{' '.join(values)}|{w.proven} {w.changes}"
         found.append(f"  {said} {w.infeasible or ''}")
     found += [f"  {a.question} {a.answer}" for a in e.answers]
@@ -268,6 +276,39 @@ def questions() -> Iterator[tuple[str, Callable[[], list[QuestionAnswer]]]]:
     yield "robust and fastest", lambda: of(solve(loop("x", "y"), safe, objective="robust"))
 
 
+def moves(at: Callable[[int], str | None], *tasks_on: str, most: int = 4096) -> list[str]:
+    """Return the crossover of a learner that each batch size puts on a device; None: no plan."""
+    module, plan, tried = (
+        import_module("pearl.explanation.crossover"),
+        two_device_plan(),
+        list[int](),
+    )
+
+    def solved(batch: int, **_: Any) -> Plan:
+        tried.append(batch)
+        device = at(batch)
+        if device is None:
+            raise InfeasibleError("none")
+        tasks = tuple(replace(t, device=device) for t in plan.tasks)
+        return replace(plan, tasks=tasks, status="optimal" if batch != 128 else "feasible")
+
+    class Built(int):
+        """A batch size as a problem: what may run where, and nothing else."""
+
+        graph = loop("update", "act")
+        costs = CostTable(star(devices("cpu", "gpu")), tuple(
+            mode("update", d, 1.0) for d in tasks_on or ("cpu", "gpu")))  # fmt: skip
+
+    system = load("dqn_cartpole", set={"platform": "cpu_gpu"})
+    with (
+        patch.object(module, "solve_problem", solved),
+        patch.object(module, "build_problem",
+                     lambda s: Built(s.algorithm.batch_size)),
+    ):  # fmt: skip
+        found = module.crossover(system, most=most, time_limit_s=LONG_S)
+    return [repr(found), repr(tried)]
+
+
 @cache
 def first() -> list[str]:
     return told(next(varied())[1])
@@ -277,6 +318,12 @@ CASES: dict[str, Callable[[], list[str]]] = {
     **{f"explained, {name}": (lambda made=made: numbers(made())) for name, made in explained()},
     **{f"asked, {name}": (lambda made=made: [f"{a.question} {a.answer}" for a in made()])
        for name, made in questions()},
+    "moves, twice": lambda: moves(lambda b: "gpu" if 100 <= b < 1000 else "cpu"),
+    "moves, never": lambda: moves(lambda b: "cpu", most=100),
+    "moves, below": lambda: moves(lambda b: "cpu" if b < 3 else "gpu"),
+    "moves, to a limit": lambda: moves(lambda b: None if b > 700 else "gpu" if b > 500 else "cpu"),
+    "moves, no plan now": lambda: moves(lambda b: None),
+    "moves, one device": lambda: moves(lambda b: "cpu", "cpu"),
     **{f"told, {name}": (lambda e=e: differing(told(e), first())) for name, e in varied()},
 }  # fmt: skip
 """Case → what is kept of it, a line each."""

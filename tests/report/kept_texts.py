@@ -13,9 +13,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from inspect import signature
+from typing import get_type_hints
 
 from pearl import solve
-from pearl.cli import listing
+from pearl.cli import app, listing
 from pearl.cli import text as cli_text
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
@@ -42,9 +45,9 @@ from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
-from tests.report.kept_figures import FIGURES, figures_text
 from tests.report.kept_pages import FOLDER, PAGES, all_said
 from tests.report.kept_sweeps import SWEEPS
+from tests.report.kept_values import FIGURES, figures_text
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -149,6 +152,15 @@ def hosts() -> str:
     return "\n\n".join(texts)
 
 
+def sliced() -> SlicingResult:
+    role = Role(1e-3, 0.25)
+    return SlicingResult(
+        "gpu", 2, role, replace(role, seconds=2e-3), replace(role, share=0.5), 1.25, 0.75,
+        (64, 128, 256), "too much memory", BestSlices(3, 128, 5_000.0, 2e9, 4),
+        Reduction("multi-ring", 2, 5e-4),
+    )  # fmt: skip
+
+
 def verdicts() -> str:
     """What a balance says of threads, at the edges, and slices of a GPU."""
     v = balances().verdict
@@ -171,14 +183,8 @@ def verdicts() -> str:
                  enumerate(balances().cores))  # fmt: skip
     lines.append(page_text(balance_page(replace(balances(), cores=flat, simulated=("fpga",)))))
     lines += [s.finding for s in balance_page(replace(balances(), cores=flat)).sections]
-    role = Role(1e-3, 0.25)
-    sliced = SlicingResult(
-        "gpu", 2, role, replace(role, seconds=2e-3), replace(role, share=0.5), 1.25, 0.75,
-        (64, 128, 256), "too much memory", BestSlices(3, 128, 5_000.0, 2e9, 4),
-        Reduction("multi-ring", 2, 5e-4),
-    )  # fmt: skip
-    lines.append(slices_text(sliced))
-    whole = replace(sliced, refused="", reduction=Reduction("multi-process", 0, 5e-4))
+    lines.append(slices_text(sliced()))
+    whole = replace(sliced(), refused="", reduction=Reduction("multi-process", 0, 5e-4))
     return "\n".join([*lines, slices_text(whole), slices_text(replace(whole, best=None))])
 
 
@@ -228,6 +234,21 @@ def lists() -> str:
     return json.dumps(found, indent=1)
 
 
+def options() -> str:
+    """Every argument and option of every command, with its default and its bounds."""
+    lines = []
+    for registered in app.registered_commands:
+        assert registered.callback
+        lines.append(f"{registered.name}:")
+        hints = get_type_hints(registered.callback, include_extras=True)
+        for name, p in signature(registered.callback).parameters.items():
+            (info,) = hints[name].__metadata__
+            bounds = f"{info.min} to {info.max}"
+            default = "required" if p.default is p.empty else repr(p.default)
+            lines.append(f"  {name} {' '.join(info.param_decls or ())}: {default}, {bounds}")
+    return "\n".join(lines) + "\n"
+
+
 def platforms() -> str:
     found = [p for name, p in listing.machines().items() if name != "host"]
     return "\n\n".join(map(cli_text.platform_text, found))
@@ -264,6 +285,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     ),
     "explanation.txt": explanations,
     "lists.json": lists,
+    "options.txt": options,
+    "commands.txt": lambda: str(import_module("tests.cli.kept_commands").all_ran()),
     "platforms.txt": platforms,
     **{name: partial(all_said, name) for name in PAGES},
     **{name: partial(all_drawn, name) for name in DRAWINGS},

@@ -3,13 +3,13 @@
 import pytest
 
 from tests.report.kept_drawings import DRAWINGS, drawn
-from tests.report.kept_figures import FIGURES
 from tests.report.kept_pages import FOLDER, PAGES, first, kept, said
 from tests.report.kept_texts import COLUMNS, TEXTS
+from tests.report.kept_values import FIGURES
 
 SAID = [(file, name, made) for file, cases in PAGES.items() for name, made in cases()]
 DRAWN = [(file, name, figure) for file, cases in DRAWINGS.items() for name, figure in cases()]
-ELSEWHERE = ("explanations.txt", "advice.txt")
+ELSEWHERE = ("explanations.txt", "advice.txt", "commands.txt")
 """Files whose cases are tests of other folders."""
 
 

@@ -3,6 +3,7 @@ an engine, each by itself; and processes as clients of the fork server see them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -245,7 +246,8 @@ def test_an_iteration_stores_copies_and_counts_ages(learner, monkeypatch):
         step(x, sum(type(each) is int for each in x.stored) % 3)  # one actor after the other
 
     x.wait_until = wait_until
-    clock = SimpleNamespace(monotonic=lambda: 9.0, perf_counter_ns=lambda: 0)
+    ticks = itertools.count(100, 10)
+    clock = SimpleNamespace(monotonic=lambda: 9.0, perf_counter_ns=lambda: next(ticks))
     monkeypatch.setattr(async_learner, "time", clock)
     x.iterate(timed=False)
     assert x.stored == [0, 1, 2, "update", "copy 0"]
@@ -254,7 +256,7 @@ def test_an_iteration_stores_copies_and_counts_ages(learner, monkeypatch):
     x.stored.clear()
     x.iterate(timed=True)
     assert x.stored == [0, 1, 2, "update", "copy 1"]
-    assert set(x.times_ns) == set(x._order)
+    assert x.times_ns == {task: [10] for task in x._order}
     assert x.lags == {"policy_lag": {0: 3, 1: 3}}
     assert len(x.polls) == 1
     assert (x.recorder.rounds, x.recorder.calls) == (2, [2, 2, 2])

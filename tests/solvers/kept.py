@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,14 @@ def mixed(seed: int, **sizes: Any) -> Problem:
     return Problem(graph, replace(costs, platform=platform), limits)
 
 
-class Clock(SimpleNamespace):
-    """A clock that advances by `step_s` at each look."""
+class Clock:
+    """A clock that advances by `step_s`, a power of two, at each look. It starts at a whole second,
+    so that differences are exact; of real clocks, a deadline of it is far ahead."""
 
-    def __init__(self, step_s: float) -> None:
-        super().__init__(now=0.0, step_s=step_s)
+    def __init__(self, step_s: float = 1024.0) -> None:
+        self.start_s = self.now_s = float(math.ceil(time.monotonic()))
+        self.step_s = step_s
 
     def monotonic(self) -> float:
-        self.now += self.step_s
-        return float(self.now)
+        self.now_s += self.step_s
+        return self.now_s

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.solver.instances import large
+from benchmarks.solver.loops import small_cycles
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
+from pearl.solvers.large import load_annealing, load_bound, load_search
 from pearl.solvers.methods import (
     cpsat,
     cpsat_model,
@@ -36,7 +39,8 @@ from pearl.solvers.model.dag_instance import DagInstance, build_instance, makesp
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from tests.solvers.kept import Kept, mixed, rounded
+from pearl.time_limit import OutOfTimeError
+from tests.solvers.kept import Clock, Kept, mixed, rounded
 from tests.solvers.test_lane_rules import pool
 from tests.solvers.test_makespan import random_shop
 
@@ -157,7 +161,7 @@ def annealed_places(given: tuple[int, str]) -> Any:
 @KEPT.case()
 def lanes_of_tabu_search() -> Any:
     found: list[Any] = []
-    for _, it in [*instances(*range(0, 40, 3)), *pools(1, 2)]:
+    for _, it in [*instances(*range(0, 40, 5)), *pools(1, 2)]:
         found.append((local_search.plain_widths(it.space), local_search.plain_lanes(it)))
     return found
 
@@ -268,6 +272,197 @@ def programs(seed: int) -> Any:
             model = cpsat_model.Model(it, first, first.cost, 0.3 * first.cost)
             found += [model.scale, model.horizon, model.floor, *words(model.model.Proto())]
     return found
+
+
+class Interrupted:
+    """A method under a clock that passes the deadline at the look of this number. Programs have
+    the time that they need."""
+
+    def __init__(self, solve: Any, *modules: Any) -> None:
+        self.solve, self.modules = solve, modules
+
+    def outcome(self, problem: Problem, looks: int, **given: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            clock = Clock()
+            for module in self.modules:
+                patch.setattr(module, "time", clock)
+            form = relaxation_bounds.PeriodForm
+            relax, run = form.relaxation, form.run
+            patch.setattr(form, "relaxation", lambda self, _: relax(self, 600.0))
+            patch.setattr(form, "run", lambda self, below, _: run(self, below, 600.0))
+            patch.setattr(local_search, "MOVES", 25)
+            patch.setattr(local_search, "TABU_MOVES", 30)
+            deadline = clock.start_s + 1024 * (looks + 0.5)
+            try:
+                return outcome(self.solve(problem, free(deadline, **given)))
+            except (InfeasibleError, OutOfTimeError) as error:
+                return type(error).__name__
+
+
+@KEPT.case(*[(o, s) for o in OBJECTIVES for s in (2, 14, 20)])
+def interrupted_enumerations(given: tuple[str, int]) -> Any:
+    problem = tiny(*given)
+    return [
+        Interrupted(exhaustive.solve, exhaustive).outcome(problem, n) for n in (0, 1, 2, 3, 4, 6)
+    ]
+
+
+@KEPT.case(*[(o, s) for o in OBJECTIVES for s in (2, 14)])
+def interrupted_searches(given: tuple[str, int]) -> Any:
+    own = Interrupted(local_search.solve, local_search, relaxation_bounds)
+    found = [own.outcome(tiny(*given), looks) for looks in (2, 6, 20, 90)]
+    start = local_search.solve(tiny(*given), free()).best
+    return *found, own.outcome(tiny(*given), 2, start=start)
+
+
+@KEPT.case()
+def interrupted_lists() -> Any:
+    problem = mixed(23)
+    own = Interrupted(heft.solve, relaxation_bounds)
+    return [own.outcome(problem, looks) for looks in (0, 1, 2)]
+
+
+@KEPT.case(*OBJECTIVES)
+def schedules_of_last_resort(objective: str) -> Any:
+    found = []
+    for seed in (7, 29, 141):
+        problem = replace(mixed(seed), objective=objective)
+        for space in relaxation_bounds.open_spaces(problem)[:1]:
+            it = build_instance(space)
+            far = float(2**40)
+            found.append(plan(relaxation_bounds.any_feasible_schedule(it, problem, far)))
+        stuck = relaxation_bounds.listed_outcome(lambda _: None, problem, free(far))
+        found.append(outcome(stuck))
+    return found
+
+
+@KEPT.case((0, 40), (1, 7))
+def tabu_schedules(given: tuple[int, int]) -> Any:
+    seed, many = given
+    problem = Problem(*random_shop(seed, 3, 3), objective="makespan")
+    it = build_instance(makespan_spaces(problem)[0])
+    first = heft.schedule(it)
+    assert first is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_search, "LARGE", 12)
+        patch.setattr(local_search, "TABU_MOVES", many)
+        return plan(local_search.improve(it, first, problem, math.inf, 2))
+
+
+@KEPT.case()
+def loads_of_local_search() -> Any:
+    problem = Problem(*large(2, 1.0, tasks=16, devices=3))
+    (space,) = search_spaces(problem)
+    first = heft.schedule(build_instance(space))
+    assert first is not None
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        for module in (local_search, load_annealing):
+            patch.setattr(module, "time", clock)
+        patch.setattr(load_annealing, "MOVES", 1)
+        patch.setattr(local_search, "EXACT", 15)
+        return plan(local_search.improve(build_instance(space), first, problem, 2.0**40, 2))
+
+
+@KEPT.case(2, 5)
+def overlapping(seed: int) -> Any:
+    """The search of graphs with cycles, with a few steps."""
+    problem = Problem(*small_cycles(seed))
+    own = milp._Branches(search_spaces(problem), problem, free(2.0**40, limit_s=0.02))
+    own._loops = [0]
+    own._overlap()
+    return plan(own.best), own.bound.source, rounded(own.bound.cost)
+
+
+@KEPT.case(1, 2)
+def annealed_branches(workers: int) -> Any:
+    problem = Problem(*large(2, 1.0, tasks=16, devices=3))
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        for module in (milp, load_annealing, load_bound, load_search):
+            patch.setattr(module, "time", clock)
+        patch.setattr(load_annealing, "MOVES", 1)
+        patch.setattr(load_annealing.Annealing, "start", load_annealing.Annealing.run)
+        offered: list[float] = []
+        until = clock.start_s + 2.0**22
+        given = {"workers": workers, "offer": lambda c: offered.append(c.cost)}
+        search = replace(free(until), **given)
+        own = milp._Branches(search_spaces(problem), problem, search)
+        own._anneal()
+        own.stop()
+    return plan(own.best), own.bound.source, rounded(own.bound.cost), offered
+
+
+@KEPT.case(*[(seed, "throughput") for seed in (3, 8)], (30, "power_efficiency"))
+def steps_of_branches(given: tuple[int, str]) -> Any:
+    """Single steps: search spaces left out, orders of few nodes, then of more, and cuts."""
+    seed, objective = given
+    problem = tiny(objective, seed)
+    own = milp._Branches(search_spaces(problem), problem, free(2.0**40))
+    own.leave_out(1e-9)
+    found: list[Any] = [own.bound, own.timed_out, own._worth(1.0)]
+    for _ in range(3):
+        if own._open:
+            own._next(min(own._open))
+        found.append((plan(own.best), own.bound.source, len(own._ordered), sorted(own._open)))
+    assert own.best is not None
+    a = own.best.assignment
+    for cost in (0.5 * own.best.cost, own.best.cost, 2 * own.best.cost):
+        found.append((milp._period_at(problem, a, cost), own._worth(cost)))
+    own._order(a, 0)
+    found += [sorted(b for b, _ in own._ordered)]
+    own._order_further()
+    return *found, len(own._ordered), plan(milp._better(None, [a, a], problem, 2.0**40))
+
+
+@KEPT.case()
+def turns_of_cpsat() -> Any:
+    """How CP-SAT and local search take turns, by what each of them returns."""
+    found: list[Any] = []
+    problem, it = next(instances(29))
+    first = heft.schedule(it)
+    assert first is not None
+    for workers in (1, 2, 4):
+        for costs, floors, ends in (
+            ((9.0, 8.0, 7.0), (1.0, 2.0, 3.0), (False, False, False)),
+            ((9.0, 8.0, 7.0), (1.0, 2.0, 7.0), (False, False, False)),
+            ((9.0, 8.0, 7.0), (1.0, 8.0, 7.0), (False, False, True)),
+            ((9.0, 8.0, 7.0), (9.0, 8.0, 7.0), (False, False, False)),
+            ((9.0, 8.0, 7.0), (1.0, 2.0, 7.0), (True, False, False)),
+            ((9.0, 8.0, 7.0), (1.0, 2.0, 3.0), (False, True, False)),
+        ):
+            results = list(zip(costs, floors, ends, strict=True))
+            found.append(_turn(it, problem, replace(first, cost=10.0), workers, results))
+    return found
+
+
+def _turn(
+    it: DagInstance,
+    problem: Problem,
+    first: Candidate,
+    workers: int,
+    results: list[tuple[float, float, bool]],
+) -> Any:
+    calls: list[Any] = []
+
+    def search(_: Any, best: Candidate, below: float, floor: float, *given: Any) -> Any:
+        until, *rest = given
+        calls.append(("cpsat", best.cost, below, floor, until, *rest))
+        cost, floor, finished = results.pop(0)
+        return replace(best, cost=cost), floor, finished
+
+    def local(_: Any, best: Candidate, __: Any, until: float, seed: int, **given: Any) -> Any:
+        calls.append(("local", best.cost, until, seed, *given.values()))
+        return replace(best, cost=8.5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        clock.now_s = clock.start_s = 0.0
+        patch.setattr(cpsat, "time", clock)
+        patch.setattr(cpsat, "_search", search)
+        patch.setattr(local_search, "improve", local)
+        ended = cpsat.improve(it, problem, first, 9.5, 0.5, 2.0**20, 3, workers)
+    return sorted(map(str, calls)), ended[0].cost, *ended[1:]
 
 
 @pytest.mark.parametrize("name", KEPT.cases)

@@ -112,7 +112,8 @@ def test_a_bound_without_time_is_zero() -> None:
     assert LoadProgram(p, 1.0).solve(time.monotonic() - 1) == 0.0
 
 
-def test_annealed_loads_are_those_of_the_assignment() -> None:
+def test_annealed_loads_are_those_of_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_annealing, "MOVES", 1_000)
     graph, costs = large(1, 1.0, tasks=60, devices=5)
     (p,) = search_spaces(Problem(graph, costs))
     b = to_load_problem(p)

@@ -77,7 +77,7 @@ class ChainProgram:
         self.firings = np.array([x.firings(u) for u in range(len(x.units))], float)
         self.work = np.zeros((n, d))
         np.add.at(self.work, self.class_of, self.occupancy * self.firings[:, None])
-        self.lanes = np.array([max(1, space.lanes[name]) for name in self.names], float)
+        self.lanes = np.array([space.lanes[name] for name in self.names], float)
         capacity = np.array([space.capacity_bytes[name] for name in self.names])
         need = np.array(space.memory_bytes)
         self.tight = np.isfinite(capacity) & (capacity > 0) & (need.sum() > capacity)
