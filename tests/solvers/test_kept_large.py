@@ -21,6 +21,7 @@ from pearl.solvers.large import (
     load_bound,
     load_search,
     loop_moves,
+    loop_search,
     split_selection,
     starts,
     timed_native,
@@ -50,6 +51,7 @@ LOOPS = {
     "cycles": lambda: small_cycles(2),
     "acyclic": lambda: large(2, 1.0, tasks=14, devices=3),
     "free": lambda: large(3, 0.0, tasks=14, devices=3),
+    "few": lambda: small_cycles(7),
     "short": lambda: ring(1, 0.3, 1, tasks=12, devices=3),
     "both": lambda: unrelated("both", 4, 0.5, 6, 3, lambda _: BOTH),
     "many": lambda: ring(2, 0.5, 3, tasks=40, devices=3),
@@ -205,6 +207,13 @@ def loop_searches(name: Any) -> Any:
     return best.period_s, best.place, best.rings, search._left, search._length, found[1:]
 
 
+@KEPT.case("feedbacks", "few", "ring")
+def loop_searches_of_few_swaps(name: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_search, "SWAPPED", 0.001)
+        return loop_searches(name)
+
+
 @KEPT.case("acyclic", 29)
 def annealing_runs(name: Any) -> Any:
     """Runs under a clock that advances with each look, without and with a deadline."""
@@ -228,7 +237,7 @@ def load_searches(given: tuple[Any, int]) -> Any:
     """Annealing in the foreground and the load program, under a clock that looks advance."""
     name, workers = given
     with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
+        clock = Clock(0.125 if name == "acyclic" else 1024.0)
         for module in (load_annealing, load_bound, load_search):
             patch.setattr(module, "time", clock)
         patch.setattr(load_annealing, "MOVES", 1)
