@@ -316,12 +316,6 @@ def test_a_head_is_reached_within_its_limit_and_ray_is_told_to_stay_local(stand_
     assert connection._path() == f"/a:{os.getcwd()}"
 
 
-def test_a_node_without_resources_has_none(stand_in):
-    bare = entry("a") | {"Resources": {}}
-    (found,) = nodes() if stand_in(bare) else ()
-    assert (found.cores, found.gpus, found.memory_bytes) == (0, 0, 0.0)
-
-
 @pytest.mark.parametrize("given", ["soon", "0", "0.9", "-1", "nan", "inf", "86401"])
 def test_a_time_to_answer_that_is_none_is_refused(stand_in, monkeypatch, given):
     monkeypatch.setenv("PEARL_ANSWER_S", given)
