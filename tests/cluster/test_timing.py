@@ -22,10 +22,6 @@ HOME, OTHER, MUTE = (Node(n, n * 8, f"10.0.0.{k}", 4 - k, 0, 1e9) for k, n in en
 ONE = np.arange(3, dtype=np.uint8)
 
 
-class Late(Exception):
-    pass
-
-
 class Failed(Exception):
     pass
 
@@ -109,7 +105,6 @@ def test_every_node_with_cores_lists_its_devices(cluster):
 def test_one_node_of_each_machine_is_calibrated_and_this_one_comes_first(cluster, monkeypatch):
     ray = cluster
     twin = replace(OTHER, name="b2", address=HOME.address)
-    monkeypatch.setattr(discovery.connection, "nodes", lambda: [twin, OTHER, MUTE, HOME])
     monkeypatch.setattr(discovery.measuring, "limit_of", lambda seconds: 10 * seconds)
     received = []
 

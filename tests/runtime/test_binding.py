@@ -1,5 +1,4 @@
-"""Calls bound to the slots that they see, jobs of a plan, and lanes of another host as that host
-serves them, by kept schedules and calls of the test."""
+"""Calls bound to the slots that they see, by kept schedules, and jobs of a plan."""
 
 from __future__ import annotations
 
@@ -18,11 +17,6 @@ from pearl.runtime.protocol.single_lane import Job, jobs_of_plan
 from pearl.runtime.remote.lane_server import LaneServer
 from pearl.runtime.remote.messages import STATE, pack
 from tests.runtime.test_kept_schedules import place, run_arrays, schedule
-
-
-def control_block(tasks, lanes=3, groups=0):
-    cells = np.zeros(ControlBlock.size(len(tasks), lanes, groups), np.int64)
-    return ControlBlock(tuple(tasks), lanes, cells, groups)
 
 
 @pytest.fixture
@@ -45,7 +39,8 @@ def bound():
             learning=("replay_sample", "update", "replay_update", "param_sync"),
             residency=SimpleNamespace(bind_call=bind_call),
         )  # fmt: skip
-        control = control_block(p.graph.repetition)
+        tasks = tuple(p.graph.repetition)
+        control = ControlBlock(tasks, 3, np.zeros(ControlBlock.size(len(tasks), 3), np.int64))
         binder = Binder(context, control, "lane")
         firings = [binder.bind_firing(f) for k in p.lanes for f in k.firings]
         return SimpleNamespace(
