@@ -299,11 +299,8 @@ def test_a_time_to_answer_is_up_to_a_day(given, seconds, monkeypatch):
 
 def test_a_head_is_reached_within_its_limit_and_ray_is_told_to_stay_local(stand_in, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        connection.socket,
-        "create_connection",
-        lambda *given: asked.append(given) or socket.socket(),
-    )
+    reach = lambda *given: asked.append(given) or socket.socket()  # noqa: E731
+    monkeypatch.setattr(connection.socket, "create_connection", reach)
     for name in (connection.LOOPBACK, connection.TRIES[0]):
         monkeypatch.delenv(name, raising=False)
     ray = stand_in(entry("a"))

@@ -326,11 +326,9 @@ def compiled(rate=200.0):
     placed = {"a": (0.5, 1), "b": (0.25, 2), "c": (0.8, 1), "d": (0.25, 2)}
     tasks = {t: SimpleNamespace(seconds=s, firings=n) for t, (s, n) in placed.items()}
     plan = SimpleNamespace(
-        lanes=[SimpleNamespace(device=d, width=w) for d, w in lanes],
-        period_s=2.0,
-        rates={"env_steps_per_s": rate},
-        task=tasks.__getitem__,
-    )
+        lanes=[SimpleNamespace(device=d, width=w) for d, w in lanes], period_s=2.0,
+        rates={"env_steps_per_s": rate}, task=tasks.__getitem__,
+    )  # fmt: skip
     width = {"gpu": SimpleNamespace(width=12)}
     platform = SimpleNamespace(host="cpu", device=width.__getitem__)
     train = SimpleNamespace(steps=600)

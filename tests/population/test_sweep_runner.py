@@ -89,17 +89,9 @@ class World(SimpleNamespace):
 @pytest.fixture
 def world(monkeypatch):
     found = World(
-        made=[],
-        ended=[],
-        left=0,
-        commands=[],
-        steps={},
-        deaths={},
-        fails=(),
-        cut=99,
-        lines=[],
+        made=[], ended=[], left=0, commands=[], steps={}, deaths={}, fails=(), cut=99, lines=[],
         seen=[],
-    )
+    )  # fmt: skip
     monkeypatch.setattr(Stages, "world", found, raising=False)
     monkeypatch.setattr(population, "LocalExecutor", Stages)
     monkeypatch.setattr(population, "end_solvers", lambda: found.ended.append(len(found.made)))
@@ -168,13 +160,10 @@ def test_runs_of_a_grid_die_fail_and_end_and_resuming_tries_those_that_failed(wo
     assert [r.status for r in again.runs] == ["done"] * 4
 
 
-def test_a_failed_run_fails_the_sweep_and_a_planned_one_runs_nothing(world, tmp_path):
+def test_a_failed_run_fails_the_sweep(world, tmp_path):
     world.fails = ("seed=0",)
     found = pearl.sweep(SPEC, out=tmp_path / "a", watch=world)
     assert (found.status, found.seeds, found.out) == ("failed", (0,), str(tmp_path / "a"))
-    planned = pearl.sweep(SPEC, dry_run=True, watch=world)
-    assert (planned.status, planned.out, planned.history) == ("planned", None, ())
-    assert outcomes(planned) == [("seed=0", "waiting", None, None, 0, None)]
 
 
 def test_halving_promotes_by_score_and_says_why(world, tmp_path):
@@ -200,13 +189,11 @@ def test_a_tournament_branches_from_its_board_and_keeps_the_checkpoints_of_that(
     world, tmp_path, monkeypatch
 ):
     branches = []
-    monkeypatch.setattr(
-        run_files.branching,
-        "branch",
-        lambda parent, folder, system, plan, seed: branches.append(
-            (parent.name, folder.name, system.algorithm.learning_rate, seed)
-        ),
-    )
+
+    def branch(parent, folder, system, plan, seed):
+        branches.append((parent.name, folder.name, system.algorithm.learning_rate, seed))
+
+    monkeypatch.setattr(run_files.branching, "branch", branch)
     found = pearl.sweep(
         SPEC | {"train": SPEC["train"] | {"seed": 3}},
         over={RATE: [0.1, 0.2]},
