@@ -11,15 +11,7 @@ import pytest
 
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import fill_arrays
-from pearl_devices import (
-    Device,
-    Kernel,
-    UnsupportedError,
-    backend,
-    cpu,
-    kernel,
-    torch_threads,
-)
+from pearl_devices import Device, Kernel, UnsupportedError, backend, cpu, kernel, torch_threads
 from pearl_devices.kernels import environments
 from pearl_devices.kernels.counting import parameters
 from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernels
@@ -228,12 +220,7 @@ def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> 
     assert all((v, w) != ("torch-8", 8) for v, w in cpu.offers(kernels[4], cpu.ONE_CORE))
     assert [
         torch_threads.threads_of(v) for v in ("torch-16", "torch", "torch-bf16", "native-pair")
-    ] == [
-        16,
-        1,
-        1,
-        1,
-    ]
+    ] == [16, 1, 1, 1]
     inference = next(k for k in kernels if k.kind == "inference.dqn")
     with pytest.raises(UnsupportedError, match="only gradient steps use threads of torch"):
         cpu.bind(inference, "torch-2", fill_arrays([inference]))

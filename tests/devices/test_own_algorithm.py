@@ -28,11 +28,7 @@ from tests.examples import SMALL_DQN
 ROOT = Path(__file__).parents[2]
 HOST = Device("host", "cpu")
 SMALL: dict[str, Any] = {
-    "algorithm": {
-        **SMALL_DQN,
-        "name": "examples.own_algorithm",
-        "options": {"temperature": 0.05},
-    },
+    "algorithm": {**SMALL_DQN, "name": "examples.own_algorithm", "options": {"temperature": 0.05}},
     "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 400},
 }
 

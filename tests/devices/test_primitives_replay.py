@@ -296,11 +296,7 @@ def naive(buffers: Buffers, row: int, n_step: int, gamma: float) -> tuple[float,
     ),
 )
 def test_n_step_returns_equal_the_definition_at_ends_truncations_and_the_newest_row(
-    steps: int,
-    n_step: int,
-    act: int,
-    prioritised: int,
-    ends: dict[tuple[int, int], str],
+    steps: int, n_step: int, act: int, prioritised: int, ends: dict[tuple[int, int], str]
 ) -> None:
     buffers, sample = stored(steps, ends, n_step, act=act, prioritised=prioritised)
     for _ in range(4):
