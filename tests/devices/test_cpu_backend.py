@@ -11,7 +11,7 @@ import pytest
 
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import fill_arrays
-from pearl_devices import Device, Kernel, UnsupportedError, backend, cpu, kernel, torch_threads
+from pearl_devices import Device, Kernel, UnsupportedError, cpu, kernel, torch_threads
 from pearl_devices.kernels import environments
 from pearl_devices.kernels.counting import parameters
 from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernels
@@ -53,16 +53,6 @@ HOST = Device("host", "cpu")
 
 def variants(k: Kernel) -> list[str]:
     return [variant for variant, _ in cpu.offers(k, HOST)]
-
-
-def test_the_backend_table_names_this_module() -> None:
-    assert backend("cpu") is cpu
-
-
-def test_torch_updates_are_offered_only_with_a_loss() -> None:
-    update = dqn_kernels(program=None)[4]
-    assert variants(update) == ["native"]
-    assert variants(dqn_kernels()[4]) == ["native", "torch"]
 
 
 def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(

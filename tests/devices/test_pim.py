@@ -22,11 +22,6 @@ BOX: dict[str, Any] = {
 }
 
 
-def upmem() -> Device:
-    """The device of the catalogue."""
-    return system().platform.device("pim")
-
-
 def system(rows: int = 1_000_000, chunks: int = 2000, tau: int = 1, **options: Any) -> pearl.System:
     """Learning from a log of FrozenLake's size on `BOX`; nothing is collected."""
     return pearl.load(

@@ -26,7 +26,6 @@ from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
 from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.timer import Timing, time_call
-from tests.devices import test_primitives_nets as reference
 from tests.devices.test_primitives_td3_sac import started
 
 STORE: dict[str, Any] = {"envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "n_step": 2}
@@ -74,12 +73,6 @@ def test_two_cores_learn_what_one_learns_within_rounding(
             call()
     assert max(far(one, two).values(), default=0.0) < 2e-5
     assert one["learner.step"][0] == two["learner.step"][0] == 9
-
-
-@pytest.mark.parametrize("clip_norm", [0.0, 0.05])
-@pytest.mark.parametrize("case", PAIRED)
-def test_two_cores_agree_with_autograd_in_float64(case: str, clip_norm: float) -> None:
-    reference.test_five_gradient_steps_equal_torch_in_float64(case, 0.7, clip_norm, "native-pair")
 
 
 @pytest.mark.parametrize("algorithm", PAIRED)
