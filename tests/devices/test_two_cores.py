@@ -103,11 +103,7 @@ def test_the_fused_call_on_two_cores_draws_and_ranks_as_that_on_one(algorithm: s
     assert max(different.values(), default=0.0) < 1e-4
 
 
-def test_pairs_take_two_cores_and_a_batch_to_share() -> None:
-    assert ("native-pair", 2) in cpu.offers(update("ddpg", 8), HOST)
-    alone = replace(HOST, width=1)
-    assert all(variant != "native-pair" for variant, _ in cpu.offers(update("ddpg", 8), alone))
-    assert all(variant != "native-pair" for variant, _ in cpu.offers(update("ddpg", 3), HOST))
+def test_a_pair_needs_a_batch_to_share() -> None:
     with pytest.raises(UnsupportedError, match="native-pair"):
         cpu.bind(update("ddpg", 3), "native-pair", started(update("ddpg", 3)))
 
