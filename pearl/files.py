@@ -89,7 +89,8 @@ def _beside(path: str | Path) -> Iterator[IO[bytes]]:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         status = target.stat()
         mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
-    handle, name = tempfile.mkstemp(".writing", f".{target.name[:200]}.", target.parent)
+    begin = os.fsdecode(os.fsencode(target.name)[:200])  # a name has at most 255 bytes
+    handle, name = tempfile.mkstemp(".writing", f".{begin}.", target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

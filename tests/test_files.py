@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
 
-from pearl import files
+from pearl import files, time_limit
 from pearl.errors import SpecError
 from pearl.files import atomically, write_atomically
 from pearl.planner.planner import plan
@@ -154,6 +156,81 @@ def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(PermissionError):
         write_atomically(file, b"new")
     assert file.read_bytes() == b"old"
+
+
+def test_a_file_of_the_longest_name_is_written(tmp_path: Path) -> None:
+    write_atomically(tmp_path / ("é" * 127 + "x"), b"new")
+    assert [f.read_bytes() for f in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_lock_is_one_process_and_sweeps_what_a_killed_one_left(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / ".run.json.x.writing").touch()
+    (folder / files.LOCK).write_text("of a process that was killed")
+    with files.locking(folder):
+        assert (folder / files.LOCK).read_text() == f"{os.getpid()}\n"
+        assert [f.name for f in folder.iterdir()] == [files.LOCK]
+        with (
+            pytest.raises(SpecError, match=f"process {os.getpid()} is training in it now"),
+            files.locking(folder),
+        ):
+            pass
+        (folder / files.LOCK).write_text("")
+        with pytest.raises(SpecError, match="process unknown is training"), files.locking(folder):
+            pass
+        handles = len(os.listdir("/proc/self/fd"))
+    assert list(folder.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == handles - 1
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="cannot be written here: Not a directory"):
+        files._locked(tmp_path / "file" / "x")
+
+
+# --- the time limit of planning
+
+
+def test_a_limit_holds_within_its_context_and_the_earlier_one_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [10.0]
+    monkeypatch.setattr(time_limit.time, "monotonic", lambda: now[0])
+    assert time_limit.left_s() == math.inf
+    with time_limit.within(15.0):
+        with time_limit.within(20.0):
+            assert time_limit.left_s() == 5.0
+        with time_limit.within(12.0):
+            assert time_limit.left_s() == 2.0
+            with time_limit.extended(18.0):
+                assert time_limit.left_s() == 8.0
+        now[0] = 15.0
+        time_limit.look()
+        given_up = threading.Event()
+        other = time_limit.beside(given_up, lambda x, *, y: (time_limit.look(), x + y)[1], 1, y=2)
+        assert other() == 3
+        given_up.set()
+        with pytest.raises(time_limit.OutOfTimeError):
+            other()
+        time_limit.look()
+        now[0] = 15.5
+        assert time_limit.left_s() == 0.0
+        with pytest.raises(time_limit.OutOfTimeError):
+            time_limit.look()
+    time_limit.look()
+
+
+def test_long_loops_look_at_the_clock_once_a_stride(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limit, "STRIDE", 4)
+    looks: list[int] = []
+    monkeypatch.setattr(time_limit, "look", lambda: looks.append(1))
+    assert list(time_limit.watched(range(9))) == list(range(9))
+    assert len(looks) == 3
+    queue, seen = deque(range(9)), []
+    for item in time_limit.drained(queue):
+        seen.append(item)
+        if item == 8:
+            queue.append(99)
+    assert (seen, len(looks)) == ([*range(9), 99], 6)
 
 
 # --- run folders

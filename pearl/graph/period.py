@@ -307,7 +307,6 @@ def simulate(
         if m + shift[s] - shift[d] == 0:
             same.append((s, d))
     order = topological(n, same)
-    start = np.zeros((iterations, n))
     rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
     scale = None if factors is None else factors.tolist()
     for turn in range(iterations - min(shift, default=0)):
@@ -323,8 +322,7 @@ def simulate(
                     if t > ready:
                         ready = t
             rows[k][j] = ready
-    start[:] = rows
-    return start
+    return np.array(rows, np.float64).reshape(iterations, n)
 
 
 def topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:

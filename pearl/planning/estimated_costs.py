@@ -179,7 +179,8 @@ def _fastest_calls(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple
     modes = [m for m in costs.modes if m.share is None and side_tasks.issuperset(m.tasks)]
 
     def seconds(mode: Mode) -> float:
-        firings = 1 if mode.fused else graph.repetition[mode.tasks[0]]
+        task, *others = mode.tasks
+        firings = 1 if others else graph.repetition[task]
         return firings * mode.estimate.latency_s
 
     alone = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -103,7 +104,7 @@ def build_population(
     all_seeds = (plain.train.seed,) if seeds is None else tuple(map(checked_seed, seeds))
     if not all_seeds:
         raise SpecError("seeds: the list is empty; give at least one seed, as in 0..9 or 0,3,7")
-    if twice := [s for s in dict.fromkeys(all_seeds) if all_seeds.count(s) > 1]:
+    if twice := [s for s, times in Counter(all_seeds).items() if times > 1]:
         raise SpecError(f"seeds: {twice[0]} is given twice; the two runs would be the same")
     count = len(all_seeds)
     for each in varied.values():
@@ -153,7 +154,7 @@ def _check_over(over: Mapping[str, Sequence[object]], set: Mapping[str, object])
         if key in set:
             problems.append(f"over: {key} is set to {value_text(set[key])} too; leave out one")
         texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
-        if twice := [t for t in dict.fromkeys(texts) if texts.count(t) > 1]:
+        if twice := [t for t, times in Counter(texts).items() if times > 1]:
             problems.append(f"over: {key} has {twice[0]} twice; the runs would be the same")
     if problems:
         raise SpecError(*problems)

@@ -75,7 +75,7 @@ def _help(balance: Balance) -> tuple[str, str]:
         return "A faster GPU", f"; more threads do not help. {halves}." if halves else "."
     if balance.verdict.busiest == "actors":
         return "More cores, or faster environments", f". {halves}." if halves else "."
-    return "A faster core", f" for the replay. {halves}." if halves else "."
+    return "A faster core for the replay", f". {halves}." if halves else "."
 
 
 def _section(unit: str, name: str, points: Sequence[SweepPoint]) -> Section | None:

@@ -102,7 +102,7 @@ def slices_text(sliced: SlicingResult) -> str:
         ]
     if sliced.refused:
         lines.append(f"tried up to {sizes[-1]} environments per slice; beyond: {sliced.refused}")
-        lines.append("Predicted by the mapping model of GMI-DRL (arXiv 2206.08482).")
+    lines.append("Predicted by the mapping model of GMI-DRL (arXiv 2206.08482).")
     return "\n".join([block_text(Table(title, heading, rows)), "", *lines])
 
 

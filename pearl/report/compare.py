@@ -48,10 +48,16 @@ class Side:
 
     @property
     def rate(self) -> float:
-        """Env steps (iterations) per second: measured for a run, predicted for a plan."""
+        """Env steps (iterations) per second: measured for a run, predicted for a plan; 0 if it is
+        not known."""
         if self.run is not None:
             return self.run.env_steps_per_s or 0.0
         return self.plan.rates.get("env_steps_per_s") or 1 / self.plan.period_s
+
+    @property
+    def rate_text(self) -> str:
+        """The rate; `–` if it is not known."""
+        return count(self.rate or None)
 
 
 def side_of_run(report: Report) -> Side:
@@ -92,7 +98,7 @@ class SideBySide(HasPage):
         table, places = self.table(), self.placement()
         names = listed([s.name for s in self.sides])
         figures = tuple(
-            KeyFigure(s.name, count(s.rate), "env steps/s", self._beside(s)) for s in self.sides
+            KeyFigure(s.name, s.rate_text, "env steps/s", self._beside(s)) for s in self.sides
         )
         footer = f"pearl {self.sides[0].plan.pearl_version}"
         footer += " · " + " · ".join(
@@ -184,7 +190,7 @@ class SideBySide(HasPage):
     def table(self) -> Table:
         """Return one row per figure, one column per side."""
         rows: list[tuple[str, Callable[[Side], str]]] = [
-            ("env steps/s", lambda s: count(s.rate)),
+            ("env steps/s", lambda s: s.rate_text),
             ("predicted", lambda s: count(s.plan.rates.get("env_steps_per_s"))),
             ("90 % band", lambda s: range_text(ends) if (ends := rate_band(s.plan)) else NONE),
             ("one iteration", lambda s: si(s.plan.period_s, "s")),
@@ -210,7 +216,7 @@ class SideBySide(HasPage):
         )
 
     def _speed(self) -> Section | None:
-        bars = [BarRow(s.name, s.rate, f"{count(s.rate)} env steps/s") for s in self.sides]
+        bars = [BarRow(s.name, s.rate, f"{s.rate_text} env steps/s") for s in self.sides]
         figure = bar_chart(bars, "Env steps per second of each plan or run.")
         return Section("Speed", "", "", (figure,)) if figure else None
 

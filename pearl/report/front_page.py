@@ -72,10 +72,10 @@ def _lead(
     most = largest_task(fastest, fastest.bottleneck.tasks)
     limit = LeadSentence(
         "What limits it",
-        f"{words.short_name(most.task).capitalize()} at the fast end" if most else "The tasks",
+        f"{words.short_name(most.task).capitalize()} at the fast end",
         f": {words.task_word(most)} takes {percent(most.share_of_period)} of each "
-        f"{si(fastest.period_s, 's')} there." if most else ".",
-    )  # fmt: skip
+        f"{si(fastest.period_s, 's')} there.",
+    )
     if open_w:
         text = f": better plans may be missing from {len(open_w)} ranges of power."
         helps = LeadSentence("What would help most", "More time for the solver", text)

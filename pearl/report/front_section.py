@@ -60,8 +60,7 @@ def labelled(rows: Sequence[FrontAssignment]) -> list[FrontPoint]:
 
 def _style(plan: Plan) -> str:
     """Return the colour of the device with the largest load."""
-    most = largest_task(plan)
-    return words.colour(plan, most.device) if most else "d0"
+    return words.colour(plan, largest_task(plan).device)
 
 
 def _point(plan: Plan, label: str = "") -> FrontPoint:

@@ -101,10 +101,10 @@ def _gets(plan: Plan) -> LeadSentence:
     return LeadSentence(GET, answer, f"{reason}.")
 
 
-def largest_task(plan: Plan, tasks: tuple[str, ...] = ()) -> Placement | None:
+def largest_task(plan: Plan, tasks: tuple[str, ...] = ()) -> Placement:
     """Return the task with the largest share of an iteration, among `tasks` if there are any."""
-    some = [t for t in plan.tasks if not tasks or t.task in tasks] or list(plan.tasks)
-    return max(some, key=lambda t: t.share_of_period, default=None)
+    some = [t for t in plan.tasks if t.task in tasks] or plan.tasks
+    return max(some, key=lambda t: t.share_of_period)
 
 
 def limit_sentence(plan: Plan) -> LeadSentence:
@@ -114,11 +114,7 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         reason = f": iterations start {si(plan.pace_s, 's')} apart to respect it; devices wait."
         return LeadSentence(LIMITS, "The limit on power", reason)
     most = largest_task(plan, b.tasks)
-    part = (
-        f"{words.task_word(most)} takes {percent(most.share_of_period)} of each {period}"
-        if most
-        else f"an iteration takes {period}"
-    )
+    part = f"{words.task_word(most)} takes {percent(most.share_of_period)} of each {period}"
     if b.kind == "link":
         link = f"The link {b.name}"
         reason = f": its messages take all of each {period}."
@@ -167,15 +163,17 @@ def _plan_help(plan: Plan) -> LeadSentence:
     """Return the help from the shares of the plan: exact if one lane sets the pace, else a
     bound."""
     most = largest_task(plan, plan.bottleneck.tasks)
-    if most is None:
-        return LeadSentence(HELPS, "Nothing is known", ".")
     gain = faster_gain(most.share_of_period)
     exact = plan.bottleneck.kind == "lane" and len([k for k in plan.lanes if k.width]) == 1
     upto = "" if exact else "up to "
     reason = f" gives {upto}+{percent(gain)}; `pearl plan --explain` tries every other change."
-    return LeadSentence(
-        HELPS, f"A {words.short_name(most.task)} call 20{words.BLANK}% faster", reason
-    )
+    answer = f"{_a_call(words.short_name(most.task))} 20{words.BLANK}% faster"
+    return LeadSentence(HELPS, f"{answer[:1].upper()}{answer[1:]}", reason)
+
+
+def _a_call(word: str) -> str:
+    """Return `a learn call` or `an act call`."""
+    return f"{'an' if word[:1] in 'aeiou' else 'a'} {word} call"
 
 
 def _got(run: Run) -> LeadSentence:
@@ -235,7 +233,7 @@ def _run_limit(run: Run) -> LeadSentence:
             reason += f"{words.BLANK}× the predicted time."
         return LeadSentence(LIMITS, "Other programs on this host", reason)
     whole = next((r for r in comparisons(run) if not r.task), None)
-    if whole is not None and not whole.inside:
+    if whole is not None and whole.has_band and not whole.inside:
         off = run.plan.period_s / measured - 1
         worse = "slower" if off < 0 else "faster"
         text = f"{percent(abs(off))} {worse} than predicted"
@@ -260,8 +258,6 @@ def _bound_phrase(run: Run, subject: str = "") -> str:
     else:
         subject = subject or f"the {words.lane_name(plan, lane.lane)}"
         waits = f"{subject} {_waits(_waiting_share(run, lane))}"
-    if most is None:
-        return waits
     return f"{waits}, and {most[0]} takes {percent(most[1])} of each iteration"
 
 
@@ -274,14 +270,14 @@ def _waiting_share(run: Run, lane: Lane) -> float:
     return own.waiting_s / running_s
 
 
-def _largest_measured(run: Run) -> tuple[str, float] | None:
+def _largest_measured(run: Run) -> tuple[str, float]:
     """The task with most of the measured time, on the lane that sets the pace if one does."""
     lane = bounding_lane(run.plan)
     own = {t.task for t in run.plan.tasks if lane is None or t.lane == lane.lane}
     rows = [r for r in comparisons(run) if r.task in own]
     if not rows:
         most = largest_task(run.plan)
-        return (words.task_word(most), most.share_of_period) if most else None
+        return words.task_word(most), most.share_of_period
     best, running = max(rows, key=lambda r: r.share), 1 - waited(run)
     single = len([k for k in run.plan.lanes if k.width]) == 1
     whole = max(sum(r.share for r in rows), running) if single else running
@@ -293,39 +289,39 @@ def _run_help(run: Run) -> LeadSentence:
     if run.status == "failed":
         return LeadSentence(HELPS, "Fixing the failure", "; Details describe it.")
     solution, options = run.solution, []
-    end_s = solution.end_s if solution is not None else run.wall_s
+    end_s = max(solution.end_s if solution is not None else run.wall_s, 1e-9)
     training_s = end_s
     if solution is not None:
         apart = (solution.plan_s, solution.bind_s, solution.evaluation_s, solution.checkpoint_s)
         training_s = max(end_s - sum(apart), 0.0)
     if solution is not None and solution.threshold_s is not None and run.stopped is None:
-        saved = 1 - solution.threshold_s / max(end_s, 1e-9)
+        saved = 1 - solution.threshold_s / end_s
         text = f" would have saved {percent(saved)} of {si(end_s, 's')} (`--stop-at-return`)"
         options.append((saved, "Stopping once solved", text))
     if waited(run) >= BUSY:
         lost_s = waited(run) * training_s
         text = f" would save {si(lost_s, 's')} of the {si(end_s, 's')}"
-        options.append((lost_s / max(end_s, 1e-9), "A dedicated core", text))
+        options.append((lost_s / end_s, "A dedicated core", text))
     if solution is not None:
-        saved = solution.plan_s / max(end_s, 1e-9)
+        saved = solution.plan_s / end_s
         text = f" saves most of the {si(solution.plan_s, 's')} of planning, {percent(saved)} "
         text += "of the run"
         options.append((saved, "Keeping the plan (`--plan plan.json`)", text))
-        saved = solution.bind_s / max(end_s, 1e-9)
+        saved = solution.bind_s / end_s
         text = f" skips most of the {si(solution.bind_s, 's')} of compiling, {percent(saved)} "
         text += "of the run"
         options.append((saved, "Running it again", text))
     most = _largest_measured(run)
     tail = ""
-    if most is not None and waited(run) < BUSY:
+    if waited(run) < BUSY:
         gain = faster_gain(most[1])
-        word = most[0].partition(words.BLANK)[0]
+        word = _a_call(most[0].partition(words.BLANK)[0])
         upto = "up to " if len([k for k in run.plan.lanes if k.width]) > 1 else ""
-        tail = f"a {word} call 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
+        tail = f"{word} 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
     best = max(options, default=None)
     if best is not None and (best[0] >= 0.15 or waited(run) >= BUSY):
         speed = f"; for speed, {tail}." if tail else "."
         return LeadSentence(HELPS, best[1], f"{best[2]}{speed}")
-    if not tail or most is None or faster_gain(most[1]) < NOTHING:
+    if faster_gain(most[1]) < NOTHING:
         return LeadSentence(HELPS, "No single change", ": no part takes much of the time.")
     return LeadSentence(HELPS, f"{tail[:1].upper()}{tail[1:]}", " env steps/s.")

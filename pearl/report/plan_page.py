@@ -149,7 +149,7 @@ def timeline_section(plan: Plan, platform: Platform | None) -> Section | None:
         gap = "has no gap to fill" if busiest.load > 0.995 else f"waits {percent(1 - busiest.load)}"
         finding = f"The {name} {gap}."
     else:
-        least = min(lanes, key=lambda k: k.load)
+        least = min((k for k in lanes if k is not busiest), key=lambda k: k.load)
         finding = (
             f"The {name} is busy {rounded_percent(busiest.load)} of the time, "
             f"the {words.lane_name(plan, least.lane)} {rounded_percent(least.load)}."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pearl.formatting import count, number, percent, ratio, si
+from pearl.formatting import NONE, count, number, percent, ratio, si
 from pearl.planning.lane_times import LaneTime
 from pearl.planning.runs import Row, Run
 from pearl.report import tables, words
@@ -136,8 +136,10 @@ def ratio_section(run: Run) -> Section | None:
     source = "simulated" if run.simulated else "measured"
     whole = rows[0]
     if whole.name == words.ITERATION:
-        inside = "inside" if whole.inside else "outside"
-        finding = f"The iteration took {whole.ratio:.2f} × its prediction, {inside} the 90 % band."
+        finding = f"The iteration took {whole.ratio:.2f} × its prediction"
+        if whole.has_band:
+            finding += f", {'inside' if whole.inside else 'outside'} the 90 % band"
+        finding += "."
     else:
         off = sum(not r.inside for r in rows)
         finding = f"{off} of {len(rows)} tasks are outside their band."
@@ -253,7 +255,8 @@ def short_tables(run: Run) -> tuple[Block, ...]:
         head += [("re-planning", text) for text in run.drift.decisions]
     rows = [
         (r.name, si(r.predicted_s, "s"), si(r.measured_s, "s"), f"{r.ratio:.2f}",
-         "yes" if r.inside else "no", "100 %" if r.name == words.ITERATION else percent(r.share))
+         ("yes" if r.inside else "no") if r.has_band else NONE,
+         "100 %" if r.name == words.ITERATION else percent(r.share))
         for r in comparisons(run)
     ]  # fmt: skip
     columns = (

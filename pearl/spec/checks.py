@@ -316,7 +316,7 @@ def _check_learners(limits: LimitsSection, platform: Platform) -> Iterator[Compl
     kind = platform.device(platform.host).kind
     rooms = {d.name: d.max_lanes for d in platform.devices if d.kind == kind}
     most = min(sum(rooms.values()), limits.max_lanes or sum(rooms.values()))
-    if limits.learners > max(most, 1):
+    if limits.learners > most:
         lanes = ", ".join(f"{name} {n}" for name, n in rooms.items())
         held = f" and limits.max_lanes {limits.max_lanes}" if limits.max_lanes else ""
         what = f"given {limits.learners}; each needs a lane of its own, and there are {lanes}{held}"

@@ -154,7 +154,7 @@ def parse(content: bytes, name: str) -> Document:
     try:
         _check_shape(source, name)
         node = yaml.compose(source, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except yaml.MarkedYAMLError as error:  # no other: every character is printable here
         raise SpecError(_yaml_problem(error, name)) from None
     if not isinstance(node, yaml.MappingNode):
         kind = "list" if isinstance(node, yaml.SequenceNode) else "single value"
@@ -202,11 +202,11 @@ def _check_shape(source: str, name: str) -> None:
                 raise SpecError(f"{name}:{line}: a second document starts here; one is allowed")
 
 
-def _yaml_problem(error: yaml.YAMLError, name: str) -> str:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
-    at = f"{name}:{mark.line + 1}" if mark is not None else name
-    return f"{at}: not YAML: {' '.join(str(problem).split())}"
+def _yaml_problem(error: yaml.MarkedYAMLError, name: str) -> str:
+    assert error.problem is not None
+    assert error.problem_mark is not None
+    line = error.problem_mark.line + 1
+    return f"{name}:{line}: not YAML: {' '.join(error.problem.split())}"
 
 
 class _Builder:

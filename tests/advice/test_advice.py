@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import count
 from statistics import NormalDist
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,10 @@ from typer.testing import CliRunner
 
 import pearl
 from pearl import Limits, SpecError, advice, solve
-from pearl.advice import advise, case, hardware, limits_cost, sizes
+from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import Comparison, compare, how_sure, ratio_text, share_text
-from pearl.advice.hardware import device_findings
+from pearl.advice.comparison import compare, how_sure, ratio_text
 from pearl.advice.measuring import INNER, OUTER, condition_on
-from pearl.advice.measuring import how_sure as how_sure_of
 from pearl.advice.page import verdict_text
 from pearl.cli import app
 from pearl.planning.costs import CostTable
@@ -97,42 +94,6 @@ def test_a_plan_beside_itself_is_equal() -> None:
     assert how_sure(c) == "it does not matter (0.0 %)"
 
 
-SURE = Comparison(1.5, 0.9, 0.1, 1.2, 4.0, 200)
-
-
-def test_the_recommended_plan_stands_first_whichever_is_recommended() -> None:
-    assert SURE.recommended == SURE
-    plan = replace(SURE, ratio=0.5, better=0.1, worse=0.9, lose=4.0, win=1.2)
-    assert plan.recommended == replace(plan, ratio=2.0, better=0.9, worse=0.1, lose=1.2, win=4.0)
-    assert replace(plan, ratio=0.0).recommended.ratio == math.inf
-
-
-@pytest.mark.parametrize(
-    ("c", "choice", "words"),
-    [
-        (SURE, "other", "better in 90 % of 200 draws; at worst you lose 1.2×"),
-        (
-            replace(SURE, ratio=0.5, better=0.1, worse=0.9),
-            "plan",
-            "better in 90 % of 200 draws; at worst you lose 4.0×",
-        ),
-        (
-            replace(SURE, ratio=0.8),
-            "other",
-            "better in 90 % of 200 draws; at worst you lose 1.2×; by the estimates alone it is "
-            "1.2× slower",
-        ),
-        (replace(SURE, ratio=0.994, near=0.95), "either", "it does not matter (0.6 %)"),
-        (replace(SURE, ratio=0.994, near=0.5), "other", "better in 90 % of 200 draws; at worst"),
-        (replace(SURE, ratio=1.1, near=0.95), "other", "better in 90 % of 200 draws; at worst"),
-    ],
-)
-def test_a_percentage_speaks_of_what_is_recommended(c, choice, words) -> None:
-    assert c.choice == choice
-    assert how_sure(c).startswith(words)
-    assert c.confidence == (0.95 if choice == "either" else 0.9)
-
-
 def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     """Idle watts are drawn too, and may exceed the limit alone."""
     ppo = {"name": "a2c", "env": "CartPole-v1", "num_envs": 4}
@@ -144,13 +105,6 @@ def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     assert (found.plan.bands.env_steps_per_s or (1, 0))[0] == 0
     assert problems(found.to_json(), "advise") == []
     assert "nan" not in str(found)
-
-
-def test_a_share_is_all_of_the_draws_only_where_it_is() -> None:
-    assert share_text(1.0, 200) == "100 % of 200 draws"
-    assert share_text(0.995, 200) == "199 of 200 draws"
-    assert share_text(0.71, 200) == "71 % of 200 draws"
-    assert share_text(1 / 300, 300) == "1 of 300 draws"
 
 
 def test_words_for_how_sure_it_is() -> None:
@@ -195,51 +149,10 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     assert set(drawn.known) == set(known.parts())  # nothing else is told
 
 
-def about(costs: CostTable) -> list[Finding]:
-    plan = solve(loop("x"), costs)
-    system = pearl.load({**SPEC, "limits": {}})
-    asked = Case(system, plan, Draws(200), time.monotonic() + LONG_S, ("spec.yaml",))
-    return list(how_sure_of(asked))
-
-
-def test_the_device_that_nobody_knows_is_the_one_to_measure() -> None:
-    sure, measure = about(WILD)
-    assert "on gpu" in sure.answer
-    assert 0.4 < (sure.share or 0) < 0.8
-    assert measure.numbers["device"] == "gpu"
-    gain, regret = measure.numbers["gain"], measure.numbers["regret_mean"]
-    assert 0.5 * regret < gain <= regret + 1e-9  # the other device is known nearly as it is
-    assert measure.command == "pearl calibrate"
-
-
-def test_where_no_draw_changes_the_plan_it_is_sure() -> None:
-    (sure,) = about(two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(50.0, 50.0, 40.0, 60.0)))
-    assert sure.share == 1.0
-
-
 def test_no_plan_is_sought_when_the_time_is_over() -> None:
     plan = solve(loop("x"), two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(2.0, 2.0, 1.9, 2.1)))
     case = Case(pearl.load(SPEC), plan, Draws(1), time.monotonic() - 1, ("spec.yaml",))
     assert case.plan_system(case.system) is None
-
-
-def test_devices_that_are_alike_are_told_together() -> None:
-    """Two cards by which x is five times as fast, of which a plan can use one."""
-    found = [mode("x", "cpu", 1.0), *(mode("x", d, 0.2) for d in ("gpu", "gpu2"))]
-    costs = CostTable(star(devices("cpu", "gpu", "gpu2")), tuple(found))
-    case = Case(
-        pearl.load({**SPEC, "limits": {}}),
-        solve(loop("x"), costs),
-        Draws(20),
-        time.monotonic() + LONG_S,
-        ("spec.yaml",),
-    )
-    both, one = device_findings(case)
-    assert both.question == "Are gpu and gpu2 worth having?"
-    assert both.numbers["ratio"] == pytest.approx(0.2)
-    assert both.answer.startswith("Yes: ")
-    assert one.question == "Is gpu2 worth having?"
-    assert one.answer.startswith("No: gpu2 is like gpu, and the best plan uses no more of them.")
 
 
 @pytest.fixture(scope="module")
@@ -297,13 +210,6 @@ def test_a_replay_that_may_live_anywhere_is_said_not_to_matter() -> None:
     assert verdict.share == 1.0
 
 
-def test_a_verdict_that_hardly_holds_says_so() -> None:
-    for better, tail in ((0.52, ", but the estimates hardly tell the two apart"), (0.7, "")):
-        c = Comparison(1.2, better, 1 - better, 2.0, 2.0, 200)
-        assert hardware._verdict("Yes", c) == f"Yes{tail}"
-    assert hardware._verdict("Yes", replace(c, ratio=0.9)) == "Yes, by most draws"
-
-
 def test_questions_that_leave_no_choice_are_shown_only_where_they_are_asked() -> None:
     spec = {"algorithm": SPEC["algorithm"], "platform": {"devices": {"cpu": FEW}}}
     whole = advise(spec, time_limit_s=LONG_S)
@@ -336,31 +242,6 @@ FEW = {
 }
 
 
-def test_one_more_of_each_slack_is_tried_and_the_best_is_told(monkeypatch) -> None:
-    ratios, tried = {"limits.policy_lag": 1.2, "limits.prefetch": 1.5}, list[dict[str, int]]()
-
-    def plan_with(sets: dict[str, int]) -> str:
-        tried.append(sets)
-        return next(iter(sets))
-
-    edges = [SimpleNamespace(limit=limit) for limit in ("policy_lag", "", "prefetch", "prefetch")]
-    asked: Any = SimpleNamespace(
-        plan=SimpleNamespace(objective="throughput"),
-        problem=SimpleNamespace(graph=SimpleNamespace(edges=edges)),
-        system=SimpleNamespace(limits=SimpleNamespace(policy_lag=0, prefetch=2)),
-        plan_with=plan_with,
-        compare=lambda key: SimpleNamespace(ratio=ratios[key], confidence=0.75),
-        comparison_text=lambda key: f"as {key}",
-        command=lambda *words, sets: (words, sets),
-    )
-    monkeypatch.setattr(limits_cost, "numbers", lambda c, other: {"ratio": c.ratio})
-    (finding,) = limits_cost._slack(asked)
-    assert tried == [{"limits.policy_lag": 1}, {"limits.prefetch": 3}]
-    assert finding.answer.startswith("prefetch: 3 is worth 1.50 x: as limits.prefetch.")
-    assert finding.command == (("plan", "--explain"), {"limits.prefetch": 3})
-    assert (finding.share, finding.numbers) == (0.75, {"ratio": 1.5})
-
-
 def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
     """On platform host a plan has one lane unless the spec says otherwise; two cores do more."""
     spec = {"algorithm": {"name": "ddpg", "env": "Pendulum-v1"}}
@@ -372,14 +253,6 @@ def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
     assert one.question == "What does your limit max_lanes: 1 cost?"
     assert one.numbers["ratio"] > 1.05
     assert "limits.max_lanes=null" in one.command
-
-
-def test_a_command_sets_a_key_once(found) -> None:
-    spec = ("sac_pendulum", "algorithm.hidden=[64,64]", "platform=cpu_gpu")
-    case = Case(pearl.load(SPEC), found.plan, Draws(1), 0.0, spec)
-    assert case.command("plan", sets={"algorithm.hidden": (8, 8)}) == (
-        "pearl plan sac_pendulum platform=cpu_gpu 'algorithm.hidden=[8, 8]'"
-    )
 
 
 def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
@@ -441,35 +314,11 @@ def test_the_number_of_learners_is_that_of_the_best_plans(algorithm, platform, l
     assert pearl.plan(again, time_limit_s=LONG_S).value >= 0.99 * verdict.numbers["value"]
 
 
-def test_one_learner_is_tried_where_the_spec_says_how_several_add_up() -> None:
-    limits = {"learners": 2, "reduction": "star"}
-    spec = {"algorithm": SPEC["algorithm"], "platform": MANY, "limits": limits}
-    (verdict,) = advise(spec, about=["learners"], time_limit_s=LONG_S).verdicts
-    assert {"1", "2"} <= set(verdict.numbers["by_size"])
-
-
-@pytest.mark.parametrize(
-    ("better", "words"),
-    [(0.44, "By the estimates yes, by most draws no: at 256 "), (0.85, "Yes: at 256 ")],
-)
-def test_a_size_that_most_draws_are_against_is_no_plain_yes(better, words, monkeypatch) -> None:
-    said = Comparison(1.1, better, 1 - better, 2.0, 2.0, 200)
-    monkeypatch.setattr(sizes, "compare", lambda *_: said)
-    system = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
-    found = advise(system, about=["sizes"], time_limit_s=LONG_S).verdicts
-    (batch,) = (v for v in found if "batch size" in v.question)
-    assert batch.answer.startswith(words)
-
-
 def test_the_object_fits_its_schema_and_the_page_has_every_verdict(found) -> None:
     assert problems(found.to_json(), "advise") == []
     page = str(found)
     assert all(v.question in page for v in found.verdicts)
     assert found.left_out == ()
-
-
-def test_the_same_seed_gives_the_same_verdicts() -> None:
-    assert about(WILD) == about(WILD)
 
 
 def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:

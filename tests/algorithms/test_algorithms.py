@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import pytest
 
+import pearl
+from pearl.algorithms import algorithm
 from pearl.algorithms.families.replay import Sizes, build
 from pearl.graph.sequential import program_order
 
@@ -62,3 +64,110 @@ def test_under_uniform_replay_one_firing_does_all_gradient_steps_of_an_iteration
     assert graph.task("update").kernel.dim("steps") == 8
     with pytest.raises(KeyError, match="no task 'replay_update'"):
         graph.task("replay_update")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fusions"),
+    [
+        ({}, ["learn", "iteration"]),
+        ({"prioritised": False}, ["learn", "iteration"]),
+        ({"replay_ratio": Fraction(1, 32)}, ["learn", "iteration"]),
+        ({"replay_ratio": Fraction(3, 16)}, ["learn"]),  # 2 vector steps and 3 gradient steps
+        ({"replay_ratio": Fraction(3, 16), "prioritised": False}, ["learn", "iteration"]),
+        ({"normalise": {"normalise_obs": 1}}, ["learn"]),
+        ({"groups": 2}, ["learn"]),
+        ({"scaled": True}, ["learn"]),
+        ({"frames": {"stack": 2, "ends": 9}}, []),
+    ],
+)
+def test_native_calls_of_several_tasks_are_offered_where_they_compute_the_same(changes, fusions):
+    graph = dqn(**changes)
+    assert [f.name for f in graph.fusions] == fusions
+    ranked = ("replay_update",) if changes.get("prioritised", True) else ()
+    for fusion in graph.fusions:
+        whole = tuple(t.name for t in graph.tasks)
+        members = ("replay_sample", "update", *ranked)
+        assert fusion.tasks == (members if fusion.name == "learn" else whole)
+        assert fusion.kernel.dim("steps") == graph.updates
+    envs = 8 // changes.get("groups", 1)
+    shared = 0 if "normalise" in changes else envs
+    assert [t.environments for t in graph.tasks[:2]] == [envs, shared]
+    assert [graph.task(t).kernel.dim("envs") for t in ("inference", "replay_sample")] == [envs, 8]
+
+
+SPACES = {"obs": 3, "actions": 2}
+SELF = {(n, n): (1, 1, 1, 0) for n in ("env_step", "rollout_insert", "update", "param_sync")}
+ACTS = {
+    ("inference", "env_step"): (1, 1, 0, 0), ("env_step", "inference"): (1, 1, 1, 0),
+    ("inference", "rollout_insert"): (1, 1, 0, 0), ("env_step", "rollout_insert"): (1, 1, 0, 0),
+    ("param_sync", "inference"): (8, 1, 8, 0), ("inference", "param_sync"): (1, 8, 0, 0),
+    ("gae", "update"): (1, 1, 0, 0),
+}  # fmt: skip
+WHOLE = {
+    ("rollout_insert", "gae"): (1, 8, 0, None), ("gae", "rollout_insert"): (8, 1, 8, 0),
+    ("update", "param_sync"): (1, 1, 0, 0), ("param_sync", "update"): (1, 1, 1, 0),
+}  # fmt: skip
+STEPS = {  # three steps behind, with five kept
+    ("rollout_insert", "gae"): (1, 1, 0, 3), ("update", "rollout_insert"): (1, 1, 5, 0),
+    ("update", "param_sync"): (1, 8, 0, 0), ("param_sync", "update"): (8, 1, 8, 0),
+    ("update", "gae"): (1, 1, 1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "edges", "fusions"),
+    [
+        ("a2c", {}, WHOLE, ["rollout", "iteration"]),
+        ("a2c", {"returns": {"n_step": 3}}, STEPS, []),
+        ("a2c", {"returns": {"n_step": 3}, "normalise_advantages": True}, WHOLE, ["rollout"]),
+        ("ppo", {"epochs": 2, "minibatches": 2}, WHOLE, ["rollout", "iteration"]),
+        ("ppo", {"epochs": 1, "minibatches": 1, "returns": {"n_step": 3},
+                 "normalise_advantages": False}, STEPS, []),
+        ("ppo", {"epochs": 1, "minibatches": 1, "returns": {"n_step": 3}, "target_kl": 0.1,
+                 "normalise_advantages": False}, WHOLE, ["rollout"]),
+        ("ppo", {"epochs": 1, "minibatches": 2, "returns": {"n_step": 3},
+                 "normalise_advantages": False}, WHOLE, ["rollout"]),
+        ("a2c", {"spaces": {"obs": 3, "choices": [2, 3]}}, WHOLE, []),
+        ("a2c", {"normalise": {"observations": True}}, WHOLE, []),
+    ],
+)  # fmt: skip
+def test_a_rollout_is_read_whole_or_step_by_step(name, options, edges, fusions):
+    given = {"spaces": SPACES, "num_envs": 4, "rollout_steps": 8, "hidden": [5], **options}
+    made = pearl.load({"algorithm": {"name": name, "env": "E-v0", **given}, "platform": "cpu_gpu"})
+    graph = algorithm(name).graph(made)
+    found = {
+        (e.src, e.dst): (e.production, e.consumption, e.tokens_seq, e.reach) for e in graph.edges
+    }
+    assert found == {**ACTS, **SELF, **edges}
+    assert [f.name for f in graph.fusions] == fusions
+    steps = options.get("epochs", 1) * options.get("minibatches", 1)
+    rows = 32 // options.get("minibatches", 1)
+    assert (graph.env_steps, graph.updates, graph.batch) == (32, steps, rows)
+    update = graph.task("update").kernel
+    judged = 1 if edges is STEPS else 8
+    assert update.dim("batch") == 4 * judged // options.get("minibatches", 1)
+    assert (update.dim("steps"), update.dims.get("kept")) == (steps, 5 if edges is STEPS else None)
+    assert graph.task("gae").kernel.dims.get("ahead") == (3 if "returns" in options else None)
+    outputs = 5 if "choices" in given["spaces"] else 2
+    assert update.layers("actor") == (3, 5, outputs)
+    whole = 0 if "normalise" in options else 4
+    assert [t.environments for t in graph.tasks[:2]] == [4, whole]
+
+
+def test_sweeps_over_a_log_are_averaged_after_as_many_as_the_limit_says():
+    """Ten transitions in three chunks are nine; 16 states with 4 actions are 256 bytes a table."""
+    offline = {"collect": 10, "chunks": 3}
+    acting = {"name": "q_learning", "env": "E-v0", "spaces": {"states": 16, "actions": 4}}
+    spec = {"algorithm": {**acting, "offline": offline}, "limits": {"averaging": 4}}
+    graph = algorithm("q_learning").graph(pearl.load({**spec, "platform": "cpu_gpu"}))
+    assert {(e.src, e.dst): (e.production, e.consumption, e.tokens_seq) for e in graph.edges} == {
+        ("update", "average"): (1, 4, 0), ("average", "update"): (4, 1, 4),
+        ("update", "update"): (1, 1, 1),
+    }  # fmt: skip
+    assert (graph.env_steps, graph.updates, graph.batch) == (36, 4, 9)
+    assert graph.states == {"log": 189.0, "tables": 5 * 256.0}
+    sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "batch": 9, "chunks": 3}
+    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 0, "order": 0}] * 2
+    acting["offline"] = {**offline, "format": "int32", "scale": 16, "order": "ran"}
+    graph = algorithm("q_learning").graph(pearl.load({"algorithm": acting, "platform": "cpu_gpu"}))
+    assert [dict(t.kernel.dims) for t in graph.tasks] == [{**sizes, "bits": 4, "order": 2}] * 2

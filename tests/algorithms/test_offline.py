@@ -19,6 +19,7 @@ from pearl_devices.primitives.updates.offline import STRIDE
 
 SIZES = {"FrozenLake-v1": (16, 4), "CliffWalking-v1": (48, 4)}
 F = np.float32
+FIELDS = ("state", "action", "reward", "next_state", "next_action", "terminated")
 
 
 def log_of(env: str, rows: int) -> offline.Log:
@@ -113,6 +114,42 @@ def test_chunks_equal_a_reference_in_numpy(name: str, order: str) -> None:
     expected = reference(log, arrays, document, sweeps=4)
     assert arrays["learner.tables"].tobytes() == expected.tobytes()
     assert np.array_equal(arrays["policy.q"], expected[0])
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
+def test_a_sweep_is_the_plain_loop_in_its_arithmetic_with_the_loss_of_its_errors(
+    name: str, bits: int
+) -> None:
+    """Whole numbers, whose products are rounded to nearest, or float32."""
+    sizes = {"states": 3, "actions": 2, "obs": 1, "act": 0, "batch": 70, "chunks": 2}
+    k, random = kernel(f"offline.{name}", sizes, bits=bits, order=1), np.random.default_rng(1)
+    b = allocate([k])
+    for field, most in (("state", 3), ("next_state", 3), ("action", 2), ("next_action", 2)):
+        b[f"log.{field}"][:] = random.integers(0, most, 70)
+    b["log.reward"][:] = random.integers(-300, 300, 70)
+    b["log.terminated"][:] = random.random(70) < 0.2
+    b["learner.tables"][:] = random.integers(-500, 500, (2, 3, 2))
+    b["hyper.lr.q"][:], b["hyper.discount"][:], b["rng.update"][1] = 0.3, 0.9, 5
+    tables, squares = b["learner.tables"].copy(), 0.0
+    alpha, gamma = (round(x * 256) if bits else F(x) for x in (0.3, 0.9))
+    for c in range(2):
+        for i in visits("str", 35, 0, 0):
+            at = {field: b[f"log.{field}"][35 * c + i] for field in FIELDS}
+            values = [int(v) if bits else v for v in tables[c, at["next_state"]]]
+            ahead = values[at["next_action"]] if name == "sarsa" else max(values)
+            target, entry = at["reward"], tables[c, at["state"]]
+            if not at["terminated"]:
+                ahead = gamma * ahead
+                target = target + (ahead + 128 >> 8 if bits else ahead)
+            error = target - (int(entry[at["action"]]) if bits else entry[at["action"]])
+            moved = alpha * int(error) + 128 >> 8 if bits else alpha * error
+            entry[at["action"]] += moved
+            squares += float(error) ** 2
+    cpu.bind(k, "native", b)()
+    np.testing.assert_array_equal(b["learner.tables"], tables)
+    assert b["loss.q"][0] == pytest.approx(0.5 * squares / 70 / 4**bits)
+    assert (b["rng.update"][1], b["learner.step"][0]) == (6, 1)
 
 
 def test_tables_of_int32_are_averaged_to_the_nearest_number() -> None:

@@ -1,6 +1,5 @@
 """Callbacks that ship, on a run of the smallest kind; and the examples of one's own."""
 
-import csv
 import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -73,18 +72,6 @@ def test_patience_counts_evaluations_without_gain():
     assert [soon.on_evaluation(evaluated(mean)) for mean in (1.0, 1.5, 1.5)] == [*2 * [None], STOP]
     with pytest.raises(pearl.SpecError, match="evaluations is 0"):
         Patience(0)
-
-
-def test_rows_of_a_table_say_what_the_run_did(plan, tmp_path):
-    path = tmp_path / "new" / "log.csv"
-    run = train(plan, CsvLog(path))
-    train(plan, CsvLog(path))  # goes on with the file
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(r["env_steps"]) for r in rows].count(run.env_steps) == 4
-    judged = [r for r in rows if r["env_steps"] == "240"]
-    assert float(judged[0]["eval_mean"]) > 5
-    assert set(rows[0]) >= {"updates", "mean_return", "best_mean", "loss_q", "wall_s"}
 
 
 def test_a_table_is_continued_by_the_columns_that_it_has(tmp_path):

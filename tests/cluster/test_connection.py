@@ -1,6 +1,7 @@
 """A cluster of the user's: what is said of it, and in which words it cannot be used. Ray itself is
 a stand-in here; `test_real_cluster.py` has raylets."""
 
+import os
 import platform
 import signal
 import socket
@@ -200,7 +201,13 @@ def test_a_cluster_that_others_can_reach_is_told(stand_in, monkeypatch, mode, wo
     [
         (RuntimeError("Version mismatch: The cluster was started with:\n Ray: 2.61.0"), "2.61.0"),
         (RuntimeError("Token authentication is enabled but no token"), "RAY_AUTH_TOKEN_PATH"),
+        (RuntimeError("Unauthenticated"), "RAY_AUTH_TOKEN_PATH"),
         (RuntimeError("No node info found matching attributes"), "no node of the cluster"),
+        (
+            RuntimeError("no node to connect to"),
+            "join it first: ray start --address=127.0.0.1:6379",
+        ),
+        (ValueError("x" * 401), "ValueError: " + "x" * 400),
         (ValueError("something else"), "ValueError: something else"),
     ],
 )
@@ -209,11 +216,12 @@ def test_a_refusal_of_ray_is_a_sentence_with_the_remedy(stand_in, refusal, words
     text = said()
     assert words in text
     assert "\n" not in text
+    assert len(text) < 600
     assert not ray.open
 
 
 @pytest.mark.parametrize(
-    "address", ["ray://10.0.0.1:10001", "local", "10.0.0.1", "a:b", ":6379", "a:0"]
+    "address", ["ray://10.0.0.1:10001", "local", "10.0.0.1", "a:b", ":6379", "a:0", "a:65536"]
 )
 def test_an_address_that_is_none_is_refused_before_ray_sees_it(stand_in, monkeypatch, address):
     ray = stand_in(entry("a"))
@@ -283,7 +291,38 @@ def test_how_long_a_node_may_take_to_answer_is_a_setting(stand_in, monkeypatch):
     assert ray.waited == [7.5]
 
 
-@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize(("given", "seconds"), [("", 60.0), ("1", 1.0), ("86400", 86_400.0)])
+def test_a_time_to_answer_is_up_to_a_day(given, seconds, monkeypatch):
+    monkeypatch.setenv("PEARL_ANSWER_S", given)
+    assert connection.answer_s() == seconds
+
+
+def test_a_head_is_reached_within_its_limit_and_ray_is_told_to_stay_local(stand_in, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        connection.socket,
+        "create_connection",
+        lambda *given: asked.append(given) or socket.socket(),
+    )
+    for name in (connection.LOOPBACK, connection.TRIES[0]):
+        monkeypatch.delenv(name, raising=False)
+    ray = stand_in(entry("a"))
+    connect()
+    assert (os.environ[connection.LOOPBACK], os.environ["RAY_NUM_REDIS_GET_RETRIES"]) == ("0", "2")
+    assert connection._reach("[::1]:65535") == "[::1]"
+    assert asked == [(("127.0.0.1", 6379), 5.0), (("::1", 65535), 5.0)]
+    assert (ray.options["log_to_driver"], ray.options["logging_level"]) == (False, "ERROR")
+    monkeypatch.setattr(sys, "path", ["/a", "/b.zip", "/a", ""])
+    assert connection._path() == f"/a:{os.getcwd()}"
+
+
+def test_a_node_without_resources_has_none(stand_in):
+    bare = entry("a") | {"Resources": {}}
+    (found,) = nodes() if stand_in(bare) else ()
+    assert (found.cores, found.gpus, found.memory_bytes) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "0.9", "-1", "nan", "inf", "86401"])
 def test_a_time_to_answer_that_is_none_is_refused(stand_in, monkeypatch, given):
     monkeypatch.setenv("PEARL_ANSWER_S", given)
     stand_in(entry("a"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from pearl.planner.planner import plan
 from pearl.spec.reading import load
 from pearl_devices import Device, Link, platform_json
 from pearl_estimators.host.calibration import versions
-from pearl_estimators.sealed_files import CalibrationError
 from tests.ray_cluster import Cluster
 
 NODE = Node("b", "2" * 8, "10.0.0.2", 3, 1, 1e9)
@@ -51,12 +49,6 @@ def test_a_node_of_other_versions_is_named_with_the_remedy() -> None:
     (problem,) = caught.value.problems
     assert problem.startswith("node b (10.0.0.2) has numpy 1.0.0, this machine ")
     assert "install the same version on both" in problem
-
-
-def test_a_node_that_measured_nothing_says_why() -> None:
-    ray: Any = SimpleNamespace(get=lambda answer, timeout: answer)
-    with pytest.raises(CalibrationError, match=r"^node b \(10\.0\.0\.2\): no compiler$"):
-        discovery._receive(ray, NODE, ({}, "no compiler"), 1.0)
 
 
 def test_without_a_cluster_a_spec_is_refused_at_its_platform(

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pearl.cluster import links, timing
+from pearl.cluster import links
 from pearl.cluster.connection import Node
 from pearl.cluster.links import MeasuredLink, TimedMessage, fit_link
 from pearl.errors import SpecError
@@ -112,35 +111,3 @@ def test_the_band_of_a_measured_link_is_that_of_its_messages_beside_their_lower_
     share = NormalDist().cdf(math.log(1 / low) / math.log(high / low) * 2 * 1.6449 - 1.6449)
     assert share == pytest.approx(0.25, abs=1e-3)
     assert links.link(HOME, OTHER, "tcp").band == (0.5, 3.0)
-
-
-class Mute:
-    """A way to another node that takes messages; none comes back where `error` is given."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.sent = error, list[int]()
-
-    def asked(self, size_bytes: int) -> int:
-        return size_bytes
-
-    def send(self, message: np.ndarray) -> None:
-        self.sent.append(message.size)
-
-    def back(self, asked: int) -> None:
-        if self.error:
-            raise self.error
-
-    def in_a_row(self, message: np.ndarray) -> list[float]:
-        return []
-
-
-def test_a_message_there_and_back_is_timed_or_its_error_raised() -> None:
-    message = np.zeros(3, np.uint8)
-    with timing._Turns(way := Mute()) as turns:
-        assert turns.turn(message) > 0
-    assert way.sent == [3]
-    with (
-        timing._Turns(Mute(RuntimeError("gone"))) as turns,
-        pytest.raises(RuntimeError, match="gone"),
-    ):
-        turns.turn(message)

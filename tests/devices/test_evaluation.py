@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pearl_devices import Device, cpu, kernel
+from pearl_devices.base import EnvironmentFailed
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import ROWS, acting, evaluation, vector_steps
 from pearl_devices.primitives import NATIVE_ENVS
@@ -76,6 +77,44 @@ def test_lock_step_plays_the_episodes_one_after_the_other():
             obs, reward, stop, late, _ = env.step(int(act(obs[np.newaxis])[0]))
             total, over = total + float(reward), stop or late
         assert total == found
+
+
+LEFT = {"reset": 0, "step": 0}
+"""Calls of a kind until `Failing` fails."""
+
+
+class Failing(gymnasium.Env):
+    """Its episodes take two steps. It fails in a reset or in a second step, counted over all."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def fail(self, where):
+        LEFT[where] -= 1
+        if LEFT[where] == 0:
+            raise ValueError("no  more")
+        return np.zeros(4, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.at = 0
+        return self.fail("reset"), {}
+
+    def step(self, action):
+        self.at += 1
+        return self.fail("step") if self.at == 2 else np.zeros(4), 1.0, self.at == 2, False, {}
+
+
+@pytest.mark.parametrize(
+    ("where", "at"), [("reset", "episode 2, step 0"), ("step", "episode 2, step 2")]
+)
+def test_an_environment_that_fails_is_named_with_episode_and_step(where, at):
+    acting = kernel("inference.dqn", q=(4, 2), envs=2, obs=4, act=0)
+    k = evaluation(acting, "tests.devices.test_evaluation:Failing", {}, 4, max_steps=9)
+    call = cpu.bind(k, "gymnasium", allocate([k]))
+    LEFT[where] = 3
+    with pytest.raises(EnvironmentFailed, match=f"Failing', evaluation {at}: ValueError: no more$"):
+        call()
+    assert call.since_s is None
 
 
 @pytest.mark.parametrize("variant", ["native", "gymnasium"])

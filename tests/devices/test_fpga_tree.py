@@ -104,26 +104,37 @@ def test_sets_that_follow_too_soon_are_seen():
 CAPACITY, ENVS, BATCH = 200, 4, 16
 
 
-def replay() -> tuple[dict[str, Any], dict[str, Any]]:
+def replay(capacity: int = CAPACITY) -> tuple[dict[str, Any], dict[str, Any]]:
     """The three kernels of a prioritised replay over one set of arrays."""
-    sizes = {"envs": ENVS, "obs": 3, "act": 0, "capacity": CAPACITY, "fanout": 4, "prioritised": 1}
+    sizes = {"envs": ENVS, "obs": 3, "act": 0, "capacity": capacity, "fanout": 4, "prioritised": 1}
     drawing = {"batch": BATCH, "steps": 2, "n_step": 1}
     kernels = {
         "insert": kernel("replay_insert", sizes),
         "sample": kernel("replay_sample", {**sizes, **drawing}),
         "set": kernel(
-            "replay_update", {"capacity": CAPACITY, "fanout": 4, "batch": BATCH, "steps": 2}
+            "replay_update", {"capacity": capacity, "fanout": 4, "batch": BATCH, "steps": 2}
         ),
     }
     arrays = allocate(list(kernels.values()))
     arrays["replay.priority"][:] = 0.6, 0.01, 0.0
-    arrays["replay.beta"][:] = 0.4, 1.0, 100.0
+    arrays["replay.beta"][:] = 0.4, 1.0, 10.0
     arrays["rng.replay_sample"][:] = 11, 0
     return arrays, {name: twin.bind(k, arrays) for name, k in kernels.items()}
 
 
 def leaves_of(arrays: dict[str, Any]) -> Any:
-    return arrays["replay.tree"][-tree_levels(CAPACITY, 4)[-1] :][:CAPACITY]
+    capacity = arrays["replay.reward"].size
+    return arrays["replay.tree"][-tree_levels(capacity, 4)[-1] :][:capacity]
+
+
+def assert_sums_are_exact(arrays: dict[str, Any]) -> None:
+    levels = tree_levels(arrays["replay.reward"].size, 4)
+    below = arrays["replay.tree"][-levels[-1] :].astype(np.float64)
+    for level, width in reversed(list(enumerate(levels[:-1]))):
+        start = sum(levels[:level])
+        sums = below.reshape(-1, 4).sum(axis=1)
+        assert np.array_equal(arrays["replay.tree"][start : start + sums.size], np.float32(sums))
+        below = np.pad(sums, (0, width - sums.size))
 
 
 def prefixes_of(arrays: dict[str, Any], firing: int, total: int) -> list[int]:
@@ -133,38 +144,46 @@ def prefixes_of(arrays: dict[str, Any], firing: int, total: int) -> list[int]:
     return [int(share * 2**32) * total >> 32 for share in shares]
 
 
-@pytest.mark.slow
 def test_the_twin_draws_by_exact_sums_and_any_other_replay_can_go_on():
-    arrays, calls = replay()
-    rng, firing = np.random.default_rng(0), 0
-    for _ in range(60):
+    arrays, calls = replay(24)
+    rng, firing, top = np.random.default_rng(0), 0, 1.0
+    for turn in range(10):
+        row = ENVS * turn % 24
+        arrays["step.reward"][:] = turn
         calls["insert"]()
+        units = min(round(top * twin.UNIT), MOST)
+        assert (leaves_of(arrays)[row : row + ENVS] * twin.UNIT == units).all()
+        assert (arrays["replay.reward"][row : row + ENVS] == turn).all()
+        assert_sums_are_exact(arrays)
         priorities = np.rint(leaves_of(arrays).astype(np.float64) * twin.UNIT).astype(np.int64)
         wanted = [
             drawn(priorities, prefixes_of(arrays, firing + s, int(priorities.sum())))
             for s in (0, 1)
         ]
+        arrays["replay.beta"][2] = 0.0 if turn == 9 else 10.0
         calls["sample"]()
-        firing += 2
         assert np.array_equal(arrays["batch.index"], wanted)
-        share = priorities[wanted[0]] / priorities[wanted[0]].min()
-        exponent = 0.4 + 0.6 * min((firing - 2) / 100, 1)
-        assert arrays["batch.weight"][0] == pytest.approx(share**-exponent, rel=1e-4)
-        td = rng.normal(size=(2, BATCH)) * 10.0 ** rng.integers(-9, 5, (2, BATCH))
+        assert np.array_equal(arrays["batch.reward"], arrays["replay.reward"][np.array(wanted)])
+        for s in (0, 1):
+            share = priorities[wanted[s]] / priorities[wanted[s]].min()
+            exponent = 1.0 if turn == 9 else 0.4 + 0.6 * min((firing + s) / 10, 1)
+            assert arrays["batch.weight"][s] == pytest.approx(share**-exponent, rel=1e-4)
+        firing += 2
+        td = rng.normal(size=(2, BATCH)) * 10.0 ** rng.integers(-9, 2, (2, BATCH))
         arrays["batch.td"][:] = td
+        arrays["batch.td"][1, 3] = (0.0, 1e6)[turn == 7]
         calls["set"]()
-        found = leaves_of(arrays)[wanted[1]] * twin.UNIT
-        assert found.min() >= 1
-        assert found.max() <= MOST
-        levels = tree_levels(CAPACITY, 4)
-        below = arrays["replay.tree"][-levels[-1] :].astype(np.float64)
-        for level, width in reversed(list(enumerate(levels[:-1]))):
-            start = sum(levels[:level])
-            sums = below.reshape(-1, 4).sum(axis=1)
-            assert np.array_equal(
-                arrays["replay.tree"][start : start + sums.size], np.float32(sums)
-            )
-            below = np.pad(sums, (0, width - sums.size))
+        given = (np.abs(arrays["batch.td"].astype(float)) + 0.01) ** 0.6
+        most = max(top, *np.minimum(given, MOST / twin.UNIT).ravel())
+        last = dict(zip(np.ravel(wanted), given.ravel(), strict=True))
+        units = np.clip(np.array(list(last.values())) * twin.UNIT, 1, MOST)
+        np.testing.assert_allclose(
+            leaves_of(arrays)[list(last)] * twin.UNIT, units, rtol=1e-5, atol=0.51
+        )
+        top = float(arrays["replay.priority"][2])
+        assert top == pytest.approx(most, rel=1e-4)
+        assert_sums_are_exact(arrays)
+    assert arrays["replay.cursor"].tolist() == [16, 24]
 
 
 @rtl
@@ -188,12 +207,12 @@ def test_the_twin_and_the_tree_in_verilog_draw_the_same_rows():
     tree.close()
 
 
-@pytest.mark.slow
 def test_a_tree_that_another_replay_wrote_is_taken_over_rounded():
-    arrays, calls = replay()
+    arrays, calls = replay(24)
     calls["insert"]()
     leaves_of(arrays)[:3] = 0.123456, 1e-9, 1e9
     arrays["replay.tree"][0] = 12345.0
     calls["sample"]()
     found = leaves_of(arrays)[:5].astype(np.float64) * twin.UNIT
     assert found.tolist() == [506, 1, MOST, 4096, 0]
+    assert_sums_are_exact(arrays)

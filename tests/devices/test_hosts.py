@@ -57,8 +57,11 @@ def test_a_message_to_another_host_takes_the_network_and_then_the_link_of_its_ma
 
 def test_what_a_lane_pays_for_on_the_machine_a_link_pays_for_over_the_network() -> None:
     two = machine("cpu", "gpu", "npu")
-    two = replace(two, links=tuple(replace(k, paid_by="lane") for k in two.links))
-    platform = join_hosts("p", {"one": machine("cpu"), "two": two}, [Link("one", "two", 1.0, 4.0)])
+    two = replace(two, links=tuple(replace(k, paid_by="lane", band=(0.5, 2.0)) for k in two.links))
+    cable = Link("one", "two", 1.0, 4.0, band=(0.75, 3.0))
+    platform = join_hosts("p", {"one": machine("cpu"), "two": two}, [cable])
+    (far,), (near,) = (platform.route(a, "two/gpu") for a in ("one/cpu", "two/cpu"))
+    assert (far.band, near.band) == ((0.5, 3.0), (0.5, 2.0))
     assert [k.paid_by for k in platform.route("one/cpu", "two/gpu")] == ["link"]
     assert [k.paid_by for k in platform.route("two/cpu", "two/gpu")] == ["lane"]
     assert [k.paid_by for k in platform.route("two/gpu", "two/npu")] == ["lane"]

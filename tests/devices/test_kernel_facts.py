@@ -9,15 +9,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
-from pearl_devices import Kernel, kernel
+from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.kernel import Module
-from pearl_devices.kernels import KINDS, acts, kind_of, repeats
+from pearl_devices.kernels import KINDS, acts, environments, kind_of, repeats
 from pearl_devices.kernels.evaluation import evaluation
+from pearl_devices.kernels.examples import fill_arrays, loops
 from pearl_devices.kernels.fused import misfit
 from tests.devices.gpu_stand_in import NotingTwin, bind_cuda
 from tests.devices.test_kernel_kinds import sample
@@ -72,7 +74,11 @@ CASES: dict[str, Kernel] = {
     "duelling": kernel("update.dqn", DQN, q=(4, 8, 6, 4), duelling=1),
     "scheduled": kernel("update.dqn", DQN, q=(4, 8, 2), scheduled=1, program=LOSS),
     "module": kernel("update.dqn", {**DQN, "obs": 3}, q=(3, 2), modules={"q": OWN}),
+    "module with a loss": kernel(
+        "update.dqn", {**DQN, "obs": 3}, q=(3, 2), modules={"q": OWN}, program=LOSS
+    ),
     "td3": kernel("update.td3", TWIN),
+    "td3 with a loss": kernel("update.td3", {**TWIN, "batch": 3}, program=LOSS),
     "uneven td3": kernel("update.td3", {**TWIN, "critic2": (5, 9, 1), "policy_delay": 2}),
     "td3 modules": kernel("learn.td3", {**DRAW, **TWIN, "act": 2}, prioritised=0),
     "sac": kernel("update.sac", TWIN, alpha=(0, 1)),
@@ -193,12 +199,34 @@ def launches(k: Kernel, variant: str) -> list[Any]:
     ]  # fmt: skip
 
 
+CPU = Device("cpu", "cpu", width=8)
+DEVICES = {
+    "cpu": CPU,
+    "one core": replace(CPU, width=1),
+    "without torch": replace(CPU, figures={"torch": 0.0}),
+    "without bfloat16": replace(CPU, width=2, figures={"bfloat16": 0.0}),
+    "gpu": Device("gpu", "gpu", width=80),
+}
+
+
+def offered(k: Kernel, device: Device) -> str:
+    """The ways to run a kernel, or why there is none."""
+    ways = offers(k, device)
+    return " ".join(f"{v}:{w}" for v, w in ways) if ways else repr(ways)
+
+
+def ways(k: Kernel) -> dict[str, str]:
+    """What each device offers, where this is not what the CPU offers."""
+    found = {n: offered(k, device) for n, device in DEVICES.items()}
+    return {n: told for n, told in found.items() if n == "cpu" or told != found["cpu"]}
+
+
 def facts(k: Kernel) -> dict[str, Any]:
     kind = kind_of(k)
     words = (kind.structure, kind.word, kind.does, kind.side, kind.code, kind.example)
     given = (kind.parts(k), *kind.cuts(k))
     about = (kind.repeatable, kind.stochastic, kind.assumed, kind.averaged, kind.minibatches)
-    found = {
+    about_it = {
         "work": [k.flops, k.bytes_in, k.bytes_out, k.resident_bytes],
         "words": words,
         "about": [*about, acts(k), repeats(k), kind.actions, kind.horizons, kind.in_evaluation],
@@ -217,6 +245,7 @@ def facts(k: Kernel) -> dict[str, Any]:
             n: [v.program(k), v.fits(k), v.launches(k), kind.on_host(k, n)]
             for n, v in kind.cuda.items()
         },
+        "offers": ways(k),
         "fpga": kind.fpga,
         "launches": {
             n: launches(k, n)
@@ -225,19 +254,33 @@ def facts(k: Kernel) -> dict[str, Any]:
         },
         "one launch": misfit(k) if "fused" in kind.cuda else None,
     }
-    return {what: told for what, told in found.items() if told}
+    return {what: told for what, told in about_it.items() if told}
 
 
+def examples(loop: tuple[Kernel, ...]) -> dict[str, Any]:
+    """The kernels of an example, and ends of the arrays that it is checked on."""
+    filled = fill_arrays(loop, seed=3)
+    ends = {n: (a.flat[0], a.flat[-1], a.min(), a.max()) for n, a in filled.items()}
+    of = {n: [float(f"{x:.6g}") for x in row] for n, row in ends.items()}
+    return {"kernels": [summary(k) for k in loop], "filled": of}
+
+
+def found(name: str) -> dict[str, Any]:
+    with patch.object(environments, "find_spec", lambda name: None):  # as without envpool
+        return facts(CASES[name]) if name in CASES else examples(LOOPS[name])
+
+
+LOOPS = {f"loop {n}": loop for n, loop in enumerate(loops())}
 KEPT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
 
 
 def test_the_facts_of_every_case_are_kept(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--write"):
-        lines = [f" {json.dumps(n)}: {json.dumps(facts(k))}" for n, k in CASES.items()]
+        lines = [f" {json.dumps(n)}: {json.dumps(found(n))}" for n in (*CASES, *LOOPS)]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    assert KEPT.keys() <= CASES.keys()
+    assert KEPT.keys() <= {*CASES, *LOOPS}
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_facts_of_a_kernel_are_those_that_are_kept(name: str) -> None:
-    assert json.loads(json.dumps(facts(CASES[name]))) == KEPT[name]
+    assert json.loads(json.dumps(found(name))) == KEPT[name]

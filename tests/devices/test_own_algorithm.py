@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import pearl
 from examples import own_algorithm
@@ -21,6 +22,7 @@ from pearl_devices.kernels.counting import (
     forward_flops,
     parameters,
 )
+from pearl_devices.primitives.math import rng
 from tests.examples import SMALL_DQN
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +165,49 @@ def test_a_program_may_choose_the_actions() -> None:
             same.append(np.mean(buffers["act.action"] == greedy))
         assert least <= np.mean(same) <= most
     assert buffers["rng.inference"][1] == 100
+
+
+TOLD: list[tuple[Any, ...]] = []
+
+
+def noting(nets: Any, obs: Any, explore: float | None, noise: Any) -> Any:
+    """Notes what an acting program is told. The actions are the first observations."""
+    drawn = [noise.uniform(3).tolist(), noise.normal(2).tolist()] if noise else None
+    TOLD.append((explore, drawn))
+    return torch.as_tensor(obs)[:, 0].long()
+
+
+def test_a_program_is_told_the_share_of_its_env_step_and_draws_from_its_firings_stream() -> None:
+    k = acting("tests.devices.test_own_algorithm:noting")
+    buffers = fill_arrays([k])
+    buffers["env.obs"][:, 0] = np.arange(16) % 4
+    buffers["explore"][:] = 0.9, 0.1, 80.0, 32.0
+    call = cpu.bind(k, "torch", buffers)
+    TOLD.clear()
+    for _ in range(7):
+        call()
+    # 16 env steps a firing: the first two are random, and the share falls until 80 env steps
+    shares = [0.9 - 0.8 * min(steps / 80, 1) for steps in (32, 48, 64, 80, 96)]
+    assert [share for share, _ in TOLD] == pytest.approx(shares)
+    for firing, (_, drawn) in enumerate(TOLD, start=2):
+        base = np.uint64(rng.stream_base(buffers["rng.inference"][0], np.uint64(firing)))
+        uniforms, normals = np.zeros(3, np.float32), np.zeros(2, np.float32)
+        rng.uniforms(base, 0, uniforms)
+        rng.normals(base, 4, normals)  # pairs begin at even numbers
+        assert drawn == [uniforms.tolist(), normals.tolist()]
+    assert buffers["rng.inference"][1] == 7
+    assert np.array_equal(buffers["act.action"], np.arange(16) % 4)
+    TOLD.clear()
+    assert np.array_equal(cpu.act(k, buffers["policy.q"], buffers["env.obs"]), np.arange(16) % 4)
+    assert TOLD == [(None, None)]
+    for wrong in (-1, 4):
+        buffers["env.obs"][:, 0] = 1
+        buffers["env.obs"][3, 0] = wrong
+        least, most = min(wrong, 1), max(wrong, 1)
+        with pytest.raises(
+            ValueError, match=f"{least} … {most}; those of the environment are 0 … 3"
+        ):
+            call()
 
 
 def test_the_start_is_random_whatever_the_program() -> None:

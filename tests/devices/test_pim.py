@@ -81,6 +81,8 @@ def test_seconds_of_a_sweep_are_its_instructions_at_the_rate_of_its_tasklets() -
         found = estimate(sweep, with_tasklets(pim.EXAMPLE, tasklets), width=64)
         assert found.latency_s == pytest.approx(100 * each / share / 350e6)
         assert "modelled" in found.source
+        assert found.bound_by == "compute"
+        assert (found.low_s, found.high_s) == (0.5 * found.latency_s, 2 * found.latency_s)
     alone = estimate(sweep, with_tasklets(pim.EXAMPLE, 1), width=64)
     dma = 2 * (77 + 2048 / 2)  # 2400 bytes of a chunk in two blocks
     assert alone.latency_s == pytest.approx((1100 * each + dma) / 350e6)
@@ -93,6 +95,17 @@ def test_rows_out_of_order_cost_a_transfer_each_and_fewer_where_blocks_are_long(
         transfers[order] = pim.sweep_cycles(sweep, pim.EXAMPLE)[1]
     assert transfers[0] == 12 * (77 + 1024)
     assert transfers[1] == transfers[2] == 1000 * (77 + 12)
+
+
+def test_instructions_by_hand_of_whole_numbers_and_a_sweep_that_waits_for_its_rows() -> None:
+    sweep, average = kernels(batch=6400, chunks=64, bits=8)
+    # control, 3 comparisons, 2 products, 7 sums
+    assert pim.instructions(sweep) == 40 + 3 * 3 + 2 * 137 + 7 * 6
+    slow = replace(pim.EXAMPLE, figures={**pim.EXAMPLE.figures, "dma_cycles": 1e5})
+    assert pim.closed_form(sweep, slow, "tables", 64)["bound_by"] == "memory"
+    dma = 2 * (1e5 + 1024)
+    assert estimate(sweep, slow, width=64).latency_s == pytest.approx(dma / 350e6)
+    assert pim.closed_form(average, pim.EXAMPLE, "tables", 64)["bound_by"] == "memory"
 
 
 def test_seconds_of_an_average_are_a_transfer_to_the_host_and_back() -> None:

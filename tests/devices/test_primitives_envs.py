@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,11 @@ from gymnasium.vector import AutoresetMode
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, UnsupportedError, cpu, kernel
-from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.kernels.arrays import ANEW, EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import gym_make
 from pearl_devices.primitives.envs.gym_resume import replay_actions
+from pearl_devices.primitives.math.rng import stream_base, uniform
 
 
 def env_kernel(program: str, envs: int, obs: int, act: int, **args: Any) -> Kernel:
@@ -65,6 +67,7 @@ def lively(program: str, obs: Any, random: np.random.Generator, share: float) ->
     return np.sign([speed]).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
 def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
     """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
@@ -104,75 +107,135 @@ def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(pr
     assert truncations >= (0 if program == "CartPole-v1" else 1)
 
 
-def test_native_first_states_are_within_gymnasiums_bounds_and_spread_over_them() -> None:
-    bounds: dict[str, list[tuple[float, float]]] = {
-        "CartPole-v1": [(-0.05, 0.05)] * 4,
-        "Pendulum-v1": [(-np.pi, np.pi), (-1.0, 1.0)],
-        "Acrobot-v1": [(-0.1, 0.1)] * 4,
-        "MountainCar-v0": [(-0.6, -0.4), (0.0, 0.0)],
-        "MountainCarContinuous-v0": [(-0.6, -0.4), (0.0, 0.0)],
-    }
-    assert set(bounds) == set(NATIVE_ENVS)
-    for program, limits in bounds.items():
-        buffers = fill_arrays([native_kernel(program, envs=500)])
-        cpu.bind(native_kernel(program, envs=500), "native", buffers)
-        for column, (low, high) in enumerate(limits):
-            values = buffers["env.state"][:, column]
-            assert low - 1e-8 <= values.min() <= low + 0.02 * (high - low)
-            assert high + 1e-8 >= values.max() >= high - 0.02 * (high - low)
-            assert abs(values.mean() - (low + high) / 2) <= 0.06 * (high - low)
+EDGES: dict[str, list[tuple[float, ...]]] = {
+    "CartPole-v1": [
+        *[(x, v, 0.01, 0.0) for x in (2.39, -2.39) for v in (0.4, 0.6, -0.6)],
+        *[(0.1, 0.0, a, w) for a in (0.209, -0.209) for w in (0.01, 0.1, -0.1)],
+    ],
+    "Pendulum-v1": [(a, w) for a in (3.2, -3.2, 0.5) for w in (8.0, -8.0)],
+    "MountainCar-v0": [
+        *[(-1.2, -0.01), (-1.19, -0.069), (0.49, 0.02), (0.49, 0.069), (0.6, -0.05)],
+        *[(0.5, 0.0), (0.4, 0.07)],
+    ],
+    "MountainCarContinuous-v0": [
+        *[(-1.2, -0.01), (-1.19, -0.069), (0.44, 0.02), (0.44, 0.069), (0.6, -0.05)],
+        *[(0.45, 0.0), (0.4, 0.07)],
+    ],
+    "Acrobot-v1": [
+        *[(3.1, 3.1, 3.0, 8.0), (-3.1, -3.1, -3.0, -8.0), (0.0, 0.0, 13.0, 29.0)],
+        *[(0.0, 0.0, -13.0, -29.0), (3.0, 0.1, 0.0, 0.0), (1.7, 0.3, 0.0, 0.0)],
+    ],
+}
+"""States from which a step ends the episode, or meets a bound, or just does not."""
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
-def test_native_episodes_restart_in_the_same_firing_and_are_counted(program: str) -> None:
+def test_a_vector_step_is_gymnasiums_from_every_kind_of_state(program: str) -> None:
+    """Rows are states at the edges and random ones, with every action; episodes of every age."""
+    random, size, sizes = np.random.default_rng(2), STATE.get(program, 2), NATIVE_ENVS[program]
+    spread = {"CartPole-v1": (1.5, 1, 0.15, 1), "Pendulum-v1": (4, 5), "Acrobot-v1": (3, 3, 5, 9)}
+    wide = np.array(spread.get(program, (0.4, 0.05)))
+    centre = -0.4 if program.startswith("Mountain") else 0.0
+    states = [*EDGES[program], *(centre + wide * random.uniform(-1, 1, (6, size)))]
+    actions = range(sizes.actions) if sizes.actions else (-2.5, -1.0, -0.3, 0.7, 1.0, 1.4, 2.5)
+    ages = (0, 1) if program in FLAT else (0,)
+    cases = [(state, action, old) for state in states for action in actions for old in ages]
+    k = native_kernel(program, envs=len(cases))
+    buffers = fill_arrays([k])
+    call = cpu.bind(k, "native", buffers)
+    raw: Any = gymnasium.make(program, disable_env_checker=True).unwrapped
+    raw.reset(seed=0)
+    age = random.integers(1, sizes.step_limit, len(cases))
+    age[::5] = sizes.step_limit - random.integers(1, 3, age[::5].size)
+    buffers["env.elapsed"][:], buffers["env.return"][:] = age, random.normal(size=age.size)
+    buffers["rng.env_step"][1], buffers["episode.count"][0] = 7, EPISODES - 2
+    for row, (state, action, old) in enumerate(cases):
+        state = np.array(state, np.float32).astype(float) if old else np.array(state)
+        buffers["env.state"][row] = 0
+        buffers["env.state"][row, :3] = 0, 0, old
+        buffers["env.state"][row, :size] = state
+        buffers["act.action"][row] = action
+    buffers["env.obs"][:] = random.normal(size=buffers["env.obs"].shape)
+    before = copied(buffers)
+    call()
+    assert np.array_equal(buffers["step.obs"], before["env.obs"])
+    assert np.array_equal(buffers["step.action"], before["act.action"])
+    assert buffers["rng.env_step"][1] == 8
+    base, ended = np.uint64(stream_base(before["rng.env_step"][0], np.uint64(8))), []
+    for row, (_, action, old) in enumerate(cases):
+        state = before["env.state"][row, :size]
+        continuous = program == "MountainCarContinuous-v0"
+        raw.state = state.astype(np.float32) if old and continuous else state.copy()
+        raw.steps_beyond_terminated = None
+        given = action if sizes.actions else before["act.action"][row]
+        obs, reward, terminated, _, _ = raw.step(given)
+        assert buffers["step.terminated"][row] == terminated, cases[row]
+        assert buffers["step.truncated"][row] == (age[row] + 1 >= sizes.step_limit)
+        assert buffers["step.reward"][row] == np.float32(reward)
+        np.testing.assert_allclose(buffers["step.next_obs"][row], obs, atol=1e-6)
+        total = before["env.return"][row] + float(reward)
+        if terminated or buffers["step.truncated"][row]:
+            ended.append((total, age[row] + 1))
+            assert (buffers["env.elapsed"][row], buffers["env.return"][row]) == (0, 0)
+            first = buffers["env.state"][row, :size]
+            np.testing.assert_allclose(first, first_state(program, base, row), atol=1e-7)
+            assert program not in FLAT or not buffers["env.state"][row, 2]
+            raw.state = first.copy()
+            see = getattr(raw, "_get_obs", getattr(raw, "_get_ob", lambda: raw.state))
+            np.testing.assert_allclose(buffers["env.obs"][row], see(), atol=1e-6)
+            continue
+        np.testing.assert_allclose(buffers["env.state"][row, :size], raw.state, rtol=1e-6)
+        assert program not in FLAT or buffers["env.state"][row, 2] == 1
+        assert buffers["env.elapsed"][row] == age[row] + 1
+        assert buffers["env.return"][row] == pytest.approx(total, rel=1e-6)
+        assert np.array_equal(buffers["env.obs"][row], buffers["step.next_obs"][row])
+    assert buffers["episode.count"][0] == EPISODES - 2 + len(ended)
+    slots = np.arange(-2, len(ended) - 2) % EPISODES
+    assert len(ended) > 3
+    np.testing.assert_allclose(buffers["episode.returns"][slots], [r for r, _ in ended], rtol=1e-5)
+    assert buffers["episode.lengths"][slots].tolist() == [length for _, length in ended]
+
+
+FLAT = ("MountainCar-v0", "MountainCarContinuous-v0")
+
+
+def first_state(program: str, base: Any, row: int) -> list[float]:
+    """The first state of environment `row`: gymnasium's bounds, and the numbers of the stream."""
+    bounds = FIRST[program]
+    wide = [i for i, (low, high) in enumerate(bounds) if low < high]
+    shares = [uniform(base, len(wide) * row + i) for i in range(len(wide))]
+    return [
+        low + (high - low) * (shares[i] if i in wide else 0) for i, (low, high) in enumerate(bounds)
+    ]
+
+
+FIRST: dict[str, list[tuple[float, float]]] = {
+    "CartPole-v1": [(-0.05, 0.05)] * 4,
+    "Pendulum-v1": [(-np.pi, np.pi), (-1.0, 1.0)],
+    "Acrobot-v1": [(-0.1, 0.1)] * 4,
+    "MountainCar-v0": [(-0.6, -0.4), (0.0, 0.0)],
+    "MountainCarContinuous-v0": [(-0.6, -0.4), (0.0, 0.0)],
+}
+"""gymnasium's bounds of first states."""
+
+
+@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
+def test_native_environments_begin_in_states_that_the_seed_draws(program: str) -> None:
     k = native_kernel(program, envs=3)
-    buffers, random = fill_arrays([k]), np.random.default_rng(1)
-    call = cpu.bind(k, "native", buffers)
-    returns, lengths = np.zeros(3), np.zeros(3, int)
-    expected = []
-    for _ in range(2 * NATIVE_ENVS[program].step_limit + 50):
-        random_actions(buffers, random)
-        call()
-        returns += buffers["step.reward"]
-        lengths += 1
-        ended = (buffers["step.terminated"] | buffers["step.truncated"]).astype(bool)
-        for n in np.flatnonzero(ended):
-            expected.append((returns[n], lengths[n]))
-            assert not np.array_equal(buffers["env.obs"][n], buffers["step.next_obs"][n])
-            if program == "CartPole-v1":
-                assert np.abs(buffers["env.obs"][n]).max() <= 0.05
-        returns[ended], lengths[ended] = 0, 0
-        np.testing.assert_array_equal(buffers["env.elapsed"], lengths)
-    count = int(buffers["episode.count"][0])
-    assert count == len(expected) > 5
-    np.testing.assert_allclose(
-        buffers["episode.returns"][:count], [value for value, _ in expected], rtol=1e-5
-    )
-    assert buffers["episode.lengths"][:count].tolist() == [length for _, length in expected]
-
-
-def test_pendulum_is_truncated_at_200_steps_and_never_terminated() -> None:
-    k = native_kernel("Pendulum-v1", envs=2)
-    buffers = fill_arrays([k])
-    call = cpu.bind(k, "native", buffers)
-    flags = []
-    for _ in range(401):
-        call()
-        flags.append(buffers["step.truncated"].copy())
-        assert not buffers["step.terminated"].any()
-    assert [i for i, flag in enumerate(flags) if flag.any()] == [199, 399]
-
-
-def test_the_ring_of_episodes_wraps() -> None:
-    k = native_kernel("CartPole-v1", envs=2)
-    buffers = fill_arrays([k])
-    call = cpu.bind(k, "native", buffers)
-    buffers["episode.count"][0] = 4095
-    while buffers["episode.count"][0] < 4097:
-        call()
-    assert buffers["episode.returns"][4095] > 0
-    assert buffers["episode.returns"][0] > 0
-    assert buffers["episode.returns"][1] == 0
+    for seed in (0, 1):
+        buffers = fill_arrays([k], seed=seed)
+        buffers["env.elapsed"][:], buffers["env.return"][:] = 4, 5.0
+        cpu.bind(k, "native", buffers)
+        base = np.uint64(stream_base(buffers["rng.env_step"][0], np.uint64(0)))
+        for row, state in enumerate(buffers["env.state"]):
+            wanted = first_state(program, base, row)
+            np.testing.assert_allclose(state[: len(wanted)], wanted, atol=1e-7)
+        assert not buffers["env.elapsed"].any()
+        assert not buffers["env.return"].any()
+        before = copied(buffers)
+        buffers["rng.env_step"][1] = 1
+        cpu.bind(k, "native", buffers)
+        assert np.array_equal(buffers["env.state"], before["env.state"])
 
 
 @pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
@@ -191,17 +254,6 @@ def test_native_runs_resume_bit_for_bit_from_their_arrays(program: str) -> None:
         call()
         again()
     assert equal(whole, resumed) == []
-
-
-def test_starts_depend_on_seed_and_environment() -> None:
-    k = native_kernel("CartPole-v1", envs=64)
-    first, second = fill_arrays([k], seed=0), fill_arrays([k], seed=1)
-    for buffers in (first, second):
-        cpu.bind(k, "native", buffers)
-    states = np.concatenate([first["env.state"][:, :4], second["env.state"][:, :4]]).ravel()
-    assert np.unique(states).size == states.size
-    assert abs(states.mean()) < 0.01
-    assert np.abs(states).max() < 0.05
 
 
 # The gymnasium variant
@@ -273,6 +325,36 @@ def test_a_faulty_environment_is_an_error_naming_environment_and_fault(
         call()
     assert "Counter'" in str(error.value)
     assert fault == "shape" or "number 0" in str(error.value)
+
+
+class Numbered(Counter):
+    """Observes a number: 2 at first, then `shown`."""
+
+    def __init__(self, shown: int) -> None:
+        super().__init__()
+        self.observation_space, self.shown = Discrete(3, start=2), shown
+
+    def _see(self) -> Any:
+        return self.shown if self.at else 2
+
+
+@pytest.mark.parametrize(("shown", "found"), [(1, None), (2, 0), (4, 2), (5, None)])
+def test_states_are_counted_from_0_and_others_are_an_error(shown: int, found: int | None) -> None:
+    sizes = {"envs": 2, "obs": 1, "act": 0, "states": 3}
+    program = "tests.devices.test_primitives_envs:Numbered"
+    k = kernel("env_step", sizes, program=program, args={"shown": shown})
+    buffers = fill_arrays([k])
+    call = cpu.bind(k, "gymnasium", buffers)
+    assert buffers["env.obs"].tolist() == [[0], [0]]
+    if found is None:
+        with pytest.raises(ValueError, match=rf"number 0.*observed {shown}; its space is Discrete"):
+            call()
+        return
+    call()
+    assert buffers["step.next_obs"].tolist() == [[found], [found]]
+    k = kernel("env_step", {**sizes, "states": 4}, program=program, args={"shown": shown})
+    with pytest.raises(UnsupportedError, match="the kernel has 4 states"):
+        cpu.bind(k, "gymnasium", fill_arrays([k]))
 
 
 def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> None:
@@ -373,7 +455,8 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
     class Masked(gymnasium.vector.SyncVectorEnv):
         pass
 
-    env = Masked([Counter] * 6, autoreset_mode=AutoresetMode.DISABLED)
+    longer = partial(Counter, length=4)
+    env = Masked([Counter] * 3 + [longer] * 3, autoreset_mode=AutoresetMode.DISABLED)
     make: Any = lambda num_envs, **_: env  # noqa: E731
     gymnasium.register("Masked-v0", entry_point=COUNTER, vector_entry_point=make)
     try:
@@ -383,9 +466,14 @@ def test_a_vector_environment_that_is_reset_by_mask_restarts_in_the_same_firing(
         assert call.env is env  # type: ignore[attr-defined]
         for firing in range(7):
             call()
-            episode, at = divmod(firing, 3)
-            assert buffers["step.next_obs"].tolist() == [[episode, at + 1]] * 6
-            assert buffers["env.obs"][0, 1] == (at + 1) % 3
+            found = zip(buffers["step.next_obs"], buffers["env.obs"], strict=True)
+            for n, (successor, obs) in enumerate(found):
+                length = 3 if n < 3 else 4
+                episode, at = divmod(firing, length)
+                assert successor.tolist() == [episode, at + 1]
+                ended = at + 1 == length
+                assert obs.tolist() == [episode + ended, 0 if ended else at + 1]
+                assert buffers["env.elapsed"][n] == (at + 1) % length
     finally:
         del gymnasium.registry["Masked-v0"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,21 @@ from torch import Tensor
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
-from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import nets, rng
 from pearl_devices.primitives.torch.off_policy import run, squash, views
 from tests import kernel_losses
 
 Q, ACTOR, CRITIC = (4, 64, 64, 3), (3, 32, 24, 2), (5, 24, 40, 1)
 BATCH = 64
+
+
+def rate(lr: list[float], done: int) -> float:
+    """The learning rate after `done` steps: one number, or a fall in a line or along a cosine."""
+    if len(lr) == 1:
+        return lr[0]
+    first, last, steps, cosine = lr
+    way = min(done / steps, 1.0)
+    return first + (last - first) * ((1 - math.cos(math.pi * way)) / 2 if cosine else way)
 
 
 class Reference:
@@ -40,12 +49,10 @@ class Reference:
             if f"learner.{name}.target" in buffers:
                 target = buffers[f"learner.{name}.target"]
                 self.target[name] = torch.tensor(target, dtype=torch.float64)
-            self.optimiser[name] = torch.optim.Adam(
-                [flat], lr=float(buffers[f"hyper.lr.{name}"][0]), betas=(beta1, beta2), eps=eps
-            )
+            self.optimiser[name] = torch.optim.Adam([flat], betas=(beta1, beta2), eps=eps)
         self.duelling = duelling
         self.norms: dict[str, float] = {}
-        self.losses: dict[str, float] = {}
+        self.losses: dict[str, list[float]] = {name: [] for name in widths}
 
     def call(self, name: str, flat: Tensor, *inputs: Tensor) -> Tensor:
         if not inputs:
@@ -77,13 +84,14 @@ class Reference:
             except StopIteration as end:
                 td = end.value
                 break
-            self.optimiser[name].zero_grad()
+            lr, taken = self.buffers[f"hyper.lr.{name}"].tolist(), len(self.losses[name])
+            self.optimiser[name].param_groups[0]["lr"] = rate(lr, taken)
+            self.losses[name].append(float(loss.detach()))
             self.flat[name].grad = torch.autograd.grad(loss, self.flat[name])[0]
             if clip_norm > 0:
                 norm = torch.nn.utils.clip_grad_norm_([self.flat[name]], clip_norm)
                 self.norms[name] = float(norm)
             self.optimiser[name].step()
-            self.losses[name] = float(loss.detach())
         late = hyper.step % hyper.policy_delay == 0
         tau = float(self.buffers["hyper.tau"][0]) if late else 0.0
         for name, target in self.target.items():
@@ -143,6 +151,8 @@ def fresh(k: Kernel, widths: dict[str, tuple[int, ...]], seed: int = 0) -> Buffe
             buffers[f"learner.{name}.target"][:] = nets.init_params(layers, seed + other + 1)
         buffers[f"learner.{name}.m"][:] = 0
         buffers[f"learner.{name}.v"][:] = 0
+        if k.dims.get("scheduled"):
+            buffers[f"hyper.lr.{name}"][:] = 3e-3, 5e-4, 3, name in ("q", "actor")
     return buffers
 
 
@@ -151,19 +161,19 @@ def dqn_case(
 ) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
     program = "tests.kernel_losses:dqn"
     sizes: dict[str, Any] = {"obs": 4, "act": 0, "q": Q, "batch": BATCH, "steps": steps}
-    k = kernel("update.dqn", sizes, program=program, double=double, duelling=duelling)
-    return k, {"q": Q}
+    more = {"double": double, "duelling": duelling, "scheduled": double}
+    return kernel("update.dqn", sizes, **more, program=program), {"q": Q}
 
 
 def ddpg_case(steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
     program = "tests.kernel_losses:ddpg"
-    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps, "scheduled": 1}
     k = kernel("update.ddpg", sizes, program=program, actor=ACTOR, critic=CRITIC)
     return k, {"actor": ACTOR, "critic": CRITIC}
 
 
 def twin_case(algorithm: str, steps: int = 1) -> tuple[Kernel, dict[str, tuple[int, ...]]]:
-    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps}
+    sizes: dict[str, Any] = {"obs": 3, "act": 2, "batch": BATCH, "steps": steps, "scheduled": 1}
     widths: dict[str, tuple[int, ...]] = {"actor": ACTOR, "critic1": CRITIC, "critic2": CRITIC}
     if algorithm == "sac":
         widths |= {"actor": (3, 32, 24, 4), "alpha": (0, 1)}
@@ -219,7 +229,7 @@ def test_five_gradient_steps_equal_torch_in_float64(
         assert near(buffers[f"learner.{name}"], reference.flat[name]) < 1e-5
         (moments,) = reference.optimiser[name].state.values()  # the scale of gradients
         assert near(buffers[f"learner.{name}.m"], moments["exp_avg"]) < 1e-5
-        assert buffers[f"loss.{name}"][0] == pytest.approx(reference.losses[name], rel=1e-4)
+        assert buffers[f"loss.{name}"][0] == pytest.approx(reference.losses[name][-1], rel=1e-4)
     for name, target in reference.target.items():
         assert near(buffers[f"learner.{name}.target"], target) < 1e-5
 
@@ -260,7 +270,7 @@ def test_hyper_parameters_are_read_at_each_firing(case: str) -> None:
     buffers = fresh(k, widths)
     call = cpu.bind(k, "native", buffers)
     for name in widths:
-        buffers[f"hyper.lr.{name}"][0] = 0.0
+        buffers[f"hyper.lr.{name}"][:2] = 0.0
     before = copied(buffers)
     call()
     for name in widths:
@@ -282,54 +292,57 @@ def test_a_block_of_steps_equals_single_steps_bit_for_bit(case: str) -> None:
 
 
 def test_initial_parameters_are_uniform_within_one_over_root_fan_in() -> None:
-    layers = (100, 50, 4)
-    flat = nets.init_params(layers, 0, final_scale=3e-3)
-    assert flat.dtype == np.float32
-    assert flat.size == parameters(layers)
-    assert np.array_equal(flat, nets.init_params(layers, 0, final_scale=3e-3))
-    assert not np.array_equal(flat, nets.init_params(layers, 1, final_scale=3e-3))
-    first, last = flat[: 100 * 50 + 50], flat[100 * 50 + 50 :]
-    assert 0.099 < np.abs(first).max() <= 0.1
-    assert first.std() == pytest.approx(0.1 / np.sqrt(3), rel=0.05)
-    assert 2.5e-3 < np.abs(last).max() <= 3e-3
-    assert np.abs(nets.init_params(layers, 0)[-204:]).max() > 0.1
+    for scale in (None, 3e-3):
+        random = np.random.default_rng(7)
+        halves = (0.5, 1 / 3, 1 / np.sqrt(2) if scale is None else scale)
+        sizes = (4 * 9 + 9, 9 * 2 + 2, 2 * 3 + 3)
+        wanted = [random.uniform(-half, half, n) for half, n in zip(halves, sizes, strict=True)]
+        flat = nets.init_params((4, 9, 2, 3), 7, final_scale=scale)
+        assert flat.dtype == np.float32
+        np.testing.assert_allclose(flat, np.concatenate(wanted), rtol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "ddpg"])
-def test_inference_explores_as_asked_and_both_variants_choose_alike(algorithm: str) -> None:
-    k = kernel("inference.dqn", envs=8, obs=4, act=0, q=Q)
-    if algorithm == "ddpg":
-        k = kernel("inference.ddpg", envs=8, obs=3, act=2, actor=ACTOR)
-    native = fill_arrays([k])
-    native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
-    if algorithm == "ddpg":
-        native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
-        native["explore"][:] = (0.1, 0, 0, 16)
-    other = copied(native)
-    calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
-    seen = []
-    for _ in range(400):
-        for call in calls:
-            call()
-        np.testing.assert_allclose(native["act.action"], other["act.action"], rtol=1e-5, atol=1e-5)
-        seen.append(native["act.action"].copy())
-    assert native["rng.inference"][1] == other["rng.inference"][1] == 400
-    actions = np.array(seen)
-    if algorithm == "dqn":
-        # explore: 1 -> 0.1 over 100 env steps, all random in the first 16: two firings of 8.
-        greedy = cpu.act(k, native["policy.q"], native["env.obs"])
-        off = (actions != greedy)[20:].mean()
-        assert off == pytest.approx(0.1 * 2 / 3, abs=0.02)
-        assert set(np.unique(actions)) == {0, 1, 2}
-    else:
-        low, high = native["act.low"], native["act.high"]
-        mean = cpu.act(k, native["policy.actor"], native["env.obs"], low, high)
-        assert (actions >= low).all()
-        assert (actions <= high).all()
-        noise = (actions[2:] - mean) / (0.5 * (high - low))
-        inside = noise[:, (mean - low > 0.5 * (high - low)).all(1) & (high - mean > 0.05).all(1)]
-        assert noise.std() == pytest.approx(0.1, rel=0.1) or inside.size == 0
-        assert np.abs(actions[:2] - mean).max() > 0.5
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("case", ["dqn", "duelling dqn", "ddpg", "sac"])
+def test_inference_explores_with_the_numbers_of_the_stream(case: str, variant: str) -> None:
+    """Five environments: the first two firings, of 10 env steps, are random."""
+    widths = {"dqn": (4, 6, 6, 6, 6, 3), "duelling dqn": (4, 6, 4), "ddpg": (4, 6, 2)}
+    layers, act = widths.get(case, (4, 6, 4)), 0 if "dqn" in case else 2
+    more: dict[str, Any] = {"actor": layers} if act else {"q": layers, "duelling": "du" in case}
+    k = kernel(f"inference.{case.split()[-1]}", envs=5, obs=4, act=act, **more)
+    b = fill_arrays([k])
+    params, random = b[f"policy.{'actor' if act else 'q'}"], np.random.default_rng(0)
+    params *= 4
+    b["explore"][:] = (0.9, 0.2, 25, 10)
+    low, high = np.array([-2.0, 0.0]), np.array([2.0, 1.0])
+    if act:
+        b["act.low"][:], b["act.high"][:] = low, high
+    half, call = (high - low) / 2, cpu.bind(k, variant, b)
+    for firing in range(7):
+        b["env.obs"][:] = random.normal(size=(5, 4))
+        call()
+        base = np.uint64(rng.stream_base(b["rng.inference"][0], np.uint64(firing)))
+        out = run(views(torch.tensor(params).double(), layers), torch.tensor(b["env.obs"]).double())
+        z = out.numpy()[:, int("du" in case) :]
+        share = 0.9 - 0.7 * min(5 * firing / 25, 1) if firing > 1 else 1.0
+        shares = np.array([rng.uniform(base, n) for n in range(10)])
+        noise = np.array([rng.normal(base, n) for n in range(10)]).reshape(5, 2)
+        if case == "sac":
+            drawn = np.zeros(10, np.float32)
+            rng.normals(base, 0, drawn)
+            deviation = np.exp(z[:, 2:].clip(-20, 2))
+            wanted = low + half + half * np.tanh(z[:, :2] + deviation * drawn.reshape(5, 2))
+        elif act:
+            wanted = (low + half + half * (np.tanh(z) + 0.9 * noise)).clip(low, high)
+        else:
+            wanted = np.where(shares[::2] < share, shares[1::2] * 3 // 1, z.argmax(1))
+        if act and firing < 2:
+            wanted = low + (high - low) * shares.reshape(5, 2)
+        np.testing.assert_allclose(b["act.action"], wanted, rtol=1e-5, atol=2e-5)
+        assert b["rng.inference"][1] == firing + 1
+    greedy = cpu.act(k, params, b["env.obs"], *((b["act.low"], b["act.high"]) if act else ()))
+    mean = low + half + half * np.tanh(z[:, :2]) if act else z.argmax(1)
+    np.testing.assert_allclose(greedy, mean, rtol=1e-5, atol=1e-5)
 
 
 def test_exploration_anneals_linearly_in_env_steps() -> None:

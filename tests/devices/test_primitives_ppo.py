@@ -17,6 +17,7 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.math import rng, tanh
 from pearl_devices.primitives.updates import policies, ppo
+from tests.devices.test_primitives_nets import rate as rate_after
 
 Layers = tuple[int, ...]
 DISCRETE: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0}
@@ -97,38 +98,46 @@ def test_the_fast_tanh_gives_the_same_bits_wherever_a_number_stands() -> None:
 # Acting
 
 
-def test_discrete_actions_have_the_probabilities_of_the_softmax() -> None:
-    z = np.tile(np.array([[0.3, -1.0, 1.2]], np.float32), (50_000, 1))
-    action, log_prob = np.zeros(50_000, np.int64), np.zeros(50_000, np.float32)
-    none = np.zeros(0, np.float32)
-    counter = np.array([7, 0], np.uint64)
-    apart = np.zeros(0, np.int64)
-    policies.draw_discrete(
-        action, counter, z, none, none, none, none.reshape(0, 0), log_prob, apart
-    )
-    exact = torch.log_softmax(torch.tensor(z[0]).double(), 0).numpy()
-    np.testing.assert_allclose(np.bincount(action) / 50_000, np.exp(exact), atol=0.01)
-    np.testing.assert_allclose(log_prob, exact[action], atol=1e-6)
-    assert counter[1] == 1
-
-
-def test_continuous_actions_have_the_density_of_the_gaussian_and_are_clipped_for_the_env() -> None:
-    k = kernel("inference.ppo", envs=20_000, obs=2, act=2, tanh=1, actor=(2, 8, 2))
-    b = fill_arrays([k])
-    b["env.obs"][:] = 0.5
-    b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
-    b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
+@SPACES
+def test_actions_are_drawn_with_the_numbers_of_the_stream(spaces: dict[str, Any]) -> None:
+    """By inverting the distribution function; densities are those of torch."""
+    k = acting({**spaces, "envs": 40}, hidden=(6, 6, 6, 6))
+    b, act = fill_arrays([k]), spaces["act"]
+    b["env.obs"][:] = np.random.default_rng(0).normal(size=b["env.obs"].shape)
+    b["policy.actor"][:] *= 3
+    b["rng.inference"][1] = 3
+    base = np.uint64(rng.stream_base(b["rng.inference"][0], np.uint64(3)))
+    if "choices" in spaces:
+        b["act.choices"][:] = CHOICES
+    elif act:
+        b["policy.actor"][-2:] = math.log(0.5), math.log(2.0)
+        b["act.low"][:], b["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
     cpu.bind(k, "native", b)()
-    mean = _network(b["policy.actor"], (2, 8, 2), torch.full((1, 2), 0.5).double(), True)[0]
-    normal: Any = torch.distributions.Normal(mean, torch.tensor([0.5, 2.0]).double())
-    exact = normal.log_prob(torch.tensor(b["act.sample"]).double()).sum(1)
+    assert b["rng.inference"][1] == 4
+    out = _network(b["policy.actor"], k.layers(), torch.tensor(b["env.obs"]).double(), True)
+    if act and "choices" not in spaces:
+        noise, std = np.zeros(80, np.float32), np.array([0.5, 2.0])
+        rng.normals(base, 0, noise)
+        sample = out.numpy() + std * noise.reshape(40, 2)
+        np.testing.assert_allclose(b["act.sample"], sample, rtol=1e-5, atol=1e-6)
+        normal: Any = torch.distributions.Normal(out, torch.tensor(std))
+        exact = normal.log_prob(torch.tensor(sample)).sum(1)
+        low, half = b["act.low"], 0.5 * (b["act.high"] - b["act.low"])
+        scaled = np.clip(low + half + half * sample, low, b["act.high"])
+        np.testing.assert_allclose(b["act.action"], scaled, rtol=1e-5, atol=1e-6)
+        assert (scaled != low + half + half * sample).any()
+    else:
+        parts = out.split(CHOICES, 1) if act else [out]
+        taken, exact = b["act.action"].reshape(40, -1), torch.zeros(40)
+        for c, z in enumerate(parts):
+            shares = [rng.uniform(base, n * len(parts) + c) for n in range(40)]
+            below = torch.softmax(z, 1).cumsum(1) < torch.tensor(shares)[:, None]
+            assert taken[:, c].tolist() == below.sum(1).tolist()
+            assert set(taken[:, c]) == set(range(z.shape[1]))
+            exact = (
+                exact + torch.log_softmax(z, 1).gather(1, torch.tensor(taken[:, c : c + 1]))[:, 0]
+            )
     np.testing.assert_allclose(b["act.log_prob"], exact, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(b["act.sample"].mean(0), mean, atol=0.06)
-    np.testing.assert_allclose(b["act.sample"].std(0), [0.5, 2.0], rtol=0.03)
-    low, half = b["act.low"], 0.5 * (b["act.high"] - b["act.low"])
-    scaled = np.clip(low + half + half * b["act.sample"], low, b["act.high"])
-    np.testing.assert_allclose(b["act.action"], scaled, atol=1e-6)
-    assert np.abs(b["act.sample"]).max() > 1.5
 
 
 @pytest.mark.parametrize("variant", ["native", "torch"])
@@ -148,27 +157,6 @@ def test_a_component_without_both_bounds_is_not_scaled_and_clipped_by_the_one_it
     exact = _network(b["policy.actor"], k.layers(), torch.tensor(b["env.obs"]).double(), True)
     np.testing.assert_allclose(mean[:, 0], exact[:, 0], atol=1e-5)
     np.testing.assert_allclose(mean[:, 1], exact[:, 1].clamp(min=0.25), atol=1e-5)
-
-
-def test_factored_actions_have_the_probabilities_of_each_components_softmax() -> None:
-    k = acting({**FACTORED, "envs": 40_000})
-    b = fill_arrays([k])
-    b["act.choices"][:] = CHOICES
-    b["env.obs"][:] = 0.5
-    cpu.bind(k, "native", b)()
-    z = _network(b["policy.actor"], k.layers(), torch.full((1, 3), 0.5).double(), True)[0]
-    logs = [torch.log_softmax(part, 0).numpy() for part in z.split(CHOICES)]
-    total = np.zeros(40_000)
-    for c, log in enumerate(logs):
-        taken = b["act.action"][:, c]
-        np.testing.assert_allclose(np.bincount(taken) / 40_000, np.exp(log), atol=0.01)
-        total += log[taken]
-    np.testing.assert_allclose(b["act.log_prob"], total, atol=1e-5)
-    both = b["act.action"][:, 0] * 3 + b["act.action"][:, 1]
-    joint = np.exp(logs[0][:, None] + logs[1]).ravel()
-    np.testing.assert_allclose(np.bincount(both) / 40_000, joint, atol=0.01)
-    greedy = cpu.act(k, b["policy.actor"], b["env.obs"][:1], choices=CHOICES)
-    assert greedy.tolist() == [[int(log.argmax()) for log in logs]]
 
 
 @SPACES
@@ -194,6 +182,11 @@ def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> Non
     logits = _network(params, k.layers(), torch.tensor(obs), True)
     chosen = cpu.act(k, params, obs.astype(np.float32))
     assert np.array_equal(chosen, logits.argmax(1))
+    k = acting(FACTORED)
+    params = fill_arrays([k])["policy.actor"]
+    logits = _network(params, k.layers(), torch.tensor(obs[:, :3]), True)
+    chosen = cpu.act(k, params, obs[:, :3].astype(np.float32), choices=CHOICES)
+    assert np.array_equal(chosen, np.stack([z.argmax(1) for z in logits.split(CHOICES, 1)], 1))
     k = acting(CONTINUOUS)
     params, obs = 3 * fill_arrays([k])["policy.actor"], obs[:, :3]
     low, high = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
@@ -205,14 +198,22 @@ def test_greedy_actions_are_the_likeliest_or_the_mean_inside_the_bounds() -> Non
 
 
 def test_orthogonal_layers_are_orthogonal_and_the_last_has_its_own_gain() -> None:
-    flat = policies.orthogonal_params((4, 16, 8, 3), 5, final_gain=0.01)
+    """Against Gram and Schmidt's columns of the same normal numbers."""
+    layers = (3, 5, 5, 2)
+    flat, random = policies.orthogonal_params(layers, 5, final_gain=0.01), np.random.default_rng(5)
     offset = 0
-    for (i, o), gain in zip(pairwise((4, 16, 8, 3)), (2**0.5, 2**0.5, 0.01), strict=True):
-        w = flat[offset : offset + i * o].reshape(i, o).astype(float)
-        gram = w @ w.T if i <= o else w.T @ w
-        np.testing.assert_allclose(gram, gain**2 * np.eye(min(i, o)), atol=1e-6)
+    for (i, o), gain in zip(pairwise(layers), (2**0.5, 2**0.5, 0.01), strict=True):
+        given = random.normal(size=(max(i, o), min(i, o)))
+        columns: list[Any] = []
+        for column in given.T:
+            rest = column - sum((c @ column) * c for c in columns)
+            columns.append(rest / np.linalg.norm(rest))
+        wanted = np.array(columns).T if i >= o else np.array(columns)
+        w = flat[offset : offset + i * o].reshape(i, o)
+        np.testing.assert_allclose(w, gain * wanted, rtol=1e-5, atol=1e-7)
         assert not flat[offset + i * o : offset + i * o + o].any()
         offset += i * o + o
+    assert flat.size == offset
 
 
 # Rollouts and advantages
@@ -278,6 +279,55 @@ def test_advantages_are_the_sum_of_discounted_errors_to_the_end_of_the_episode(
             assert b["rollout.advantage"][t, n] == pytest.approx(total, abs=2e-5)
             assert b["rollout.returns"][t, n] == pytest.approx(total + now[t, n], abs=2e-5)
     np.testing.assert_allclose(b["rollout.value"], now, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("kept", [0, 4])
+def test_returns_of_three_rewards_are_their_sums_to_the_end_of_the_episode_or_the_rollout(
+    kept: int, variant: str
+) -> None:
+    """Mnih et al. 2016, summed forwards. With `kept`, each firing judges one vector step of a ring
+    that holds no more than it needs."""
+    envs, ahead, horizon, gamma = 3, 3, 7, 0.97
+    spaces = {"envs": envs, "obs": 2, "act": 0}
+    sizes: dict[str, Any] = {**spaces, "horizon": horizon, "tanh": 1, "critic": (2, 5, 1)}
+    k = kernel("gae", sizes, ahead=ahead, **({"kept": kept} if kept else {}))
+    b, random = fill_arrays([k]), np.random.default_rng(4)
+    call, held = cpu.bind(k, variant, b), kept or horizon
+    b["rollout.judged"][:], b["hyper.discount"][:] = 0, gamma
+    for begun in (0, horizon):
+        obs, after = random.normal(size=(2, horizon, envs, 2)).astype(np.float32)
+        reward = random.normal(size=(horizon, envs)).astype(np.float32)
+        ends = random.choice([0, 0, 0, 1, 2, 3], (horizon, envs))
+        ends[-1] = 0, 2, 3
+        value, follows = (
+            _network(b["policy.critic"], (2, 5, 1), torch.tensor(x).double(), True)[..., 0].numpy()
+            for x in (obs, after)
+        )
+        names = ("obs", "next_obs", "reward", "terminated", "truncated")
+        data = dict(zip(names, (obs, after, reward, ends & 1, ends >> 1), strict=True))
+        for t in range(horizon):
+            for k_ in range(horizon) if not kept and t == 0 else range(t, min(t + kept, horizon)):
+                for name, column in data.items():
+                    b[f"rollout.{name}"][(begun + k_) % held] = column[k_]
+            if kept or t == 0:
+                call()
+            row = 0 if kept else t
+            for n in range(envs):
+                total, weight, last = 0.0, 1.0, min(t + ahead, horizon) - 1
+                for s in range(t, last + 1):
+                    total += weight * reward[s, n]
+                    weight *= gamma
+                    if ends[s, n]:
+                        total += weight * follows[s, n] * (ends[s, n] == 2)
+                        break
+                else:
+                    cut = last == horizon - 1
+                    total += weight * (follows[last, n] if cut else value[last + 1, n])
+                assert b["rollout.returns"][row, n] == pytest.approx(total, abs=1e-5)
+                away = total - value[t, n]
+                assert b["rollout.advantage"][row, n] == pytest.approx(away, abs=1e-5)
+        assert b["rollout.judged"].tolist() == [0, (begun + horizon) % held]
 
 
 def test_many_environments_are_judged_as_few_are() -> None:
@@ -371,14 +421,6 @@ def _orders(k: Kernel, b: Buffers) -> Iterator[np.ndarray[Any, Any]]:
         yield from order.copy().reshape(-1, k.dim("batch"))
 
 
-def _rate(lr: list[float], done: int) -> float:
-    if len(lr) == 1:
-        return lr[0]
-    first, last, steps, cosine = lr
-    way = min(done / steps, 1.0)
-    return first + (last - first) * ((1 - math.cos(math.pi * way)) / 2 if cosine else way)
-
-
 def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     """Parameters and moments after one firing, in float64, with torch's autograd."""
     names = ("actor", "critic")
@@ -387,7 +429,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
     v = {n: torch.tensor(b[f"learner.{n}.v"]).double() for n in names}
     total, done = b["hyper.anneal"][0], int(b["learner.step"][0])
     share = max(1 - done / total, 0) if total else 1.0
-    rates = {n: share * _rate(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
+    rates = {n: share * rate_after(b[f"hyper.lr.{n}"].tolist(), done) for n in names}
     beta1, beta2, eps = b["hyper.adam"]
     decay, inside = b["hyper.rmsprop"]
     taken = int(b["learner.actor.steps"][0])
@@ -413,6 +455,7 @@ def reference(k: Kernel, b: Buffers) -> dict[str, Tensor]:
                 p[n] = p[n] - rate * m[n] / (1 - beta1**step) / root
     found = {f"learner.{n}": p[n] for n in names} | {f"learner.{n}.v": v[n] for n in names}
     found["learner.actor.steps"] = torch.tensor([float(taken)])
+    found |= {f"loss.{n}": loss.detach()[None] for n, loss in zip(names, losses, strict=True)}
     return found | ({} if decay else {f"learner.{n}.m": m[n] for n in names})
 
 
@@ -494,6 +537,42 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_reference(
     assert b["learner.step"][0] == 16 + k.dim("steps")
     assert b["learner.actor.steps"][0] == k.dim("steps")
     assert b["rng.update"][1] == 1
+
+
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@SPACES
+def test_the_gradients_of_vector_steps_add_up_to_one_step_over_the_rollout(
+    spaces: dict[str, Any], variant: str
+) -> None:
+    """Two rollouts, of which a ring of three vector steps is kept."""
+    whole = update(spaces, "ppo", 1, 1)
+    dims = {**whole.dims, "batch": spaces["envs"], "kept": 3}
+    k = kernel("update.ppo", dims, program=whole.program)
+    b = learning(whole)
+    b["hyper.normalise"][:], b["hyper.anneal"][:], b["learner.step"][:] = 0.0, 32.0, 15
+    rollout = {name: array for name, array in b.items() if name.startswith("rollout.")}
+    ring = {**fill_arrays([k]), **{n: a for n, a in b.items() if n not in rollout}}
+    for name in ("actor", "critic"):
+        ring[f"learner.{name}.sum"][:] = 0.0
+    ring["learner.at"][:] = 0
+    call = cpu.bind(k, variant, ring)
+    for firing in range(2 * HORIZON):
+        t = firing % HORIZON
+        if t == 0:
+            before, exact = copied(b), reference(whole, b)
+        for name, array in rollout.items():
+            if name in ring:
+                ring[name][firing % len(ring[name])] = array[t]
+        call()
+        if t < HORIZON - 1:
+            assert np.array_equal(ring["learner.actor"], before["learner.actor"])
+    assert ring["learner.at"].tolist() == [0, 2 * HORIZON % 3]
+    for name, wanted in exact.items():
+        moved = np.linalg.norm(wanted.numpy() - before[name])
+        assert np.linalg.norm(ring[name] - wanted.numpy()) <= 2e-3 * moved, name
+    assert ring["learner.step"][0] == 17
+    assert not ring["learner.actor.sum"].any()
+    assert not ring["learner.critic.sum"].any()
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

@@ -17,6 +17,7 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.replay import sum_tree as sum_tree
+from tests.training import test_frames
 
 ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
 
@@ -142,7 +143,7 @@ def test_a_prefix_at_or_beyond_the_total_never_finds_an_unfilled_leaf(
 
 
 def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> None:
-    buffers, sample = stored(steps=9)
+    buffers, _ = stored(steps=9)
     update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
     more = fill_arrays([update])
     buffers["batch.td"] = more["batch.td"]
@@ -151,7 +152,7 @@ def test_parents_are_sums_of_their_children_after_any_mixture_of_writes() -> Non
     random = np.random.default_rng(0)
     for time in range(9, 60):
         write(buffers, insert, time, {})
-        sample()
+        buffers["batch.index"][:] = random.integers(0, min(time * ENVS, CAPACITY), DRAWN)
         buffers["batch.td"][:] = random.exponential(size=(1, DRAWN))
         call()
     widths, start = tree_levels(CAPACITY, FANOUT), 0
@@ -179,12 +180,12 @@ def test_rows_are_time_by_environment_and_the_ring_overwrites_the_oldest() -> No
 
 
 def test_new_rows_get_the_largest_priority_so_far() -> None:
-    buffers, sample = stored(steps=4)
+    buffers, _ = stored(steps=4)
     assert set(leaves(buffers)[: 4 * ENVS]) == {1.0}
     assert not leaves(buffers)[4 * ENVS :].any()
     update = kernel("replay_update", batch=DRAWN, steps=1, capacity=CAPACITY, fanout=FANOUT)
     buffers["batch.td"] = np.full((1, DRAWN), 5.0, np.float32)
-    sample()
+    buffers["batch.index"][:] = np.arange(DRAWN) % (4 * ENVS)
     cpu.bind(update, "native", buffers)()
     top = (5.0 + 1e-2) ** 0.6
     assert buffers["replay.priority"][2] == pytest.approx(top)
@@ -363,6 +364,18 @@ def test_a_ring_of_a_million_rows_that_went_round_gives_every_row_its_own_return
     expected = factor * (stop[last, env] == 0)
     np.testing.assert_allclose(buffers["batch.discount"][0], expected, rtol=1e-6)
     assert np.unique(row).size == drawn  # one from each share of equal priorities
+
+
+@pytest.mark.parametrize(("stack", "n_step", "groups"), [(1, 1, 1), (2, 3, 3), (4, 2, 1)])
+def test_frames_give_the_batches_of_whole_observations(
+    stack: int, n_step: int, groups: int
+) -> None:
+    """With ends of every kind, before and after the ring goes round, and at its newest row."""
+    kinds = ("terminated", "truncated", "both", "anew")
+    for steps in (4, 11, 13, 31):
+        ends = {(t, t % ENVS): kinds[t // 2 % 4] for t in (0, 2, 3, 5, 6, 8, 9, 10, 12, 20, 22, 29)}
+        ends[steps - 1, 0], ends[steps - 1, 2] = "truncated", "terminated"
+        test_frames.compare(stack, n_step, steps, 0, groups, ends)
 
 
 # Fused and grouped calls

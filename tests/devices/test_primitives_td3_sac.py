@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import pearl
-from pearl.testing.kernel_buffers import copied, fill_arrays
-from pearl_devices import Buffers, Kernel, cpu, kernel
+from pearl.testing.kernel_buffers import fill_arrays
+from pearl_devices import Buffers, Kernel, kernel
 from pearl_devices.primitives.math import nets, rng
-from pearl_devices.primitives.math.dense import network_of
 from pearl_devices.primitives.updates import sac, td3
 
 CRITIC = (5, 16, 16, 1)
@@ -27,10 +26,6 @@ SPACES: dict[str, Any] = {"obs": 3, "act": 2}
 def update(algorithm: str, **changes: Any) -> Kernel:
     sizes = {**SPACES, **NETWORKS[algorithm], "batch": 8, "steps": 2, **changes}
     return kernel(f"update.{algorithm}", sizes, program=f"pearl.algorithms.{algorithm}:losses")
-
-
-def acting(envs: int = 4) -> Kernel:
-    return kernel("inference.sac", SPACES, envs=envs, actor=NETWORKS["sac"]["actor"])
 
 
 # One gradient step
@@ -80,39 +75,6 @@ def test_the_density_of_a_squashed_gaussian_is_exact_even_far_out(scale: float) 
     np.testing.assert_allclose(squashed, torch.tanh(u).numpy(), atol=2e-6)
     half = 0.5 * (high - low)
     np.testing.assert_allclose(action, low + half + half * torch.tanh(u).numpy(), atol=4e-6)
-
-
-# Acting
-
-
-def test_sac_draws_from_its_policy_in_both_variants_alike_and_is_random_at_the_start() -> None:
-    k = acting(envs=64)
-    native = fill_arrays([k])
-    native["env.obs"][:] = np.random.default_rng(0).normal(size=native["env.obs"].shape)
-    native["explore"][:] = 0.0, 0.0, 0.0, 128.0  # two firings of random action
-    native["act.low"][:], native["act.high"][:] = (-2.0, 0.0), (2.0, 1.0)
-    other = copied(native)
-    calls = [cpu.bind(k, "native", native), cpu.bind(k, "torch", other)]
-    seen = []
-    for _ in range(402):
-        for call in calls:
-            call()
-        np.testing.assert_allclose(native["act.action"], other["act.action"], atol=1e-5)
-        seen.append(native["act.action"].copy())
-    low, half = native["act.low"], 0.5 * (native["act.high"] - native["act.low"])
-    scaled = (np.array(seen) - low - half) / half
-    assert np.abs(scaled[:2]).max() > 0.9
-    out = network_of(k.layers(), native["policy.actor"])(native["env.obs"])
-    u = np.arctanh(np.clip(scaled[2:], -1 + 1e-6, 1 - 1e-6))
-    deviation = np.exp(out[:, 2:])
-    tame = np.abs(out[:, :2]) + 4 * deviation < 6  # arctanh bears these
-    standard = ((u - out[:, :2]) / deviation)[:, tame]
-    assert standard.mean() == pytest.approx(0.0, abs=0.02)
-    assert standard.std() == pytest.approx(1.0, abs=0.02)
-    greedy = cpu.act(
-        k, native["policy.actor"], native["env.obs"], native["act.low"], native["act.high"]
-    )
-    np.testing.assert_allclose(greedy, low + half + half * np.tanh(out[:, :2]), atol=1e-5)
 
 
 def test_pairs_of_normal_numbers_are_normal_and_depend_on_their_index_alone() -> None:

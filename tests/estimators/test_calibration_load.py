@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import calibrate_host, calibration_updates, calibrator, measuring
 from pearl_estimators.host.benchmark_kernels import CORES, draw_fit_kernels, offered_variants
+from pearl_estimators.host.benchmark_kernels import GROUPS as GROUPS_OF_ALL
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import load_calibration, locking, store
 from pearl_estimators.host.calibration_updates import fit_journal
@@ -268,6 +270,69 @@ def test_what_lanes_cost_is_measured_at_a_quiet_start_where_it_never_was(fresh):
     fresh.setattr(calibrator, "CORES", 2)
     with pytest.warns(CalibrationWarning, match="timing again the costs of lanes"):
         assert calibrator.calibration(HOST).runtime == LANES
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "recent"), [(0, True), (3599, True), (3600, False), (-3599, True), (-3600, False)]
+)
+def test_a_stamp_is_recent_for_an_hour(fresh, ago_s: int, recent: bool) -> None:
+    now = SimpleNamespace(time=lambda: 1e9, strptime=time.strptime)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1e9 - ago_s))
+    fresh.setattr(calibrator, "time", now)
+    assert calibrator._is_recent(stamp) is recent
+    assert calibrator._is_recent("") is False
+
+
+def test_groups_are_skipped_for_ten_minutes_from_their_first_failure(fresh):
+    now_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    fresh.setattr(calibrator, "time", clock)
+    with pytest.warns(
+        CalibrationWarning, match=r"^late; untimed kernels of dqn, gae are estimated"
+    ):
+        calibrator.skip_groups(["gae", "dqn"], "late")
+    now_s[0] = 400.0
+    with pytest.warns(CalibrationWarning, match="^again; untimed kernels of ppo are estimated"):
+        calibrator.skip_groups(["dqn", "ppo"], "again")
+    calibrator.skip_groups(["dqn", "gae"], "no more")  # warns of nothing
+    for seconds, expected in (
+        (699.0, {"dqn": "late", "gae": "late", "ppo": "again"}), (700.0, {"ppo": "again"}),
+        (1000.0, {}),
+    ):  # fmt: skip
+        now_s[0] = seconds
+        assert calibrator.skipped_groups() == expected
+    with calibrator.without_timing("one lane"):
+        assert calibrator.skipped_groups() == dict.fromkeys(GROUPS_OF_ALL, "one lane")
+
+
+def test_cores_are_idle_that_have_ten_elevenths_of_their_time(fresh):
+    for share, idle in ((1 / 1.1, True), (0.909, False)):
+        fresh.setattr(calibrator, "share_had", lambda cores, share=share: share)
+        assert calibrator.cores_are_idle(2) is idle
+
+
+@pytest.mark.parametrize(
+    ("lanes", "contention", "doubts", "asked", "needed"),
+    [
+        (LANES, 1.0, {}, "inference.dqn", False),
+        ({}, 1.0, {}, "inference.dqn", True),
+        (LANES, 2.0, {}, "inference.dqn", True),
+        (LANES, 1.0, {"update.dqn native": 2.0}, "inference.dqn", False),
+        (LANES, 1.0, {"update.dqn native": 2.0}, "update.dqn", True),
+    ],
+)
+def test_retiming_is_needed_of_lanes_of_loaded_points_and_of_doubts(
+    fresh, lanes, contention, doubts, asked, needed
+):
+    fresh.setattr(calibrator, "CORES", 2)
+    assert not calibrator.needs_retiming([LEARNS])
+    store(replace(loaded(contention), runtime=lanes, doubts=doubts))
+    kernels = [next(k for k, _ in KERNELS if k.kind == asked)]
+    assert calibrator.needs_retiming(kernels) is needed
+    with calibrator.without_timing("one lane"):
+        assert not calibrator.needs_retiming(kernels)
+    fresh.setattr(calibrator, "CORES", 1)
+    assert calibrator.needs_retiming(kernels) is (needed and bool(lanes))
 
 
 # --- in doubt

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pearl_devices import Device
+from pearl_devices import Device, backend
+from pearl_estimators import energy
 from pearl_estimators.energy import Energy, EnergyMeter, Rapl, total
+from tests.processes import HANG_S
 
 CPU = Device("cpu", "cpu", width=4, idle_power_w=20.0, active_power_w=60.0, real=True)
 GPU = Device("gpu", "gpu", width=80, width_unit="sm", idle_power_w=50.0, active_power_w=250.0)
@@ -116,6 +120,39 @@ def test_nvml_counts_only_windows_that_its_refresh_allows(tmp_path: Path) -> Non
     assert short.joules == pytest.approx(25.0)
     assert "too short for nvml: 2 s" in short.note
     assert long.joules == pytest.approx(60.0)
+    assert long.note.startswith("the counter moves every 0.1 s")
+
+
+@pytest.mark.parametrize(("seconds", "source"), [(0.02, "rapl"), (0.0199, "modelled")])
+def test_rapl_counts_windows_of_20_ms(tmp_path: Path, seconds: float, source: str) -> None:
+    one, clock = zone(tmp_path, "intel-rapl:0", "package-0", 0), Clock()
+    with meter(tmp_path, Nvml(None), clock) as found:
+        (one / "energy_uj").write_text("3000000")
+        clock.now = seconds
+        cpu, _ = found.read({"cpu": 1e9})
+    assert (cpu.source, cpu.seconds) == (source, pytest.approx(seconds))
+    assert cpu.joules == pytest.approx(3.0 if source == "rapl" else 60 * seconds)
+
+
+def test_counters_are_read_all_the_time_and_not_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that starts again twice between two readings would lose a turn."""
+    monkeypatch.setattr(energy, "POLL_S", 1e-4)
+    read = threading.Semaphore(0)
+
+    class Counter(Rapl):
+        def joules(self) -> float:
+            read.release()
+            return 0.0
+
+    with EnergyMeter((CPU,), {"cpu": Counter({})}) as found:
+        for _ in range(3):
+            assert read.acquire(timeout=HANG_S)
+    assert found._poller is not None
+    assert not found._poller.is_alive()
+    with EnergyMeter((CPU,), {}) as found:
+        assert found._poller is None
 
 
 def test_only_visible_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +162,22 @@ def test_only_visible_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
         clock.now = 4.0
         nvml.millijoules = [99_000, 3000]
         assert found.read({})[1].joules == pytest.approx(2.0)
+    counter, why = energy.Nvml.open(1, nvml)
+    assert (counter, why) == (None, "NVML shows 1 GPUs, not number 1")
+
+
+def test_the_second_device_of_a_kind_has_the_second_counter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+    monkeypatch.setattr(backend("gpu"), "COUNTER", lambda n: (opened.append(n), f"no {n}"))
+    cpus = [replace(CPU, name=f"null{n}", kind="null") for n in (0, 1)]
+    made = EnergyMeter.of((cpus[0], GPU, cpus[1], replace(GPU, name="other")))
+    assert opened == [0, 1]
+    assert made._absent == {
+        "null0": "a device of kind null has no counter", "gpu": "no 0",
+        "null1": "a device of kind null has no counter", "other": "no 1",
+    }  # fmt: skip
 
 
 def test_the_model_is_idle_power_and_the_share_of_width_that_was_busy(tmp_path: Path) -> None:

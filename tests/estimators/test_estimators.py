@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from pearl.testing import EstimatorContract
 from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
 from pearl_devices.kernels import parts
 from pearl_estimators import Estimate, estimate
+from pearl_estimators.host import timer
 from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import call_overhead_s, launches
@@ -269,46 +272,58 @@ def test_estimating_imports_neither_torch_nor_numba_nor_gymnasium():
 class Machine:
     """A machine whose clocks move only when work is done: `cpu` per call, `stolen` beside it."""
 
-    def __init__(self, cpu: list[float], stolen: float = 0.0) -> None:
-        self.cpu, self.stolen, self.calls = cpu, stolen, 0
+    def __init__(self, cpu: list[float], stolen: list[float] | None = None) -> None:
+        self.cpu, self.stolen, self.calls = cpu, stolen or [0.0], 0
         self.cpu_s = self.wall_s = 0.0
 
     def call(self) -> None:
+        assert self.calls < 1 << 18, "calls without end"
         took = self.cpu[self.calls % len(self.cpu)]
-        self.calls += 1
+        self.wall_s += took + self.stolen[self.calls % len(self.stolen)]
         self.cpu_s += took
-        self.wall_s += took + self.stolen
+        self.calls += 1
 
     def time(self, **options: object):
         return time_call(self.call, wall=lambda: self.wall_s, cpu=lambda: self.cpu_s, **options)  # type: ignore[arg-type]
 
 
-def test_a_steady_call_is_timed_without_spread():
-    timing = Machine([1e-3]).time(seconds=0.4)
-    assert timing.median_s == pytest.approx(1e-3)
-    assert timing.spread == pytest.approx(0.0, abs=1e-9)
-    assert timing.contention == pytest.approx(1.0)
-    assert timing.repeats == 400
+@pytest.mark.parametrize(
+    ("cpu", "stolen", "options", "low_s", "median_s", "high_s", "repeats", "contention"),
+    [
+        ([1.0], [0.0], {"seconds": 400.0}, 1, 1, 1, 400, 1),  # 1 in warming up, 8 in counting
+        ([1.0], [0.5], {"seconds": 600.0}, 1, 1, 1, 400, 1.5),  # a core taken is not in the time
+        ([0.5], [1.0], {"seconds": 12.0, "computes": False}, 1.5, 1.5, 1.5, 8, 3),  # a call waits
+        ([1.0] * 4 + [2.0], [0.0], {"seconds": 0.1, "blocks": 5}, 1, 1, 2, 3, 4 / 3 * 0.75),
+        ([1.0] * 4 + [2.0], [0.0], {"seconds": 4.0, "blocks": 5}, 1, 1, 2, 4, 1),
+        ([1.0], [0.0], {"seconds": 5.0, "blocks": 5, "firings": 4}, 0.25, 0.25, 0.25, 5, 1),
+        # On two cores, blocks without both of them do not count,
+        ([2.0, 2.0, 2.0, 2.0, 1.0, 2.0], [-1.0, -1.0, -1.0, -0.8, 0.2, -0.95],
+         {"seconds": 4.0, "blocks": 4, "cores": 2, "firings": 2}, 0.5, 0.5, 0.5, 4, 4.1 / 4),
+        # unless there are no others.
+        ([2.0, 2.0, 2.0, 3.0, 2.0], [-1.0, -1.0, 0.0, 0.0, 0.0],
+         {"seconds": 3.0, "blocks": 3, "cores": 2}, 1, 1, 1.5, 3, 2),
+    ],
+)  # fmt: skip
+def test_a_call_is_timed_in_blocks_of_repeats(
+    cpu, stolen, options, low_s, median_s, high_s, repeats, contention
+):
+    found = Machine(cpu, stolen).time(**options)
+    assert (found.low_s, found.median_s, found.high_s) == pytest.approx((low_s, median_s, high_s))
+    assert found.spread == pytest.approx((high_s - low_s) / median_s)
+    assert (found.repeats, found.contention) == (repeats, pytest.approx(contention))
 
 
-def test_a_core_taken_by_others_shows_as_contention_and_not_in_the_time():
-    timing = Machine([1e-3], stolen=0.5e-3).time(seconds=0.4)
-    assert timing.median_s == pytest.approx(1e-3)
-    assert timing.contention == pytest.approx(1.5)
-
-
-def test_a_call_that_waits_is_timed_by_the_wall():
-    timing = Machine([1e-6], stolen=1e-3).time(seconds=0.1, computes=False)
-    assert timing.median_s == pytest.approx(1.001e-3)
-
-
-def test_a_call_longer_than_its_share_is_timed_once_a_block_and_three_times_at_least():
-    machine = Machine([1.0, 1.0, 1.0, 1.0, 2.0])
-    timing = machine.time(seconds=0.1, blocks=5)
-    assert timing.repeats == 3
-    assert machine.time(seconds=4.0, blocks=5).repeats == 4
-    assert (timing.low_s, timing.median_s, timing.high_s) == (1.0, 1.0, 2.0)
-    assert timing.spread == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("each_s", "seconds", "repeats"),
+    [(1.0, 10.0, 10), (1.0, 10.1, 10), (0.001, 1.0, 1000), (0.0, 1.0, 1 << 14)],
+)  # fmt: skip
+def test_repeats_double_until_they_fill_a_tenth_of_a_block(each_s, seconds, repeats):
+    machine = Machine([each_s])
+    assert timer._repeats(machine.call, seconds, lambda: machine.wall_s) == (
+        repeats,
+        pytest.approx(each_s),
+    )
+    assert machine.calls == {10.0: 1, 10.1: 3}.get(seconds, 255 if each_s else (1 << 15) - 1)
 
 
 @pytest.mark.parametrize(("seconds", "blocks"), [(0.0, 8), (-1.0, 8), (0.1, 1)])
@@ -320,6 +335,19 @@ def test_timing_needs_time_and_two_blocks(seconds, blocks):
 def test_a_call_that_takes_no_time_is_an_error():
     with pytest.raises(ValueError, match=r"calls took no measurable time"):
         Machine([0.0]).time(seconds=0.1)
+
+
+def test_waits_for_a_core_are_those_that_the_system_counts_of_each_thread(monkeypatch):
+    def counted() -> float:
+        fields = [file.read_text().split() for file in Path("/proc/self/task").glob("*/schedstat")]
+        return sum(int(each[1]) for each in fields) * 1e-9
+
+    before = counted()
+    assert before <= timer.queued_s() <= counted()
+    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=lambda: 9.0))
+    for queued, alone in ((2.5, 6.5), (None, 9.0)):
+        monkeypatch.setattr(timer, "queued_here_s", lambda queued=queued: queued)
+        assert timer.alone_s() == alone
 
 
 def test_kernels_stay_hashable_by_what_they_are() -> None:

@@ -13,13 +13,15 @@ import pytest
 
 from pearl.cli.text import gpu_calibration_text
 from pearl_devices import Device
-from pearl_devices.kernels import kernel
+from pearl_devices.kernels import kernel, kind_of
 from pearl_estimators import estimate
+from pearl_estimators.gpu import calibration as calibration_of_gpus
 from pearl_estimators.gpu import operators
 from pearl_estimators.gpu.calibration import (
     COLUMNS,
     GpuCalibration,
     calibrate_gpu,
+    estimate_gpu,
     path,
     read_rows,
     store_gpu,
@@ -31,6 +33,7 @@ from pearl_estimators.gpu.operators import (
     fit_operator,
     predict_operations,
 )
+from pearl_estimators.gpu.variants import Starts
 from pearl_estimators.sealed_files import CalibrationError
 
 OVERHEAD_S, FLOPS, BYTES, SMS = 20e-6, 10e12, 800e9, 80
@@ -405,15 +408,99 @@ def test_a_calibrated_gpu_is_estimated_from_its_operators(
     assert other.rung == "datasheet"
 
 
-def test_a_small_kernel_is_bound_by_starting_its_operators(
-    calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+STARTS = Starts(operator_s=2e-6, gradient_s=3e-6, graph_s=4e-6, gap_s=5e-7, launch_s=6e-6)
+BY_HAND = GpuCalibration(
+    "Some GPU", "by hand", "", (fitted(), fitted(operator="elementwise", overhead_s=1e-6)), STARTS
+)
+ACTING = kernel("inference.dqn", envs=512, obs=16, act=0, q=(16, 64, 64, 16))
+STORING = kernel("rollout_insert", envs=512, obs=16, act=0, horizon=8)
+
+
+@pytest.mark.parametrize("width", [SMS, SMS // 2, 2 * SMS])
+@pytest.mark.parametrize("k", [ACTING, update(256), update(4096), STORING], ids=lambda k: k.kind)
+@pytest.mark.parametrize("variant", ["eager", "graph"])
+def test_a_kernel_is_the_queue_of_its_operators_and_their_starts(variant, k, width):
+    """Products by the roofline with the share of its rate, other bytes at that of element-wise
+    operators, behind the overhead of one operator. Eager: the longer of starts and queue; a graph:
+    both, with a gap before each element-wise operator and at least 1.27 us before each product."""
+    kind, share = kind_of(k), min(width / SMS, 1.0)
+    products = [Operation("linear", 1, *p) for p in kind.products(k)]
+    of = [max(o.flops / (FLOPS * share), o.bytes / BYTES) for o in products]
+    rounds, moved = kind.rounds(k), sum(o.bytes for o in products)
+    rest_s = max(k.bytes_in + k.bytes_out - rounds * moved, 0.0) / BYTES
+    count, gradient = kind.operations(k), kind.structure == "gradient"
+    if variant == "eager":
+        starts_s = count * (6e-6 + (3e-6 if gradient else 2e-6))
+    else:
+        of_products = rounds * len(products)
+        starts_s = 6e-6 + 4e-6 + 1.27e-6 * of_products + 5e-7 * (count - of_products)
+    once_s = OVERHEAD_S if of else 1e-6
+    far = [max(o.m, o.k, o.n) > 2048 or min(o.m, o.k, o.n) < 8 for o in products]
+    ends = []
+    for below, above in ((1.0, 0.0), (1 / 1.8, -0.1), (2.0, 0.1)):
+        wide = [s * math.exp(above * (1 + f)) for s, f in zip(of, far, strict=True)]
+        work_s = rest_s + rounds * sum(wide)
+        both = starts_s * below, work_s
+        ends.append(once_s + (max(both) if variant == "eager" else sum(both)))
+    found = estimate_gpu(BY_HAND, k, GPU, variant, width)
+    told = found.latency_s, found.low_s, found.high_s
+    assert told == pytest.approx((ends[0], min(ends), max(ends)))
+    queue_s = rest_s + rounds * sum(of)
+    bound = "overhead"
+    if queue_s > max(starts_s, once_s):
+        by_flops = [o.flops / (FLOPS * share) >= o.bytes / BYTES for o in products]
+        work_s = sum(s for s, flops in zip(of, by_flops, strict=True) if flops) * rounds
+        bound = "compute" if work_s > 0.5 * queue_s else "memory"
+    assert (found.bound_by, found.rung) == (bound, "calibrated")
+    note = "; sizes outside the timed ones, band doubled" if any(far) else ""
+    assert found.source == f"operators of Some GPU (by hand); starts of {variant} timed{note}"
+
+
+def test_a_fit_that_a_kernel_needs_must_be_there():
+    for kept in BY_HAND.fits:
+        with pytest.raises(CalibrationError, match="Some GPU: no fit of linear or elementwise"):
+            estimate_gpu(replace(BY_HAND, fits=(kept,)), ACTING, GPU, "eager", SMS)
+    assumed = estimate_gpu(replace(BY_HAND, starts=None), ACTING, GPU, "eager", SMS)
+    assert assumed.source.endswith("starts of eager assumed")
+    # 5 us of a launch, later ones 2.1, and 3.75 of each operator
+    count = kind_of(ACTING).operations(ACTING)
+    begin_s = 5e-6 + (count - 1) * 2.1e-6 + count * 3.75e-6
+    assert assumed.latency_s == pytest.approx(OVERHEAD_S + begin_s)
+
+
+def test_timings_of_another_driver_are_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    store_gpu(calibration)
-    acting = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2))
-    found = estimate(acting, GPU, width=SMS)
-    assert found.bound_by == "overhead"
-    assert found.latency_s >= OVERHEAD_S * 0.9
+    monkeypatch.setattr(calibration_of_gpus, "driver_version", lambda: "551.1")
+    real = replace(GPU, real=True)
+    for driver, device, rung in (
+        ("551.1", real, "calibrated"), ("", real, "calibrated"), ("550.2", GPU, "calibrated"),
+        ("550.2", real, "datasheet"),
+    ):  # fmt: skip
+        store_gpu(replace(BY_HAND, driver=driver))
+        found = estimate(ACTING, device, variant="eager", width=SMS)
+        assert found.rung == rung
+    assert "; timed under driver 550.2, this one is 551.1: pearl calibrate times" in found.source
+    monkeypatch.setattr(calibration_of_gpus, "driver_version", lambda: "")
+    found = estimate(ACTING, real, variant="eager", width=SMS)
+    assert "this one is unknown" in found.source
+    cuda = estimate(ACTING, GPU, variant="cuda", width=SMS)
+    assert (cuda.rung, cuda.parts["starts"]) == ("datasheet", 6e-6)
+    assert estimate(ACTING, replace(GPU, model=""), variant="eager", width=SMS).rung == "datasheet"
+
+
+def test_the_driver_is_the_one_that_nvml_names(monkeypatch):
+    import pynvml
+
+    for given, told in ((b"551.1", "551.1"), ("552", "552"), (None, "")):
+
+        def version(given: Any = given) -> Any:
+            if given is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+            return given
+
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", version)
+        assert calibration_of_gpus.driver_version.__wrapped__() == told
 
 
 def test_a_damaged_file_is_refused_with_what_to_do(tmp_path, monkeypatch):

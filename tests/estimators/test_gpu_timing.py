@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from pearl_devices import Device
+from pearl_devices import Device, UnsupportedError
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_estimators import estimate
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import GpuCalibration, store_gpu
+from pearl_estimators.gpu.operators import Operation
 from pearl_estimators.gpu.timing import call_on, capture, small, time_gpu
+from pearl_estimators.gpu.variants import Copies, Starts
 from tests.estimators.test_estimators import DQN, GPU
 
 
@@ -63,14 +69,144 @@ def test_the_kernels_whose_starts_are_timed_can_be_bound(structure: str, variant
     pytest.fail("there is none")
 
 
-def test_a_device_without_a_variant_in_cuda_has_the_starts_of_operators(
+class Number:
+    """A tensor of one number that counts what is added to it."""
+
+    added = 0
+
+    def add_(self, value: int) -> None:
+        assert value == 1
+        self.added += 1
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "each_s", "launch_s", "gradient_s", "starts"),
+    [
+        (2e-6, 1e-6, 0.4e-6, 3e-6, Starts(0.6e-6, 2.6e-6, 1.6e-6, 1e-6, 0.4e-6)),
+        (2e-6, 1e-6, 7e-6, 0.5e-6, Starts(0.0, 0.0, 1e-6, 1e-6, 1e-6)),
+        (0.5e-6, 1e-6, 0.7e-6, 1e-6, Starts(0.3e-6, 0.3e-6, 0.0, 1e-6, 0.7e-6)),
+        (9e-6, -1e-7, 1.0, 1e-6, Starts(0.0, 1e-6, 8.2e-6, 0.0, 0.0)),
+    ],
+)
+def test_starts_are_what_more_operators_take_and_what_none_takes(
+    begin_s: float,
+    each_s: float,
+    launch_s: float,
+    gradient_s: float,
+    starts: Starts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "small", lambda structure, variant: iter(()))
-    starts = timing._starts(HostDriver(), 0.01)
-    assert starts.operator_s == 0.0
-    assert starts.launch_s is not None
-    assert starts.launch_s > 0
+    number = Number()
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: number)
+
+    def timed(driver: HostDriver, call: Callable[[], object], seconds: float) -> float:
+        before = number.added
+        call()
+        assert seconds == 0.5
+        return begin_s + each_s * (number.added - before)
+
+    def each(driver: HostDriver, structure: str, variant: str, *rest: float) -> float:
+        assert rest == (0.5, pytest.approx(max(each_s, 0.0)))
+        return {("environment", "cuda"): launch_s, ("gradient", "eager"): gradient_s}[
+            structure, variant
+        ]
+
+    monkeypatch.setattr(timing, "synchronised_s", timed)
+    monkeypatch.setattr(timing, "_each_s", each)
+    found = timing._starts(HostDriver(), 0.5)
+    assert vars(found) == pytest.approx(vars(starts), abs=1e-12)
+
+
+def test_an_operation_of_a_kernel_is_its_share_of_eight_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    monkeypatch.setattr(timing, "call_on", lambda *_: lambda: called.append(1))
+
+    def timed(driver: HostDriver, call: Callable[[], object], seconds: float) -> float:
+        call()
+        return 24.0
+
+    monkeypatch.setattr(timing, "synchronised_s", timed)
+    k = next(small("gradient", "eager"))
+    share = 24.0 / 8 / kind_of(k).operations(k)
+    assert timing._each_s(HostDriver(), "gradient", "eager", 0.5, 7.0) == pytest.approx(share)
+    assert len(called) == 8
+    assert timing._each_s(HostDriver(), "gradient", "none", 0.5, 7.0) == 7.0
+
+    def refused(*_: object) -> None:
+        raise UnsupportedError("torch alone")
+
+    monkeypatch.setattr(timing, "call_on", refused)
+    assert timing._each_s(HostDriver(), "gradient", "eager", 0.5, 7.0) == 7.0
+
+
+def test_small_kernels_are_those_of_the_structure_that_are_drawn() -> None:
+    found = [(k.kind, k.program) for k in small("environment", "cuda")]
+    assert sorted(found) == [("env_step", name) for name in sorted(SMALL_ENVS)]
+    steps = list(small("gradient", "eager"))
+    assert sorted({k.kind for k in steps}) == [f"update.{name}" for name in SMALL_STEPS]
+    assert all(k.flops <= 2e7 and k.dim("steps") <= 2 for k in steps)
+
+
+SMALL_ENVS = (
+    "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Acrobot-v1", "MountainCarContinuous-v0",
+)  # fmt: skip
+SMALL_STEPS = ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
+
+
+def test_copies_are_timed_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((1e-5, 2e-5, 2**24 / 5e9, 2**24 / 4e9))
+    monkeypatch.setattr(timing, "synchronised_s", lambda driver, call, seconds: next(times))
+    assert vars(timing._copies(HostDriver(), 0.5)) == pytest.approx(vars(Copies(1e-5, 5e9, 4e9)))
+
+
+def test_products_of_four_sides_and_vectors_of_nine_lengths_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `seconds` seconds; ten more parts are those of starts and copies."""
+    asked: list[tuple[Operation, float]] = []
+
+    def timed(driver: HostDriver, operation: Operation, seconds: float) -> float:
+        asked.append((operation, seconds))
+        return 1e-5 + operation.bytes / 1e12 + operation.flops / 1e13
+
+    parts: list[float] = []
+    monkeypatch.setattr(timing, "_operator_s", timed)
+    monkeypatch.setattr(timing, "_starts", lambda driver, seconds: parts.append(seconds))
+    monkeypatch.setattr(timing, "_copies", lambda driver, seconds: parts.append(seconds))
+    found = time_gpu(HostDriver(), Device("gpu", "gpu", width=8, width_unit="sm"))
+    assert (found.model, found.fits[0].multiprocessors) == ("gpu", 8)
+    assert found.source.startswith("pearl calibrate, 2")
+    inner = ((32, 128, 512, 2048), (128, 512, 2048, 32), (512, 2048, 32, 128), (2048, 32, 128, 512))
+    products = [
+        Operation("linear", 1, m, k, n)
+        for m, row in zip(inner[0], inner, strict=True)
+        for k, n in zip(row, inner[0], strict=True)
+    ]
+    vectors = [Operation("elementwise", 1, 2**n, 1, 1, 2) for n in range(24, 6, -2)]
+    assert [o for o, _ in asked] == [*products, *vectors]
+    assert {*parts, *(s for _, s in asked)} == {10.0 / 35}
+    assert len(parts) == 2
+    for operation in (products[0], vectors[-1]):
+        monkeypatch.undo()
+        assert timing._operator_s(HostDriver(), operation, 1e-4) > 0
+
+
+def test_a_call_is_timed_to_the_end_of_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, asked = [], {}
+
+    def timed(call: Callable[[], None], **given: Any) -> SimpleNamespace:
+        call()
+        asked.update(given)
+        return SimpleNamespace(median_s=7.0)
+
+    queue = SimpleNamespace(finish=lambda: done.append("finished"))
+    monkeypatch.setattr(timing, "streams_of", lambda device: queue)
+    monkeypatch.setattr(timing, "time_call", timed)
+    assert timing.synchronised_s(HostDriver(), lambda: done.append("called"), 0.5) == 7.0
+    assert done == ["called", "finished"]
+    assert asked == {"seconds": 0.5, "computes": False, "blocks": 3}
 
 
 def test_a_graph_of_a_device_without_graphs_is_the_call() -> None:

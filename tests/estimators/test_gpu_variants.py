@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from pearl_devices.gpu.driver import HostDriver, Launch
 from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators import estimate
+from pearl_estimators.gpu import variants
 from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
 from pearl_estimators.gpu.variants import Starts, gpu_roofline, start_s, starts_of
@@ -63,6 +65,113 @@ def test_operators_start_while_the_gpu_works_and_those_of_a_graph_between() -> N
     for variant in ("eager", "graph"):
         e = gpu_roofline(large, GPU, variant, 82)
         assert sum(e.parts.values()) == pytest.approx(e.latency_s)
+
+
+A100 = replace(
+    GPU, width=108, peak_flops_per_s=19.5e12, memory_bytes_per_s=1555e9,
+    figures={"clock_hz": 1.41e9, "l2_bytes": 40e6},
+)  # fmt: skip
+
+
+def by_hand_s(device: Device, m: int, k: int, n: int, width: int) -> tuple[float, float]:
+    """The fastest of all tiles and of all splits of the inner size, or the bytes at their rate."""
+    hz = device.figures.get("clock_hz", 0) or device.peak_flops_per_s / device.width / 256
+    lanes = device.peak_flops_per_s / device.width / hz  # flops of an SM in a cycle
+    rate = lanes * (0.59 if lanes > 192 else 0.92)
+    cycles = []
+    for rows, columns, share in ((32, 32, 0.5), (64, 64, 0.75), (128, 64, 1.0)):
+        tiles = math.ceil(m / rows) * math.ceil(n / columns)
+        for chunks in (2**i for i in range(12)):
+            if chunks == 1 or (tiles * chunks <= width and k >= 256 * chunks):
+                waves = math.ceil(tiles * chunks / width)
+                step = max(32.0, waves * 2 * rows * columns / (rate * share))
+                cycles.append(math.ceil(k / chunks) * step + 1e-6 * hz * (chunks > 1))
+    moved = 4 * (m * k + k * n + m * n)
+    bandwidth = device.memory_bytes_per_s
+    if moved <= device.figures.get("l2_bytes", 4 * 2**20):
+        bandwidth = max(bandwidth, 20.5 * width * hz)
+    compute_s, memory_s = min(cycles) / hz, moved / bandwidth
+    return (compute_s, 0.0) if compute_s >= memory_s else (0.0, memory_s)
+
+
+@pytest.mark.parametrize("device", [GPU, A100], ids=["128 lanes", "64 lanes"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1, 1), (64, 4, 64), (128, 128, 128), (64, 511, 64), (64, 512, 64), (64, 1000, 64),
+        (32, 8192, 32), (65, 300, 129), (2048, 2048, 2048), (4096, 4, 4096), (8, 4096, 4096),
+        (1, 65_536, 1), (700, 900, 1100), (1024, 2, 511), (1024, 2, 512),
+    ],
+)  # fmt: skip
+def test_a_product_takes_the_fastest_tiles_and_chunks(
+    device: Device, shape: tuple[int, int, int]
+) -> None:
+    for width in (device.width, 8, 1):
+        found = product_s(device, shape, width)
+        assert found == pytest.approx(by_hand_s(device, *shape, width), rel=1e-12)
+
+
+def test_starts_by_hand() -> None:
+    """5 us of a launch, 2.1 of each later one, 15.6 more of each with gradients, 3.75 of others."""
+    acting = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2))
+    steps, ops = launches(SAC, "eager"), launches(acting, "eager")
+    assert start_s(SAC, GPU, "eager") == pytest.approx(
+        5e-6 + (steps - 1) * 2.1e-6 + steps * 15.6e-6
+    )
+    assert start_s(acting, GPU, "eager") == pytest.approx(5e-6 + (ops - 1) * 2.1e-6 + ops * 3.75e-6)
+    assert start_s(SAC, GPU, "graph") == pytest.approx(6e-6)
+    assert start_s(SAC, GPU, "fused") == pytest.approx(5e-6)
+    quick = replace(GPU, overhead_s=1e-6)
+    assert start_s(environments(300), quick, "cuda") == pytest.approx(2e-6)
+    timed = Starts(operator_s=1e-6, graph_s=2e-6, launch_s=3e-6)
+    assert start_s(environments(300), GPU, "cuda", timed) == pytest.approx(6e-6)
+    assert start_s(acting, GPU, "eager", timed) == pytest.approx(ops * 4e-6)
+    assert start_s(acting, GPU, "graph", timed) == pytest.approx(5e-6)
+
+
+def test_starts_are_those_of_the_figures_the_probe_or_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(variants, "figures", lambda: {"operator_s": 1e-6, "gradient_s": 2e-6})
+    slower = (3.6e9 / 4.8e9) ** 1.5
+    by_clock = replace(GPU, figures={"host_clock_hz": 4.8e9})
+    own = replace(by_clock, figures={"operator_s": 7e-6, "host_clock_hz": 4.8e9}, real=True)
+    for device, operator_s, gradient_s in (
+        (GPU, 3.75e-6, 15.6e-6),
+        (by_clock, 3.75e-6 * slower, 15.6e-6 * slower),
+        (replace(by_clock, real=True), 1e-6, 2e-6),
+        (replace(by_clock, real=True, host="other"), 3.75e-6 * slower, 15.6e-6 * slower),
+        (own, 7e-6, 2e-6),
+    ):
+        found = starts_of(device)
+        assert (found.operator_s, found.gradient_s) == pytest.approx((operator_s, gradient_s))
+        assert (found.graph_s, found.gap_s, found.launch_s) == (1e-6, 1e-6, None)
+
+
+def test_kernels_by_hand_are_their_starts_waits_and_work() -> None:
+    """GPU has 35e12 flop/s, so 1.667 GHz; float64 at a 64th of it."""
+    hz = 35e12 / 256 / 82
+    step = environments(100_000)
+    gae = kernel("gae", envs=64, obs=4, act=0, horizon=128, tanh=1, critic=(4, 64, 1))
+    draws = kernel("replay_sample", {**DRAW, "batch": 64})
+    for k, variant, width, waits_s, rate, moved in (
+        (step, "cuda", 82, 8 * step.flops / 100_000 / hz, 35e12 / 64, 0.0),
+        (step, "cuda", 41, 8 * step.flops / 100_000 / hz, 35e12 / 128, 0.0),
+        (gae, "cuda", 82, 0.5e-6 * 128, 35e12, 0.0),
+        (draws, "cuda", 82, 0.5e-6 * kind_of(draws).accesses(draws) / 64, 35e12, 0.0),
+        (DQN, "fused", 1, 0.3e-6 * kind_of(DQN).operations(DQN), 35e12 / 82, DQN.flops),
+    ):
+        bandwidth = 128 * hz if variant == "fused" else 936e9
+        work_s = k.flops / rate, (k.bytes_in + k.bytes_out + moved) / bandwidth
+        begin_s = start_s(k, GPU, variant)
+        found = gpu_roofline(k, GPU, variant, width)
+        latency_s = begin_s + waits_s + max(work_s)
+        assert found.latency_s == pytest.approx(latency_s)
+        assert (found.low_s, found.high_s) == pytest.approx((latency_s / 3, latency_s * 4))
+        part = "arithmetic" if work_s[0] >= work_s[1] else "memory"
+        assert found.parts == pytest.approx(
+            {"starts": begin_s, "waits": waits_s, part: max(work_s)}
+        )
 
 
 def test_a_small_product_has_a_shortest_time_and_waves_of_tiles_leave_processors_idle() -> None:

@@ -3,7 +3,9 @@
 import mmap
 import struct
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +71,92 @@ def test_of_two_that_never_had_a_core_each_nothing_is_said(monkeypatch):
     bind, bound = bind_of_calls_that_meet()
     assert measure_slowdowns(JOBS, {}, bind) == {}
     assert len(bound) == 2
+
+
+Reading = tuple[float, float]
+
+
+def compared(*rounds: tuple[Reading, Reading, Reading, Reading]) -> tuple[object, list[object]]:
+    """What `_compare` makes of readings (seconds, contention): alone, the other alone, beside, the
+    other beside; and what was done, in turn."""
+    done: list[object] = []
+    mine = iter([row[i] for row in rounds for i in (0, 2)])
+    its = iter([row[i] for row in rounds for i in (1, 3)])
+
+    class Other:
+        def start(self) -> None:
+            done.append("start")
+
+        def stop(self) -> interference._Stretch:
+            done.append("stop")
+            return interference._Stretch(*next(its))
+
+    def stretch(call: object) -> interference._Stretch:
+        done.append(call)
+        return interference._Stretch(*next(mine))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interference, "_stretch", stretch)
+        patch.setattr(interference, "time", SimpleNamespace(sleep=done.append))
+        found = interference._compare("call", Other())  # type: ignore[arg-type]
+    return found, done
+
+
+def a_round(
+    mine: float, its: float, worst: float = 1.0
+) -> tuple[Reading, Reading, Reading, Reading]:
+    """Slow-downs of a call of 2 s and one of 4 s. worst: contention of one of the readings."""
+    return (2.0, 1.0), (4.0, 1.0), (2.0 * (1 + mine), 1.0), (4.0 * (1 + its), worst)
+
+
+def test_slow_downs_are_medians_of_three_comparisons_with_a_core_each():
+    near = [
+        a_round(0.5, 0.125),
+        a_round(9.0, 9.0, 1.2),
+        a_round(0.25, 0.375, 1.1),
+        a_round(2.0, 0.25),
+    ]
+    found, done = compared(*near)
+    assert found == pytest.approx((0.5, 0.25))
+    assert done == ["call", "start", 0.006, "stop", "start", 0.001, "call", "stop"] * 4
+    assert compared(*[a_round(-0.5, -0.5)] * 3)[0] == (0.0, 0.0)  # faster is not slowed down
+    none, done = compared(*[a_round(0.5, 0.5, 1.2)] * 9)
+    assert none is None
+    assert done.count("stop") == 2 * 9
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "found"),
+    [
+        ((0.05, 0.04), None, (0.05, 0.04)),  # not in doubt
+        ((0.3, 0.01), (0.2, 0.02), (0.2, 0.01)),
+        ((0.01, 0.3), None, (0.01, 0.3)),  # no second comparison
+        (None, None, None),
+    ],
+)
+def test_a_large_slow_down_is_measured_again_and_the_smaller_counts(
+    first, again, found, monkeypatch
+):
+    told, slept = iter([first, again]), []
+    monkeypatch.setattr(interference, "_compare", lambda *_: next(told))
+    monkeypatch.setattr(interference, "_running_beside", lambda call: nullcontext())
+    monkeypatch.setattr(interference, "time", SimpleNamespace(sleep=slept.append))
+    pair = {"inference native": {"update native": found and found[0]}}
+    pair["update native"] = {"inference native": found and found[1]}
+    assert measure_slowdowns(JOBS, {}, lambda *_: lambda: None) == (pair if found else {})
+    assert slept == [0.3] * (first is not None and max(first) > 0.05)
+
+
+def test_a_stretch_is_the_cpu_time_of_its_calls_until_it_is_over(monkeypatch):
+    calls, wall = [], iter([0.0, 0.002, 0.004, 0.006, 0.008, 0.0, 0.002])
+    clocks = {"process_time": lambda: 0.003 * len(calls), "perf_counter": lambda: next(wall)}
+    monkeypatch.setattr(interference, "time", SimpleNamespace(**clocks))
+    assert interference._stretch(lambda: calls.append(1)) == pytest.approx((0.003, 8 / 12))
+    assert len(calls) == 4
+    calls.clear()
+    assert interference._stretch(lambda: calls.append(1), lambda: False) == pytest.approx(
+        (0.003, 2 / 3)
+    )
 
 
 def test_what_is_known_is_not_measured_again(monkeypatch):

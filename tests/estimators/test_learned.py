@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,11 @@ from pearl.training.run_feedback import Lessons, calibration_feedback
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu import estimate_without_feedback, parts
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host import calibration_updates, user_code_timing
+from pearl_estimators.host import calibration_updates
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.calibration_file import load_calibration, store
 from pearl_estimators.host.run_corrections import (
     BAND_FLOOR,
-    MEMORY,
     IterationStats,
     KernelShare,
     add_run,
@@ -28,7 +28,6 @@ from pearl_estimators.host.run_corrections import (
     merge_runs,
     predict_factor,
 )
-from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import time_user_env
 from tests.estimators.test_calibration_load import fresh, loaded
 
@@ -38,58 +37,69 @@ HOST = Device("host", "cpu", width=2, real=True)
 A = KernelShare("iteration.dqn native", 2.0**20, 2.0**16)
 WIDER = replace(A, flops=2.0**21, bytes=2.0**17)
 OTHER = replace(A, named="update.sac native")
+FAR = KernelShare("env_step native", 2.0**12, 2.0**9, 0.7)
 
 
-def test_a_run_corrects_its_own_call_most_then_its_family_then_the_host():
-    seen = (IterationStats((A,), 0.20),)
-    own, near, far = (predict_factor(seen, [p])[0] for p in (A, WIDER, OTHER))
-    assert own == pytest.approx(0.20, abs=0.005)
-    assert own > near > far > 0.05
-    doubts = [predict_factor(seen, [p])[1] for p in (A, WIDER, OTHER)]
-    assert doubts[0] < doubts[1] < doubts[2] < 0.15
-    assert predict_factor((), [A]) == (0.0, pytest.approx(0.15))
+def alike(a: tuple[KernelShare, ...], b: tuple[KernelShare, ...]) -> float:
+    """The covariance of two iterations by its definition: a third each of the host, of the family
+    and of the sizes, whose part falls to 1/e over four doublings."""
+    total = 0.0
+    for p, q in itertools.product(a, b):
+        far = abs(math.log2((1 + p.flops) / (1 + q.flops)))
+        far += abs(math.log2((1 + p.bytes) / (1 + q.bytes)))
+        total += p.share * q.share * (1 + (p.named == q.named) * (1 + math.exp(-far / 4))) / 3
+    return total
 
 
-def test_a_run_of_several_calls_is_explained_as_a_whole_by_what_they_take_of_it():
-    """An iteration that took 15 % longer: its calls together do so too, the long one most."""
-    long, short = replace(A, share=0.9), replace(OTHER, share=0.1)
-    seen = (IterationStats((long, short), math.log(1.15)),)
-    by = [math.exp(predict_factor(seen, [replace(p, share=1.0)])[0]) for p in (long, short)]
-    assert predict_factor(seen, [long, short])[0] == pytest.approx(math.log(1.15), abs=0.005)
-    assert 0.9 * by[0] + 0.1 * by[1] == pytest.approx(1.15, abs=0.005)
-    assert by[0] > by[1] > 1
+@pytest.mark.parametrize(("timed", "spread"), [(True, 0.15), (False, 0.48)])
+@pytest.mark.parametrize("asked", [(A,), (WIDER,), (OTHER,), (replace(A, share=0.3), FAR)])
+def test_factors_are_the_expectation_of_the_gaussian_process(asked, timed, spread):
+    """Of two runs, by the inverse of a matrix of two rows; a run of the other sort says nothing."""
+    first = IterationStats((replace(A, share=0.9), replace(OTHER, share=0.1)), 0.2, 2.0, timed)
+    second = IterationStats((WIDER,), -0.1, timed=timed)
+    other = IterationStats((A,), 5.0, timed=not timed)
+    noise = (0.02 / spread) ** 2
+    a, d = alike(first.parts, first.parts) + noise / 2, alike(second.parts, second.parts) + noise
+    c = alike(first.parts, second.parts)
+    u, v = alike(asked, first.parts), alike(asked, second.parts)
+    mean = ((d * u - c * v) * 0.2 + (a * v - c * u) * -0.1) / (a * d - c * c)
+    known = (d * u * u - 2 * c * u * v + a * v * v) / (a * d - c * c)
+    own = alike(asked, asked)
+    found = predict_factor((first, other, second), asked, timed=timed)
+    assert found == pytest.approx((mean, spread * math.sqrt(own - known)), rel=1e-9)
+    alone = predict_factor((other,), asked, timed=timed)
+    assert alone == (0.0, pytest.approx(spread * math.sqrt(own)))
 
 
-def test_the_band_of_a_call_that_ran_becomes_narrow_and_of_others_no_wider():
-    said = Estimate(1e-3, low_s=0.5e-3, high_s=2e-3, rung="calibrated", source="a fit")
+def test_a_correction_scales_an_estimate_and_narrows_its_band_to_what_runs_leave_open():
+    said = Estimate(1e-3, 8e-4, low_s=0.5e-3, high_s=2e-3, rung="calibrated", source="a fit")
     seen = (IterationStats((A,), math.log(1.1)),)
-    own, other = apply_correction(said, seen, [A]), apply_correction(said, seen, [OTHER])
-    assert own.latency_s == pytest.approx(1.1e-3, rel=0.01)
-    assert own.high_s / own.latency_s == pytest.approx(math.exp(BAND_FLOOR), rel=0.01)
-    assert other.high_s / other.latency_s < 2
-    assert other.low_s / other.latency_s > 0.5
-    assert "times 1.1, as runs on this host took" in own.source
+    mean, spread = predict_factor(seen, [OTHER])
+    by, half = math.exp(mean), math.exp(1.6449 * spread)
+    other = apply_correction(said, seen, [OTHER])
+    seconds = (other.latency_s, other.occupancy_s, other.low_s, other.high_s)
+    assert seconds == pytest.approx((by * 1e-3, by * 8e-4, by * 1e-3 / half, by * 1e-3 * half))
+    own = apply_correction(said, seen, [A])
+    assert own.high_s / own.latency_s == pytest.approx(math.exp(BAND_FLOOR))
+    assert own.latency_s / own.low_s == pytest.approx(math.exp(BAND_FLOOR))
+    assert own.source == "a fit; times 1.1, as runs on this host took"
+    sharp = replace(said, low_s=0.99e-3, high_s=1.01e-3)
+    kept = apply_correction(sharp, seen, [OTHER])
+    assert (kept.low_s, kept.high_s) == pytest.approx((by * 0.99e-3, by * 1.01e-3))
 
 
 QUIET = IterationStats((A,), 0.10)
 
 
-def test_runs_of_a_host_that_has_changed_are_followed():
-    found = QUIET
-    for _ in range(20):
+def test_the_mean_of_runs_follows_a_host_that_has_changed():
+    found, expected = QUIET, []
+    for _ in range(5):
         found = merge_runs(found, replace(QUIET, off=-0.2))
-    assert found.off == pytest.approx(-0.2, abs=0.01)
-    assert found.runs == MEMORY
-
-
-def test_a_run_beside_a_data_sheet_teaches_data_sheets_alone_and_from_more_doubt():
-    seen = (IterationStats((A,), 0.60, timed=False), IterationStats((A,), 0.10))
-    assert predict_factor(seen, [A])[0] == pytest.approx(0.10, abs=0.005)
-    assert predict_factor(seen, [A], timed=False)[0] == pytest.approx(0.60, abs=0.005)
-    assert predict_factor((), [A], timed=False) == (0.0, pytest.approx(0.48))
-    sheet, timed = (predict_factor(seen, [OTHER], timed=t)[1] for t in (False, True))
-    assert sheet == pytest.approx(timed * 0.48 / 0.15, rel=0.02)
-    assert add_run(seen[1:], seen[0]) == (seen[1], seen[0])
+        expected.append((found.off, found.runs))
+    offs, runs = zip(*expected, strict=True)
+    assert offs == pytest.approx((-0.05, -0.1, -0.125, -0.14375, -0.1578125))
+    assert runs == (2, 3, 4, 4, 4)
+    assert merge_runs(None, QUIET) == QUIET
 
 
 def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(fresh):
@@ -111,7 +121,9 @@ def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(f
 def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
     seen = add_run((), QUIET)
     assert seen == (QUIET,)
-    assert add_run(seen, replace(QUIET, off=0.12)) == seen
+    # The factor of one run of 0.1 is 0.1 / (1 + 4 / 225), that of two mean / (1 + 2 / 225).
+    assert add_run(seen, replace(QUIET, off=0.138)) == seen
+    assert add_run(seen, replace(QUIET, off=0.139))[0].off == pytest.approx(0.1195)
     right = IterationStats((OTHER,), 0.0)
     assert add_run(seen, right)[1] == right
     assert (
@@ -126,7 +138,13 @@ def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
     assert len(many) == 100
 
 
-@pytest.mark.parametrize("wrong", [{"off": math.nan}, {"runs": 0.0}, {"parts": ()}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"off": math.nan}, {"runs": 0.0}, {"parts": ()}, {"parts": (replace(A, flops=math.inf),)},
+        {"parts": (A, replace(A, share=2e-6))},
+    ],
+)  # fmt: skip
 def test_a_record_that_says_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="learned from runs"):
         replace(QUIET, **wrong)
@@ -312,21 +330,3 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     nothing, why_not = told(1.2)[0]
     assert nothing == ()
     assert "no longer than the bytes that cross lanes" in why_not[1]
-
-
-def test_what_is_timed_in_a_burst_of_load_is_timed_again(monkeypatch):
-    """Three rounds in turns, of which the quickest counts."""
-    rounds = iter([(9e-3, 5e-3), (1e-3, 5e-3), (2e-3, 4e-3)])
-    turn: list[float] = []
-
-    def timed(call: object, **_: object) -> Timing:
-        turn[:] = turn or next(rounds)
-        return Timing(taken := turn.pop(0), taken, 1.1 * taken, 1, 0.1, 1.0)
-
-    monkeypatch.setattr(user_code_timing, "time_call", timed)
-    monkeypatch.setattr(user_code_timing, "bind_new_actions", lambda call: call)
-    k = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
-    found = user_code_timing.time_user_code(
-        {"kernels": [{**k, "args": {}}] * 2, "variant": "native"}, 0.1
-    )
-    assert found == [(1e-3, 1e-3, 1.1e-3, 1e-3), (4e-3, 4e-3, 4.4e-3, 4e-3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 import pearl
-from pearl_devices import kernel
+from pearl_devices import Kernel, kernel
 from pearl_estimators.host import user_code_timing
+from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import time_user_env
+from pearl_estimators.sealed_files import CalibrationError
 
 SLEEP_S = 4e-3
 
@@ -96,13 +99,109 @@ def test_environments_that_cannot_be_timed_in_processes_keep_their_one_process(
     assert planned().task("env_step").variant == "gymnasium"
 
 
-def test_what_environments_compute_together_is_not_less_than_the_cores_allow(
+STEPPED = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")
+
+
+@pytest.mark.parametrize(
+    ("variant", "few", "many", "in_turn", "seconds"),
+    [
+        # One more takes (9 - 3) / 3 s; the least and the most of the blocks grow as much.
+        ("gymnasium", (3.0, 2.5, 5.0), (9.0, 8.5, 14.0), 0.0, (33.0, 32.5, 50.0)),
+        ("gymnasium", (8.0, 8.0, 8.0), (5.0, 5.0, 5.0), 0.0, (8.0, 8.0, 8.0)),  # not below one
+        ("gymnasium", (0.5, 0.5, 0.5), (6.5, 6.5, 6.5), 0.0, (32.0, 32.0, 32.0)),  # 16 of them
+        ("gymnasium", (1.0, -9.0, 1.0), (4.0, -9.0, 4.0), 0.0, (16.0, 0.0, 16.0)),
+        ("processes", (8.0, 8.0, 8.0), (8.0, 8.0, 8.0), 2.0, (16.0, 16.0, 16.0)),  # 2 cores compute
+        ("processes", (8.0, 7.0, 9.0), (8.0, 7.0, 9.0), 0.5, (8.0, 7.0, 9.0)),
+    ],
+)  # fmt: skip
+def test_environments_are_estimated_from_the_timings_of_one_and_of_four(
+    monkeypatch: pytest.MonkeyPatch, variant: str, few: Any, many: Any, in_turn: float, seconds: Any
+) -> None:
+    def rows(kernels: tuple[Kernel, ...], how: str) -> Any:
+        assert [k.dim("envs") for k in kernels] == [1, 4]
+        assert {k.flops + k.bytes_in + k.bytes_out + k.resident_bytes for k in kernels} == {0.0}
+        return (
+            [(*few, in_turn), (*many, 99.0)] if how == variant else [(8.0, 8.0, 8.0, in_turn)] * 2
+        )
+
+    monkeypatch.setattr(user_code_timing, "CORES", 2)
+    monkeypatch.setattr(user_code_timing, "_timed", rows)
+    found = time_user_env(STEPPED, variant)
+    assert (found.latency_s, found.low_s, found.high_s) == pytest.approx(seconds)
+    assert (found.rung, found.bound_by) == ("measured", "overhead")
+    more = f", each in a process; alone one waits {1 - in_turn / 8:.0%} of a step"
+    assert found.source == f"{STEPPED.program} timed on this host with 1 and 4 environments" + (
+        more if variant == "processes" else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "processes", "share", "gains"),
+    [
+        ((4.0, 3.0, 5.0, 2.0), True, 0.5, True),
+        ((4.0, 3.0, 5.0, 2.1), True, 0.475, False),
+        ((4.0, 3.0, 5.0, 9.0), True, 0.0, False),
+        ((0.0, 0.0, 0.0, 0.0), True, 0.0, False),
+        ((4.0, 3.0, 5.0, 1.0), False, 0.75, False),
+        ("no timing", True, 0.0, False),
+    ],
+)
+def test_environments_that_wait_half_of_a_step_gain_by_processes(
+    monkeypatch: pytest.MonkeyPatch, step: Any, processes: bool, share: float, gains: bool
+) -> None:
+    def rows(_: Any, variant: str) -> Any:
+        if variant == "processes" and not processes:
+            return "a vector environment"
+        return step if isinstance(step, str) else [step, (99.0, 99.0, 99.0, 1.0)]
+
+    monkeypatch.setattr(user_code_timing, "_timed", rows)
+    assert user_code_timing.waiting_share(STEPPED) == pytest.approx(share)
+    assert user_code_timing.gains_by_processes(STEPPED) is gains
+
+
+def test_a_timing_is_asked_of_a_process_once_and_a_failure_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(user_code_timing, "CORES", 2)
-    monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 2e-3))
-    k = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")
-    assert user_code_timing.waiting_share(k) == pytest.approx(0.75)
-    found = time_user_env(k, "processes")
-    assert found.latency_s == pytest.approx(16 * 2e-3 / 2)
-    assert "alone one waits 75% of a step" in found.source
+    asked: list[Any] = []
+
+    def child(task: str, seconds: float, *, timeout_s: float, request: Any) -> Any:
+        asked.append((task, seconds, timeout_s, request))
+        if request["variant"] == "native":
+            raise CalibrationError("no native one")
+        return [[4, 3, 5, 1]]
+
+    monkeypatch.setattr(user_code_timing, "run_in_child", child)
+    own = kernel("env_step", {"envs": 3, "obs": 2, "act": 0}, program="m:Once", args={"a": 1})
+    for _ in range(2):
+        found = user_code_timing.time_user_kernel(own, "gymnasium")
+        assert (found.latency_s, found.low_s, found.high_s) == (4.0, 3.0, 5.0)
+        assert found.source == "env_step timed on this host"
+        with pytest.raises(CalibrationError, match="no native one"):
+            user_code_timing.time_user_kernel(own, "native")
+    row = {"kind": "env_step", "sizes": dict(own.dims), "program": "m:Once", "args": {"a": 1}}
+    request = {"kernels": [row], "variant": "gymnasium"}
+    native = {**request, "variant": "native"}
+    assert asked == [("own", 0.1, 60.0, request), ("own", 0.1, 60.0, native)]
+
+
+@pytest.mark.parametrize(("call_s", "rounds"), [(0.0, 3), (0.25, 3), (0.31, 2), (0.7, 1)])
+def test_long_calls_of_user_code_have_fewer_rounds(
+    monkeypatch: pytest.MonkeyPatch, call_s: float, rounds: int
+) -> None:
+    """Two calls have 2 · 3 · 0.1 s each in all."""
+    now_s, given = [0.0], list[Any]()
+
+    def timed(_: Any, *, seconds: float, computes: bool, wall: Any) -> Timing:
+        now_s[0] += call_s
+        given.append((seconds, computes, wall))
+        return Timing(9.0 - len(given), 1.0, 10.0, 1, 1.0, 2.0)
+
+    monkeypatch.setattr(user_code_timing, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(user_code_timing, "time_call", timed)
+    monkeypatch.setattr(user_code_timing, "bind_new_actions", lambda call: call)
+    row = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
+    request = {"kernels": [{**row, "args": {}}] * 2, "variant": "native"}
+    found = user_code_timing.time_user_code(request, 0.1)
+    assert given == [(0.1, False, user_code_timing.alone_s)] * 2 * rounds
+    last = 9.0 - 2 * rounds
+    assert found == [(last + 1, 1.0, 10.0, (last + 1) / 2), (last, 1.0, 10.0, last / 2)]

@@ -122,18 +122,6 @@ def test_what_ifs_of_a_graph_by_hand() -> None:
     assert e.what_ifs[-1] is host
 
 
-def test_a_device_that_nothing_can_do_without_is_said_to_be_so() -> None:
-    graph, costs = two_devices()
-    only = replace(
-        costs, modes=tuple(m for m in costs.modes if m.device != "d0" or m.tasks != ("b",))
-    )
-    e = explained(graph, only)
-    gone = by_name(e, "device", "d1")
-    assert (gone.throughput, gone.gain, gone.changes, gone.proven) == (None, None, True, True)
-    assert "'b'" in (gone.infeasible or "")
-    assert re.search(r"without d1 +no plan", str(e))
-
-
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> None:
     graph = dqn(2, fused=True)
@@ -301,22 +289,6 @@ def with_twin() -> tuple[TaskGraph, CostTable]:
     return graph, CostTable(star(devices("d0", "d1", "d2", "d3", lanes=1)), tuple(found))
 
 
-def test_devices_that_are_alike_are_one_question() -> None:
-    e = explained(*with_twin())
-    names = [w.name for w in e.what_ifs if w.kind == "device"]
-    assert sorted(names) == ["d0", "d1 and d2", "d2", "d3"]
-    assert by_name(e, "device", "d2").value == pytest.approx(e.value)
-    assert by_name(e, "device", "d1 and d2").value == pytest.approx(1 / (18 * US))
-    for kind in ("lanes", "link"):
-        assert not [w for w in e.what_ifs if w.kind == kind and "d2" in w.name]
-
-
-def test_a_plan_on_a_device_that_is_alike_is_no_runner_up() -> None:
-    e = explain(solve(*with_twin()), within=0.5)
-    assert e.runner_ups.complete
-    assert [r.differs for r in e.runner_ups.plans] == [("b on d3",), ("b on d0",)]
-
-
 def test_a_device_that_a_limit_names_is_alike_to_none() -> None:
     graph, costs = with_twin()
     limits = Limits(memory_bytes={"d1": 1e3})
@@ -345,35 +317,6 @@ def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch
     alone = by_name(e, "device", "d1")
     assert alone.value == pytest.approx(1 / (19 * US))
     assert alone.proven  # nothing else is left
-
-
-def test_a_plan_for_makespan_is_bound_by_its_longest_path() -> None:
-    graph, costs = two_devices(latency_s=1 * US)
-    plan = solve(graph, costs, objective="makespan", method="heft")
-    e = explain(plan)
-    assert plan.value == pytest.approx(17 * US)
-    assert (e.bound.kind, e.bound.name) == ("path", "a → a>d1 → b")
-    assert [p.seconds for p in e.bound.parts] == pytest.approx([10 * US, 1 * US, 6 * US])
-    faster_a = by_name(e, "task", "a")
-    assert faster_a.value == pytest.approx(15 * US)
-    assert faster_a.gain == pytest.approx(17 / 15 - 1)
-    assert by_name(e, "link", "d0-d1").value == pytest.approx(16.5 * US)
-    assert by_name(e, "device", "d1").value == pytest.approx(19 * US)
-    assert "The longest path" in str(e)
-    assert re.search(r"a 20 % faster +15.0 µs \(-11.8 %\)", str(e))
-    assert problems(Report(plan, explanation=e).to_json(), "plan") == []
-
-
-def test_a_paced_plan_is_bound_by_its_pace() -> None:
-    found = devices("cpu", idle_power_w=10.0, active_power_w=100.0)
-    costs = CostTable(Platform("one", found), (mode("a", "cpu", 10 * US, energy=9e-4),))
-    graph = loop("a")
-    plan = solve(graph, costs, limits=Limits(power_w=40.0))
-    assert plan.pace_s is not None
-    e = explain(plan)
-    assert e.bound.kind == "pace"
-    assert e.bound.period_s == plan.pace_s
-    assert "The pace" in str(e)
 
 
 def test_copies_of_a_task_are_explained_as_one_task() -> None:
@@ -481,18 +424,6 @@ def test_the_gpus_sentences_follow_the_costs() -> None:
     assert said in quick.get("Why does gpu idle?", said)
 
 
-def test_a_device_that_is_always_busy_is_not_asked_why_it_idles() -> None:
-    graph = loop("x")
-    modes = (mode("x", "d0", 5.0), mode("x", "d1", 1.0))
-    platform = star((devices("d0")[0], replace(devices("d1")[0], kind="other")))
-    plan = solve(graph, CostTable(platform, modes))
-    assert plan.lanes[0].device == "d1"
-    assert list(answered(plan)) == ["Why is d1 faster than the CPU?"]
-    slow = (mode("x", "d0", 5.0), mode("x", "d1", 6.0))
-    away = answered(solve(graph, CostTable(platform, slow)))
-    assert list(away) == ["Why is d1 slower than the CPU?", "Why does d1 idle?"]
-
-
 def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
     system = pearl.load("dqn_cartpole", set={**FAST, "platform": "cpu_gpu_fpga"})
     whole = build_problem(system)
@@ -525,10 +456,6 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
 )
 def test_one_more_of_a_unit_is_singular(unit: str, one: str) -> None:
     assert _singular(unit) == one
-
-
-def test_without_a_gpu_no_question_is_answered() -> None:
-    assert explained(*two_devices()).answers == ()
 
 
 def test_the_update_moves_at_the_batch_size_that_is_named() -> None:

@@ -17,7 +17,7 @@ from pearl.graph import cycle_ratio, policy_iteration
 from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import expand, max_cycle_ratio, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.testing.graphs import loop, tasks
+from pearl.testing.graphs import tasks
 from tests.graphs import dqn, timed_arcs
 
 Timed = tuple[int, list[Arc]]
@@ -106,19 +106,6 @@ def test_ratios_of_large_graphs_agree_with_a_known_critical_cycle() -> None:
     assert all(start[d] - start[s] + m * ratio >= w - 1e-6 for s, d, w, m in arcs)
 
 
-def test_a_cycle_without_tokens_is_an_error_that_names_it() -> None:
-    with pytest.raises(SpecError, match="has no token"):
-        max_cycle_ratio(2, [(0, 1, 1.0, 1), (1, 0, 1.0, -1)])
-    with pytest.raises(SpecError, match=r"x → y → x|y → x → y"):
-        max_cycle_ratio(2, [(0, 1, 0.0, 0), (1, 0, 0.0, 0)], ["x", "y"])
-    with pytest.raises(SpecError, match="has no token"):
-        simulate(1, [(0, 0, 1.0, 0)], 3)
-
-
-def test_no_cycle_has_ratio_zero() -> None:
-    assert max_cycle_ratio(3, [(0, 1, 5.0, 0), (1, 2, 5.0, 1)]) == (0.0, [])
-
-
 def test_expansion_follows_the_floor_formula() -> None:
     graph = TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 3, 1), Edge("b", "a", 3, 2, 9)))
     x = expand(graph)
@@ -148,11 +135,6 @@ def test_a_fused_call_is_one_node() -> None:
     assert [x.firings(u) for u, unit in enumerate(x.units) if len(unit) > 1] == [1]
     assert all(x.firings(u) == q[t[0]] for u, t in enumerate(x.units) if len(t) == 1)
     assert max(q.values()) > 1
-
-
-def test_fusing_what_waits_for_an_outsider_is_a_deadlock() -> None:
-    with pytest.raises(SpecError, match="do not fuse"):
-        expand(loop("a", "b", "c"), [("a", "c")])
 
 
 def test_simulation_with_factors_multiplies_the_times_that_leave_a_node() -> None:
@@ -230,13 +212,6 @@ def test_an_expansion_starts_every_firing_when_its_tokens_are_there(
             assert found[n, node] == pytest.approx(told[task][n * q[task] + f]), (task, f, n)
 
 
-def test_of_several_tokens_between_two_firings_the_last_counts() -> None:
-    """p = 2, c = 4, m = 1: b waits for both firings of a of its own iteration, and firing 1 of a
-    also brings the token of the iteration before."""
-    x = expand(TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 4, 1),)))
-    assert sorted(x.arcs_of(x.graph.edges[0])) == [(0, 2, 0), (1, 2, 0)]
-
-
 @settings(max_examples=150, deadline=None)
 @given(timed_arcs(), st.integers(1, 6))
 def test_every_iteration_is_simulated_also_of_nodes_that_run_ahead(
@@ -262,14 +237,6 @@ def test_the_last_iterations_of_a_node_that_runs_ahead_have_their_times() -> Non
     start = simulate(2, arcs, 4)
     assert start[:, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
     assert start[:, 1].tolist() == [5.0, 7.0, 8.0, 9.0]  # 2 and 3 wait for what is beyond the last
-
-
-def test_howard_says_what_a_cycle_without_tokens_is_worth() -> None:
-    assert howard(2, [(0, 1, 1.0, 0), (1, 0, 0.0, 0)]) == (math.inf, [0, 1])
-    assert howard(2, [(0, 1, 1.0, 1), (1, 0, 0.0, -1)])[0] == math.inf
-    assert howard(2, [(0, 1, 0.0, 1), (1, 0, 0.0, -2)])[0] == math.inf
-    assert howard(2, [(0, 1, 0.0, 0), (1, 0, 0.0, 0)]) == (0.0, [0, 1])
-    assert howard(1, [(0, 0, 3.0, 2)]) == (1.5, [0])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
@@ -304,24 +271,6 @@ def test_a_cycle_without_tokens_is_found_if_and_only_if_there_is_one(n: int, dat
     if found:
         steps = zip(found, [*found[1:], found[0]], strict=True)
         assert sum(graph.edges[a, b]["m"] for a, b in steps) <= 0
-
-
-def test_a_cycle_is_found_where_the_way_into_it_has_fewer_tokens_than_none() -> None:
-    arcs = [(0, 1, 0.0, 0), (1, 2, 0.0, 0), (2, 0, 0.0, 0), (3, 2, 0.0, -1)]
-    assert sorted(token_free_cycle(4, arcs)) == [0, 1, 2]
-
-
-def test_a_fused_call_waits_for_itself_across_iterations_only() -> None:
-    x = expand(loop("x", "y", tokens=2), [("x", "y")])
-    assert x.arcs == ((0, 0, 2, 1),)  # the edge back, and nothing of the one within
-
-
-def test_what_leads_to_no_cycle_counts_for_nothing() -> None:
-    chain = [(i, i + 1, 5.0, 0) for i in range(4)]
-    cycle = [(5, 6, 2.0, 1), (6, 5, 1.0, 1), (5, 0, 9.0, 0)]
-    ratio, nodes = howard(7, [*chain, *cycle])
-    assert (ratio, sorted(nodes)) == (1.5, [5, 6])
-    assert howard(5, chain) == (0.0, [])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pearl.errors import SpecError
-from pearl.graph.liveness import live_rows
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import Edge, Task, TaskGraph
@@ -39,51 +36,3 @@ def test_a_firing_waits_for_its_window_and_for_nothing_else(steps: int, reach: i
     for t in range(steps):
         at = [i for i, name in enumerate(order) if name == "b"][t]
         assert order[:at].count("a") > last[t]
-
-
-@given(st.integers(2, 6), st.integers(0, 6), st.integers(0, 20))
-def test_the_tokens_that_are_needed_are_those_of_all_iterations_before_and_of_the_window(
-    steps: int, reach: int, firing: int
-) -> None:
-    edge = Edge("a", "b", reach=reach)
-    iteration, t = divmod(firing, steps)
-    needed = iteration * steps + min(t + reach, steps - 1) + 1
-    assert edge.tokens_needed(firing, steps) == needed
-    whole = Edge("a", "b", reach=None)
-    assert whole.tokens_needed(firing, steps) == (iteration + 1) * steps
-
-
-REFUSED: dict[str, tuple[int | None, dict[str, Any], str]] = {
-    "too long": (6, {}, r"window t\.\.t\+6, longer than the rollout: .* choose at most 5"),
-    "no end": (None, {"tokens_seq": 2}, r"suffix t\.\.T, and 2 tokens .* its end is undefined"),
-    "over the end": (2, {"tokens_seq": 1}, r"window t\.\.t\+2, which the end of an iteration cuts"),
-    "a message": (2, {"bytes": 8.0}, r"8 bytes per firing are a message, which is read once"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_reach_without_meaning_is_refused_with_the_way_out(case: str) -> None:
-    reach, more, message = REFUSED[case]
-    with pytest.raises(SpecError, match=message):
-        rollout(5, reach, **more)
-
-
-def test_a_suffix_of_a_task_that_fires_once_has_no_end() -> None:
-    with pytest.raises(SpecError, match="a gives one token in an iteration, so its end is undef"):
-        TaskGraph("g", (Task("a"), Task("b")), (Edge("a", "b", reach=None),))
-
-
-@pytest.mark.parametrize("reach", [-1, 1.5, "t"])
-def test_a_reach_is_a_whole_number_or_none(reach: Any) -> None:
-    with pytest.raises(SpecError, match=r"edge a → b: reach is .*; needed is 0 \(point t\)"):
-        Edge("a", "b", reach=reach)
-
-
-def test_windows_on_a_path_add_up_and_a_whole_rollout_keeps_everything() -> None:
-    path = (Edge("a", "b", reach=2), Edge("b", "c", reach=3), Edge("c", "a", tokens_seq=9))
-    assert live_rows(path, "a", ("b",), 20) == 3
-    assert live_rows(path, "a", ("b", "c"), 20) == 6
-    assert live_rows(path, "b", ("c",), 20) == 4
-    assert live_rows(path, "a", ("c",), 5) == 5
-    assert live_rows((Edge("a", "b", 1, 20),), "a", ("b",), 20) == 20
-    assert live_rows((Edge("a", "b", reach=None),), "a", ("b",), 20) == 20

@@ -32,9 +32,28 @@ def test_a_shop_becomes_chains_on_machines(tmp_path: Path) -> None:
     assert plan.value == 5.0  # job 1 on machine 1 or after job 0's first
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_machines_count_from_0_or_from_1_and_links_are_free(first: int, tmp_path: Path) -> None:
+    text = f"1 3 9.5\n\n 2 1 {first} 0 2 {2 + first} 9.5e14 {1 + first} 2.5\n"
+    (tmp_path / "shop.txt").write_text(text)
+    graph, costs = read_fjsp(str(tmp_path / "shop.txt"))
+    assert graph.name == "shop"
+    assert [(m.tasks, m.device, m.estimate.latency_s) for m in costs.modes] == [
+        (("j0o0",), "m0", 0.0), (("j0o1",), "m2", 9.5e14), (("j0o1",), "m1", 2.5),
+    ]  # fmt: skip
+    links = costs.platform.links
+    assert [(k.a, k.b, k.latency_s, k.bytes_per_s, k.paid_by) for k in links] == [
+        ("m0", "m1", 0.0, 1e18, "nobody"), ("m0", "m2", 0.0, 1e18, "nobody"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("1 2\n2 1 0 1 1 2 1\n", "machines 0 to 2 are used, 2 announced"),
+        ("1 2\n1 1 -1 1\n", "machines -1 to -1 are used"),
+        ("1 2\n1 1 1 1e15\n", "line 2: a time is below 0"),
+        ("1 2\n0\n", "line 2: 0 operations announced, 1 numbers found"),
         ("", "first line must begin"),
         ("two 2\n1 1 1 1\n", "first line must begin"),
         ("2 2\n1 1 1 1\n", "2 jobs announced, 1 lines"),
@@ -87,6 +106,22 @@ def test_nodes_are_tasks_and_attributes_fields() -> None:
     assert graph == TaskGraph(
         "video", (Task("decode"), Task("7")), (Edge("decode", "7", bytes=3.0),)
     )
+
+
+def test_a_graph_has_its_name_and_its_own_attributes() -> None:
+    assert from_networkx(nx.DiGraph([("a", "b")])).name == "graph"
+    named = nx.DiGraph([("a", "b")], name="mine", env_steps=3)
+    graph = from_networkx(named)
+    assert (graph.name, graph.env_steps) == ("mine", 3)
+    assert from_networkx(named, "other").name == "other"
+    for owner, key in ((named.nodes["a"], "name"), (named.edges["a", "b"], "src")):
+        owner[key] = "x"
+        with pytest.raises(SpecError, match=f"has the attribute '{key}', which is no field"):
+            from_networkx(named)
+        del owner[key]
+    named.graph["tasks"] = ()
+    with pytest.raises(SpecError, match="the graph has the attribute 'tasks'"):
+        from_networkx(named)
 
 
 def test_what_is_no_task_graph_is_named() -> None:

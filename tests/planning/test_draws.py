@@ -195,6 +195,7 @@ def test_a_limit_on_power_paces_every_draw() -> None:
     found = evaluate_samples(timed, orders, Draws(40), power_w=7.0)
     assert np.allclose(found.energy_j / found.period_s, 7.0)
     assert np.all(np.isinf(evaluate_samples(timed, orders, Draws(4), power_w=1.0).period_s))
+    assert a.paced_s(1.0, 2.0) == a.paced_s(1.0, 1.0) == float("inf")  # idling takes it all
 
 
 def test_every_plan_has_bands_and_they_hold_its_rates() -> None:

@@ -5,16 +5,21 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import pearl
-from pearl.cluster import connect
+from pearl.cluster import Node, connect
 from pearl.errors import SpecError
-from pearl.population import cluster_executor
+from pearl.population import cluster_executor, local_executor
+from pearl.population.driver import StageEnd
+from pearl.population.packing import RunHost
+from pearl.population.schedulers import RunStage
 from tests.population.test_population import Heard, alone, arrays, held
 from tests.processes import HANG_S, named, until
 from tests.ray_cluster import Cluster, members
@@ -124,42 +129,327 @@ def node_agent(tmp_path, monkeypatch):
     """What an actor does on its node, without a cluster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster_executor.tempfile, "tempdir", str(tmp_path))
-    found = cluster_executor.NodeAgent(1, str(tmp_path))
+    found = cluster_executor.NodeAgent(2, str(tmp_path))
     yield found
+    found._running.clear()
     found.stop()
 
 
 def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, tmp_path):
     (tmp_path / "file").write_text("")
-    node_agent.start(0, "../file/run", ["train"], {"../file/spec.yaml": b""})
-    (news,) = node_agent.poll_events(1.0)
-    assert news["code"] == 1
-    assert b"Not a directory" in news["log"]
-
-
-def test_a_checkpoint_is_told_once_with_the_files_that_changed(node_agent):
-    folder = cluster_executor.Path(node_agent.folder())
-    for file in ("logs/run.log", "run/spec.yaml"):
-        cluster_executor.write(folder, {file: b"1"})
-    process = SimpleNamespace(poll=lambda: None, send_signal=lambda _: None)
-    node_agent._running[0] = cluster_executor._AgentRun("run", process)
+    node_agent.start(1, "../file/run", ["train"], {"../file/spec.yaml": b""})
+    log = f"{node_agent.folder()}/../file/spec.yaml: Not a directory\n".encode()
+    event = {"slot": 1, "run": "../file/run", "tree": {}, "log": log, "code": 1}
+    assert node_agent.poll_events(1.0) == [event]
     assert node_agent.poll_events(0.0) == []
-    (folder / "run" / cluster_executor.CHECKPOINT).touch()
+
+
+def test_a_checkpoint_is_told_once_with_the_files_that_changed(node_agent, monkeypatch):
+    """And the end of the run with the rest, of which nothing is told twice."""
+    codes, started, log = [None] * 9, [], Path(node_agent.folder()) / "logs" / "run.log"
+    process = SimpleNamespace(poll=lambda: codes.pop(0))
+
+    def start(arguments, cores, file):
+        started.append((arguments, cores, file))
+        return process
+
+    monkeypatch.setattr(cluster_executor, "start_process", start)
+    node_agent._usable, folder = [3, 5, 7], Path(node_agent.folder())
+    cluster_executor.write(folder, {"logs/run.log": b"of before"})
+    checkpoint = f"run/{cluster_executor.CHECKPOINT}"
+    tree = {checkpoint: b"0", "run/spec.yaml": b"1"}
+    node_agent.start(1, "run", ["train"], tree)
+    assert started == [(["train"], [3, 7], log)]
+    assert not log.exists()
+    log.write_bytes(b"one")
+    assert node_agent.poll_events(0.0) == []  # it has the checkpoint that it began with
+    (folder / "run" / "a.csv").write_bytes(b"2")
+    (folder / checkpoint).write_bytes(b"00")
+    event = {"slot": 1, "run": "run", "tree": {}, "log": b"one", "code": None}
     (news,) = node_agent.poll_events(0.0)
-    assert (news["code"], len(news["tree"]), news["log"]) == (None, 2, b"1")
+    assert list(news["tree"]) == [checkpoint, "run/a.csv"]  # no file is older than the checkpoint
+    assert news == event | {"tree": {checkpoint: b"00", "run/a.csv": b"2"}}
     assert node_agent.poll_events(0.0) == []
-    node_agent._running.clear()
+    (folder / "run" / "a.csv").write_bytes(b"23")
+    log.write_bytes(b"one two")
+    codes[0] = 0
+    changed = {"tree": {"run/a.csv": b"23"}, "log": b" two", "code": 0}
+    assert node_agent.poll_events(0.0) == [event | changed]
+    assert node_agent._running == {}
 
 
-def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(node_agent, tmp_path):
+def test_a_node_waits_for_events_and_ends_with_the_last_ones(node_agent, monkeypatch):
+    now, events = [0.0], [[], [], [{}]]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(cluster_executor, "time", clock)
+    monkeypatch.setattr(node_agent, "_run_events", lambda: events.pop(0))
+    assert node_agent.poll_events(1.0) == [{}]
+    assert now == [0.04]
+    events[:] = [[] for _ in range(9)]
+    assert node_agent.poll_events(0.03) == []
+    assert (now, len(events)) == ([0.08], 6)
+    stopped = []
+    monkeypatch.setattr(cluster_executor, "stop_processes", stopped.extend)
+    process, events[:] = SimpleNamespace(), [[{"code": 0}]]
+    node_agent._running[0] = cluster_executor._AgentRun("run", process)
+    assert node_agent.stop() == [{"code": 0}]
+    assert stopped == [process]
+    assert not Path(node_agent.folder()).exists()
+    events[:] = [[]]
+
+
+def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
+    node_agent, tmp_path, monkeypatch
+):
     stale, young = tmp_path / "pearl-runs-stale", tmp_path / "pearl-runs-young"
-    for folder in (stale, young):
-        folder.mkdir()
+    held = Path(node_agent.folder())
+    monkeypatch.setattr(cluster_executor, "time", SimpleNamespace(time=lambda: 1060.0))
+    for folder, at in ((stale, 1000), (young, 1001), (held, 0)):
+        folder.mkdir(exist_ok=True)
         (folder / cluster_executor.LOCK_FILE).touch()
-    held = cluster_executor.Path(node_agent.folder())
-    for folder in (stale, held):
-        os.utime(folder, (0, 0))
+        os.utime(folder, (at, at))
+    monkeypatch.setattr(os, "getuid", lambda: -1)
     cluster_executor.remove_stale()
-    assert not stale.exists()
-    assert young.exists()
-    assert held.exists()
+    assert stale.exists()  # of another user
+    monkeypatch.undo()
+    monkeypatch.setattr(cluster_executor.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cluster_executor, "time", SimpleNamespace(time=lambda: 1060.0))
+    cluster_executor.remove_stale()
+    assert [f.exists() for f in (stale, young, held)] == [False, True, True]
+
+
+# --- the host of a sweep, with agents that answer what the test says
+
+
+class RayError(Exception):
+    pass
+
+
+class Late(RayError):
+    pass
+
+
+class Agent:
+    """The actor of a node. answers: to `poll_events`, in turn; without one, it does not answer."""
+
+    def __init__(self, ray, options):
+        self.ray, self.options, self.begun, self.answers, self.last = ray, options, [], [], []
+        self.waits_s = []
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=getattr(self, f"_{name}"))
+
+    def _folder(self):
+        return self.ray.folders.get(self.options["node"], f"/{self.options['node']}")
+
+    def _start(self, slot, run, arguments, tree):
+        self.begun.append((slot, run, arguments, tree))
+
+    def _poll_events(self, within_s):
+        self.waits_s.append(within_s)
+        return self
+
+    def _stop(self):
+        return self.last
+
+
+class Ray:
+    """A module `ray` whose actors are agents of the test. folders: node → its first answer."""
+
+    exceptions = SimpleNamespace(RayError=RayError, GetTimeoutError=Late)
+
+    def __init__(self, folders):
+        self.folders, self.agents, self.killed, self.times_s = folders, {}, [], []
+
+    def remote(self, kind):
+        assert kind is cluster_executor.NodeAgent
+
+        def options(**given):
+            def make(cores, folder):
+                assert (cores, folder) == (2, os.getcwd())
+                return self.agents.setdefault(given["node"], Agent(self, given))
+
+            return SimpleNamespace(remote=make)
+
+        return SimpleNamespace(options=options)
+
+    def wait(self, answers, *, num_returns, timeout):
+        assert (num_returns, timeout) == (1, cluster_executor.POLL_INTERVAL_S)
+        return [a for a in answers if a.answers], []
+
+    def get(self, answer, timeout):
+        self.times_s.append(timeout)
+        found = answer.answers.pop(0) if isinstance(answer, Agent) else answer
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def kill(self, agent):
+        self.killed.append(agent.options["node"])
+        raise RayError("is gone already")
+
+
+NODES = Node("a", "1", "10.0.0.1", 5, 1, 2e9), Node("b", "2", "10.0.0.2", 2, 0, 0.0)
+STAGES = [RunStage(f"seed={n}", "s", {}, n, 400) for n in range(5)]
+
+
+class Files:
+    """The folder of a sweep, whose stages have one spec. The run "seed=4" cannot begin."""
+
+    def __init__(self, path):
+        self.path = path
+        (path / "spec").write_bytes(b"spec")
+        (path / "seed=0" / "below").mkdir(parents=True)
+        (path / "seed=0" / "below" / "old").write_bytes(b"old")
+
+    def log(self, run):
+        return self.path / "logs" / f"{run}.log"
+
+    def build_command(self, stage, folder):
+        if stage is STAGES[4]:
+            raise SpecError("cannot begin")
+        return ["train", str(folder)]
+
+    def write_inputs(self, stage):
+        return (self.path / "spec",)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Makes an executor of two slots on node a and one on b. said: its events; polls: so many."""
+    found = SimpleNamespace(said=[], polls=[], over=[False])
+
+    def make(gpus=True, **folders):
+        found.ray = Ray(folders)
+        monkeypatch.setattr(cluster_executor, "connect", lambda: found.ray)
+        monkeypatch.setattr(cluster_executor, "on_node", lambda node: {"node": node.name})
+        monkeypatch.setattr(cluster_executor, "answer_s", lambda: 7.0)
+        loaded = SimpleNamespace(returns={"last_eval_mean": 7.5})
+        monkeypatch.setattr(local_executor, "load_run", lambda folder: loaded)
+
+        def poll():
+            found.polls.append(len(found.polls))
+            found.over[0] = len(found.polls) > 20
+
+        found.executor = cluster_executor.ClusterExecutor(
+            dict(zip(NODES, (2, 1), strict=True)), 2, gpus=gpus, files=Files(tmp_path),
+            interrupted=lambda: found.over[0], poll=poll, on_event=found.said.append,
+        )  # fmt: skip
+        found.a, found.b = (found.ray.agents[n.name] for n in NODES)
+        return found.executor
+
+    found.make = make
+    return found
+
+
+def news(slot, code=None, log=b"", **tree):
+    return {"slot": slot, "run": "ignored", "tree": tree, "log": log, "code": code}
+
+
+def test_stages_go_to_the_node_with_most_free_slots_and_their_files_come_home(cluster, tmp_path):
+    executor = cluster.make()
+    assert (executor.slots, cluster.ray.times_s) == (3, [7.0, 7.0])
+    options = {"max_concurrency": 3, "num_cpus": 4, "num_gpus": 1, "node": "a"}
+    assert cluster.a.options == options
+    assert cluster.b.options == options | {"num_cpus": 2, "num_gpus": 0, "node": "b"}
+    for slot in range(4):
+        executor.start(slot, STAGES[slot])
+    spec = {"spec": b"spec"}
+    assert cluster.a.begun == [
+        (0, "seed=0", ["train", "/a"], {**spec, "seed=0/below/old": b"old"}),
+        (1, "seed=1", ["train", "/a"], spec),
+    ]
+    assert cluster.b.begun == [(0, "seed=2", ["train", "/b"], spec)]
+    cluster.a.answers = [[news(1, log=b"one ", x=b"1"), news(1, 0, b"two", x=b"2")]]
+    assert executor.wait() == StageEnd(1, STAGES[1], "done", 7.5)
+    assert (tmp_path / "logs" / "seed=1.log").read_bytes() == b"one two"
+    assert (tmp_path / "x").read_bytes() == b"2"
+    assert cluster.polls == []
+    cluster.b.answers = [[news(0, 2, b"why\n")]]
+    why = "ended with exit status 2; last output: why"
+    assert executor.wait() == StageEnd(2, STAGES[2], "failed", None, why)
+    assert cluster.a.begun[2:] == [(1, "seed=3", ["train", "/a"], spec)]
+    executor.start(3, STAGES[4])
+    assert executor.wait() == StageEnd(3, STAGES[4], "failed", None, "cannot begin")
+    assert (cluster.a.waits_s, cluster.b.waits_s) == ([1.0, 1.0], [1.0])
+    assert cluster.said == []
+
+
+def test_the_stages_of_a_lost_node_die_and_with_the_last_node_all_do(cluster):
+    executor = cluster.make(gpus=False)
+    assert cluster.a.options["num_gpus"] == 0
+    for slot in range(4):
+        executor.start(slot, STAGES[slot])
+    cluster.b.answers = [RayError("the raylet\n is gone")]
+    lost = "node b (10.0.0.2) is lost"
+    assert executor.wait() == StageEnd(2, STAGES[2], "died", None, lost)
+    cluster.a.answers = [RayError("too")]
+    lost = "node a (10.0.0.1) is lost"
+    assert executor.wait() == StageEnd(0, STAGES[0], "died", None, lost)
+    assert executor.wait() == StageEnd(1, STAGES[1], "died", None, lost)
+    none = "no node is left to run on"
+    assert executor.wait() == StageEnd(3, STAGES[3], "died", None, none)
+    assert cluster.said == [
+        "node b (10.0.0.2) is lost: the raylet is gone; a continues",
+        "node a (10.0.0.1) is lost: too; no node continues",
+    ]
+    assert cluster.ray.killed == ["b", "a"]
+    assert executor.wait() is None
+    assert len(cluster.polls) == 21
+
+
+def test_three_nodes_that_lose_one_go_on_as_two(cluster):
+    executor = cluster.make()
+    executor._hosts.append(replace(executor._hosts[0], running={}))
+    cluster.b.answers = [RayError("x" * 400)]
+    executor._collect_ends()
+    assert cluster.said == [f"node b (10.0.0.2) is lost: {'x' * 300}; a, a continue"]
+
+
+def test_the_end_brings_the_last_files_home_and_kills_the_actors(cluster, tmp_path):
+    with cluster.make() as executor:
+        for slot in range(3):
+            executor.start(slot, STAGES[slot])
+        cluster.ray.wait = lambda *given, **more: ([], [])
+        executor._collect_ends()
+        cluster.a.answers = [[news(0, y=b"1")]]
+        cluster.a.last, cluster.b.answers = [news(1, -15, z=b"2")], [RayError("gone")]
+        cluster.b.last = RayError("and gone")
+        cluster.ray.times_s.clear()
+    assert [(tmp_path / name).read_bytes() for name in "yz"] == [b"1", b"2"]
+    assert executor._ends[0].status == executor._ends[1].status == "died"
+    assert cluster.said == [
+        "node b (10.0.0.2) is lost: gone; a continues",
+        "node b (10.0.0.2): and gone",
+    ]
+    assert cluster.ray.killed == ["b", "a"]
+    assert executor._hosts == []
+    polled, stopped, *_ = cluster.ray.times_s
+    assert polled == 7.0
+    assert 60.0 < stopped <= 67.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            Late(),
+            r"node b \(10.0.0.2\) provides no 1 slots within 7 s; other programs use its 2 cores",
+        ),
+        (RayError("actor\ndied"), r"^node b \(10.0.0.2\): actor died$"),
+    ],
+)
+def test_a_node_that_cannot_begin_is_named_and_all_actors_end(cluster, answer, why):
+    with pytest.raises(SpecError, match=why):
+        cluster.make(b=answer)
+    assert cluster.ray.killed == ["a", "b"]
+
+
+def test_nodes_are_hosts_of_runs():
+    assert cluster_executor.run_hosts(NODES) == (
+        RunHost("a", (0, 1, 2, 3, 4), 2e9, gpus=True),
+        RunHost("b", (0, 1), None, gpus=False),
+    )
+    assert cluster_executor.cluster_nodes(None) == ()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from pearl.errors import SpecError
+from pearl.errors import InfeasibleError, SpecError
 from pearl.population import members, packing, search
+from pearl.population.schedulers import GridScheduler, SuccessiveHalving
 from pearl.population.statistics import interquartile_mean, interval
 from pearl.spec.reading import load
 
@@ -38,10 +43,62 @@ def test_other_seeds_are_refused(text):
         members.parse_seeds(text)
 
 
+@pytest.mark.parametrize("text", ["0..1", "9998,9999", "0..2"])
+def test_so_many_seeds_and_no_more(text, monkeypatch):
+    monkeypatch.setattr(members, "MOST", 2)
+    if text == "0..2":
+        with pytest.raises(SpecError, match="more than 2 seeds"):
+            members.parse_seeds(text)
+        with pytest.raises(SpecError, match="the sweep would have 3 runs; at most 2 are allowed"):
+            members.build_population(SPEC, seeds=[0, 1, 2])
+    else:
+        assert len(members.parse_seeds(text)) == 2
+        assert len(members.build_population(SPEC, seeds=[0, 1]).seeds) == 2
+
+
 def test_values_are_read_as_in_a_file():
     assert members.parse_over(f"{RATE}=1e-4,3e-4") == (RATE, [1e-4, 3e-4])
     assert members.parse_over("algorithm.hidden=[64, 64],[32]")[1] == [[64, 64], [32]]
     assert members.parse_over("algorithm.hidden=")[1] == []
+    for text in (RATE, " =1"):
+        with pytest.raises(SpecError, match=r"the form must be key\.path=value,value"):
+            members.parse_over(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("eta=3, min_steps = 10", None),
+        ("eta=3", "min_steps is missing$"),
+        ("eta=3,eta=3", "'eta=3' is not understood; write eta=N,min_steps=N$"),
+        ("eta=3,min_steps=1e3", "'min_steps=1e3' is not understood"),
+        ("eta=3,min_steps=1" + "0" * 18, "is not understood"),
+        ("eta=3,other=1", "'other=1' is not understood"),
+    ],
+)
+def test_options_are_whole_numbers_by_name(text, why):
+    if why is None:
+        found = members.parse_options("--asha", text, search.ASHA)
+        assert found == {"eta": 3, "min_steps": 10}
+        return
+    with pytest.raises(SpecError, match=f"^--asha '{text}': .*{why}"):
+        members.parse_options("--asha", text, search.ASHA)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "as-given"),
+        ({"a.rate": 0.00030000001, "b.size": 64}, "rate=0.0003,size=64"),
+        ({"a.rate": 1, "b.rate": 2, "c.x": [8, [1, 2]]}, "a.rate=1,b.rate=2,x=8x1x2"),
+        ({"x": [], "y": {}, "z": {"k": 1, "m": [2, 3]}}, "x=none,y=none,z=k-1+m-2x3"),
+        ({"..x": "a b/c"}, "x=a-b-c"),
+        ({"x": "é" * 118}, f"x={'é' * 118}"),
+        ({"x": "e" * 119}, f"x={'e' * 109}-e13e88d8"),
+    ],
+)
+def test_a_setting_is_named_by_its_values(values, name):
+    assert members.setting_name(values) == name
 
 
 @pytest.mark.parametrize(
@@ -106,8 +163,66 @@ def test_ways_of_searching_that_cannot_be_are_refused(asha, tournament, over, wh
 
 def test_a_sweep_without_final_evaluation_is_refused():
     found = members.build_population({**SPEC, "train": {"steps": 600, "final_episodes": 0}})
-    with pytest.raises(SpecError, match="final_episodes is 0"):
+    with pytest.raises(SpecError, match=r"^as-given: train\.final_episodes is 0"):
         search.check("sweep", {}, found, seeds_given=False)
+
+
+def test_every_problem_of_a_search_is_said_and_the_bounds_are_allowed():
+    found = members.build_population(SPEC, over={RATE: [1e-4, 1e-3]})
+    many = {"rounds": 601, "members": 167, "board": 1}
+    for kind, options, given, ends in (
+        ("asha", {"eta": 2, "min_steps": 599}, True, ()),
+        ("asha", {"eta": 1, "min_steps": 600}, False, ("asha: eta is 1", "asha: min_steps is 600")),
+        ("tournament", {"rounds": 600, "members": 166, "board": 1}, False, ()),
+        ("tournament", {"rounds": 500, "members": 200, "board": 1}, False, ()),
+        ("tournament", many, True, (
+            "tournament: members have", "tournament: rounds is 601", "tournament: at most 100,000"
+        )),
+    ):  # fmt: skip
+        if not ends:
+            search.check(kind, options, found, seeds_given=given)
+            continue
+        with pytest.raises(SpecError) as caught:
+            search.check(kind, options, found, seeds_given=given)
+        problems = caught.value.problems
+        assert len(problems) == len(ends)
+        assert all(map(str.startswith, problems, ends))
+
+
+@pytest.mark.parametrize(
+    ("asha", "tournament", "why"),
+    [
+        ({"eta": 3, "min_steps": 1}, {}, "asha and tournament are both given"),
+        ([3], None, "a mapping of eta, min_steps"),
+        ({"eta": 3, "min_steps": 0}, None, "must be whole numbers above 0"),
+        ({"eta": 3, "min_steps": True}, None, "must be whole numbers above 0"),
+        ({"eta": 3, "min_steps": 1, "more": 1}, None, "must be whole numbers above 0"),
+    ],
+)
+def test_options_of_a_search_are_whole_numbers_above_0(asha, tournament, why):
+    with pytest.raises(SpecError, match=why):
+        search.search_kind(asha, tournament)
+    assert search.search_kind({"eta": 1, "min_steps": 1}, None)[0] == "asha"
+    assert search.search_kind(None, None) == ("sweep", {})
+
+
+def test_members_take_turns_and_a_search_has_its_scheduler():
+    found = members.build_population(SPEC, seeds=[5], over={RATE: [1e-4, 1e-3]})
+    low, high = (s.name for s in found.settings)
+    options = {"rounds": 7, "members": 10, "board": 3}
+    stages = search.members(found, options)
+    assert [(s.run, s.setting, s.seed, s.steps) for s in stages[:3]] == [
+        ("member-01", low, 5, 86), ("member-02", high, 6, 86), ("member-03", low, 7, 86),
+    ]  # fmt: skip
+    assert (len(stages), stages[9].run) == (10, "member-10")
+    runs = [s for each in found.runs() for s in each]
+    assert isinstance(search.scheduler("sweep", {}, found, runs), GridScheduler)
+    halving = search.scheduler("asha", {"eta": 3, "min_steps": 100}, found, runs)
+    assert isinstance(halving, SuccessiveHalving)
+    assert (halving._rungs, halving._eta) == ((100, 300, 600), 3)
+    board = search.scheduler("tournament", options, found, runs)
+    assert (board._rounds, board._size, board._seed) == (7, 3, 5)
+    assert (board._members, board._over) == (tuple(stages), found.over)
 
 
 def need(cores=1, seconds=1.0, size=1e9, shares=None):
@@ -152,6 +267,161 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
         packing.allocate_slots(shares, 9, [small])
 
 
+@pytest.mark.parametrize(("share", "fits"), [(1 / 3, 3), (0.34, 2), (1.0, 1)])
+def test_as_many_slots_as_shares_of_a_device(share, fits):
+    host = packing.RunHost("", tuple(range(9)), None)
+    needs = [need(), need(shares={"gpu": share}), need(shares={"gpu": 0.1})]
+    held, why = packing.allocate_slots(needs, fits, [host])
+    assert (len(held), why) == (fits, "device gpu")
+    assert packing.allocate_slots(needs, fits - 1, [host])[1] == "the runs" or fits == 1
+
+
+def test_a_run_that_fits_nowhere_is_said_with_its_needs():
+    hosts = packing.RunHost("a", (0,), 9e9), packing.RunHost("b", (0, 1), 0.5e9)
+    with pytest.raises(SpecError) as caught:
+        packing.allocate_slots([need(2, size=1.234e9), need(1, size=2.0)], 1, hosts)
+    (problem,) = caught.value.problems
+    start = "not even one run fits: 1 cores of a, but a run needs 2 cores and 1.23 GB; lower "
+    assert problem.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (8.44, "8.4 s"), (119.9, "119.9 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"),
+        (12_600, "3.5 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_in_words(seconds, text):
+    assert packing.duration(seconds) == text
+
+
+def test_a_packing_in_words():
+    needs = need(2)
+    slow = tuple(replace(needs, slowdown=s, cores=n) for s, n in ((0.1, 2), (0.256, 3), (None, 1)))
+    one = packing.Packing(4, ((0, 1),), ("",), (), (needs,), 60.0, "", ())
+    two = packing.Packing(2, ((0, 1), (2, 3)), ("", ""), (), slow, 90.0, "", ())
+    here = [packing.RunHost("", (0, 1, 2, 3), None)]
+    assert packing.describe_packing(one, [], 1, here) == (
+        "1 run, 1 at once on 2 of 4 cores each: 60.0 s of training predicted"
+    )
+    assert packing.describe_packing(two, [one], 2, [*here, packing.RunHost("b", (0,), None)]) == (
+        "2 runs, 2 at once on 3 of 5 cores of 2 nodes each: 90.0 s of training predicted (each "
+        "26 % slower because of the other runs); 1 at once with up to 4 cores: 60.0 s"
+    )
+    untimed = replace(two, needs=(needs,))
+    assert "(without the slow-down between runs, which is not calibrated)" in (
+        packing.describe_packing(untimed, [], 2, here)
+    )
+
+
+def compiled(rate=200.0):
+    """A plan of two CPU lanes and a share of a GPU, whose calls take 0.25 and 0.4 of its period."""
+    lanes = [("cpu", 1), ("cpu", 2), ("gpu", 4), ("gpu", 2), ("gpu", 0)]
+    placed = {"a": (0.5, 1), "b": (0.25, 2), "c": (0.8, 1), "d": (0.25, 2)}
+    tasks = {t: SimpleNamespace(seconds=s, firings=n) for t, (s, n) in placed.items()}
+    plan = SimpleNamespace(
+        lanes=[SimpleNamespace(device=d, width=w) for d, w in lanes],
+        period_s=2.0,
+        rates={"env_steps_per_s": rate},
+        task=tasks.__getitem__,
+    )
+    width = {"gpu": SimpleNamespace(width=12)}
+    platform = SimpleNamespace(host="cpu", device=width.__getitem__)
+    train = SimpleNamespace(steps=600)
+    jobs = [("one", ["a"]), ("two", ["c"]), ("one", ["b", "d"])]
+    return SimpleNamespace(
+        plan=plan,
+        system=SimpleNamespace(platform=platform, train=train),
+        calls=[SimpleNamespace(kernel=n, variant="native", tasks=t) for n, t in jobs],
+        protocol=SimpleNamespace(plan=plan),
+    )
+
+
+def test_a_run_needs_cores_shares_bytes_and_seconds(monkeypatch):
+    def sizes(kernels):
+        return {"x": 1e6 * len(kernels), "y": 5.0}
+
+    monkeypatch.setattr(packing.memory, "array_bytes", sizes)
+    monkeypatch.setattr(packing, "share_name", lambda kernel, variant: f"{kernel}/{variant}")
+    made = compiled()
+    found = packing.request_resources(made, {})
+    shares = {"gpu": 0.5}
+    assert found == packing.ResourceRequest(3, shares, 403e6 + 5, 3.0, None)
+    assert packing.request_resources(compiled(0.0), {}).seconds == math.inf
+    # the calls "one" take 0.25 + 2 × 0.25 of the time, "two" 0.4
+    slowdowns = {"one/native": {"two/native": 0.5, "one/native": 0.1}, "other": {"one/native": 9.0}}
+    expected = 0.75 * 0.4 * 0.5 + 0.75 * 0.75 * 0.1
+    assert packing.request_resources(made, slowdowns).slowdown == pytest.approx(expected)
+
+
+def test_runs_are_packed_the_longest_first_and_slowed_by_others(monkeypatch):
+    found = members.build_population(SPEC, seeds=[1, 2], over={RATE: [1e-4, 1e-3]})
+    low, high = (s.name for s in found.settings)
+    needs = {low: replace(need(), seconds=4.0), high: replace(need(), seconds=6.0, slowdown=0.5)}
+    given = iter([*needs.values()] * 2)
+    monkeypatch.setattr(packing, "compile_plan", lambda *_, check: SimpleNamespace(plan="p"))
+    monkeypatch.setattr(packing, "request_resources", lambda made, slowdowns: next(given))
+    planner = SimpleNamespace(cores=3, plan=lambda system: "p")
+    host = packing.RunHost("h", (5, 6), None)
+    packed = packing.pack(found, planner, {}, [host])
+    runs = [f"{name},seed={seed}" for name in (high, low) for seed in (1, 2)]
+    timeline = (0, 0.0, 9.0), (1, 0.0, 9.0), (0, 9.0, 13.0), (1, 9.0, 13.0)
+    assert packed == packing.Packing(
+        3, ((5,), (6,)), ("h", "h"), ("p", "p"), tuple(needs.values()), 13.0, "2 cores of h",
+        tuple((run, *at) for run, at in zip(runs, timeline, strict=True)),
+    )  # fmt: skip
+    assert packed.to_json() == {
+        "cores_per_run": 3, "runs_at_once": 2, "predicted_s": 13.0, "slots": [[5], [6]],
+        "hosts": ["h", "h"], "bounded_by": "2 cores of h",
+        "timeline": [
+            {"run": run, "slot": slot, "begin_s": begin, "end_s": end}
+            for run, (slot, begin, end) in zip(runs, timeline, strict=True)
+        ],
+    }  # fmt: skip
+    alone = packing.pack(found, planner, {}, [packing.RunHost("h", (5,), None)])
+    assert (alone.seconds, len(alone.slots)) == (20.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "infeasible", "tried", "first"),
+    [
+        ([None], (), [1, 2, 5], 5),
+        ([2], (), [1, 2], 2),
+        ([3], (), [1, 2, 5], 5),
+        ([1, 2], (), [1, 2], 2),
+        ([None], (1,), [1, 2, 5], 5),
+        ([None], (5, 2), [1, 2, 5], 1),
+        ([1], (1,), [1, 2], 2),
+        ([None], (1, 2, 5), [1, 2, 5], None),
+    ],
+)
+def test_packings_are_tried_up_to_the_cores_that_the_limits_allow(
+    limits, infeasible, tried, first, monkeypatch
+):
+    seen = []
+
+    def pack(population, planner, slowdowns, hosts):
+        seen.append(planner.cores)
+        if planner.cores in infeasible:
+            raise InfeasibleError(f"not with {planner.cores}")
+        needs = (need(planner.cores),)
+        return packing.Packing(planner.cores, (), (), (), needs, 9.0 - planner.cores, "", ())
+
+    monkeypatch.setattr(packing, "pack", pack)
+    settings = [
+        SimpleNamespace(system=SimpleNamespace(limits=SimpleNamespace(max_lanes=n))) for n in limits
+    ]
+    hosts = [packing.RunHost(n, tuple(range(c)), None) for n, c in (("a", 5), ("b", 2))]
+    population = SimpleNamespace(settings=settings)
+    if first is None:
+        with pytest.raises(InfeasibleError, match="not with 1"):
+            packing.compare_packings(population, hosts)
+    else:
+        assert packing.compare_packings(population, hosts)[0].cores == first
+    assert seen == tried
+
+
 def packed_with(rates):
     """Packings with plans that do so many env steps a second on so many cores."""
 
@@ -183,14 +453,19 @@ def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monk
     assert [p.cores for p in packing.compare_packings(held, packing.local_host())] == [1]
 
 
-def test_settings_of_one_graph_have_one_plan_and_others_their_own():
-    planner = packing.Planner(1)
-    one, same, other = (
-        planner.plan(load(SPEC, set=more))
-        for more in ({}, {RATE: 1e-3}, {"algorithm.batch_size": 32})
-    )
+def test_settings_of_one_graph_have_one_plan_and_others_their_own(monkeypatch):
+    asked = []
+    monkeypatch.setattr(packing, "build_problem", lambda system: system)
+    monkeypatch.setattr(packing.plan_cache, "find_plan", lambda s: asked.append(s) or object())
+    planner, free = packing.Planner(3), {"limits.max_lanes": None}
+    given = ({}, {RATE: 1e-3}, {"algorithm.batch_size": 32}, free, {"objective": "makespan"})
+    one, same, *others = (planner.plan(load(SPEC, set=more)) for more in given)
     assert one is same
-    assert one is not other
+    assert len({one, *others}) == 4
+    assert [s.limits.max_lanes for s in asked] == [1, 1, 3, 1]
+    assert {s.train.evaluate_in for s in asked} == {"pauses"}
+    assert packing.Planner(1).plan(load(SPEC, set={"limits.max_lanes": 2}))
+    assert asked[-1].limits.max_lanes == 1
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
@@ -199,16 +474,18 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
     assert interquartile_mean(np.array([3.0, 1.0, 2.0])) == 2.0  # nothing is left out of three
 
 
-def test_the_interval_holds_the_mean_of_what_was_drawn_in_nineteen_of_twenty_sets():
-    draw = np.random.default_rng(0)
-    found = [interval(draw.normal(5.0, 1.0, 40), n) for n in range(100)]
-    inside = sum(f.low <= 5.0 <= f.high for f in found)
-    assert 88 <= inside <= 100
-    assert interval([3.0]) == (3.0, 3.0, 3.0)
-
-
-def test_the_interval_narrows_with_more_seeds():
-    scores = np.random.default_rng(0).normal(10.0, 2.0, 400)
-    few, many = interval(scores[:10]), interval(scores)
-    assert few.low < few.mean < few.high
-    assert many.high - many.low < 0.4 * (few.high - few.low)
+def test_the_interval_is_that_of_the_drawn_means():
+    """By the definition: draws with replacement, the mean of each, and their percentiles."""
+    scores = [1.0, 2.0, 3.0, 10.0, 4.0]
+    drawn = np.random.default_rng(7).integers(0, 5, (40, 5))
+    means = sorted(sum(sorted(scores[i] for i in row)[1:4]) / 3 for row in drawn)
+    found = interval(scores, 7, resamples=40)
+    assert found.mean == pytest.approx(3.0)
+    for end, share in ((found.low, 0.025), (found.high, 0.975)):
+        below, rest = divmod(share * 39, 1)
+        expected = means[int(below)] + rest * (means[int(below) + 1] - means[int(below)])
+        assert end == pytest.approx(expected)
+    whole = interval(scores)
+    assert whole == interval(scores, 0, resamples=2_000)
+    assert whole != interval(scores, 1)
+    assert interval([2.0]) == (2.0, 2.0, 2.0)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from pearl.errors import SpecError
 from pearl.planning.runs import load_run
 from pearl.population import packing, precompile
 from pearl.population.members import build_population
-from pearl.population.setting_results import summarise
+from pearl.population.setting_results import curve, summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
@@ -328,10 +329,22 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
         (folder / "metrics.csv").write_text(text)
         more = {"status": "done", "eval_mean": 7.0, "env_steps": last}
         outcomes.append(SweepRun(f"seed={seed}", "s", seed, {}, last, **more))
+    (tmp_path / "seed=2").mkdir()
+    (tmp_path / "seed=2" / "metrics.csv").write_text("env_steps,eval_mean\n400,200\n")
     found = summarise(outcomes, tmp_path)
     assert (found.iqm, found.low, found.high) == (7.0, 7.0, 7.0)
-    assert found.curve[0][:2] == (100.0, 100.5)
-    assert found.curve[-1][:2] == (200.0, 200.5)
+    rows, means, lows, highs = zip(*found.curve, strict=True)
+    assert rows == pytest.approx(np.linspace(100, 200, 60))  # POINTS of them
+    assert (means, lows, highs) == tuple((x,) * 59 + (x + 100,) for x in (100.5, 100.0, 101.0))
+    (point,) = curve(outcomes[:1] * 2 + [replace(outcomes[1], run="seed=2")], tmp_path)
+    assert point == (400.0, 1000 / 3, 200.0, 400.0)
+    assert curve([], tmp_path) == ()
+    (tmp_path / "seed=1" / "metrics.csv").write_text("env_steps,eval_mean\n100,\n")
+    assert curve(outcomes, tmp_path) == ()
+    failed = [replace(o, status="failed") for o in outcomes]
+    found = summarise([*failed, replace(outcomes[0], env_steps=None)], None)
+    assert (found.runs, found.done, found.steps, found.iqm, found.curve) == (3, 1, 0, None, ())
+    assert summarise(failed, tmp_path).steps is None
 
 
 def test_returns_below_one_keep_three_digits():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pearl.errors import SpecError
 from pearl.population.driver import Journal, StageEnd, VirtualExecutor, drive, replay_history
 from pearl.population.schedulers import GridScheduler, RunStage, SuccessiveHalving, rungs
-from pearl.population.tournament import Tournament
+from pearl.population.tournament import FACTORS, Tournament
 
 OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32])}
 
@@ -122,12 +123,6 @@ def play(order_seed, **more):
 
 
 class TestTournament:
-    def test_the_same_seed_and_order_give_the_same_board_and_others_another(self):
-        begun, board = play(1)
-        assert (begun, board) == play(1)
-        assert board != play(1, seed=1)[1]
-        assert board != play(2)[1]
-
     def test_every_member_has_its_rounds_each_from_the_board_of_that_time(self):
         begun, board = play(3)
         assert len(begun) == 3 * 4
@@ -137,13 +132,68 @@ class TestTournament:
         assert len(board) == 2
         assert board[0].score >= board[1].score
 
-    def test_explored_values_are_other_ones_within_what_was_given(self):
-        begun, _ = play(4, rate=9e-4)
-        rates = [s.values["algorithm.learning_rate"] for s in begun]
-        assert len(set(rates)) > 3
-        assert max(rates) == 1e-3
-        assert all(1e-4 <= rate <= 1e-3 for rate in rates)
-        assert {tuple(s.values["algorithm.hidden"]) for s in begun} == {(64,), (32,)}
+    def test_a_seed_decides_every_parent_value_and_stream(self):
+        begun, _ = play(4, members=2, rounds=3)
+        rate, hidden = OVER
+        assert [
+            (s.run, s.seed, s.steps, s.reason, round(s.values[rate], 9), s.values[hidden][0])
+            for s in begun[2:]
+        ] == [  # the seed is `random.Random("0 0").getrandbits(62)`, then "0 1", …
+            (
+                "m0-round-2",
+                1170846075381836863,
+                200,
+                "from m0, 1 of 1 on the leaderboard",
+                0.000375,
+                32,
+            ),
+            (
+                "m0-round-3",
+                3457208628156884004,
+                300,
+                "from m0-round-2, 1 of 2 on the leaderboard",
+                0.00046875,
+                32,
+            ),
+            (
+                "m1-round-2",
+                3509644982104725146,
+                200,
+                "from m0, 2 of 2 on the leaderboard",
+                0.000375,
+                64,
+            ),
+            (
+                "m1-round-3",
+                3458903356141268651,
+                300,
+                "from m0-round-2, 1 of 2 on the leaderboard",
+                0.0003,
+                64,
+            ),
+        ]
+
+    @pytest.mark.parametrize(
+        ("value", "given", "found", "of"),
+        [
+            (0.5, [0.1, 1.0], 0.625, FACTORS),
+            (0.9, [0.1, 1], 1.0, FACTORS),
+            (0.9, [1.5, 2.5], 1.5, FACTORS),
+            (0.5, [0.1, True], True, [0.1, True]),
+            (0.5, [0.1, "x"], "x", [0.1, "x"]),
+            (2, [1, 2, 3], 3, [1, 2, 3]),
+        ],
+    )
+    def test_a_number_is_multiplied_within_its_bounds_and_others_are_sampled(
+        self, value, given, found, of
+    ):
+        draw, asked = (
+            SimpleNamespace(choice=lambda options: asked.append(options) or options[-1]),
+            [],
+        )
+        playing = Tournament([], rounds=1, size=1, over={"x": given}, seed=0)
+        assert playing._perturbed(draw, "x", value) == found
+        assert asked == [of]
 
     def test_a_round_that_failed_is_on_no_board_and_the_member_goes_on(self):
         scheduler = tournament(members=1, rounds=2)
@@ -168,6 +218,38 @@ class Flaky(VirtualExecutor):
             self.deaths[end.stage.run] -= 1
             return StageEnd(end.slot, end.stage, "died", None, "ended by signal SIGKILL")
         return end
+
+
+def test_a_schedule_in_virtual_time_and_its_history():
+    """Two slots: the first run that ends leaves its slot to the third."""
+    runs, told = [replace(stage("s", n), reason=f"why {n}") for n in (2, 0, 1)], []
+    executor = VirtualExecutor(2, lambda s: 1.0 + s.seed, lambda s: float(s.seed))
+    journal = Journal((), lambda *given: told.append(given))
+    assert drive(GridScheduler(runs[1:]), executor, journal, runs[:1])
+    a, b, c = runs
+    assert executor.timeline == [(a, 0, 0.0, 3.0), (b, 1, 0.0, 1.0), (c, 1, 1.0, 3.0)]
+    assert executor.now_s == 3.0
+    assert journal.history == [
+        {"event": "start", "run": "s,seed=0", "steps": 900, "why": "why 0"},
+        {"event": "end", "run": "s,seed=0", "steps": 900, "score": 0.0, "why": None},
+        {"event": "start", "run": "s,seed=1", "steps": 900, "why": "why 1"},
+        {"event": "end", "run": "s,seed=2", "steps": 900, "score": 2.0, "why": None},
+        {"event": "end", "run": "s,seed=1", "steps": 900, "score": 1.0, "why": None},
+    ]
+    assert [given[0] for given in told] == journal.history
+    assert told[1][1:] == (b, StageEnd(1, b, "done", 0.0))
+    assert Journal().record("start", a) is None
+
+
+def test_an_interrupted_executor_stops_and_the_lowest_slot_is_filled_first():
+    executor, begun = VirtualExecutor(3, lambda s: 1.0 - s.seed / 10), []
+    start = executor.start
+    executor.start = lambda slot, s: begun.append((slot, s.seed)) or start(slot, s)
+    wait = executor.wait
+    executor.wait = lambda: wait() if len(begun) < 5 else None
+    assert not drive(GridScheduler([stage("s", n) for n in range(9)]), executor, Journal())
+    assert begun == [(0, 0), (1, 1), (2, 2), (2, 3), (1, 4)]
+    assert executor._ends == []
 
 
 @pytest.mark.parametrize(("deaths", "ends"), [(2, 0.0), (3, None)])
@@ -202,5 +284,10 @@ def test_a_history_brings_a_scheduler_back_wherever_it_was_cut(cut):
 def test_a_history_of_another_population_is_refused():
     journal = Journal()
     drive(tournament(), VirtualExecutor(2, lambda s: 1.0, score), journal)
-    with pytest.raises(SpecError, match="of another sweep"):
+    with pytest.raises(SpecError, match="started m2 to 100 env steps, but m0-round-2 to 200 would"):
         replay_history(tournament(members=2), journal.history)
+    with pytest.raises(SpecError, match="but no run would start now: the history is of another"):
+        replay_history(GridScheduler([]), journal.history)
+    changed = [journal.history[0] | {"steps": 7}]
+    with pytest.raises(SpecError, match="started m0 to 7 env steps, but m0 to 100 would start"):
+        replay_history(tournament(), changed)

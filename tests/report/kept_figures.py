@@ -3,7 +3,6 @@ kernels that a calibration times, as JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -103,7 +102,7 @@ def graph_rows(name: str) -> dict[str, Any]:
         found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
     sizes = [graph.env_steps, graph.updates, graph.batch]
     found[f"{name}: states"] = [dict(graph.states), *sizes]
-    return found
+    return plain(found)  # type: ignore[no-any-return]
 
 
 def counts(name: str) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def counts(name: str) -> dict[str, Any]:
             found[f"{key} buffers"] = dict(specs(k))
             for variant in kind_of(k).variants:
                 found[f"{key} {variant}"] = dict(terms_of(k, variant))
-    return found
+    return plain(found)  # type: ignore[no-any-return]
 
 
 @cache
@@ -136,7 +135,7 @@ def estimates(name: str) -> dict[str, Any]:
                 seconds = [e.latency_s, e.occupancy_s, e.low_s, e.high_s]
                 about = [*seconds, e.energy_j, e.rung, e.bound_by]
                 found[f"{key} on {device.name} {variant} {width}"] = about
-    return found
+    return plain(found)  # type: ignore[no-any-return]
 
 
 HELD_OUT = "held out"
@@ -167,12 +166,3 @@ FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
     "drawn.json": (drawn, (*GROUPS, HELD_OUT)),
     "filled.json": (filled, ("dqn, much", "sac", "ppo, continuous", "q_learning")),
 }
-"""File → the figures that it keeps of each of some names."""
-
-
-def figures_text(file: str) -> str:
-    """The figures of all names as JSON, a line an entry."""
-    of, names = FIGURES[file]
-    found = {k: v for name in names for k, v in of(name).items()}
-    whole = [f" {json.dumps(k)}: {json.dumps(plain(v))}" for k, v in found.items()]
-    return "{\n" + ",\n".join(whole) + "\n}\n"

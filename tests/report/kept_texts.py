@@ -12,29 +12,42 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from typing import get_type_hints
 
 from pearl import solve
-from pearl.cli import listing
+from pearl.cli import app, listing
 from pearl.cli import text as cli_text
+from pearl.cluster.links import MeasuredLink
+from pearl.cluster.timing import TimedMessage
 from pearl.explanation import explain
+from pearl.planner.energy_front import Front
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
+from pearl.planner.gpu_slices import BestSlices, Reduction, Role, SlicingResult
 from pearl.planning.costs import CostTable
-from pearl.planning.plans import Bottleneck
+from pearl.planning.plans import CLOSED, Bottleneck
 from pearl.planning.runs import Drift, Run, TaskDrift
 from pearl.report.balance_page import balance_page
+from pearl.report.balance_text import halves_sentence, slices_text, verdict_sentence
 from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
+from pearl_estimators.gpu.variants import Copies, Starts
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
+from pearl_estimators.host.probe import CpuProbe
+from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
-from tests.report.kept_figures import FIGURES, figures_text
-
-FOLDER = Path(__file__).parent / "texts"
+from tests.explanation.kept_explanations import all_explained
+from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
+from tests.report.kept_pages import FOLDER, PAGES, all_said
+from tests.report.kept_sweeps import SWEEPS
+from tests.report.kept_values import FIGURES, figures_text
 
 
 def curve() -> tuple[dict[str, float], ...]:
@@ -68,12 +81,31 @@ def bare(report: Report) -> str:
     return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
 
 
+def cell() -> str:
+    """The cell of a plan in a notebook, without its style."""
+    shown = two_device_plan()._repr_html_()
+    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
+
+
 def front() -> str:
     plan = two_device_plan()
     paced = replace(plan, power_w=80.0, value=7_300.0, pace_s=1.1e-3, status="optimal")
     shared = replace(plan.tasks[1], shares=(5, 3), replica=1)
     split = replace(plan, power_w=0.0, tasks=(plan.tasks[0], shared, *plan.tasks[2:]))
-    return "\n\n".join(page_text(front_page(plans)) for plans in ([plan, paced], [split]))
+    assert plan.bands
+    frugal = replace(paced, value=9_000.0, tasks=plan.tasks[::-1], pace_s=None)
+    missed = replace(plan, bands=replace(plan.bands, missed=7))
+    variant = replace(plan.tasks[0], variant="torch")
+    other = replace(paced, tasks=(variant, *plan.tasks[1:]), value=15_000.0, power_w=150.0)
+    lanes = replace(plan, power_w=155.0, tasks=(replace(plan.tasks[0], lane="x"), *plan.tasks[1:]))
+    closed = replace(missed, tasks=tuple(replace(t, rung=CLOSED) for t in plan.tasks))
+    open_w = [(80.0, 90.0), (100.0, 110.0), (120.0, 130.0), (140.0, 150.0)]
+    fronts = (
+        [plan, paced], [split], [frugal, missed], [paced, other, lanes, plan], [closed, paced],
+        Front([plan, paced], open_w), Front([plan], open_w[:3]),
+    )  # fmt: skip
+    pages = [front_page(plans) for plans in fronts]
+    return "\n\n".join("\n".join([page_text(p), *(s.finding for s in p.sections)]) for p in pages)
 
 
 def calibrated() -> str:
@@ -97,8 +129,63 @@ def operators() -> str:
         0.1, 0.04, 0.062, 31, (1.0, 1.0), (9.0, 9.0),
     )  # fmt: skip
     plain = replace(fit, operator="softmax", places=(), weights=(), error=0.1, points=30)
-    fits = (fit, plain)
-    return cli_text.gpu_calibration_text(GpuCalibration("H100", "by hand", "", fits), "g.json")
+    found = GpuCalibration("H100", "by hand", "", (fit, plain))
+    vague = replace(plain, unidentified=("overhead_s", "bytes_per_s"))
+    copies = Copies(8e-6, 1.2e10, 1.3e10)
+    timed = replace(found, fits=(vague,), starts=Starts(launch_s=2e-6), copies=copies)
+    return "\n\n".join(cli_text.gpu_calibration_text(c, "g.json") for c in (found, timed))
+
+
+def hosts() -> str:
+    """What is measured of hosts and their links, and what a device runs."""
+    products = {"16": 1e9, "64": 1e10, "256": 5e10, "1024": 8e10}
+    probe = CpuProbe(3.75e-6, 1.5e-5, products, 4e10, 2e10, None, "timed")
+    messages = (TimedMessage(8, 5e-5, 1e-5, 1.25), TimedMessage(9_999, 1e-3, 1e-3, 2.0))
+    link = MeasuredLink("a", "b", ("1", "2"), "tcp", "", 5e-5, 1e-5, 1.25e9, 0.04, messages)
+    texts = (
+        cli_text.probe_text(probe, "p.json"),
+        cli_text.probe_text(replace(probe, handoff_s=4e-6), "p.json"),
+        cli_text.links_text((link,), "l.json"),
+        cli_text.links_text((), "l.json"),
+        cli_text.variants_text("gpu0", {"update": ("eager", "graph"), "env_step": ("cuda",)}),
+    )
+    return "\n\n".join(texts)
+
+
+def sliced() -> SlicingResult:
+    role = Role(1e-3, 0.25)
+    return SlicingResult(
+        "gpu", 2, role, replace(role, seconds=2e-3), replace(role, share=0.5), 1.25, 0.75,
+        (64, 128, 256), "too much memory", BestSlices(3, 128, 5_000.0, 2e9, 4),
+        Reduction("multi-ring", 2, 5e-4),
+    )  # fmt: skip
+
+
+def verdicts() -> str:
+    """What a balance says of threads, at the edges, and slices of a GPU."""
+    v = balances().verdict
+    lines = []
+    for threads, band, used, cores, busiest in (
+        (5.25, (5.25, 5.5), 16, 8, "gpu"), (0.4, (0.1, 0.9), 16, 1, "actors"),
+        (16.0, (3.0, 17.5), 16, 8, "host"), (17.0, (16.5, math.inf), 4, 8, "actors"),
+        (1234.5, (0.2, 2000.0), 3, 8, "gpu"), (math.inf, (math.inf, math.inf), 4, 8, "actors"),
+    ):  # fmt: skip
+        found = replace(v, threads=threads, threads_band=band, used_sms=used, cores=cores,
+                        busiest=busiest)  # type: ignore[arg-type]  # fmt: skip
+        lines += [verdict_sentence(found), verdict_sentence(replace(found, sms=4, share=1.0))]
+    for sms, cores in ((0.98, 0.98), (0.981, 0.97), (0.5, None), (None, None), (0.97, 0.99)):
+        halved = replace(balances(), halved_sms=sms, halved_cores=cores)  # type: ignore[arg-type]
+        lines.append(halves_sentence(halved))
+        for busiest in ("gpu", "actors", "host"):
+            other = replace(halved, verdict=replace(v, busiest=busiest))  # type: ignore[arg-type]
+            lines += [s.text for s in balance_page(other).lead]
+    flat = tuple(replace(p, env_steps_per_s=1_000.0 + 19 * (n == 1)) for n, p in
+                 enumerate(balances().cores))  # fmt: skip
+    lines.append(page_text(balance_page(replace(balances(), cores=flat, simulated=("fpga",)))))
+    lines += [s.finding for s in balance_page(replace(balances(), cores=flat)).sections]
+    lines.append(slices_text(sliced()))
+    whole = replace(sliced(), refused="", reduction=Reduction("multi-process", 0, 5e-4))
+    return "\n".join([*lines, slices_text(whole), slices_text(replace(whole, best=None))])
 
 
 def checks() -> str:
@@ -147,6 +234,21 @@ def lists() -> str:
     return json.dumps(found, indent=1)
 
 
+def options() -> str:
+    """Every argument and option of every command, with its default and its bounds."""
+    lines = []
+    for registered in app.registered_commands:
+        assert registered.callback
+        lines.append(f"{registered.name}:")
+        hints = get_type_hints(registered.callback, include_extras=True)
+        for name, p in signature(registered.callback).parameters.items():
+            (info,) = hints[name].__metadata__
+            bounds = f"{info.min} to {info.max}"
+            default = "required" if p.default is p.empty else repr(p.default)
+            lines.append(f"  {name} {' '.join(info.param_decls or ())}: {default}, {bounds}")
+    return "\n".join(lines) + "\n"
+
+
 def platforms() -> str:
     found = [p for name, p in listing.machines().items() if name != "host"]
     return "\n\n".join(map(cli_text.platform_text, found))
@@ -169,10 +271,13 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
     "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
     "drifted.html": lambda: bare(drifted()),
+    "cell.html": cell,
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
     "checks.txt": checks,
+    "hosts.txt": hosts,
+    "verdicts.txt": verdicts,
     "balance.txt": lambda: page_text(balance_page(balances())),
     "balance_without_gpu.txt": lambda: page_text(balance_page(without_gpu())),
     "balance.svg": lambda: re.sub(
@@ -180,7 +285,15 @@ TEXTS: dict[str, Callable[[], str]] = {
     ),
     "explanation.txt": explanations,
     "lists.json": lists,
+    "options.txt": options,
+    "commands.txt": lambda: str(import_module("tests.cli.kept_commands").all_ran()),
     "platforms.txt": platforms,
+    **{name: partial(all_said, name) for name in PAGES},
+    **{name: partial(all_drawn, name) for name in DRAWINGS},
+    "trace.txt": trace,
+    **SWEEPS,
+    "explanations.txt": all_explained,
+    "advice.txt": all_advised,
 }
 
 

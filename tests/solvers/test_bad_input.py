@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.limits import Limits
-from pearl.graph.task_graph import Edge, Task, TaskGraph
+from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planner.planner import pareto
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
@@ -25,7 +25,6 @@ from pearl.solvers.infeasible import iis
 from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
-from pearl_devices import Kernel
 from pearl_estimators import Estimate
 from tests.graphs import anything
 from tests.schemas.test_schemas import problems as schema_problems
@@ -190,93 +189,13 @@ def test_an_iteration_that_takes_no_time_has_no_throughput() -> None:
         pareto(loop("x"), free)
 
 
-@pytest.mark.parametrize(
-    ("given_limits", "text"),
-    [
-        ({"power_w": math.nan}, "power_w is nan"),
-        ({"period_s": -1.0}, "period_s is -1"),
-        ({"policy_lag": -1}, "policy_lag is -1; it must be a whole number of at least 0"),
-        ({"prefetch": 1.5}, r"prefetch is 1\.5; it must be a whole number"),
-        ({"max_lanes": 0}, "max_lanes is 0"),
-        ({"replicas": {"x": 0}}, "replicas of x is 0"),
-        ({"together": (("x", "y", "z"),)}, "each entry is a pair of tasks"),
-        ({"memory_bytes": {"a": 0.0}}, "memory of a is 0"),
-    ],
-)
-def test_limits_that_cannot_be_are_not_built(given_limits: dict[str, object], text: str) -> None:
-    with pytest.raises(SpecError, match=text):
-        Limits(**given_limits)  # type: ignore[arg-type]
-
-
 # What conflicts, and nothing else: a smallest set.
-
-
-Entries = set[tuple[str, str]]
 
 
 def on_a_and_b(*names: str, seconds: tuple[float, float] = (1.0, 1.0), **more: float) -> CostTable:
     """Each task on a and on b, in so many seconds there."""
     modes = (mode(t, d, s) for t in names for d, s in zip("ab", seconds, strict=True))
     return CostTable(star(devices("a", "b", **more)), tuple(modes))  # type: ignore[arg-type]
-
-
-COSTLY = tuple(
-    mode(t, d, s, energy=e) for t in "xy" for d, s, e in (("a", 2.0, 1.0), ("b", 1.0, 50.0))
-)
-HELD = TaskGraph(
-    "g", tuple(Task(t, Kernel(t, resident_bytes=1e6)) for t in "xyz"), loop(*"xyz").edges
-)
-WROTE = tuple(Task(t, Kernel(t), writes=("big",)) for t in "xy")
-CONFLICTS: dict[str, tuple[TaskGraph, CostTable, Limits, Entries, tuple[str, ...]]] = {
-    "of many limits only those in each other's way are named": (
-        loop("x", "y"), CostTable(star(devices("a", "b")), COSTLY),
-        Limits(pin={"x": "a"}, devices={"y": ("a", "b")}, max_lanes=4, period_s=2.5, power_w=1e3),
-        {("pin", "x"), ("period", "loop")},
-        ("x pinned to a", "without any one of these there would be a plan"),
-    ),
-    "each part of a smallest conflict can be met": (
-        HELD, on_a_and_b(*"xyz", memory_bytes=1.5e6), Limits(),
-        {("memory", "a"), ("memory", "b")}, ("fits into memory",),
-    ),
-    "a pin against the devices allowed": (
-        loop("x"), on_a_and_b("x"), Limits(pin={"x": "a"}, devices={"x": ("b",)}),
-        {("pin", "x"), ("devices", "x")}, ("task 'x' has no mode left",),
-    ),
-    "a state that fits nowhere names every device and not the pin": (
-        TaskGraph("g", WROTE, loop("x", "y").edges, {"big": 3e6}),
-        on_a_and_b("x", "y", memory_bytes=2e6), Limits(pin={"x": "a"}),
-        {("memory", "a"), ("memory", "b")}, ("state big needs 3e",),
-    ),
-    "too few lanes say how many would do": (
-        loop("x", "y"), ONE, Limits(max_lanes=1), {("lanes", "loop")}, ("max_lanes",),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CONFLICTS)
-def test_a_smallest_set_of_what_conflicts_is_named(case: str) -> None:
-    graph, costs, limits, entries, words = CONFLICTS[case]
-    with pytest.raises(InfeasibleError) as error:
-        solve(graph, costs, limits=limits)
-    assert {(c["kind"], c["name"]) for c in error.value.conflict} == entries
-    for text in words:
-        assert text in str(error.value)
-    need = {c["kind"]: (c["need"], c["limit"], c["unit"]) for c in error.value.conflict}
-    if "period" in need:
-        assert need["period"][0] == pytest.approx(3.0)
-    if "lanes" in need:
-        assert need["lanes"] == (2, 1, "lanes")
-
-
-def test_power_and_period_that_exclude_each_other_say_what_either_would_need() -> None:
-    modes = (mode("x", "a", 2.0, energy=2.0), mode("x", "b", 1.0, energy=50.0))
-    costs = CostTable(star(devices("a", "b")), modes)
-    with pytest.raises(InfeasibleError) as error:
-        solve(loop("x"), costs, limits=Limits(power_w=10.0, period_s=1.5))
-    by_kind = {c["kind"]: c for c in error.value.conflict}
-    assert set(by_kind) == {"power", "period"}
-    assert by_kind["power"]["need"] == pytest.approx(50.0 / 1.5, rel=2e-3)
-    assert by_kind["period"]["limit"] == 1.5
 
 
 @pytest.mark.parametrize("method", list(METHODS))

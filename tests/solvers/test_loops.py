@@ -157,4 +157,6 @@ def test_plans_of_many_rates_are_lists():
             assert ring_period(build_timed_graph(a), orders) == period_s
             assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
             several += 1
-    assert several > 20
+        if several > 8:
+            return
+    pytest.fail(f"only {several} searches found a plan")

@@ -151,12 +151,6 @@ def test_a_half_registered_method_is_one_sentence_with_its_file(
         assert "".join(sentence.split()) in "".join(ran.stderr.split())
 
 
-def test_objectives_that_do_not_exist_are_one_sentence(faulty: Register) -> None:
-    faulty("def solve(problem, search): ...", ("throughput", "speed"))
-    with pytest.raises(SpecError, match=r"method 'mine': .*'speed'.*'makespan'"):
-        solve(GRAPH, COSTS, method="mine")
-
-
 OUTCOMES = {
     "None": ("def solve(problem, search): return None", "returned None, not an Outcome"),
     "a plan": (GOOD + "    return a", "not an Outcome"),

@@ -19,7 +19,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.orders import search, swaps
+from pearl.solvers.orders import lane_sequencing, modulo, search, swaps
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
@@ -93,6 +93,35 @@ def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
     assert timing.order_bound_s <= found.bound_s <= found.period_s < listed
 
 
+def test_orders_are_searched_only_where_they_may_be_better(monkeypatch: Any) -> None:
+    def search(*_: Any) -> Any:
+        raise AssertionError
+
+    timing = ring(60, 4, 4, seed=2)
+    monkeypatch.setattr(lane_sequencing, "_search", search)
+    monkeypatch.setattr(lane_sequencing, "_modulo_orders", search)
+    bound_s = timing.order_bound_s
+    assert best_orders(timing, below_s=bound_s).period_s > bound_s
+    with pytest.raises(AssertionError):
+        best_orders(timing, below_s=1.001 * bound_s)
+    one_lane = ring(5, 1, 1, seed=2)
+    assert best_orders(one_lane).period_s == pytest.approx(one_lane.order_bound_s)
+
+
+@pytest.mark.parametrize(
+    ("at", "need", "forward", "backward"),
+    [(6, 1, 7, 4), (6, 3, 7, 2), (6, 4, None, None), (7, 3, 7, 7), (2, 3, 2, 2), (3, 2.5, 7, 2.5)],
+)
+def test_gaps_of_a_lane_are_those_by_hand(
+    at: float, need: float, forward: float | None, backward: float | None
+) -> None:
+    """Of a circle of 10 s, the seconds 0 to 2 and 5 to 7 are taken."""
+    lane = np.array([0, 1]), 2, np.array([0.0, 5.0]), np.array([2.0, 2.0]), need, at, 10.0
+    none = modulo.NONE
+    assert modulo._forward_gap(*lane) == (none if forward is None else forward)
+    assert modulo._backward_gap(*lane) == (none if backward is None else backward)
+
+
 def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() -> None:
     timing = ring(80, 6, 4, seed=5)
     rings = Rings(to_arrays(timing), np.array([1], np.uint64))
@@ -148,13 +177,6 @@ def test_firings_of_one_task_stay_in_their_order() -> None:
                 seen[task] = firing
                 several += firing > 0
     assert several > 20
-
-
-def test_nothing_known_is_replaced_by_something_worse() -> None:
-    timing = ring(40, 4, 4, seed=3)
-    best = modulo_orders(timing, listed_orders(timing, math.inf))
-    again = modulo_orders(timing, best, effort=0.01)
-    assert again[1] <= best[1]
 
 
 def test_a_cycle_without_time_or_tokens_is_no_order() -> None:

@@ -14,7 +14,6 @@ from benchmarks.processes import below
 from benchmarks.solver.instances import large
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
@@ -58,15 +57,6 @@ def table(graph):
     times = [(d, s) for d, s in places]
     modes = [mode(t.name, d, s * (1 + i)) for i, t in enumerate(graph.tasks) for d, s in times]
     return CostTable(star(devices("a", "b")), tuple(modes))
-
-
-def test_the_end_of_a_solve_has_time_for_every_task_and_copy_on_every_device():
-    graph = audio()
-    problem = Problem(graph, table(graph), Limits(replicas={"src": 3}))
-    kept_s = 2 * 6 * solver.CHECKING_S
-    assert solver.ending_s(problem, 0, 1e6) == pytest.approx(kept_s)
-    assert solver.ending_s(problem, 7, 1e6) == pytest.approx(kept_s + 7 * solver.ASSEMBLING_S)
-    assert solver.ending_s(problem, 10**6, 2.0) == 2.0 * solver.ASSEMBLING
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ PPO = {
 }
 
 METHOD = "heft"
-"""Every plan has the places that are tested, not only the best."""
 
 
 def system(
@@ -71,11 +70,8 @@ def problem(distribution: str, **given: Any) -> str:
 
 
 def places(found: System) -> dict[str, set[str]]:
-    """Task → the devices that a plan has it on."""
-    seen: dict[str, set[str]] = {}
-    for task in plan(found, method=METHOD).tasks:
-        seen.setdefault(task.task, set()).add(task.device)
-    return seen
+    """Task → the devices that every plan may have it on."""
+    return {task: set(names) for task, names in found.limits.devices.items()}
 
 
 AT_HOME = {"a/cpu", "a/gpu"}
@@ -97,9 +93,11 @@ def test_a_policy_places_the_same_algorithm_by_limits_alone(name: str) -> None:
     for algorithm in (DQN, PPO):
         if name == "asynchronous_actors" and algorithm is PPO:
             continue  # its rollouts belong to one policy
-        found = places(system(name, algorithm, **MORE.get(name, {})))
+        more = MORE.get(name, {})
+        found = places(system(name, algorithm, **more))
         for task, allowed in zip(("env_step", "inference", "update"), EXPECTED[name], strict=True):
-            assert found[task] <= allowed, (algorithm["name"], task)
+            assert found[task] == allowed, (algorithm["name"], task)
+        assert found.keys() == {t.name for t in build_graph(system(name, algorithm, **more)).tasks}
 
 
 def test_names_in_specs_are_those_of_the_table() -> None:
@@ -155,13 +153,18 @@ def test_a_platform_without_the_place_is_refused_with_the_way_out() -> None:
 LEARNERS = "data_parallel_learners"
 
 
+FIRST = ("all_reduce", "update", "param_sync")
+"""Tasks of the first learner besides its gradient."""
+
+
 def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
     found = places(system(LEARNERS, learners=4))
     learners = {n: at for n, at in found.items() if n.startswith(("gradient_", "update_"))}
     assert len(learners) == 7
     for task, at in learners.items():
         assert at == ({"b/cpu"} if task[-1] in "13" else {"a/cpu"}), task
-    assert all(at <= AT_HOME for n, at in found.items() if n not in learners)
+    assert all(at == AT_HOME for n, at in found.items() if n not in (*learners, *FIRST))
+    assert all(found[n] == {"a/cpu"} for n in FIRST)
 
 
 def test_a_shard_is_averaged_beside_its_learner() -> None:

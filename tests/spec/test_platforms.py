@@ -246,7 +246,8 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
                 "platform": {"devices": {"cpu": DEVICE, "board": board}, "links": [link]},
                 "limits": {"pin": {"update": "board"}},
             }
-        )
+        ),
+        method="heft",
     )
     assert found.task("update").device == "board"
     assert found.task("update").rung == "closed_form"
@@ -257,7 +258,7 @@ def test_a_device_with_unified_memory_needs_no_link_and_copies_nothing() -> None
     devices = {"cpu": "apple_m2", "gpu": "apple_m2_gpu"}
     limits = {"pin": {"update": "gpu"}}
     spec = {"algorithm": algorithm, "platform": {"devices": devices}, "limits": limits}
-    found = plan(load(spec))
+    found = plan(load(spec), method="heft")
     assert found.task("update").device == "gpu"
     (link,) = load(spec).platform.links
     gpu = load(spec).platform.device("gpu")

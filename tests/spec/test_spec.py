@@ -125,26 +125,16 @@ def test_numerator_and_denominator_of_a_replay_ratio_are_from_1_to_1000() -> Non
 @pytest.mark.parametrize(
     ("written", "value"),
     [
-        ("1e-3", 0.001),
-        ("1E5", 1e5),
-        (".5", 0.5),
-        ("0x10", 16),
-        ("0o17", 15),
-        ("017", 17),
-        ("-3", -3),
-        ("on", "on"),
-        ("No", "No"),
-        ("TRUE", True),
-        ("false", False),
-        ("~", None),
-        ("", None),
-        ("1_000", "1_000"),
-        ("12:30:00", "12:30:00"),
-        ("2001-01-01", "2001-01-01"),
-        ("=", "="),
+        ("1e-3", 0.001), ("1E5", 1e5), (".5", 0.5), ("1.", 1.0), ("-5.5e-1", -0.55), (".", "."),
+        ("e5", "e5"), ("0x1F", 31), ("0X1F", "0X1F"), ("0o17", 15), ("0o18", "0o18"), ("017", 17),
+        ("-3", -3), ("+5", 5), pytest.param("9" * 400, int("9" * 400), id="400 digits"),
+        pytest.param("9" * 401, float("inf"), id="401 digits"), ("-.inf", -float("inf")),
+        (".INF", float("inf")), ("on", "on"), ("No", "No"),
+        ("TRUE", True), ("tRUE", "tRUE"), ("false", False), ("~", None), ("Null", None), ("", None),
+        ("1_000", "1_000"), ("12:30:00", "12:30:00"), ("2001-01-01", "2001-01-01"), ("=", "="),
         ("<<", "<<"),
     ],
-)
+)  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(written: str, value: object) -> None:
     assert parse_scalar(written) == value
     assert type(parse_scalar(written)) is type(value)

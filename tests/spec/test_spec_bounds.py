@@ -10,6 +10,7 @@ import pytest
 from pearl.errors import SpecError
 from pearl.spec.reading import _sort_lines, load
 from pearl.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse, plain, read_bytes, show
+from pearl_devices import Device, Platform
 
 BASE: dict[str, Any] = {
     "name": "dqn",
@@ -141,6 +142,25 @@ def test_environment_groups_divide_the_environments_and_need_a_replay() -> None:
     assert "env_groups: given 3; a divisor of num_envs (8) is needed" in said
     load({"algorithm": PPO, "limits": {"env_groups": 1}})
     assert "env_groups: given 3; ppo acts in all environments" in refused(PPO, {"env_groups": 3})
+
+
+@pytest.mark.parametrize(
+    ("limits", "lanes"),
+    [({}, 1), ({"learners": 1}, 1), ({"learners": 2}, None), ({"learners": 2, "max_lanes": 2}, 2)],
+)
+def test_one_learner_on_this_host_has_one_lane(
+    limits: dict[str, Any], lanes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Device("cpu", "cpu", width=2, max_lanes=2)
+    monkeypatch.setattr("pearl.spec.checks.host", lambda: Platform("host", (cpu,)))
+    found = load({"algorithm": BASE, "limits": limits}).limits
+    assert (found.max_lanes, found.learners) == (lanes, limits.get("learners", 1))
+    for wrong, said in (
+        ({"learners": 4}, "given 4; each needs a lane of its own, and there are cpu 2: 2 at most"),
+        ({"learners": 2, "max_lanes": 1}, "cpu 2 and limits.max_lanes 1: 1 at most, or add cores"),
+        ({"learners": 4, "max_lanes": 9}, "cpu 2 and limits.max_lanes 9: 2 at most, or add cores"),
+    ):
+        assert said in refused(BASE, wrong)
 
 
 def test_a_failing_environment_starts_anew_where_there_is_a_replay() -> None:

@@ -94,6 +94,12 @@ def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_
     )
 
 
+def test_a_record_with_a_number_too_few_is_no_record() -> None:
+    short = record("c0", "a b", busy_ns=[1, 2], calls=[1], waiting_ns=[0, 0], stamp_s=0.0)
+    with pytest.raises(ValueError, match="shorter"):
+        lane_times(timed_run("c0"), [short])
+
+
 def test_kept_calls_are_in_order_of_time_from_the_first() -> None:
     kept = [(0, 7, 2_000, 5_000, -1), (1, 3, 9_000, 9_500, 0)]
     records = [record("c1", "a b", kept=kept), record("", "u", kept=[(0, 4, 1_000, 3_000, 2)])]
@@ -330,7 +336,9 @@ def test_the_outcome_of_a_run_is_computed_by_hand(
 ) -> None:
     spent, members = iter([1.0, 6.0]), {"replay_sample": (2e-3, 30), "update": (3e-3, 31)}
     monkeypatch.setattr(outcome, "cpu_seconds", lambda: next(spent))
-    monkeypatch.setattr(outcome, "member_times", lambda *given: members)
+    rounds: list[int] = []
+    profiled = lambda graph, call, arrays, count: rounds.append(count) or members  # noqa: E731
+    monkeypatch.setattr(outcome, "member_times", profiled)
     Clock(monkeypatch, outcome)
     measured = outcome.Measurements()
     measured.begin_s = 90.0
@@ -346,7 +354,7 @@ def test_the_outcome_of_a_run_is_computed_by_hand(
     energies: Any = Given(read=lambda given: meter.update(given) or [Given(joules=9.0, source="n")])
     best, last = Evaluation((1.0, 2.0), 1, 9), Evaluation((0.0, 4.0), 0, 9)
     found = outcome.build_run(run, "failed", FinalEvaluations(best, last), measured, energies)
-    assert meter == {"cpu": 5.0}
+    assert (meter, rounds) == ({"cpu": 5.0}, [] if simulated else [30])
     assert vars(found) | {"plan": 0, "drift": 0, "platform": 0} == {
         "status": "failed", "env_steps": 400, "updates": 160, "cpu_s": 5.0,
         "wall_s": 7.0 if simulated else 10.0, "steady": run.state.steady,

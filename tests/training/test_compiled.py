@@ -1,13 +1,18 @@
 """A system is compiled once: one graph, one unfolding, one check; and never changes."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
+from types import SimpleNamespace
 
 import pytest
 
 import pearl
 from pearl.algorithms import algorithm
 from pearl.planning import plan_validation, replicas
+from pearl.runtime.protocol import single_lane
 from pearl.training import compiled
+from pearl.training.compiled import CompiledPlan
+from pearl_devices import torch_threads
+from tests.examples import placement
 from tests.lanes import planned, replay_spec, told
 
 SPLIT = {"max_lanes": 4, "replicas": {"env_step": 2}}
@@ -51,3 +56,128 @@ def test_a_plan_that_is_given_is_unfolded_and_checked_once(emulate, counts):
     if emulate:
         assert trainer.train(steps=64).simulated
     assert counts == {"graph": 1, "split_graph": 1, "check_stated_plan": 1}
+
+
+def compiled_plan(*tasks, lanes=2, hosting="threads", **other):
+    """What the checks of a compiled plan read."""
+    plan = SimpleNamespace(tasks=tasks, simulated=False)
+    system = SimpleNamespace(train=SimpleNamespace(lanes=None), limits=SimpleNamespace(any_order=1))
+    protocol = SimpleNamespace(lanes=[0] * lanes)
+    fields = {"plan": plan, "system": system, "protocol": protocol, "emulate": False}
+    return SimpleNamespace(**{**fields, "remote_groups": (), "hosting": hosting, **other})
+
+
+@pytest.mark.parametrize(
+    ("emulate", "lanes", "asked", "remote", "hosting"),
+    [
+        (True, 2, "threads", (1,), "one"),
+        (False, 1, "processes", (), "one"),
+        (False, 2, "threads", (1,), "threads"),
+        (False, 2, None, (1,), "ray"),
+        (False, 2, None, (), "processes"),
+    ],
+)
+def test_lanes_are_hosted_where_the_spec_says_or_in_processes(
+    emulate, lanes, asked, remote, hosting
+):
+    made = compiled_plan(lanes=lanes, emulate=emulate, remote_groups=remote)
+    made.system.train.lanes = asked
+    assert CompiledPlan.hosting.fget(made) == hosting
+    assert CompiledPlan.any_order.fget(made) == (not emulate)
+
+
+def test_threads_of_torch_in_one_lane_and_torch_in_another_are_refused():
+    wide = placement("update", "cpu", "a", 1.0, variant="torch-2")
+    assert torch_threads.threads_of("torch-2") == 2
+    other = placement("inference", "cpu", "b", 1.0, variant="torch")
+    with pytest.raises(pearl.SpecError) as caught:
+        CompiledPlan.check_torch_threads(compiled_plan(other, wide))
+    assert caught.value.problems == (
+        "train.lanes: threads of one process, and torch-2 of update would set how many threads "
+        "torch has in inference too; set it to processes, or leave torch-2 out of limits.variants",
+    )
+    for fine in (
+        compiled_plan(other, wide, hosting="processes"),
+        compiled_plan(replace(other, lane="a"), wide),
+        compiled_plan(replace(other, variant="native"), wide),
+        compiled_plan(replace(other, width_unit="sm"), wide),
+        compiled_plan(other, replace(wide, variant="torch")),
+    ):
+        CompiledPlan.check_torch_threads(fine)
+
+
+def test_a_kernel_that_changes_observations_needs_them_on_this_host(monkeypatch):
+    monkeypatch.setattr(compiled, "changes", lambda kernel: kernel)
+    tasks = [SimpleNamespace(name="scale", kernel=("env.obs",))]
+    given = {"graph": SimpleNamespace(tasks=tasks), "remote_groups": (1,)}
+    with pytest.raises(pearl.SpecError, match=r"^plan: scale changes the network's input, and"):
+        CompiledPlan.check_first_observations(compiled_plan(hosting="ray", **given))
+    CompiledPlan.check_first_observations(compiled_plan(hosting="processes", **given))
+    given["remote_groups"] = ()
+    CompiledPlan.check_first_observations(compiled_plan(hosting="ray", **given))
+
+
+def devices(*kinds):
+    return [
+        SimpleNamespace(name=f"{kind}{n}", kind=kind, real=kind == "cpu")
+        for n, kind in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize("name", ["host", "box"])
+def test_a_device_that_is_not_here_is_refused_with_the_reason(name, monkeypatch):
+    asked = []
+
+    def memory(number):
+        asked.append(number)
+        if number == 1:
+            raise compiled.UnsupportedError("it is broken")
+
+    kinds = {"gpu": SimpleNamespace(memory=memory), "npu": SimpleNamespace()}
+    monkeypatch.setattr(compiled, "backend", kinds.__getitem__)
+    found = devices("cpu", "gpu", "gpu", "npu", "gpu")
+    platform = SimpleNamespace(
+        name=name, devices=found, device=lambda name: next(d for d in found if d.name == name)
+    )
+    made = compiled_plan(*(placement("t", d, "l", 1.0) for d in ("cpu0", "gpu2", "npu3")))
+    made.system.platform = platform
+    with pytest.raises(pearl.SpecError) as caught:
+        compiled.require_devices(made)
+    if name == "box":
+        assert caught.value.problems == (
+            "the plan uses gpu2, npu3 of box, which this machine lacks; emulate the plan "
+            "(--emulate, in Python emulate=True), or plan for platform host",
+        )
+    else:
+        assert caught.value.problems == (
+            "device gpu2: it is broken",
+            "device npu3: nothing drives one of kind npu",
+            "the plan uses gpu2, npu3 of host, which this version plans for but cannot drive; "
+            "emulate the plan (--emulate, in Python emulate=True), or keep the tasks off it "
+            "(limits.devices)",
+        )
+        assert asked == [1]
+    made.plan.tasks = [placement("t", "cpu0", "l", 1.0)]
+    compiled.require_devices(made)
+
+
+def test_a_device_is_asked_once_about_the_kernels_that_it_runs(monkeypatch):
+    asked = []
+
+    def first_use(device, number, calls):
+        asked.append((device.name, number, sorted(calls)))
+        return [f"{device.name} differs"] if device.name == "gpu2" else []
+
+    kinds = {"gpu": SimpleNamespace(first_use=first_use), "cpu": SimpleNamespace()}
+    monkeypatch.setattr(compiled, "backend", kinds.__getitem__)
+    calls = [("cpu", 0, "a"), ("gpu", 0, "b"), ("gpu", 1, "c"), ("gpu", 1, "d")]
+    jobs = {k: single_lane.Job((k,), k, kind, "native", number=number) for kind, number, k in calls}
+    made = compiled_plan(jobs=jobs)
+    made.system.platform = SimpleNamespace(devices=devices("cpu", "gpu", "gpu", "gpu"))
+    with pytest.raises(pearl.SpecError) as caught:
+        compiled.check_devices(made)
+    assert asked == [
+        ("gpu1", 0, [("b", "native")]), ("gpu2", 1, [("c", "native"), ("d", "native")])
+    ]  # fmt: skip
+    assert caught.value.problems[0] == "device gpu2: gpu2 differs"
+    assert len(caught.value.problems) == 2

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE
-from pearl.planning.runs import Run, load_run
+from pearl.planning.runs import Drift, Run, TaskDrift, TaskTiming, load_run
 from pearl.report.report import Report
 from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
@@ -33,6 +34,7 @@ from pearl.training import plan_change, replanning
 from pearl.training.checkpoints import checkpoint
 from pearl.training.compiled import CompiledPlan
 from pearl.training.session import Session
+from tests.examples import placement, two_device_plan
 from tests.lanes import SECONDS, _costs, differing, planned, replay_spec, told
 from tests.schemas.test_schemas import problems
 
@@ -428,21 +430,119 @@ def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch)
     assert decided(best_s).plan is None  # it is that fast already, whatever its calls seem to take
 
 
-def test_a_short_window_decides_nothing_and_the_same_drift_is_weighed_once() -> None:
+def test_a_window_is_measured_from_its_beginning_and_the_same_drift_is_weighed_once() -> None:
     window = replanning.Window(100, 1.0)
     for _ in range(3):
         window = window.extend()
-    assert window.looks == 3
-    watch = replanning.DriftMonitor(1e-3)
-    assert not watch.due(window, 200, 1.0 + 100 * 1.1e-3)
-    assert watch.due(window, 200, 1.0 + 100 * 1.3e-3)
-    assert watch.due(window, 200, 1.0 + 100 * 0.7e-3)
-    watch.weighed_s = 1.3e-3
-    assert not watch.due(window, 200, 1.0 + 100 * 1.35e-3)
-    assert watch.due(window, 200, 1.0 + 100 * 2e-3)
-    assert replanning.take_recent({"a": [1, 2, 3]}, _Firings({"a": 1}), 2) == {"a": [2, 3]}
-    assert replanning.take_recent({"a": [1, 2, 3, 4]}, _Firings({"a": 2}), 1) == {"a": [3, 4]}
+    assert (window.looks, window.period_s(104, 3.0), window.period_s(100, 3.0)) == (3, 0.5, 2.0)
+    watch = replanning.DriftMonitor(1.0)
+    for period_s, due in (
+        (1.1, False),
+        (1.1499, False),
+        (1.1501, True),
+        (0.8501, False),
+        (0.8, True),
+    ):
+        assert watch.due(window, 200, 1.0 + 100 * period_s) == due
+        assert (watch.period_s, watch.looks) == (pytest.approx(period_s), 3)
+    watch.weighed_s = 2.0  # looked for at that period, and not found
+    for period_s, due in ((1.2, True), (1.71, False), (2.29, False), (2.31, True), (1.1, False)):
+        assert watch.due(window, 200, 1.0 + 100 * period_s) == due
+    assert [replanning.relative_error(3.0, said) for said in (2.0, 0.0)] == [0.5, 1.0]
+    assert replanning.relative_error(0.0, 0.0) == 0.0
+
+
+def test_the_newest_times_of_calls_are_kept() -> None:
+    firings = _Firings({"a": 1, "b": 2})
+    times = {"a": [1, 2, 3], "b": [1, 2, 3, 4, 5], "b+c": [1, 2, 3]}
+    taken = replanning.take_recent(times, firings, 2)
+    assert taken == {"a": [2, 3], "b": [2, 3, 4, 5], "b+c": [2, 3]}
+    assert replanning.take_recent(times, firings, 0) == {"a": [3], "b": [4, 5], "b+c": [3]}
     assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
+    many = replanning.append_times({"a": [0] * 2000}, {"a": [1] * 100})["a"]
+    assert (len(many), sum(many)) == (replanning.TIMES, 100)
+
+
+def placed(task: str, lane: str, **other: Any) -> Any:
+    return placement(task, "cpu", lane, 2.0, **other)
+
+
+@pytest.mark.parametrize(
+    ("period_s", "waited", "widths", "apart"),
+    [
+        (1.3, 0.0, (1, 1), 3.0),
+        (1.3, None, (1, 1), 3.0),
+        (1.3, 0.15, (1, 1), 3.0),
+        (1.3, 0.16, (1, 1), None),  # a host so busy says nothing of the distance of cores
+        (1.149, 0.0, (1, 1), None),
+        (0.8, 0.0, (1, 1), 3.0),
+        (1.3, 0.0, (2, 0), 3.0),
+        (1.3, 0.0, (1, 0), None),  # one core
+        (None, 0.0, (1, 1), None),
+    ],
+)
+def test_a_run_is_compared_with_its_plan(
+    period_s: float | None, waited: float | None, widths: Any, apart: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(replanning, "_core_exchange_ratio", lambda: 3.0)
+    on_cores = [placed(f"t{n}", f"cpu/{n}", width=w) for n, w in enumerate(widths) if w]
+    narrow = placed("u", "cpu/0", width=1)
+    elsewhere = placed("g", "gpu/0", width=16, width_unit="sm")
+    plan = replace(two_device_plan(), tasks=(*on_cores, narrow, elsewhere), period_s=1.0)
+    rows = [TaskTiming("a", 2.0, 3.0, 9), TaskTiming("b", 2.0, None, 0),
+            TaskTiming("c", 2.0, 1.0, 9, True)]  # fmt: skip
+    found = replanning.measure_drift(plan, period_s, rows, ["kept"], waited)
+    off = None if period_s is None else pytest.approx(period_s - 1)
+    tasks = (TaskDrift("a", 2.0, 3.0, 0.5),)
+    assert found == Drift(1.0, period_s, off, tasks, ("kept",), apart, waited)
+
+
+def test_the_distance_of_cores_is_told_where_it_is_another(monkeypatch: Any) -> None:
+    from pearl_devices.primitives.math import core_latency
+    from pearl_estimators.host import calibration_file
+    from pearl_estimators.sealed_files import CalibrationError
+
+    def told_of(known: Any, now_s: float = 3.0) -> float | None:
+        def load() -> Any:
+            if isinstance(known, Exception):
+                raise known
+            return known
+
+        monkeypatch.setattr(calibration_file, "load_calibration", load)
+        monkeypatch.setattr(core_latency, "exchange_s", lambda: now_s)
+        return replanning._core_exchange_ratio()
+
+    known = SimpleNamespace(apart_s=2.0)
+    assert [told_of(known, s) for s in (3.0, 2.2, 1.0)] == [1.5, None, 0.5]
+    assert told_of(None) is None
+    assert told_of(SimpleNamespace(apart_s=None)) is None
+    assert told_of(CalibrationError("x")) is None
+
+
+def test_moves_are_told_by_lane_variant_width_and_slack() -> None:
+    before = two_device_plan()
+    first, second, *rest = before.tasks
+    after = replace(
+        before,
+        tasks=(replace(first, variant="torch", width=2), replace(second, fused_with=("x", "y")),
+               replace(rest[0], lane="cpu/1"), replace(rest[0], lane="cpu/2"), *rest[1:]),
+        edges=(replace(before.edges[0], slack=3), *before.edges[1:]),
+    )  # fmt: skip
+    assert replanning.describe_moves(before, after) == (
+        "moved: inference: cpu/0 native → cpu/0 torch x 2, env_step: cpu/0 native → cpu/0 native "
+        "in a call of 3, replay_insert: cpu/0 native → cpu/1 native and cpu/2 native, slack of "
+        "inference → env_step: 0 → 3"
+    )
+    assert replanning.describe_moves(before, before) == (
+        "no task moves; the order of calls differs"
+    )
+
+
+def test_arrays_of_another_shape_or_type_are_named_but_those_that_pass() -> None:
+    old = {"a": np.zeros(2), "b": np.zeros(3), "batch.x": np.zeros(4), "c": np.zeros(1)}
+    new = {"a": np.zeros(2, np.float32), "b": np.zeros(3), "batch.x": np.zeros(5), "d": np.zeros(1)}
+    assert plan_change.incompatible_arrays(old, new) == ["a", "c", "d"]
+    assert plan_change.incompatible_arrays(old, old) == []
 
 
 class _Firings:

@@ -62,7 +62,37 @@ class World:
                 self.held[e] = self.first()
 
 
-@settings(max_examples=120, deadline=None)
+def compare(
+    stack: int,
+    n_step: int,
+    steps: int,
+    prioritised: int,
+    groups: int,
+    ends: dict[tuple[int, int], str],
+) -> None:
+    """Holds the batches of a replay of frames against those of a replay of whole observations."""
+    sizes = rings(stack, CAPACITY, groups, n_step=n_step, prioritised=prioritised)
+    replays = [fill_arrays(kernels) for kernels in sizes]
+    calls = [[cpu.bind(k, "native", b) for k in ks] for ks, b in zip(sizes, replays, strict=True)]
+    world, size = World(stack, ends), ENVS // groups
+    for time in range(steps):
+        for group in range(groups):
+            world.write(time, range(group * size, group * size + size), replays)
+            for insert, _ in calls:
+                insert()
+    for _ in range(3):
+        for _, sample in calls:
+            sample()
+        frames, whole = replays
+        for name in ("index", "weight", "obs", "action", "reward", "discount"):
+            np.testing.assert_array_equal(frames[f"batch.{name}"], whole[f"batch.{name}"], name)
+        goes_on = whole["batch.discount"] > 0
+        successors = (b["batch.next_obs"][goes_on] for b in replays)
+        np.testing.assert_array_equal(*successors)
+        assert np.isfinite(frames["batch.next_obs"]).all()
+
+
+@settings(max_examples=80, deadline=None)
 @given(
     stack=st.integers(1, 4),
     n_step=st.integers(1, 4),
@@ -83,25 +113,7 @@ def test_batches_are_those_of_a_replay_of_whole_observations(
     groups: int,
     ends: dict[tuple[int, int], str],
 ) -> None:
-    sizes = rings(stack, CAPACITY, groups, n_step=n_step, prioritised=prioritised)
-    replays = [fill_arrays(kernels) for kernels in sizes]
-    calls = [[cpu.bind(k, "native", b) for k in ks] for ks, b in zip(sizes, replays, strict=True)]
-    world, size = World(stack, ends), ENVS // groups
-    for time in range(steps):
-        for group in range(groups):
-            world.write(time, range(group * size, group * size + size), replays)
-            for insert, _ in calls:
-                insert()
-    for _ in range(3):
-        for _, sample in calls:
-            sample()
-        frames, whole = replays
-        for name in ("index", "weight", "obs", "action", "reward", "discount"):
-            np.testing.assert_array_equal(frames[f"batch.{name}"], whole[f"batch.{name}"], name)
-        goes_on = whole["batch.discount"] > 0
-        successors = (b["batch.next_obs"][goes_on] for b in replays)
-        np.testing.assert_array_equal(*successors)
-        assert np.isfinite(frames["batch.next_obs"]).all()
+    compare(stack, n_step, steps, prioritised, groups, ends)
 
 
 def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:

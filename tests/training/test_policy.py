@@ -15,6 +15,7 @@ from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.training.policy import FILES, Policy
 from pearl.training.trainer import CHECKPOINT, Trainer
+from pearl_devices.kernels.interface import STATISTICS
 from tests.damage import trainer_of
 from tests.lanes import cut, planned, replay_spec
 from tests.schemas.test_schemas import problems
@@ -77,6 +78,34 @@ def test_the_best_policy_stays_and_the_last_one_follows(tmp_path: Path):
     trainer.session.save_run(tmp_path)
     np.testing.assert_array_equal(Policy.load(tmp_path).parameters, best)
     np.testing.assert_array_equal(Policy.load(tmp_path / FILES["last"]).parameters, best + 1)
+
+
+def test_copies_of_a_policy_have_its_statistics_too():
+    session = normalised().session
+    parameters, statistics = (session.arrays[n] for n in ("policy.q", STATISTICS))
+
+    def move(value: float) -> None:
+        parameters[:], statistics[:] = value, value + 0.5
+
+    def held(policy: Policy) -> tuple[set[float], set[float]]:
+        assert policy.statistics is not None
+        return set(policy.parameters.tolist()), set(policy.statistics.ravel().tolist())
+
+    move(1)
+    assert not session.best_is_last()
+    assert session.copy_for_evaluation().keys() == {"judged.policy", "judged.normalise"}
+    move(2)
+    session.mark_best()
+    assert held(session.policy("best")) == held(session.policy("last")) == ({2}, {2.5})
+    assert session.best_is_last()
+    statistics[0, 0] = 9
+    assert not session.best_is_last()
+    move(3)
+    assert held(session.evaluated_policy) == ({1}, {1.5})
+    session.mark_evaluated_best()
+    assert (held(session.policy("best")), held(session.policy("last"))) == (
+        ({1}, {1.5}), ({3}, {3.5})
+    )  # fmt: skip
 
 
 def test_what_is_no_policy_is_a_sentence(tmp_path: Path):

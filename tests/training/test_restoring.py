@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from pearl.errors import SpecError
 from pearl.training.checkpoints import checkpoint, restoring
+from pearl.training.checkpoints.state import RunState
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
 from tests.damage import MORE, STEPS, trainer_of
@@ -121,6 +122,16 @@ def test_a_number_that_a_kernel_must_not_see_is_refused_by_name(
         Trainer.load(tmp_path)
     for array, name in ((a, n) for n, a in before.items() if not n.startswith("rng.")):
         np.testing.assert_array_equal(fresh.session.arrays[name], array)
+
+
+def test_a_policy_is_in_the_file_while_it_is_judged(tmp_path: Path):
+    session = trainer_of("ppo").session
+    for judging, held in ((0, False), (3, True)):
+        session.arrays["judged.policy"][:] = 5
+        session.save(tmp_path / "c", RunState(judging=judging))
+        assert ("judged.policy" in load_file(tmp_path / "c")) == held
+        session.load_checkpoint(checkpoint.load(tmp_path / "c"))
+        assert (session.arrays["judged.policy"] == 5).all() == held
 
 
 def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path):

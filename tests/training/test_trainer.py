@@ -9,7 +9,6 @@ import pearl
 from pearl.errors import SpecError
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import Evaluator
-from pearl.training.milestones import Milestones
 
 SMALL = {
     "algorithm": {
@@ -133,11 +132,7 @@ def test_a_plan_of_another_problem_is_refused(plan):
         pearl.compile(SMALL, plan=replace(plan, period_s=plan.period_s * 2))
 
 
-def test_the_loop_pauses_where_something_happens():
-    marks = Milestones(1000, 25, 130, 60, 0, 1000)
-    looks, at = [], 0
-    while at < 1000:
-        at = marks.next_poll(at)
-        looks.append(at)
-    assert looks == sorted({25, 130, 1000, *range(60, 1000, 60)})
-    assert [marks.next_stop(at) for at in (0, 60, 961)] == [60, 120, 1000]
+def test_steps_are_counted_from_one(plan):
+    with pytest.raises(SpecError, match="steps is 0; a whole number from 1 on is needed"):
+        pearl.compile(SMALL, plan=plan).train(steps=0)
+    assert pearl.compile(SMALL, plan=plan).train(steps=1).env_steps == 4

@@ -77,6 +77,9 @@ def test_each_mismatch_is_a_sentence_and_no_pickle_is_run(plan, source, tmp_path
     save_file({"0.weight": tensors["0.weight"]}, file)
     with pytest.raises(pearl.SpecError, match="1 layers"):
         begun(plan, file)
+    file.write_bytes(b"rubbish")
+    with pytest.raises(pearl.SpecError, match=r"start_from: .*wrong\.safetensors: not readable: "):
+        begun(plan, file)
     code = b"cos\nsystem\n(S'touch " + bytes(tmp_path / "ran") + b"'\ntR."
     (tmp_path / "code.pt").write_bytes(code)
     with pytest.raises(pearl.SpecError, match="not a state_dict of tensors alone"):

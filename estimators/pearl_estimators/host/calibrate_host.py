@@ -297,7 +297,7 @@ def _runtime(
 
 
 def time_held_out(
-    calibration: Calibration, *, seconds: float = 8.0, prepare: Prepare = _prepare
+    calibration: Calibration, *, seconds: float, prepare: Prepare = _prepare
 ) -> list[HeldOutTiming]:
     """Time the held-out kernels in this process, and compare the predictions of `calibration`."""
     jobs = [

@@ -45,6 +45,11 @@ class TimeRatio:
         return self.measured_s / self.predicted_s
 
     @property
+    def has_band(self) -> bool:
+        """Whether the prediction has a band; without one, its ends are equal."""
+        return self.low_s < self.high_s
+
+    @property
     def inside(self) -> bool:
         """Whether the measurement is in the band of the prediction."""
         return self.low_s <= self.measured_s <= self.high_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pearl.formatting import listed, si
+from pearl.formatting import listed, percent, si
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run
 from pearl.report import words
@@ -100,7 +100,7 @@ def roofline(
     roofs, points = kernel_points(plan, run, platform)
     if not points:
         return None
-    told = [f"{p.name} {100 * p.share:.2g} % of its roof" for p in points]
+    told = [f"{p.name} {percent(p.share)} of its roof" for p in points]
     return Drawing(
         "", f"Roofline: {listed(told)}.", lambda width: _draw(width, plan, roofs, points)
     )
@@ -146,7 +146,7 @@ def _draw(width: float, plan: Plan, roofs: list[Roof], points: list[KernelPoint]
     for p in sorted(points, key=lambda p: -p.rate):
         style = words.colour(plan, p.device)
         a, b = x(p.intensity), y(p.rate)
-        hint = f"{p.name}: {si(p.rate, 'FLOP/s')}, {100 * p.share:.2g} % of its roof"
+        hint = f"{p.name}: {si(p.rate, 'FLOP/s')}, {percent(p.share)} of its roof"
         c.dot(a, b, 4, f"fill {style}", hint)
         wide = text_width(p.name)
         sides = [(a + 8, b + 4, "start"), (a - 8, b + 4, "end")]

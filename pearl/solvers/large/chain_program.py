@@ -77,7 +77,7 @@ class ChainProgram:
         self.firings = np.array([x.firings(u) for u in range(len(x.units))], float)
         self.work = np.zeros((n, d))
         np.add.at(self.work, self.class_of, self.occupancy * self.firings[:, None])
-        self.lanes = np.array([max(1, space.lanes[name]) for name in self.names], float)
+        self.lanes = np.array([space.lanes[name] for name in self.names], float)
         capacity = np.array([space.capacity_bytes[name] for name in self.names])
         need = np.array(space.memory_bytes)
         self.tight = np.isfinite(capacity) & (capacity > 0) & (need.sum() > capacity)
@@ -290,29 +290,22 @@ class ChainProgram:
             finite = np.isfinite(self.latency[u])
             latency = np.where(finite, self.latency[u], 0.0)
             cycle.alone[k][r] += latency
-            # On a device with one lane, the next firing starts after this one has left the lane.
-            busy = np.where(single & finite, self.occupancy[u], 0.0)
-            later = np.maximum(0.0, busy - latency)
-            if here == there:
-                cycle.alone[k][r] += later
-                continue
             pair = self._pair(here, there)
             if pair is None:
                 continue
             k, r, forth = pair
             edge = x.graph.edges[e]
             size, _ = self._payload(edge.src, edge.bytes)
-            longer = later
             if forth:
                 cycle.count_to[k][r] += 1
                 cycle.bytes_to[k][r] += size
-                busy = np.where(single & finite, busy + self._entering(u), 0.0)
-                longer = np.maximum(0.0, busy - latency)
+                # On a device with one lane, the next firing starts after this one and the copy that
+                # its lane pays for.
+                longer = self.occupancy[u] + self._entering(u) - latency
+                cycle.same[k][r, :, 1] += np.where(single & finite, np.maximum(0.0, longer), 0.0)
             else:
                 cycle.count_from[k][r] += 1
                 cycle.bytes_from[k][r] += size
-            cycle.same[k][r, :, 0] += later
-            cycle.same[k][r, :, 1] += longer
         return cycle
 
     def cheapest(self, prices: Prices) -> tuple[float, Ints]:

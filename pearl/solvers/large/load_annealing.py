@@ -100,15 +100,12 @@ class LoadProblem:
         """Return the assignment with each item on the given lane, in its mode of least
         occupancy."""
         p = self.space
-        modes: list[Mode | None] = [None] * len(p.options)
-        lanes = [0] * len(p.options)
-        for c, members in enumerate(p.classes):
-            device, number = self.lanes[place[c]]
-            share = shared_width(p, device)
-            for u in members:
-                modes[u], lanes[u] = best_mode(p, u, device, share), number
-        chosen = tuple(m for m in modes if m is not None)
-        return Assignment(p.expansion, p.costs, chosen, tuple(lanes))
+        lane = {u: self.lanes[place[c]] for c, members in enumerate(p.classes) for u in members}
+        best = [
+            best_mode(p, u, lane[u][0], shared_width(p, lane[u][0])) for u in range(len(p.options))
+        ]
+        numbers = tuple(lane[u][1] for u in range(len(p.options)))
+        return Assignment(p.expansion, p.costs, tuple(m for m in best if m is not None), numbers)
 
     def place_of(self, a: Assignment) -> Ints | None:
         """Return the lanes of an assignment if each item is on one lane, else None."""
@@ -129,13 +126,12 @@ def to_load_problem(space: SearchSpace) -> LoadProblem:
     x, platform = p.expansion, p.costs.platform
     names = [d.name for d in platform.devices]
     index = {n: k for k, n in enumerate(names)}
-    lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], max(1, len(p.classes)))))
+    lanes = tuple((n, k) for n in names for k in range(min(p.lanes[n], len(p.classes))))
     seconds = np.full((len(p.classes), len(lanes)), math.inf)
-    widths = {d.name: d.width // max(1, p.lanes[d.name]) for d in platform.devices}
     for c, members in watched(enumerate(p.classes)):
         times: dict[str, float] = {}
         for n in names:
-            best = [best_mode(p, u, n, widths[n]) for u in members]
+            best = [best_mode(p, u, n, shared_width(p, n)) for u in members]
             if all(best):
                 times[n] = math.fsum(
                     x.firings(u) * m.estimate.occupancy_s
@@ -202,7 +198,7 @@ def to_load_problem(space: SearchSpace) -> LoadProblem:
 
 
 def shared_width(p: SearchSpace, device: str) -> int:
-    return p.costs.platform.device(device).width // max(1, p.lanes[device])
+    return p.costs.platform.device(device).width // p.lanes[device]
 
 
 def best_mode(p: SearchSpace, u: int, device: str, width: int) -> Mode | None:
@@ -276,7 +272,7 @@ class Annealing(threading.Thread):
         b = self.b
         scratch = place.copy()
         state = np.array([(seed * 0x9E3779B97F4A7C15 + 1) % 2**64 or 1], np.uint64)
-        step = len(b.lanes) / max(1, len(b.loads.seconds))
+        step = len(b.lanes) / len(b.loads.seconds)
         total = share * MOVES * max(40, len(b.loads.seconds))
         parts = 1.0
         for power, hot, cold, part in STAGES:

@@ -115,7 +115,7 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
     no such place."""
     place, loads = place.copy(), b.loads
     used = np.bincount(loads.device[place], weights=loads.memory, minlength=len(loads.capacity))
-    for _ in range(2 * len(place)):
+    while True:
         over = np.flatnonzero(used > loads.capacity)
         if len(over) == 0:
             return place
@@ -131,7 +131,6 @@ def repaired(b: LoadProblem, place: Ints) -> Ints | None:
         used[over[0]] -= loads.memory[c]
         used[loads.device[lane]] += loads.memory[c]
         place[c] = lane
-    return None
 
 
 def few(b: LoadProblem) -> bool:

@@ -63,10 +63,10 @@ def refresh(tree, whole, levels, fanout):
         tree[leaf] = single(whole[leaf])
     below = at
     for level in range(levels.size - 2, -1, -1):
-        above = below - levels[level]
+        above, end = below - levels[level], below + levels[level + 1]
         for node in range(levels[level]):
             total = np.int64(0)
-            for child in range(below + node * fanout, min(below + (node + 1) * fanout, tree.size)):
+            for child in range(below + node * fanout, min(below + (node + 1) * fanout, end)):
                 total += whole[child]
             whole[above + node] = total
             tree[above + node] = single(total)

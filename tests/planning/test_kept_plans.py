@@ -1,0 +1,11 @@
+"""Plans of random problems and doubts about their modes, as kept."""
+
+import pytest
+
+from tests.report.kept_values import figures, named
+
+
+@pytest.mark.parametrize(("file", "name"), named(["plans.json", "draws.json"]))
+def test_plans_are_those_that_are_kept(file: str, name: str) -> None:
+    found, expected = figures(file, name)
+    assert found == expected

@@ -1,0 +1,248 @@
+"""Drawings of every figure, made by hand, at both widths; and the trace of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pearl.planning.plans import Channel, Entry, Lane, Plan
+from pearl.report.canvas import NARROW, WIDE, Canvas
+from pearl.report.document import Drawing
+from pearl.report.figures.bars import (
+    BarRow,
+    Part,
+    almost_as_good,
+    bar_chart,
+    stacked_bar,
+    stacked_bars,
+)
+from pearl.report.figures.curves import SettingCurve, intervals, learning_curve, sweep_curves
+from pearl.report.figures.front import FrontPoint, front_chart, sureness, tried_numbers
+from pearl.report.figures.graph import task_graph
+from pearl.report.figures.ratios import ratio_chart
+from pearl.report.figures.roofline import roofline
+from pearl.report.figures.timeline import timeline
+from pearl.report.run_trace import run_trace
+from pearl.report.svg import canvas_svg
+from tests.examples import example_run, fused_plan, placement, recorded, two_device_plan
+from tests.report.kept_pages import PLACE, SOLVED, copies, other_edges
+
+Figures = Iterator[tuple[str, Drawing | None]]
+
+
+def bars() -> Figures:
+    rows = [
+        BarRow("learn 20 % faster", 0.25, "+25 %"),
+        BarRow("a change with a name of more than one line of text, and of two", 0.1, "+10 %"),
+        BarRow("older data", 0.05, "+5.0 %", hollow=True, below="act on weights one iteration old"),
+        BarRow("nothing", 0.0, "0 %", style="fill d1"),
+        BarRow("unknown", math.inf, "–"),
+    ]
+    yield "bars", bar_chart(rows, "Bars.")
+    yield "bars on both sides", bar_chart([*rows[:2], BarRow("less", -0.125, "−12 %")], "Both.")
+    yield "bars of shares", bar_chart([BarRow("CPU", 0.4, "40 %")], "Shares.", largest=1.0)
+    yield "bars of nothing", bar_chart([BarRow("none", 0.0, "0")], "None.")
+    close = [("this plan", 16_000.0, 0.0), ("act on the GPU", 15_992.0, 0.0004)]
+    more = [("learn on the CPU and a name that is so long that it takes two", 15_200.0, 0.05)]
+    better = [("a better one", 16_320.0, -0.02)]
+    yield "close plans", almost_as_good([*close, *more], "env steps/s", 0.1)
+    yield "close and better plans", almost_as_good([*close, *better], "env steps/s", 0.1)
+    parts = [Part("learn", 2.0, "d1 t10"), Part("step", 0.6, "d0 t6"), Part("act", 0.2, "d0 t4"),
+             Part("none", 0.0, "d0 t4"), Part("waiting for others", 0.9, "hatch"),
+             Part("a part with a long name", 0.3, "grey t4")]  # fmt: skip
+    yield "parts", stacked_bar(parts)
+    yield "shares", stacked_bar(parts[:3], in_seconds=False)
+    lanes = [("CPU core", parts[1:5]), ("a device with a long name in words", parts[:2])]
+    yield "parts of lanes", stacked_bars(lanes)
+
+
+def curves() -> Figures:
+    run = example_run(solution=SOLVED)
+    rows = tuple(
+        {
+            "env_steps": 40.0 * i,
+            "mean_return_20": 500.0 * math.tanh(i / 200) + 20.0 * (i % 7),
+            "eval_mean": float(min(i // 50, 6) * 70 + 10 * (i // 350)),
+            "eval_low": float(min(i // 50, 6) * 50),
+            "eval_high": float(min(i // 50, 6) * 80),
+        }
+        for i in range(1, 650)
+    )
+    yield "learning", learning_curve(rows, run)
+    yield "learning, no run", learning_curve(rows[::20])
+    best = {**run.returns, "best_is_last": True}
+    yield "learning, best at the end", learning_curve(rows[:400:3], replace(run, returns=best))
+    near = {**run.returns, "eval_mean": 490.0, "last_eval_mean": 495.0}
+    yield "learning, near finals", learning_curve(rows[::9], replace(run, returns=near))
+    below = [{"env_steps": 100.0 * i, "eval_mean": -1600.0 + 200.0 * (i % 5)} for i in range(9)]
+    yield "evaluations alone", learning_curve(below)
+    falling = [{"env_steps": 100.0 * i, "mean_return_20": -10.0 * i} for i in range(30)]
+    yield "training alone", learning_curve(falling, replace(run, returns={}))
+    settings = [
+        SettingCurve(f"setting {n}, lr=1e-{n}", [(100.0 * k, n + k, n + k - 1.0, n + k + 2.0 * n)
+                     for k in range(1, 6)], 5.0 - n, 5.25, 6.0 + n)
+        for n in range(5)
+    ]  # fmt: skip
+    short = SettingCurve("one point", [(1.0, 2.0, 2.0, 2.0)], 10.0, 20.0, 30.0)
+    yield "settings", sweep_curves([short, *settings])
+    yield "intervals", intervals(settings)
+    yield "intervals from zero", intervals([short, replace(short, low=15.0, mean=28.0)])
+    yield "intervals far from zero", intervals([replace(short, low=15.5), short][:1])
+    yield "interval of nothing", intervals([replace(short, low=-5.0, mean=-5.0, high=-5.0)])
+
+
+def fronts() -> Figures:
+    low = FrontPoint(80.0, 4_000.0, "d0", "least power", (3_000.0, 5_500.0))
+    half = FrontPoint(95.0, 8_000.0, "d1", "half speed")
+    fast = FrontPoint(162.0, 16_000.0, "d1", "fastest", (9_000.0, 26_000.0))
+    yield "front", front_chart([[low], [half, fast]], "env steps/s")
+    close = replace(low, power_w=158.0, rate=15_500.0, label="near", band=None)
+    yield "front, labels that meet", front_chart([[low, close], [fast]], "env steps/s")
+    zero = FrontPoint(0.0, 0.0, "d0", "none")
+    yield "front of nothing", front_chart([[zero]], "iterations/s")
+    tried = [("1", 500.0), ("2", 900.0), ("4", 1_000.0), ("8", 1_020.0), ("16", 1_900.0)]
+    yield "tried", tried_numbers(tried, "4")
+    yield "tried, alike", tried_numbers([("64", 1_000.0), ("256", 1_001.0), ("1024", 950.0)], "64")
+    yield "tried, all less", tried_numbers([("1", 100.0), ("2", 400.0), ("3", 50.0)], "2")
+    for share, worst in ((0.97, 1.25), (0.5, 12.0), (1.0, 1.004), (0.024, None)):
+        yield f"sure of {share}", sureness(share, 200, worst)
+
+
+def graphs() -> Figures:
+    two, one = two_device_plan(), fused_plan()
+    yield "graph", task_graph(replace(two, edges=other_edges(two)))
+    yield "graph of one device", task_graph(one)
+    yield "graph with copies", task_graph(copies(two))
+    for count in (2, 3, 5, 9, 14):
+        yield f"graph of {count} tasks", task_graph(large(count))
+    most = task_graph(large(24))
+    assert most
+    yield "graph of most", replace(most, draw=Canvas)
+    yield "graph of too many", task_graph(large(25))
+
+
+def large(count: int) -> Plan:
+    """A ring of tasks on three devices, with an edge back from each to the last but one."""
+    names = [f"task_{n}x" for n in range(count)]
+    places = [("cpu", "cores"), ("gpu", "sm"), ("pe", "pe")]
+    tasks = tuple(
+        placement(name, places[n * 3 // count][0], f"lane{n * 3 // count}", 1e-6 * (n + 1),
+                  width_unit=places[n * 3 // count][1], replicas=1 + (n == 1))
+        for n, name in enumerate(names)
+    )  # fmt: skip
+    ring = zip(names, [*names[1:], names[0]], strict=True)
+    edges = [Channel(a, b, 1, 1, int(b == names[0]), 0, 0, None, 64.0, None) for a, b in ring]
+    edges += [Channel(b, a, 2, 1, 3, 0, 0, None, 8.0 * (n % 3), None)
+              for n, (a, b) in enumerate(zip(names, names[2:], strict=False))]  # fmt: skip
+    lanes = tuple(
+        Lane(f"lane{i}", device, 1, unit, tuple(
+            Entry(name) for n, name in enumerate(names) if n * 3 // count == i), 0.25 * (i + 1))
+        for i, (device, unit) in enumerate(places)
+        if any(n * 3 // count == i for n in range(count))
+    )  # fmt: skip
+    return replace(
+        two_device_plan(), tasks=tasks, edges=tuple(edges), lanes=lanes, simulated=("pe",)
+    )
+
+
+def ratios() -> Figures:
+    two = two_device_plan()
+    run = example_run(two)
+    yield "ratios", ratio_chart(run)
+    apart = tuple(replace(t, measured_s=t.predicted_s * (0.1 + n)) for n, t in enumerate(run.tasks))
+    yield "ratios apart", ratio_chart(replace(run, tasks=apart, simulated=True))
+    quick = tuple(replace(t, measured_s=0.01 * t.predicted_s) for t in run.tasks)
+    yield "ratios far apart", ratio_chart(replace(run, tasks=quick, env_steps_per_s=None))
+    yield "one ratio", ratio_chart(replace(run, tasks=()))
+    work = tuple(replace(t, flops=10.0 ** (n + 3), bytes=4e4) for n, t in enumerate(run.tasks))
+    yield "roofline", roofline(two, replace(run, tasks=work), PLACE)
+    more = tuple(replace(t, flops=2e7 * (n > 2), bytes=1e4) for n, t in enumerate(run.tasks))
+    yield "roofline of one device", roofline(two, replace(run, tasks=more), PLACE)
+
+
+def timelines() -> Figures:
+    two, one = two_device_plan(), fused_plan()
+    kept = recorded(two)
+    yield "timeline", timeline(two)
+    yield "timeline, measured", timeline(two, example_run(two, **kept), PLACE)
+    yield "timeline of one lane", timeline(one, example_run(one, **recorded(one)))
+    yield "timeline of copies", timeline(copies(two))
+    yield "timeline of thin calls", timeline(thin(two), platform=PLACE)
+    many = timeline(wide(two))
+    assert many
+    yield "timeline of many lanes", replace(many, draw=Canvas)
+
+
+def thin(plan: Plan) -> Plan:
+    """With calls of the GPU too short to see."""
+    tasks = [replace(t, seconds=1e-6, occupancy_s=1e-6) if t.device == "gpu0" else t
+             for t in plan.tasks]  # fmt: skip
+    lanes = tuple(replace(k, load=0.02 if k.device == "gpu0" else k.load) for k in plan.lanes)
+    return replace(plan, tasks=tuple(tasks), lanes=lanes)
+
+
+def wide(plan: Plan) -> Plan:
+    """On 17 lanes, of which the least busy is not drawn."""
+    step = plan.task("env_step")
+    tasks = tuple(replace(step, task=f"t{n}", lane=f"cpu/{n}", occupancy_s=2e-5 * (n + 1),
+                          seconds=2e-5 * (n + 1)) for n in range(17))  # fmt: skip
+    lanes = tuple(Lane(t.lane, "cpu", 1, "cores", (Entry(t.task),), 0.04 * (n + 1))
+                  for n, t in enumerate(tasks))  # fmt: skip
+    return replace(plan, tasks=tasks, lanes=lanes, edges=())
+
+
+def drawn(figure: Drawing | None) -> str:
+    """Return a figure at both widths."""
+    if figure is None:
+        return "none\n"
+    shown = [figure.draw(width) for width in (WIDE, NARROW)]
+    return canvas_svg(shown[0], figure.sentence) + canvas_svg(shown[1], figure.sentence)
+
+
+def hatched() -> Figures:
+    """Shapes of a canvas that no figure needs."""
+
+    def draw(width: float) -> Canvas:
+        c = Canvas(width, 60.0)
+        c.hatch(3.0, 5.0, 100.0, 20.0)
+        c.hatch(width - 30.0, 5.0, 90.0, 20.0)
+        c.hatch(-20.0, 30.0, 20.4, 20.0)
+        c.arrow(10.0, 40.0, 10.0, 40.0)
+        c.arrow(10.0, 40.0, 90.0, 55.0, "ink")
+        c.whisker(100.0, 120.0, 160.0, 45.0)
+        c.whisker(200.0, 220.0, 260.0, 45.0, hollow=True)
+        c.rect(270.0, 40.0, -5.0, 9.0, "fill ink", hint="a < b & c")
+        c.path("M0 0L9 9", "line ink", hint='"quoted"')
+        return c
+
+    yield "shapes", Drawing("", 'It says "a < b".', draw)
+
+
+def trace() -> str:
+    """A line for each event of the trace of a run; and for the plan with copies, simulated."""
+    two, both = two_device_plan(), copies(two_device_plan())
+    run = example_run(two, **recorded(two))
+    lines = list[str]()
+    for name, found in (
+        ("run", run_trace(run, PLACE)),
+        ("copies, simulated", run_trace(replace(run, plan=both, simulated=True))),
+    ):
+        lines.append(f"## {name}: {found['displayTimeUnit']}")
+        for event in found["traceEvents"]:
+            line = " ".join(f"{k}={v}" for k, v in event.items() if k != "args")
+            line += f" {json.dumps(event['args'], ensure_ascii=False)}"
+            if line not in lines:
+                lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+DRAWINGS = {
+    "bars.svg": bars, "curves.svg": curves, "fronts.svg": fronts, "graphs.svg": graphs,
+    "ratios.svg": ratios, "timelines.svg": timelines, "shapes.svg": hatched,
+}  # fmt: skip
+
+
+def all_drawn(file: str) -> str:
+    return "".join(f"## {name}\n{drawn(figure)}" for name, figure in DRAWINGS[file]())

@@ -1,0 +1,118 @@
+"""Plans of random problems, and what is planned for GPUs, as JSON. No search makes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+import pearl
+import pearl_devices.gpu
+from pearl import Limits
+from pearl.planner.gpu_balance import balance
+from pearl.planner.gpu_slices import plan_slices
+from pearl.planning.draws import Draws, uncertainties
+from pearl.planning.plan_builder import Proof, build_plan
+from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.problem import Problem
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.methods.enumeration import assignments, every_space
+from pearl.solvers.orders.list_orders import listed_orders
+from pearl.testing.graphs import random_limited
+from tests.graphs import banded
+
+LINK = {"between": ["cpu", "gpu"], "source": "test", "latency": "10 us", "bandwidth": "16 GB/s"}
+OBJECTIVES = ("throughput", "power_efficiency", "makespan")
+
+
+def digits(value: Any) -> Any:
+    """With nine digits of every number: functions of numpy differ in the last between CPUs."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {str(k): digits(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [digits(v) for v in value]
+    return value
+
+
+def assigned(seed: int) -> tuple[Problem, Assignment]:
+    graph, costs, limits = random_limited(seed, most_tasks=5, most_devices=3)
+    problem = Problem(graph, banded(costs), limits)
+    every = list(islice(assignments(every_space(problem)), 40))
+    return problem, random.Random(seed).choice(every)
+
+
+def plans(name: str) -> dict[str, Any]:
+    """A plan by any assignment of a random problem, its times, and its chart."""
+    seed = int(name)
+    problem, a = assigned(seed)
+    timed = build_timed_graph(a)
+    orders, _ = listed_orders(timed, float("inf"))
+    proof = Proof(OBJECTIVES[seed % 3], "kept", seed, 0.5, 1e-9, 1e-9, timed_out=seed % 2 == 1)
+    power_w = problem.limits.power_w
+    plan = build_plan(a, orders, proof, power_w=power_w)
+    found = {k: v for k, v in plan.to_json().items() if k != "pearl_version"}
+    found["bound"] = timed.order_bound_s
+    found["firings"] = [list(vars(f).values()) for f in plan.schedule(2)]
+    found["ends"] = completions(plan, problem.graph, a.costs.platform, 5).tolist()
+    if seed % 4 == 0:
+        found["chart"] = plan.gantt(iterations=2).splitlines()
+        found["trace"] = plan.trace(iterations=2)
+    check_plan(plan, Problem(problem.graph, problem.costs, Limits()))
+    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+
+
+def draws(name: str) -> dict[str, Any]:
+    """Names and sizes of the doubts about modes, and two samples of a table."""
+    problem, _ = assigned(int(name))
+    graph, costs = problem.graph, problem.costs
+    found: dict[str, Any] = {
+        f"{name}: {'+'.join(m.tasks)} {m.device} {m.variant} {m.width} {m.share}": [
+            [doubt and list(vars(doubt).values()), share]
+            for doubt, share in uncertainties(m, graph, costs)
+        ]
+        for m in costs.modes
+    }
+    tables = Draws(2, 7).tables(graph, costs)
+    found[f"{name}: tables"] = [
+        [*(m.estimate.latency_s for m in t.modes), *t.pair_extra_s.values()] for t in tables
+    ]
+    return {k: digits(v) for k, v in found.items()}
+
+
+BALANCES: dict[str, dict[str, Any]] = {
+    "slow": {"algorithm.env": "Slow-v0", "algorithm.spaces": {"obs": 4, "actions": 2}},
+    "fast": {"algorithm.replay_ratio": "1/2"},
+    "no gpu": {"platform": {"devices": {"cpu": "raspberry_pi_5"}}},
+}
+
+
+def balances(name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "batch_size": 32},
+        "platform": {"devices": {"cpu": "ryzen_9_7950x", "gpu": "t4"}, "links": [LINK]},
+    }
+    found = balance(pearl.load(spec, set=BALANCES[name])).to_json()
+    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+
+
+def slices(name: str) -> dict[str, Any]:
+    """As if every kernel had an implementation for the GPU."""
+    spec = {
+        "algorithm": {"name": name, "env": "CartPole-v1", "num_envs": 8},
+        "platform": {"devices": {"cpu": "xeon_gold_6326", "gpu": "t4"}, "links": [LINK]},
+    }
+    with patch.object(pearl_devices.gpu, "offers", lambda k, d: (("cuda", d.width),)):
+        found = plan_slices(pearl.load(spec), 2).to_json()
+    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+
+
+FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
+    "plans.json": (plans, tuple(map(str, range(12)))),
+    "draws.json": (draws, ("1", "4", "9")),
+    "balances.json": (balances, BALANCES),
+    "slices.json": (slices, ("ppo", "dqn")),
+}
