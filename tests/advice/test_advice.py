@@ -20,7 +20,7 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import compare, how_sure, ratio_text
+from pearl.advice.comparison import compare, how_sure
 from pearl.advice.measuring import INNER, OUTER, condition_on
 from pearl.advice.page import verdict_text
 from pearl.cli import app
@@ -105,15 +105,6 @@ def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     assert (found.plan.bands.env_steps_per_s or (1, 0))[0] == 0
     assert problems(found.to_json(), "advise") == []
     assert "nan" not in str(found)
-
-
-def test_words_for_how_sure_it_is() -> None:
-    c = compare(on("cpu"), on("gpu"), Draws(200))
-    assert c.choice == "plan"
-    assert how_sure(c) == f"better in {100 * c.worse:.0f} % of 200 draws; at worst you lose " + (
-        f"{c.win:.1f}×"
-    )
-    assert (ratio_text(1.034), ratio_text(1.26), ratio_text(1234)) == ("1.03×", "1.3×", "1,234×")
 
 
 def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
@@ -220,14 +211,6 @@ def test_questions_that_leave_no_choice_are_shown_only_where_they_are_asked() ->
     assert f"No choice is left about: {'; '.join(whole.settled)} (--about" in str(whole)
     (one,) = advise(spec, about=["replay"], time_limit_s=LONG_S).verdicts
     assert one.answer == "On cpu, the only device there is."
-
-
-def test_the_page_shows_a_command_once() -> None:
-    said: list[str] = []
-    first = verdict_text(Finding("Is it?", "Yes.", "pearl plan x"), said)
-    second = verdict_text(Finding("Was it?", "No.", "pearl plan x"), said)
-    assert first.splitlines() == ["Is it?", "  Yes.", "  pearl plan x"]
-    assert second.splitlines() == ["Was it?", "  No."]
 
 
 FEW = {

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pearl.cli import app
-from pearl.cli.arguments import choose_folder
 from tests.schemas.test_schemas import problems
 
 RATE = "algorithm.learning_rate"
@@ -66,11 +65,3 @@ def test_a_dry_run_prints_the_schedule_as_json_too():
     assert len(found["packing"]["timeline"]) == 4
     assert {run["steps"] for run in found["runs"]} == {600}
     assert "4 runs, " in result.stderr
-
-
-def test_a_folder_is_the_next_free_one_and_to_resume_the_last(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b"
-    (tmp_path / "sweeps" / "a-b").mkdir(parents=True)
-    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b-2"
-    assert str(choose_folder("sweeps", "a/b", resume=True)) == "sweeps/a-b"

@@ -13,7 +13,6 @@ import pearl
 from pearl.algorithms import ALGORITHMS
 from pearl.cli.training import _callbacks
 from pearl.errors import SpecError
-from pearl.planning.plans import pearl_version
 from pearl.spec.template import init_text
 from tests.cli.test_cli import SPEC, Ran
 
@@ -93,11 +92,6 @@ def test_a_key_as_others_call_it_is_answered_by_the_right_one(key, value, right)
 def test_a_shipped_spec_that_is_no_file_here_is_named() -> None:
     with pytest.raises(pearl.SpecError, match="the shipped spec is called dqn_cartpole"):
         pearl.load("configs/nowhere/dqn_cartpole.yaml")
-
-
-def test_versions() -> None:
-    assert pearl.__version__ == pearl_version()
-    assert pearl_says("--version")[1].strip() == f"pearl {pearl_version()}"
 
 
 def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A page is kept as the lines that the page of the first plan or run does not have
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -324,6 +325,18 @@ def comparisons() -> Iterator[tuple[str, SideBySide]]:
     yield "a gain", SideBySide((side_of_plan("x", two), side_of_plan("y", near)))
     none = replace(example_run(two), env_steps_per_s=None)
     yield "no rates", SideBySide(tuple(Side(n, two, none) for n in ("u", "v")))
+
+
+def sum_of(text: str) -> str:
+    """What is kept of a long text that other texts have letter by letter: its checksum."""
+    return f"…{zlib.crc32(text.encode()):08x}…"
+
+
+def bare(page: str) -> str:
+    """A page without its style, with a checksum in each drawing."""
+    styled = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    drawing = r"(<svg[^>]*>)(.*?)(</svg>)"
+    return re.sub(drawing, lambda m: m[1] + sum_of(m[2]) + m[3], styled, flags=re.DOTALL)
 
 
 Cases = Iterator[tuple[str, Report | SideBySide]]

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import pearl
 from pearl.advice import advise
 from pearl.cli import app
-from pearl.cli.text import platform_text
 from pearl.explanation import explain
 from pearl.explanation.sections import blocks
 from pearl.formatting import marked
@@ -103,13 +102,6 @@ def test_the_report_and_its_explanation_say_it() -> None:
     assert "fpga (simulated)" in page_html(report.page())
 
 
-def test_the_front_and_a_platform_say_it() -> None:
-    plan = planned()
-    assert "fpga (simulated)" in " ".join(page_text(front_page([plan])).split())
-    lines = platform_text(pearl.load(SPEC).platform).splitlines()
-    assert unmarked(line for line in lines if "fpga" in line) == []
-
-
 def test_an_error_of_training_says_it() -> None:
     with pytest.raises(pearl.SpecError, match=r"the plan uses cpu, fpga \(simulated\) of"):
         pearl.compile(SPEC)
@@ -179,12 +171,6 @@ def test_no_command_gives_a_verdict_about_it_without_the_word(
     assert result.exit_code == {"train": 2, "no mode": 1, "no common device": 1}.get(name, 0), said
     assert unmarked(line for line in said.splitlines() if not line.startswith("PEARL ")) == []
     assert name == "eval" or "simulated" in said
-
-
-def test_an_infeasible_plan_says_it_in_python_too() -> None:
-    system = pearl.load(SPEC, set={"limits.pin.env_step": "fpga"})
-    with pytest.raises(pearl.InfeasibleError, match=r"devices are \['cpu', 'gpu', 'fpga' \(sim"):
-        pearl.plan(system)
 
 
 def test_advice_about_it_has_a_range_over_designs_and_no_percentage() -> None:
