@@ -520,15 +520,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_status_130_and_resume_goes_on(
 
 
 def progress(env_steps: int, **other: Any) -> Progress:
-    values: dict[str, Any] = {
-        "total_steps": 1000,
-        "mean_return": 21.46,
-        "env_steps_per_s": 24_310.0,
-        "predicted_env_steps_per_s": 25_000.0,
-        "eval_mean": None,
-        "phase": "training",
-    }
-    return Progress(env_steps=env_steps, **{**values, **other})
+    rates = {"env_steps_per_s": 24_310.0, "predicted_env_steps_per_s": 25_000.0}
+    values: dict[str, Any] = {"total_steps": 1000, "mean_return": 21.46, "eval_mean": None, **rates}
+    return Progress(env_steps=env_steps, **{**values, "phase": "training", **other})
 
 
 def test_progress_compares_the_rate_with_the_prediction() -> None:

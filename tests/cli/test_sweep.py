@@ -30,10 +30,7 @@ def ran(*arguments):
         (("--over", f"{RATE}=1e-4,1e-3", "--asha", "eta=3,min=1"), "write eta=N,min_steps=N"),
         (("--tournament", "rounds=2,members=2,board=1"), "nothing varies"),
         (
-            (
-                *("--asha", "eta=2,min_steps=9"),
-                *("--tournament", "rounds=2,members=2,board=1"),
-            ),
+            ("--asha", "eta=2,min_steps=9", "--tournament", "rounds=2,members=2,board=1"),
             "both given; leave one of them out",
         ),
     ],
@@ -48,16 +45,8 @@ def test_wrong_words_are_a_sentence_before_anything_runs(arguments, why, tmp_pat
 
 
 def test_a_dry_run_prints_the_schedule_as_json_too():
-    result = ran(
-        "train.steps=600",
-        "--seeds",
-        "0..1",
-        "--over",
-        f"{RATE}=1e-4,1e-3",
-        "--dry-run",
-        "--json",
-        "-",
-    )
+    over = ("--over", f"{RATE}=1e-4,1e-3", "--dry-run", "--json", "-")
+    result = ran("train.steps=600", "--seeds", "0..1", *over)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert problems(found, "sweep") == []

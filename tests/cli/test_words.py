@@ -101,9 +101,6 @@ def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:
     assert status == 0, err
     assert "stopped by StopAtReturn at env step 300" in out
     assert "eval_mean" in log.read_text()
-    status, _, err = pearl_says(*words, "--log", "smoke=signals")
-    assert status == 2
-    assert "KIND one of csv, tensorboard, wandb, video" in err
 
 
 def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_path: Path) -> None:

@@ -49,11 +49,8 @@ FAST = {"platform": "cpu_gpu", "limits": {}}
 
 def two_devices(latency_s: float = 0.0) -> tuple[TaskGraph, CostTable]:
     """a (10 us) on d0 feeds b (6 us), which d1 has and d0 too in 9 us; b feeds the next a."""
-    graph = TaskGraph(
-        "two",
-        tasks("a", "b"),
-        (Edge("a", "b", bytes=1), Edge("b", "a", tokens_seq=1, bytes=1, limit="policy_lag")),
-    )
+    back = Edge("b", "a", tokens_seq=1, bytes=1, limit="policy_lag")
+    graph = TaskGraph("two", tasks("a", "b"), (Edge("a", "b", bytes=1), back))
     found = (mode("a", "d0", 10 * US), mode("b", "d0", 9 * US), mode("b", "d1", 6 * US))
     platform = star(devices("d0", "d1", lanes=1), latency_s, 1e30)
     return graph, CostTable(platform, found)
@@ -117,22 +114,14 @@ def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> Non
     left = tuple(m for m in modes if m.device == "cpu")
     check("device", "acc", again(costs=CostTable(alone, left)))
     # A fused call of 2 firings each: apart they take 2 · (9 + 30 + 3) us, of which update 60.
-    scaled = tuple(
-        replace(
-            m,
-            estimate=replace(
-                m.estimate,
-                **{
-                    n: getattr(m.estimate, n) * (0.8 if not m.fused else 1 - 0.2 * 30 / 42)
-                    for n in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
-                },
-            ),
-        )
-        if "update" in m.tasks
-        else m
-        for m in modes
-    )
-    check("task", "update", again(costs=CostTable(platform, scaled)))
+    fields = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
+
+    def scaled(m: Mode) -> Mode:
+        share = 1.0 if "update" not in m.tasks else 1 - 0.2 * 30 / 42 if m.fused else 0.8
+        quick = {n: share * getattr(m.estimate, n) for n in fields}
+        return replace(m, estimate=replace(m.estimate, **quick))
+
+    check("task", "update", again(costs=CostTable(platform, tuple(map(scaled, modes)))))
 
 
 def test_one_more_lane_is_one_more_lane() -> None:
@@ -402,22 +391,16 @@ def _html(report: Report, folder: Path) -> str:
 
 def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
     evil = "<b onclick='alert(1)' & co"
-    found = (
-        *devices("host"),
-        replace(devices(evil)[0], kind="gpu"),
-    )
+    found = (*devices("host"), replace(devices(evil)[0], kind="gpu"))
     platform = Platform("evil", found, (Link("host", evil, 1 * US, 1e9),))
     graph = TaskGraph(
         "evil",
         (Task(evil, Kernel("k")), Task("b", Kernel("k"))),
         (Edge(evil, "b", bytes=8), Edge("b", evil, tokens_seq=1)),
     )
-    modes = tuple(
-        Mode((t,), d, "v", 1, mode(t, d, s).estimate)
-        for t in (evil, "b")
-        for d, s in (("host", 5 * US), (evil, 4 * US))
-    )
-    plan = solve(graph, CostTable(platform, modes))
+    times = (("host", 5 * US), (evil, 4 * US))
+    modes = [Mode((t,), d, "v", 1, mode(t, d, s).estimate) for t in (evil, "b") for d, s in times]
+    plan = solve(graph, CostTable(platform, tuple(modes)))
     e = explain(plan)
     assert e.answers
     page = _html(Report(plan, explanation=e), tmp_path)
