@@ -248,7 +248,6 @@ ONE_THREAD = {"variants": {"update": ["native", "torch"]}}
         pytest.param(WIDE, MANY, {}, 1, id="threads-of-torch-give-a-wide-network-as-much"),
         pytest.param(WIDE, MANY, ONE_THREAD, 4, id="a-wide-network-gains"),
         pytest.param(WIDE, MANY, {"max_lanes": 1}, 4, id="the-user-s-one-lane-is-widened"),
-        pytest.param(SPEC["algorithm"], "cpu_gpu", {}, 1, id="a-small-one-does-not"),
         pytest.param({**WIDE, "batch_size": 511}, MANY, {}, 1, id="a-batch-of-no-equal-parts"),
         pytest.param({"name": "sac", "env": "Pendulum-v1"}, MANY, {}, 1, id="not-by-sac"),
     ],

@@ -33,27 +33,16 @@ from pearl.report.report import Report
 from pearl.solvers.methods import milp
 from pearl.solvers.solver import solve_problem
 from pearl.spec.system import System
-from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
+from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.time_limit import OutOfTimeError
 from pearl_devices import Kernel, Link, Platform, Refused, offers
 from tests.cli.test_cli import Ran
+from tests.explanation.kept_explanations import LONG_S, US, two_devices
 from tests.graphs import dqn, dqn_costs
 from tests.schemas.test_schemas import problems
 from tests.solvers import test_pearl_original as original
 
-US = 1e-6
-LONG_S = 300.0
-"""More than any explanation takes, on a machine however busy."""
 FAST = {"platform": "cpu_gpu", "limits": {}}
-
-
-def two_devices(latency_s: float = 0.0) -> tuple[TaskGraph, CostTable]:
-    """a (10 us) on d0 feeds b (6 us), which d1 has and d0 too in 9 us; b feeds the next a."""
-    back = Edge("b", "a", tokens_seq=1, bytes=1, limit="policy_lag")
-    graph = TaskGraph("two", tasks("a", "b"), (Edge("a", "b", bytes=1), back))
-    found = (mode("a", "d0", 10 * US), mode("b", "d0", 9 * US), mode("b", "d1", 6 * US))
-    platform = star(devices("d0", "d1", lanes=1), latency_s, 1e30)
-    return graph, CostTable(platform, found)
 
 
 def explain(plan: Plan, *problem: Any, **more: Any) -> Explanation:
@@ -231,7 +220,7 @@ def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
 def test_without_time_a_change_is_worth_what_the_plan_is_worth_in_it(monkeypatch) -> None:
     """No method finds anything: the plan itself, its task 20 % faster, is what there is, or all
     tasks on one device where a change forbids the plan."""
-    graph, costs = two_devices()
+    graph, costs = two_devices(0.0)
     plan = solve(graph, costs)
 
     def late(problem, search):
@@ -291,31 +280,6 @@ def test_what_time_did_not_allow_is_listed_and_not_guessed() -> None:
     assert set(e.left_out)
     assert "No time was left for: " in str(e)
     assert whole.left_out == ()
-
-
-def test_the_gpus_sentences_hold_the_figures_of_the_costs() -> None:
-    system, plan, e = shipped()
-    whole = build_problem(system)
-    graph, costs = whole.graph, whole.costs
-    said = {s.question: s.answer for s in e.answers}
-    there = [m for m in costs.of("update") if m.device == "gpu"]
-    update = min((m.estimate for m in there), key=lambda e: e.latency_s)
-    slower = said["Why is gpu slower than the CPU?"]
-    assert f"update takes {update.latency_s / US:.1f} µs a firing on gpu" in slower
-    shares = [float(share) for share in re.findall(r"\((\d[\d.]*) %\)", slower)]
-    assert len(shares) >= 3
-    assert sum(shares) == pytest.approx(100, abs=1)  # no part of its time is left out
-    assert f"{update.parts['starts'] / US:.2f} µs" in slower
-    idle, home = said["Why does gpu idle?"], said["Where should the replay live?"]
-    replay = ("replay_insert", "replay_sample", "replay_update")
-    learns, stores = (
-        solve(graph, costs, limits=Limits(pin=dict.fromkeys(tasks, "gpu"))).value
-        for tasks in (("update", "param_sync"), replay)  # most of the period, and the replay
-    )
-    assert "with update and param_sync on gpu" in idle
-    assert f"{learns:,.0f} env steps/s instead of {plan.value:,.0f}" in idle
-    assert f"{100 * (learns / plan.value - 1):+.1f} %" in idle
-    assert f"on gpu the best plan gives {stores:,.0f}" in home
 
 
 def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
@@ -429,7 +393,7 @@ def test_the_command_explains_and_writes_plans_that_come_close(tmp_path: Path) -
 
 
 def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:
-    graph, costs = two_devices(latency_s=1 * US)
+    graph, costs = two_devices()
     _, left_out = what_ifs(Resolver(solve(graph, costs), Problem(graph, costs), deadline=0.0))
     assert left_out[0] == "without d1"
     assert left_out[1].startswith("policy_lag 0 → 1")

@@ -28,7 +28,6 @@ from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
 from pearl.report.figures.graph import task_graph
-from pearl.report.figures.ratios import comparisons, reach
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
@@ -81,7 +80,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
-    """Terminal, long terminal, HTML, JSON, CSV and trace."""
+    """Terminal, long terminal, HTML, JSON and CSV."""
     run = load_run(trained)
     stored = json.loads((trained / "run.json").read_text())
     ran = CliRunner().invoke(app, ["report", str(trained)], env={"COLUMNS": str(COLUMNS)})
@@ -116,18 +115,6 @@ def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
     assert stored["lanes"]
     for number in lanes:
         assert all(number in form for form in forms[1:]), number
-    events = json.loads((trained / "trace.json").read_text())["traceEvents"]
-    groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    calls = [e for e in events if e["ph"] == "X" and groups[e["pid"]].startswith("measured")]
-    assert len(calls) == len(stored["calls"]) > 1
-    for e, c in zip(calls, stored["calls"], strict=True):
-        assert e["name"] == c["call"]
-        assert e["dur"] == pytest.approx(1e6 * (c["end_s"] - c["start_s"]))
-    planned_s = {t["task"]: t["seconds"] for t in stored["plan"]["tasks"]}
-    for e in events:
-        if e["ph"] == "X" and groups[e["pid"]].startswith("predicted"):
-            whole_ns = pytest.approx(planned_s[e["name"]], abs=1.1e-9)
-            assert e["dur"] / 1e6 == whole_ns
 
 
 def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
@@ -178,13 +165,6 @@ def test_figures_stay_within_their_width(width: float) -> None:
                 left = {"start": 0, "middle": wide / 2, "end": wide}[shape.anchor]
                 assert shape.x - left >= -8
                 assert shape.x - left + wide <= width + 8
-
-
-def test_the_axis_of_ratios_widens_symmetrically() -> None:
-    rows = comparisons(example_run(two_device_plan()))
-    assert (reach(rows), reach([])) == (4, 4)
-    for ratio, end in ((4, 4), (5, 16), (1 / 5, 16), (1e-8, 4096)):
-        assert reach([replace(rows[0], measured_s=ratio * rows[0].predicted_s)]) == end
 
 
 def evil_plan() -> Plan:

@@ -76,32 +76,23 @@ def test_an_energy_without_a_source_cannot_be_built() -> None:
 
 
 class _Page(HTMLParser):
-    """Collects tags, attributes and text; the void ones need no closing."""
-
-    VOID = frozenset(("meta", "br", "hr", "img", "link"))
+    """Collects tags and attributes; the void ones need no closing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.words: list[str] = []
+        self.tags, self.open, self.keys = list[str](), list[str](), list[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(k, v or "") for k, v in attrs]
-        if tag not in self.VOID:
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "br", "hr", "img", "link"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.attributes += [(k, v or "") for k, v in attrs]
+        self.keys += [k for k, _ in attrs]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 def _page(report: Report, folder: Path) -> tuple[str, _Page]:
@@ -126,7 +117,7 @@ def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
     text, page = _page(Report(plan, example_run(plan), metrics=_curve()), tmp_path)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
     fetching = {"src", "href", "xlink:href", "data", "action"}
-    assert fetching.isdisjoint(k for k, _ in page.attributes)
+    assert fetching.isdisjoint(page.keys)
     assert "url(" not in text
     assert "@import" not in text
     drawings = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
@@ -194,8 +185,6 @@ def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON"),
-        ("[1]", "an object is needed"),
         ('{"schema": 9}', "schema is 9"),
         ('{"schema": 1}', "steady is None; an object is needed"),
     ],

@@ -19,7 +19,7 @@ from pearl.explanation.sections import blocks
 from pearl.formatting import marked
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.runs import Run
-from pearl.report.document import Column, Facts, Table
+from pearl.report.document import Facts, Table
 from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.report.tables import assignment, plan_facts
@@ -70,13 +70,6 @@ def test_the_first_mention_in_a_sentence_is_marked(text: str, said: str) -> None
     assert marked(text, ["fpga"]) == said
     assert marked(said, ["fpga"]) == said
     assert marked(text, []) == text
-
-
-def test_a_row_is_marked_once() -> None:
-    table = Table("On fpga", (Column("a"), Column("b")), (("fpga.0", "fpga"), ("cpu", "x")))
-    found = table.marked(["fpga"])
-    assert found.title == "On fpga (simulated)"
-    assert found.rows == (("fpga.0 (simulated)", "fpga"), ("cpu", "x"))
 
 
 def test_a_plan_knows_its_simulated_devices_also_from_a_file() -> None:
