@@ -21,7 +21,7 @@ from pearl_estimators.host import timer
 from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import call_overhead_s, launches
-from tests.devices import test_work_ppo as on_policy
+from tests.devices import test_work as on_policy
 
 CPU = Device(
     "cpu",

@@ -45,7 +45,7 @@ from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
-from tests.report.kept_pages import FOLDER, PAGES, all_said
+from tests.report.kept_pages import FOLDER, PAGES, all_said, bare
 from tests.report.kept_sweeps import SWEEPS
 from tests.report.kept_values import FIGURES, figures_text
 
@@ -74,17 +74,6 @@ def drifted() -> Report:
     lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
     more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}
     return Report(plan, example_run(plan, drift=drift, lags=lags, **more))
-
-
-def bare(report: Report) -> str:
-    """The page without its style."""
-    return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
-
-
-def cell() -> str:
-    """The cell of a plan in a notebook, without its style."""
-    shown = two_device_plan()._repr_html_()
-    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
 
 
 def front() -> str:
@@ -268,10 +257,14 @@ TEXTS: dict[str, Callable[[], str]] = {
     "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
     "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
     "short_drifted.txt": lambda: drifted().text(80),
-    "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
-    "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
-    "drifted.html": lambda: bare(drifted()),
-    "cell.html": cell,
+    "run.html": lambda: bare(
+        page_html(Report(two_device_plan(), kept_run(), metrics=curve()).page())
+    ),
+    "fused.html": lambda: bare(
+        page_html(Report(fused_plan(), example_run(fused_plan(), simulated=True)).page())
+    ),
+    "drifted.html": lambda: bare(page_html(drifted().page())),
+    "cell.html": lambda: bare(two_device_plan()._repr_html_()),
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
