@@ -12,8 +12,10 @@ import pearl
 from pearl.algorithms.families.replay import rates
 from pearl.algorithms.initial_values import sizes
 from tests.algorithms import test_offline, test_on_policy_options, test_returns
-from tests.algorithms.test_first_values import DISCRETE, system
+from tests.algorithms.test_first_values import DISCRETE, REPLAY, system
 from tests.answers import check, titles
+
+__all__ = ["REPLAY"]
 
 
 def options(name: str, **given: Any) -> Any:
