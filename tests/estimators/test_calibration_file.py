@@ -39,7 +39,6 @@ from pearl_estimators.host.calibration_file import (
 from pearl_estimators.host.calibration_updates import (
     empty_calibration,
     fit_journal,
-    points_of_group,
 )
 from pearl_estimators.sealed_files import CalibrationError, OutdatedError, checksum
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
@@ -136,13 +135,6 @@ def test_a_file_of_an_older_form_is_measured_anew(cache, calibration):
     store(calibration)
     rewrite(path(), older)
     with pytest.raises(OutdatedError, match=r"other versions of kernels"):
-        load_calibration()
-
-
-def test_an_edited_file_is_refused(cache, calibration):
-    store(calibration)
-    rewrite(path(), lambda v: v["fits"][0].update(band=0.01), sealed=False)
-    with pytest.raises(CalibrationError, match=r"checksum does not match"):
         load_calibration()
 
 
@@ -306,10 +298,7 @@ def test_a_line_of_the_journal_that_is_cut_damaged_or_of_other_versions_does_not
     tell({"point": {**point, "seconds": -1.0}})
     tell({"point": {"family": "gae"}})
     tell({"skipped": {"gae torch": "no torch"}})
-    assert [list(found) for found in read_journal()] == [
-        ["schema", "point"],
-        ["schema", "skipped"],
-    ]
+    assert [list(found) for found in read_journal()] == [["schema", "point"], ["schema", "skipped"]]
     assert fit_journal(None, read_journal()).points == calibration.points[:1]
     monkeypatch.setattr("pearl_estimators.host.calibration_file.versions", lambda: {"numba": "0.1"})
     assert read_journal() == []
@@ -423,10 +412,3 @@ def test_a_child_ends_when_its_parent_does(cache):
     assert grandchild.poll() is None
     os.close(writer)  # as the death of the parent does
     assert grandchild.wait(timeout=600) == 1
-
-
-@pytest.mark.parametrize("of", ["dqn", "replay", "env_step Pendulum-v1", "tabular", "rollout"])
-def test_a_code_names_the_group_that_it_is_timed_in(of):
-    codes = {code for code, _, _ in points_of_group(of)}
-    assert codes
-    assert all(measuring._groups_of_codes([code]) == {of} for code in codes)

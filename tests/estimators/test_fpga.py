@@ -204,17 +204,6 @@ def test_a_batch_that_the_memory_gives_slowly_takes_longer_by_that():
     assert times[0] - times[1] == pytest.approx(more)
 
 
-def test_a_larger_array_is_not_always_faster():
-    """Tiles of a small network fill and drain longer than they compute."""
-
-    def best(widths: tuple[int, ...], batch: int) -> int:
-        cycles = {n: dqn(widths, batch, True, Shape(n, n)).cycles for n in (8, 16, 32, 64)}
-        return min(cycles, key=cycles.__getitem__)
-
-    assert best((4, 8, 8, 2), 8) == 8
-    assert best((4, 64, 64, 2), 512) == 64
-
-
 def test_a_draw_is_bound_by_memory_where_rows_are_long():
     short, long = some("replay_sample", obs=4), some("replay_sample", obs=4000)
     assert estimated(short).bound_by != "memory"
@@ -222,16 +211,6 @@ def test_a_draw_is_bound_by_memory_where_rows_are_long():
     assert e.bound_by == "memory"
     bursts = -(-(8 * 4000 + 4 + 8 + 2) // 64)
     assert e.occupancy_s == pytest.approx(64 * bursts * 64 / 77e9)
-
-
-def test_a_large_update_is_bound_by_compute():
-    big = kernel("update.dqn", obs=8, act=0, q=(8, 256, 256, 4), batch=256, steps=1, double=0)
-    assert estimated(big).bound_by == "compute"
-
-
-def test_a_pipeline_takes_its_next_firing_before_the_result():
-    e = estimated(some("replay_sample"))
-    assert e.occupancy_s < e.latency_s - 2e-6
 
 
 def test_only_what_fits_in_the_dsp_blocks_is_offered():
@@ -430,11 +409,6 @@ def test_ultraram_takes_what_finds_no_room_in_block_ram():
     assert misfit() == ""
     for name in sized:
         assert "the sum tree needs" in misfit(**{name: sized[name] - 1}), name
-
-
-def test_the_band_is_that_of_the_clock():
-    e = estimated(some("update.dqn"))
-    assert (e.low_s, e.high_s) == pytest.approx((0.8 * e.latency_s, 1.5 * e.latency_s))
 
 
 def test_too_few_units_for_the_released_tree_and_an_unknown_engine_are_errors():

@@ -65,14 +65,6 @@ def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
     assert found["update native"]["inference native"] < 0.25
 
 
-def test_of_two_that_never_had_a_core_each_nothing_is_said(monkeypatch):
-    """Neither with the numbers that were taken, nor as nothing that matters."""
-    monkeypatch.setattr(interference, "HELD", 0.0)
-    bind, bound = bind_of_calls_that_meet()
-    assert measure_slowdowns(JOBS, {}, bind) == {}
-    assert len(bound) == 2
-
-
 Reading = tuple[float, float]
 
 

@@ -100,14 +100,6 @@ def test_a_probe_divides_work_by_the_seconds_of_a_call(monkeypatch: pytest.Monke
     }
 
 
-def test_small_steps_are_those_of_at_most_300000_flops_that_torch_runs() -> None:
-    found = list(probe._small())
-    assert {k.kind for k in found} >= {"update.dqn", "update.ddpg", "update.a2c"}
-    assert len({k.kind for k in found}) == len(found)
-    assert max(k.flops for k in found) <= 3e5
-    assert {k.dim("steps") for k in found} == {1}
-
-
 def test_a_handoff_is_timed_with_two_cores_and_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{probe.RUNTIME}.partner", lambda: nullcontext(lambda: 4e-6))
     for cores, runtime, found in ((1, probe.RUNTIME, None), (2, "no_such.x", None), (2, "", 4e-6)):
