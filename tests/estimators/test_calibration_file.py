@@ -94,16 +94,12 @@ def test_json_holds_no_nan_and_survives_a_round_trip(calibration):
 
 
 DAMAGED = {
-    "cut": lambda text: text[:-200],
-    "empty": lambda _: "",
-    "null": lambda _: "null",
-    "a list": lambda _: "[]",
-    "no calibration": lambda _: '{"schema": 1}',
-    "bytes": lambda _: "\x00\xff",
-    "deep": lambda _: "[" * 100_000,
+    "cut": lambda text: text[:-200], "empty": lambda _: "", "null": lambda _: "null",
+    "a list": lambda _: "[]", "no calibration": lambda _: '{"schema": 1}',
+    "bytes": lambda _: "\x00\xff", "deep": lambda _: "[" * 100_000,
     "deep and closed": lambda _: '{"schema": 1, "fits": ' + "[" * 50_000 + "]" * 50_000 + "}",
     "edited": lambda text: text.replace('"load": ', '"load": 1'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", DAMAGED)

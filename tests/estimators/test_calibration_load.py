@@ -61,16 +61,8 @@ def of_two_cores(_: Kernel, variant: str) -> float:
 
 ENVS = ("env_step CartPole-v1", "env_step Pendulum-v1")
 GROUPS = (
-    "ddpg",
-    "dqn",
-    *ENVS,
-    "gae",
-    "inference.ddpg",
-    "inference.dqn",
-    "replay",
-    "shared",
-    "tabular",
-)
+    "ddpg", "dqn", *ENVS, "gae", "inference.ddpg", "inference.dqn", "replay", "shared", "tabular",
+)  # fmt: skip
 KERNELS = [(k, v) for k in draw_fit_kernels(GROUPS) for v in offered_variants(k)]
 
 

@@ -32,14 +32,9 @@ from pearl_estimators.host import features
 from tests.estimators.gradient_steps import gradient_steps
 
 HERE = Device(
-    "cpu",
-    "cpu",
-    width=2,
-    peak_flops_per_s=2 * CORE_FLOPS_PER_S,
-    memory_bytes_per_s=12.8e9,
-    overhead_s=1e-6,
-    figures={"clock_hz": CLOCK_HZ, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25},
-)
+    "cpu", "cpu", width=2, peak_flops_per_s=2 * CORE_FLOPS_PER_S, memory_bytes_per_s=12.8e9,
+    overhead_s=1e-6, figures={"clock_hz": CLOCK_HZ, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25},
+)  # fmt: skip
 TIMES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("host_times.json").read_text())
 """Kernels drawn from the points of a calibration of that host, 2026-11-22, and their seconds."""
 

@@ -23,56 +23,28 @@ from pearl_estimators.roofline import launches
 from tests.devices import test_work_ppo as on_policy
 
 CPU = Device(
-    "cpu",
-    "cpu",
-    width=16,
-    peak_flops_per_s=3e12,
-    memory_bytes_per_s=200e9,
-    idle_power_w=60.0,
+    "cpu", "cpu", width=16, peak_flops_per_s=3e12, memory_bytes_per_s=200e9, idle_power_w=60.0,
     active_power_w=185.0,
-)
+)  # fmt: skip
 GPU = Device(
-    "gpu",
-    "gpu",
-    width=82,
-    width_unit="sm",
-    peak_flops_per_s=35e12,
-    memory_bytes_per_s=936e9,
-    overhead_s=5e-6,
-    idle_power_w=18.0,
-    active_power_w=350.0,
-)
+    "gpu", "gpu", width=82, width_unit="sm", peak_flops_per_s=35e12, memory_bytes_per_s=936e9,
+    overhead_s=5e-6, idle_power_w=18.0, active_power_w=350.0,
+)  # fmt: skip
 NULL = Device("null", "null", width=4, figures={"latency_s": 1e-3, "latency_s.update.dqn": 5e-3})
 STORE = {"envs": 8, "obs": 4, "act": 0, "capacity": 51_200, "fanout": 16, "prioritised": 1}
 DRAW = {**STORE, "batch": 64, "steps": 2, "n_step": 1}
 DQN = kernel(
-    "update.dqn",
-    program="tests.kernel_losses:dqn",
-    obs=4,
-    act=0,
-    q=(4, 64, 64, 2),
-    batch=64,
-    steps=2,
-    double=1,
-)
+    "update.dqn", program="tests.kernel_losses:dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=64,
+    steps=2, double=1,
+)  # fmt: skip
 DDPG = kernel(
-    "update.ddpg",
-    program="tests.kernel_losses:ddpg",
-    obs=3,
-    act=1,
-    actor=(3, 64, 64, 1),
-    critic=(4, 64, 64, 64, 1),
-    batch=64,
-    steps=1,
-)
+    "update.ddpg", program="tests.kernel_losses:ddpg", obs=3, act=1, actor=(3, 64, 64, 1),
+    critic=(4, 64, 64, 64, 1), batch=64, steps=1,
+)  # fmt: skip
 TWIN: dict[str, Any] = {
-    "obs": 3,
-    "act": 1,
-    "critic1": (4, 64, 64, 1),
-    "critic2": (4, 64, 64, 1),
-    "batch": 64,
+    "obs": 3, "act": 1, "critic1": (4, 64, 64, 1), "critic2": (4, 64, 64, 1), "batch": 64,
     "steps": 2,
-}
+}  # fmt: skip
 TD3 = kernel(
     "update.td3", TWIN, program="pearl.algorithms.td3:losses", actor=(3, 64, 64, 1), policy_delay=2
 )
@@ -92,20 +64,12 @@ class TestCpuDatasheet(EstimatorContract):
     kernels = (
         kernel("env_step", program="CartPole-v1", envs=8, obs=4, act=0),
         kernel("env_step", program="Pendulum-v1", envs=8, obs=3, act=1),
-        kernel("env_step", program="Ant-v5", envs=8, obs=105, act=8),
-        ACT,
-        kernel("replay_insert", STORE),
-        kernel("replay_sample", DRAW),
+        kernel("env_step", program="Ant-v5", envs=8, obs=105, act=8), ACT,
+        kernel("replay_insert", STORE), kernel("replay_sample", DRAW),
         kernel("replay_sample", {**DRAW, "prioritised": 0, "n_step": 3}),
-        kernel("replay_update", DRAW),
-        DQN,
-        DDPG,
-        TD3,
-        SAC,
-        OWN,
-        kernel("learn.dqn", DRAW, q=(4, 64, 64, 2), double=1),
-        SYNC,
-    )
+        kernel("replay_update", DRAW), DQN, DDPG, TD3, SAC, OWN,
+        kernel("learn.dqn", DRAW, q=(4, 64, 64, 2), double=1), SYNC,
+    )  # fmt: skip
 
 
 class TestGpuDatasheet(EstimatorContract):
@@ -157,18 +121,14 @@ class Dispatched(TorchDispatchMode):
 @pytest.mark.parametrize(
     "k",
     [
-        DQN,
-        kernel("update.dqn", DQN.dims | {"q": (4, 32, 2), "double": 0}, program=DQN.program),
-        DDPG,
-        TD3,
-        SAC,
+        DQN, kernel("update.dqn", DQN.dims | {"q": (4, 32, 2), "double": 0}, program=DQN.program),
+        DDPG, TD3, SAC,
         kernel("update.dqn", DQN.dims | {"q": (4, 64, 64, 3), "duelling": 1}, program=DQN.program),
-        ACT,
-        kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
+        ACT, kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 1)),
         *(on_policy.PPO, on_policy.A2C, on_policy.GAE, on_policy.ACT),
     ],
     ids=lambda k: k.kind,
-)
+)  # fmt: skip
 def test_launches_are_what_torch_dispatches_within_a_tenth(k):
     call = bind_filled(k, "torch")
     call()

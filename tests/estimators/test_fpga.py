@@ -21,45 +21,20 @@ from pearl_estimators.fpga_released import learner_cycles, power_below
 from pearl_estimators.host.benchmark_kernels import fill
 
 FPGA = Device(
-    "fpga",
-    "fpga",
-    width=4510,
-    width_unit="pe",
-    memory_bytes_per_s=77e9,
-    overhead_s=2e-6,
-    idle_power_w=20.0,
-    active_power_w=60.0,
-    simulated=True,
+    "fpga", "fpga", width=4510, width_unit="pe", memory_bytes_per_s=77e9, overhead_s=2e-6,
+    idle_power_w=20.0, active_power_w=60.0, simulated=True,
     figures={
-        "clock_hz": 250e6,
-        "ram_blocks": 7110,
-        "ram_block_bits": 20480,
-        "ram_word_bits": 40,
-        "ddr_latency_s": 16e-9,
-        "float32_cycles": 4,
+        "clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 20480, "ram_word_bits": 40,
+        "ddr_latency_s": 16e-9, "float32_cycles": 4,
     },
-)
+)  # fmt: skip
 SIZES = {
-    "envs": 8,
-    "obs": 4,
-    "act": 0,
-    "capacity": 4096,
-    "fanout": 16,
-    "prioritised": 1,
-    "batch": 64,
-    "steps": 1,
-    "n_step": 1,
-    "q": (4, 64, 64, 2),
-    "double": 1,
-}
+    "envs": 8, "obs": 4, "act": 0, "capacity": 4096, "fanout": 16, "prioritised": 1, "batch": 64,
+    "steps": 1, "n_step": 1, "q": (4, 64, 64, 2), "double": 1,
+}  # fmt: skip
 DDPG = {
-    "obs": 3,
-    "act": 1,
-    "actor": (3, 64, 64, 1),
-    "critic": (4, 64, 64, 1),
-    "batch": 64,
-    "steps": 2,
-}
+    "obs": 3, "act": 1, "actor": (3, 64, 64, 1), "critic": (4, 64, 64, 1), "batch": 64, "steps": 2,
+}  # fmt: skip
 
 
 RELEASED = replace(FPGA, design="released")
@@ -77,30 +52,22 @@ class TestFpga(EstimatorContract):
     device = FPGA
     rung = "closed_form"
     kernels = (
-        some("inference.dqn"),
-        kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 64, 1)),
-        some("update.dqn"),
-        kernel("update.ddpg", DDPG),
-        some("replay_insert"),
-        some("replay_insert", prioritised=0),
-        some("replay_sample"),
-        some("replay_sample", prioritised=0, n_step=3),
-        some("replay_update"),
+        some("inference.dqn"), kernel("inference.ddpg", envs=8, obs=3, act=1, actor=(3, 64, 64, 1)),
+        some("update.dqn"), kernel("update.ddpg", DDPG), some("replay_insert"),
+        some("replay_insert", prioritised=0), some("replay_sample"),
+        some("replay_sample", prioritised=0, n_step=3), some("replay_update"),
         kernel("param_sync", args={"network": "q"}, params=5000),
-    )
+    )  # fmt: skip
 
 
 class TestReleasedFpga(EstimatorContract):
     device = RELEASED
     rung = "closed_form"
     kernels = (
-        some("update.dqn"),
-        kernel("update.ddpg", DDPG),
-        some("replay_insert"),
-        some("replay_sample"),
-        some("replay_update"),
+        some("update.dqn"), kernel("update.ddpg", DDPG), some("replay_insert"),
+        some("replay_sample"), some("replay_update"),
         kernel("param_sync", args={"network": "q"}, params=5000),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

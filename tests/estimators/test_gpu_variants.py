@@ -180,15 +180,11 @@ def environments(envs: int) -> Kernel:
 
 RING = {**DRAW, "capacity": 64, "batch": 8}
 WRITTEN = [
-    environments(8),
-    environments(300),
-    DQN,
-    kernel("replay_insert", {**STORE, "capacity": 64}),
-    kernel("replay_sample", RING),
-    kernel("replay_sample", {**RING, "prioritised": 0}),
+    environments(8), environments(300), DQN, kernel("replay_insert", {**STORE, "capacity": 64}),
+    kernel("replay_sample", RING), kernel("replay_sample", {**RING, "prioritised": 0}),
     kernel("replay_update", RING),
     kernel("replay_update", {**RING, "batch": 4096, "capacity": 51_200}),
-]
+]  # fmt: skip
 """Kernels of every kind that is written in CUDA."""
 
 

@@ -103,11 +103,8 @@ def a_round(
 
 def test_slow_downs_are_medians_of_three_comparisons_with_a_core_each():
     near = [
-        a_round(0.5, 0.125),
-        a_round(9.0, 9.0, 1.2),
-        a_round(0.25, 0.375, 1.1),
-        a_round(2.0, 0.25),
-    ]
+        a_round(0.5, 0.125), a_round(9.0, 9.0, 1.2), a_round(0.25, 0.375, 1.1), a_round(2.0, 0.25),
+    ]  # fmt: skip
     found, done = compared(*near)
     assert found == pytest.approx((0.5, 0.25))
     assert done == ["call", "start", 0.006, "stop", "start", 0.001, "call", "stop"] * 4

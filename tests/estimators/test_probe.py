@@ -91,13 +91,10 @@ def test_a_probe_divides_work_by_the_seconds_of_a_call(monkeypatch: pytest.Monke
     assert done == [0.25] * (3 + 2 + 1 + 2)
     assert found.pop("source").startswith(f"`pearl calibrate --probe` on {probe.host()['cpu']}, 20")
     assert found == {
-        "operator_s": 0.5 / 64,
-        "gradient_s": 0.5 / kind_of(LEARNS).operations(LEARNS),
-        "products": {str(n): 4.0 * n**3 for n in (16, 32)},
-        "native_flops_per_s": 4.0 * 256**3,
-        "memory_bytes_per_s": 2.0 * 4096,
-        "handoff_s": 3e-6,
-    }
+        "operator_s": 0.5 / 64, "gradient_s": 0.5 / kind_of(LEARNS).operations(LEARNS),
+        "products": {str(n): 4.0 * n**3 for n in (16, 32)}, "native_flops_per_s": 4.0 * 256**3,
+        "memory_bytes_per_s": 2.0 * 4096, "handoff_s": 3e-6,
+    }  # fmt: skip
 
 
 def test_a_handoff_is_timed_with_two_cores_and_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,16 +44,9 @@ def system(**changes: Any) -> pearl.System:
 
 
 FEW = {
-    "kind": "cpu",
-    "source": "test",
-    "width": 4,
-    "max_lanes": 4,
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "50 GB/s",
-    "overhead": "1 us",
-    "idle_power": "20 W",
-    "active_power": "80 W",
-}
+    "kind": "cpu", "source": "test", "width": 4, "max_lanes": 4, "peak": "1 TFLOP/s",
+    "memory_bandwidth": "50 GB/s", "overhead": "1 us", "idle_power": "20 W", "active_power": "80 W",
+}  # fmt: skip
 
 
 UNPOWERED = {**FEW, "idle_power": "0 W", "active_power": "0 W"}

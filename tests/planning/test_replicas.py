@@ -117,11 +117,8 @@ def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
 def test_copies_of_two_split_tasks_talk_pairwise() -> None:
     graph = split_graph(act_and_learn(both=True), ReplicaSplit(("act", "learn"), (4, 4)))
     assert {(e.src, e.dst) for e in graph.edges if e.src != e.dst} == {
-        ("act#0", "learn#0"),
-        ("learn#0", "act#0"),
-        ("act#1", "learn#1"),
-        ("learn#1", "act#1"),
-    }
+        ("act#0", "learn#0"), ("learn#0", "act#0"), ("act#1", "learn#1"), ("learn#1", "act#1"),
+    }  # fmt: skip
 
 
 def test_limits_hold_for_every_copy() -> None:
