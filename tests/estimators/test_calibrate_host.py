@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,11 +98,9 @@ def on_pairs(
     given, told, reads = list[float](), list[Any](), iter([*near, *[7.0] * 99])
     found = calibrate_host.time_points(
         *(1.0, [(k, "native-pair") for k in ACTING], told.append),
-        prepare=timings([*rows, *[(8.0, 1.0)] * 99], given),
-        apart=lambda: next(reads),
-        pause=clock.sleep,
-        **options,
-    )
+        prepare=timings([*rows, *[(8.0, 1.0)] * 99], given), apart=lambda: next(reads),
+        pause=clock.sleep, **options,
+    )  # fmt: skip
     return found, told, len(given)
 
 
@@ -156,33 +155,52 @@ def test_a_family_that_cannot_be_bound_is_skipped_once(clock: Clock) -> None:
     assert len(told) == 1 + 3 * 2
 
 
-def test_threads_are_timed_for_six_seconds_three_rounds_each(clock: Clock) -> None:
-    given, told = list[float](), list[Any]()
+@pytest.mark.parametrize(
+    ("shares", "contentions", "calls", "seconds"),
+    [
+        ([1 / 1.1] * 4, (1.0, 1.1, 1.2), 9, [2.0] * 3),  # a fourth kernel would begin after 9 s
+        ([1.0, 1.0, 0.6], (1.0, 1.0, 1.0), 6, [1.0] * 2),
+        ([1.0] * 4, (2.0, 2.0, 2.0), 9, []),  # without all of its cores
+    ],
+)
+def test_threads_are_timed_for_six_seconds_while_their_cores_are_free(
+    clock: Clock, shares: list[float], contentions: Any, calls: int, seconds: list[float]
+) -> None:
+    given, told, each = list[float](), list[Any](), iter(shares)
 
-    def share(_: int) -> float:
+    def share(cores: int) -> float:
+        assert cores == 2
         clock.now_s += 3.0
-        return 1 / 1.1
+        return next(each)
 
-    rows = [(3.0, 1.0), (2.0, 1.1), (1.0, 1.2)] * 3
+    rows = list(zip((3.0, 2.0, 1.0), contentions, strict=True)) * 3
     jobs = [(k, "torch-2") for k in [*ACTING, *ACTING]]
     calibrate_host.time_threads(jobs, told.append, prepare=timings(rows, given), share=share)
-    assert given == [0.015] * 9  # the fourth would begin after 9 s
-    assert [p["seconds"] for p in map(_point, told)] == [2.0] * 3
+    assert given == [0.015] * calls
+    assert [p["seconds"] for p in map(_point, told)] == seconds
 
 
 @pytest.mark.parametrize(
-    ("near", "slept", "costs"), [([False, True], 1, {"n": 2}), ([False] * 99, 10, {"n": 11})]
+    ("near", "shares", "slept", "costs"),
+    [
+        ([False, True], (1 / 1.1,), 1, {"n": 2}),
+        ([False] * 99, (1 / 1.1,), 10, {"n": 11}),
+        ([], (0.7,), 10, {}),  # not measured without two cores
+        ([True] * 99, (1.0, 0.5), 10, {}),  # nor counted if one is lost meanwhile
+    ],
 )
 def test_the_costs_of_lanes_are_those_at_the_latency_or_the_last_within_two_seconds(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, near: list[bool], slept: int, costs: Any
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, near: Any, shares: Any, slept: int, costs: Any
 ) -> None:
-    turn = iter(near)
+    turn, share = iter(near), cycle(shares)
     monkeypatch.setattr(
         "pearl_devices.primitives.math.core_latency.as_near",
         lambda measure, apart_s: (measure(), apart_s == 3.0 and next(turn)),
     )
     count = iter(range(1, 99))
-    found = calibrate_host._runtime(3.0, lambda: {"n": next(count)}, lambda cores: cores / 2.2)
+    found = calibrate_host._runtime(
+        3.0, lambda: {"n": next(count)}, lambda cores: next(share) * (cores == 2)
+    )
     assert found == costs
     assert clock.slept == [0.2] * slept
 

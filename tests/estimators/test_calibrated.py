@@ -90,24 +90,14 @@ def test_what_terms_cost_is_recovered_from_their_own_times():
 def test_a_call_on_two_cores_has_the_replay_of_one():
     """What a level of the tree costs is the same in all points of the pair, and known from one
     core; what acts on one core elsewhere says nothing of it."""
-    points = [
-        Point(
-            "replay_update",
-            "native",
-            {"leaf": n, "level": n * n},
-            1e6,
-            1e6,
-            n * 2e-7 + n * n * 3e-8,
-        )
-        for n in range(1, 9)
-    ]
-    points += [
-        Point("learn.dqn", "native-pair", {"leaf": n, "level": n}, 1e6, 1e6, n * 2.3e-7)
-        for n in range(1, 9)
-    ]
-    points += [
-        Point("inference.dqn", "native", {"leaf": n}, 1e6, 1e6, n * 1e-3) for n in range(1, 9)
-    ]
+    points = []
+    for n in range(1, 9):
+        for name, variant, numbers, seconds in (
+            ("replay_update", "native", {"leaf": n, "level": n * n}, n * 2e-7 + n * n * 3e-8),
+            ("learn.dqn", "native-pair", {"leaf": n, "level": n}, n * 2.3e-7),
+            ("inference.dqn", "native", {"leaf": n}, n * 1e-3),
+        ):
+            points.append(Point(name, variant, numbers, 1e6, 1e6, seconds))
     found = {(f.family, f.variant): f for f in fit_variants(points)}
     assert set(found) == {(p.family, p.variant) for p in points}
     costs = found["learn.dqn", "native-pair"].costs

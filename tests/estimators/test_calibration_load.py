@@ -131,23 +131,6 @@ def test_where_none_was_timed_the_backends_first_variant_stays(fresh):
     ]
 
 
-def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
-    monkeypatch.setattr(calibrate_host, "MORE_S", 0.05)
-    monkeypatch.setattr(calibrate_host, "PAUSE_S", 0.01)
-    asked: list[int] = []
-
-    def run() -> dict[str, float]:
-        asked.append(1)
-        return LANES
-
-    assert calibrate_host._runtime(0.0, run, lambda cores: 0.7) == {}
-    assert not asked
-    assert calibrate_host._runtime(0.0, run, lambda cores: 1.0) == LANES
-    shares = iter([1.0, 0.5] * 100)
-    assert calibrate_host._runtime(0.0, run, lambda cores: next(shares)) == {}
-    assert len(asked) > 1
-
-
 def test_what_lanes_cost_is_measured_by_the_runtime(monkeypatch):
     runtime = import_module(calibrate_host.RUNTIME)
     monkeypatch.setattr(runtime, "measure_overhead", lambda: LANES)
@@ -222,13 +205,6 @@ def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):
         restarted(fresh)
         calibrator.calibration(HOST)
     assert len(child.asked) == 1
-    known = load_calibration()
-    assert known is not None
-    ago = time.gmtime(time.time() - calibrator.RETIME_EVERY_S - 1)
-    store(replace(known, again=time.strftime("%Y-%m-%dT%H:%M:%SZ", ago)))
-    restarted(fresh)
-    calibrator.calibration(HOST)
-    assert len(child.asked) == 2
 
 
 def test_a_timing_under_load_replaces_only_one_under_more(fresh):

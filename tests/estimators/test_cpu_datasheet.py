@@ -156,22 +156,6 @@ def test_a_fused_call_saves_the_calls_of_its_parts_but_for_the_longest() -> None
     assert many.latency_s == pytest.approx(100_001 * parts[1][1].latency_s - calls[1] / 3)
 
 
-@pytest.mark.parametrize(
-    ("variant", "offered", "found"),
-    [
-        ("native", {"native": 1}, ("native", 4)),
-        ("native-pair", {"native-pair": 2, "native": 1}, ("native-pair", 4)),
-        ("native-pair", {"torch": 1, "native": 1}, ("native", 1)),
-        ("torch-2", {"native": 1, "gymnasium": 1}, ("native", 1)),
-    ],
-)
-def test_a_part_runs_in_the_variant_of_its_call_or_on_one_core(
-    monkeypatch: pytest.MonkeyPatch, variant: str, offered: dict[str, int], found: Any
-) -> None:
-    monkeypatch.setattr(cpu, "offers", lambda *_: tuple(offered.items()))
-    assert cpu._choose_way(ONE_STEP, HERE, variant, 4) == found
-
-
 def test_costs_scale_with_vectors_clock_threads_and_dispatch() -> None:
     """Term by term on a device of half the clock and a quarter of the peak, and for 4 threads."""
     figures = {"clock_hz": CLOCK_HZ / 2, "l2_bytes": 2.0**14, "l3_bytes": 2.0**25}

@@ -16,7 +16,6 @@ from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_estimators.gpu import timing
 from pearl_estimators.gpu.calibration import GpuCalibration
-from pearl_estimators.gpu.operators import Operation
 from pearl_estimators.gpu.timing import call_on, capture, small, time_gpu
 from pearl_estimators.gpu.variants import Copies, Starts
 
@@ -122,38 +121,6 @@ def test_copies_are_timed_in_both_directions(monkeypatch: pytest.MonkeyPatch) ->
     times = iter((1e-5, 2e-5, 2**24 / 5e9, 2**24 / 4e9))
     monkeypatch.setattr(timing, "synchronised_s", lambda driver, call, seconds: next(times))
     assert vars(timing._copies(HostDriver(), 0.5)) == pytest.approx(vars(Copies(1e-5, 5e9, 4e9)))
-
-
-def test_products_of_four_sides_and_vectors_of_nine_lengths_are_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In `seconds` seconds; ten more parts are those of starts and copies."""
-    asked: list[tuple[Operation, float]] = []
-
-    def timed(driver: HostDriver, operation: Operation, seconds: float) -> float:
-        asked.append((operation, seconds))
-        return 1e-5 + operation.bytes / 1e12 + operation.flops / 1e13
-
-    parts: list[float] = []
-    monkeypatch.setattr(timing, "_operator_s", timed)
-    monkeypatch.setattr(timing, "_starts", lambda driver, seconds: parts.append(seconds))
-    monkeypatch.setattr(timing, "_copies", lambda driver, seconds: parts.append(seconds))
-    found = time_gpu(HostDriver(), Device("gpu", "gpu", width=8, width_unit="sm"))
-    assert (found.model, found.fits[0].multiprocessors) == ("gpu", 8)
-    assert found.source.startswith("pearl calibrate, 2")
-    inner = ((32, 128, 512, 2048), (128, 512, 2048, 32), (512, 2048, 32, 128), (2048, 32, 128, 512))
-    products = [
-        Operation("linear", 1, m, k, n)
-        for m, row in zip(inner[0], inner, strict=True)
-        for k, n in zip(row, inner[0], strict=True)
-    ]
-    vectors = [Operation("elementwise", 1, 2**n, 1, 1, 2) for n in range(24, 6, -2)]
-    assert [o for o, _ in asked] == [*products, *vectors]
-    assert {*parts, *(s for _, s in asked)} == {10.0 / 35}
-    assert len(parts) == 2
-    for operation in (products[0], vectors[-1]):
-        monkeypatch.undo()
-        assert timing._operator_s(HostDriver(), operation, 1e-4) > 0
 
 
 def test_a_call_is_timed_to_the_end_of_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

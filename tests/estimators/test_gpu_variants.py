@@ -20,7 +20,6 @@ from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
 from pearl_estimators.gpu.variants import Starts, gpu_roofline, start_s, starts_of
 from pearl_estimators.roofline import launches
-from tests.devices.gpu_stand_in import arrays, bind_cuda, tensors
 from tests.estimators.gradient_steps import gradient_steps
 from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE
 
@@ -153,14 +152,8 @@ def test_kernels_by_hand_are_their_starts_waits_and_work() -> None:
 
 
 def test_a_faster_core_of_the_host_starts_operators_sooner() -> None:
-    server, desktop = (
-        replace(GPU, figures={**GPU.figures, "host_clock_hz": hz}) for hz in (3.6e9, 5.7e9)
-    )
-    times = [start_s(SAC, d, "eager", starts_of(d)) for d in (server, desktop)]
-    assert 1.5 < times[0] / times[1] < 2.1
-    beside = estimate(
-        SAC, GPU, variant="eager", width=82, host=Device("c", "cpu", figures={"clock_hz": 5.7e9})
-    )
+    fast = Device("c", "cpu", figures={"clock_hz": 5.7e9})
+    beside = estimate(SAC, GPU, variant="eager", width=82, host=fast)
     assert beside.latency_s < estimate(SAC, GPU, variant="eager", width=82).latency_s
 
 
@@ -203,31 +196,21 @@ class CountingTwin(HostDriver):
         return counted
 
 
-@pytest.mark.parametrize("k", WRITTEN, ids=lambda k: f"{k.kind} {k.dims.get('envs', '')}")
-def test_the_launches_of_a_record_are_those_of_a_firing(k: Kernel) -> None:
-    for variant in set(kind_of(k).cuda) - {"eager", "graph"}:  # which torch launches
-        driver = CountingTwin()
-        call = bind_cuda(k, tensors(arrays(k)), driver, variant)
-        call()
-        before = driver.count
-        call()
-        assert driver.count - before == launches(k, variant), variant
-
-
 def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> None:
-    counted: set[tuple[str, str]] = set()
-    for one in (k for loop in loops() for k in loop):
-        for variant, written in kind_of(one).cuda.items():
-            pair = one.kind, variant
-            if variant in ("eager", "graph") or pair in counted or not written.fits(one):
+    """In a second firing, of the first example that fits and of the kernels above."""
+    counted = set[tuple[str, str]]()
+    for k in (*(k for loop in loops() for k in loop), *WRITTEN):
+        for variant, written in kind_of(k).cuda.items():
+            known = (k.kind, variant) in counted and k not in WRITTEN
+            if variant in ("eager", "graph") or known or not written.fits(k):
                 continue
-            counted.add(pair)
+            counted.add((k.kind, variant))
             driver = CountingTwin()
-            call = call_on(driver, one, variant)
+            call = call_on(driver, k, variant)
             call()
             before = driver.count
             call()
-            assert driver.count - before == launches(one, variant), pair
+            assert driver.count - before == launches(k, variant), (k, variant)
     by_hand = {(n, v) for n, k in KINDS.items() for v in k.cuda if v not in ("eager", "graph")}
     assert counted >= by_hand
 

@@ -36,13 +36,11 @@ LEARNS = kernel(
 )
 SMALLER = kernel("update.ddpg", obs=3, act=1, batch=8, steps=1, actor=(3, 8, 1), critic=(4, 8, 1))
 TWICE = replace(
-    REFERENCE,
-    operator_s=2 * REFERENCE.operator_s,
-    gradient_s=2 * REFERENCE.gradient_s,
+    REFERENCE, operator_s=2 * REFERENCE.operator_s, gradient_s=2 * REFERENCE.gradient_s,
     products={side: rate / 2 for side, rate in REFERENCE.products.items()},
     native_flops_per_s=REFERENCE.native_flops_per_s / 2,
     memory_bytes_per_s=REFERENCE.memory_bytes_per_s / 2,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

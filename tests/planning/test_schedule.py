@@ -27,11 +27,9 @@ def two_devices(objective: str = "throughput") -> Plan:
 def test_times_are_those_worked_out_by_hand(objective: str) -> None:
     firings = two_devices(objective).schedule()
     assert [(f.task, f.lane, f.start_s, f.end_s) for f in firings] == [
-        ("a", "cpu.0", 0.0, 1.0),
-        ("a>gpu", "cpu-gpu", 1.0, 2.0),
-        ("b<&", "gpu.0", 2.0, 4.0),
+        ("a", "cpu.0", 0.0, 1.0), ("a>gpu", "cpu-gpu", 1.0, 2.0), ("b<&", "gpu.0", 2.0, 4.0),
         ("b<&>cpu", "cpu-gpu", 4.0, 4.5),
-    ]
+    ]  # fmt: skip
 
 
 def test_the_chart_has_a_box_for_every_firing_and_escapes_names(tmp_path: Path) -> None:
