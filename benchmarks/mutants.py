@@ -2,7 +2,8 @@
 
 Changed are comparisons, arithmetic, `and` and `or`, conditions, numbers, True and False, `min` and
 `max`; operands and statements are left out. Docstrings, texts, annotations, decorators, `assert`,
-`__all__`, the words of an exception and `if __name__` stay as they are.
+`strict` of `zip`, which asserts too, `__all__`, the words of an exception and `if __name__` stay as
+they are.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def walk(node: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
 def left_out(node: ast.AST) -> bool:
     match node:
         case (
-            ast.JoinedStr() | ast.Assert()
+            ast.JoinedStr() | ast.Assert() | ast.keyword(arg="strict")
             | ast.Assign(targets=[ast.Name(id="__all__")])
             | ast.Assign(value=ast.BinOp(op=ast.BitOr()))  # a name for a type
             | ast.If(test=ast.Name(id="TYPE_CHECKING"))

@@ -74,7 +74,11 @@ class CyclicPart:
         return len(self.heads) >= (COMPILED_ARCS if "numba" in sys.modules else loading_arcs)
 
     def critical(
-        self, seconds: Sequence[float], *, compiled: bool | None = None
+        self,
+        seconds: Sequence[float],
+        *,
+        compiled: bool | None = None,
+        policy: NDArray[np.int64] | None = None,
     ) -> tuple[float, list[int]]:
         """Return the maximum cycle ratio, and the numbers in the graph of the arcs of a cycle that
         attains it.
@@ -82,28 +86,31 @@ class CyclicPart:
         Arguments:
             seconds: of each of these arcs.
             compiled: run compiled; None: as `compiles` says.
+            policy: node → the arc that the search begins with, its place among these; -1 for none.
+                Replaced by the search's last policy, which is a good start for similar seconds.
         """
         if not self.heads:
             return 0.0, []
         look()
         n = len(self.first) - 1
-        policy: list[int] | NDArray[np.int64]
-        cycle: list[int] | NDArray[np.int64]
+        policy = np.full(n, -1) if policy is None else policy
         if self.compiles() if compiled is None else compiled:
             from pearl.graph import compiled_policy
 
             first, heads, tokens = self._arrays
-            times, policy, cycle = np.array(seconds), np.full(n, -1), np.zeros(n, np.int64)
+            times, nodes = np.array(seconds), np.zeros(n, np.int64)
             scratch = np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
             compiled_policy.start_policy(first, times, tokens, policy)
             best, length = compiled_policy.improve_policy(
-                first, heads, times, tokens, policy, *scratch, cycle
+                first, heads, times, tokens, policy, *scratch, nodes
             )
+            cycle = nodes[:length].tolist()
         else:
-            policy, cycle = [-1] * n, [0] * n
-            policy_iteration.start_policy(self.first, seconds, self.tokens, policy)
+            own, cycle = policy.tolist(), [0] * n
+            policy_iteration.start_policy(self.first, seconds, self.tokens, own)
             best, length = policy_iteration.improve_policy(
-                self.first, self.heads, seconds, self.tokens, policy,
+                self.first, self.heads, seconds, self.tokens, own,
                 [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle,
             )  # fmt: skip
-        return float(best), [self.arcs[policy[u]] for u in cycle[:length]]
+            policy[:], cycle = own, cycle[:length]
+        return float(best), [self.arcs[policy[u]] for u in cycle]

@@ -16,8 +16,9 @@ def reach_problems(edges: Iterable[Edge], firings: Mapping[str, int]) -> Iterato
         if e.reach == 0:
             continue
         where, steps = f"edge {e.src} → {e.dst}", firings[e.src] * e.production
+        carried = "1 token carries" if e.tokens == 1 else f"{e.tokens} tokens carry"
         if e.reach is None and (e.tokens or steps == 1):
-            why = f"{e.tokens} tokens carry it over" if e.tokens else f"{e.src} gives one token in"
+            why = f"{carried} it over" if e.tokens else f"{e.src} gives one token in"
             yield (
                 f"{where}: reach is the suffix t..T, and {why} an iteration, so its end is "
                 "undefined; remove the tokens, use the rates of a rollout of T steps, or choose a "
@@ -26,7 +27,7 @@ def reach_problems(edges: Iterable[Edge], firings: Mapping[str, int]) -> Iterato
         elif e.tokens:
             yield (
                 f"{where}: reach is the window t..t+{e.reach}, which the end of an iteration cuts, "
-                f"and {e.tokens} tokens carry the edge over that end; remove the tokens"
+                f"and {carried} the edge over that end; remove the tokens"
             )
         elif e.reach is not None and e.reach > steps:
             yield (

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.graph.cycle_ratio import Arc, CyclicPart, howard
-from pearl.graph.period import start_times
+from pearl.graph.period import topological
 from pearl.planning.bands import Bands
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
@@ -27,8 +27,7 @@ SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 COMPILED_ARCS = 4_000
-"""Least arcs for which policy iteration is compiled and runs for every sample (assumed: passes over
-so many arcs take longer than loading numba)."""
+"""Least arcs for which policy iteration, which may run for every sample, loads numba (assumed)."""
 
 PATIENCE = 4
 """Passes over all arcs in which longest paths usually end; then a cycle is searched."""
@@ -185,28 +184,24 @@ def _ratios(n: int, arcs: Sequence[Arc], weights: NDArray[np.float64], least: Ve
     """The maximum cycle ratio in each sample, at least `least`. weights: (arcs, draws), seconds."""
     tokens = np.array([a[3] for a in arcs], float)
     ratios, part = least.copy(), CyclicPart.of(n, arcs)
-    if part.compiles(COMPILED_ARCS):
-        for draw in range(len(ratios)):
-            seconds = weights[part.arcs, draw].tolist()
-            ratios[draw] = max(ratios[draw], part.critical(seconds, compiled=True)[0])
-        return ratios
+    compiled, policy = part.compiles(COMPILED_ARCS), np.full(n, -1)
 
     def learn(draw: int) -> None:
         """Add the critical cycle of a sample to the known ones."""
-        ratio, cycle = part.critical(weights[part.arcs, draw].tolist())
+        seconds = weights[part.arcs, draw].tolist()
+        ratio, cycle = part.critical(seconds, compiled=compiled, policy=policy)
         if ratio > ratios[draw] * (1 + SAME):
             round_s = weights[cycle].sum(axis=0) / max(tokens[cycle].sum(), 1e-300)
             np.maximum(ratios, round_s, out=ratios)
-            ratios[draw] = max(ratios[draw], ratio)
+        ratios[draw] = max(ratios[draw], ratio)
 
     learn(0)
     middle = int(np.argsort(ratios)[len(ratios) // 2])
     learn(middle)
-    usual = [
-        (s, d, w, m) for (s, d, _, m), w in zip(arcs, weights[:, middle].tolist(), strict=True)
-    ]
-    start = start_times(n, usual, ratios[middle])
-    order = sorted(range(len(arcs)), key=lambda e: start[arcs[e][0]])
+    # In this order most paths are longest after one pass.
+    early = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
+    place = {u: i for i, u in enumerate(early)}
+    order = sorted(range(len(arcs)), key=lambda e: place[arcs[e][0]])
     value = np.zeros((n, len(ratios)))
     exact = np.zeros(len(ratios), bool)
     while True:
@@ -221,7 +216,7 @@ def _ratios(n: int, arcs: Sequence[Arc], weights: NDArray[np.float64], least: Ve
                 return ratios
         known = ratios.copy()
         for draw in np.argsort(-grown / (ratios + 1e-300)):
-            if grown[draw] > small[draw] and ratios[draw] == known[draw]:
+            if grown[draw] > small[draw] and (compiled or ratios[draw] == known[draw]):
                 learn(int(draw))
                 exact[draw] = True
 

@@ -152,9 +152,7 @@ def test_networks_are_drawn_each_from_a_stream_of_its_own_and_copied() -> None:
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, BOX, {"obs": 3, "choices": [2, 3]}])
-def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_for(
-    spaces: dict[str, Any],
-) -> None:
+def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_for(spaces):
     arrays = first("ppo", **{**ROLLOUT, "spaces": spaces, "log_std": -0.5})
     outputs = spaces.get("actions") or spaces.get("act") or sum(spaces["choices"])
     for network, widths, gain in (("actor", (3, 5, outputs), 0.01), ("critic", (3, 5, 1), 1.0)):
@@ -187,16 +185,10 @@ def test_a_schedule_lasts_at_least_one_step() -> None:
     assert given["hyper.lr.q"].tolist() == [0.5, 0.25, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, (Fraction(1, 2), 16)),
-        ({"replay_ratio": 1}, (1, 1)),
-        ({"num_envs": 2}, (1, 1)),
-        ({"train_every": 4}, (Fraction(1, 2), 4)),
-        ({"replay": {"kind": "prioritised"}}, (Fraction(1, 2), 1)),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"),
+                         [({}, (Fraction(1, 2), 16)), ({"replay_ratio": 1}, (1, 1)),
+                          ({"num_envs": 2}, (1, 1)), ({"train_every": 4}, (Fraction(1, 2), 4)),
+                          ({"replay": {"kind": "prioritised"}}, (Fraction(1, 2), 1))])  # fmt: skip
 def test_one_environment_of_dqn_keeps_its_policy_for_a_while(options: Any, expected: Any) -> None:
     found = system("dqn", spaces=DISCRETE, **options).algorithm
     assert (found.replay_ratio, found.together) == expected
@@ -210,34 +202,21 @@ def test_minibatches_have_64_rows_or_more_and_are_equal(steps: int, envs: int, p
     assert made.algorithm.parts == parts
 
 
-@pytest.mark.parametrize(
-    ("ratio", "envs", "groups", "every", "found"),
-    [
-        (Fraction(1), 8, 1, 1, (1, 8)),
-        (Fraction(1, 32), 8, 1, 1, (4, 1)),
-        (Fraction(3, 16), 8, 1, 1, (2, 3)),
-        (Fraction(1, 4), 8, 4, 1, (2, 1)),
-        (Fraction(1, 32), 8, 1, 4, (4, 1)),
-        (Fraction(1, 32), 8, 1, 5, (8, 2)),
-        (Fraction(1, 2), 1, 1, 16, (16, 8)),
-    ],
-)
-def test_vector_steps_and_gradient_steps_of_an_iteration(
-    ratio: Fraction, envs: int, groups: int, every: int, found: Any
-) -> None:
+@pytest.mark.parametrize(("ratio", "envs", "groups", "every", "found"),
+                         [(Fraction(1), 8, 1, 1, (1, 8)), (Fraction(1, 32), 8, 1, 1, (4, 1)),
+                          (Fraction(3, 16), 8, 1, 1, (2, 3)), (Fraction(1, 4), 8, 4, 1, (2, 1)),
+                          (Fraction(1, 32), 8, 1, 4, (4, 1)), (Fraction(1, 32), 8, 1, 5, (8, 2)),
+                          (Fraction(1, 2), 1, 1, 16, (16, 8))])  # fmt: skip
+def test_vector_steps_and_gradient_steps_of_an_iteration(ratio, envs, groups, every, found):
     given: Any = Given(replay_ratio=ratio, envs=envs, groups=groups, train_every=every)
     assert rates(given) == found
 
 
-@pytest.mark.parametrize(
-    ("capacity", "envs", "cut", "stack", "expected"),
-    [
-        (100, 8, None, 0, (104, {})),
-        (96, 8, None, 2, (96, {"stack": 2, "ends": 3 + 8})),
-        (100, 8, 25, 2, (104, {"stack": 2, "ends": 4 + 8})),
-        (101, 4, 50, 4, (104, {"stack": 4, "ends": 3 + 4})),
-    ],
-)
+@pytest.mark.parametrize(("capacity", "envs", "cut", "stack", "expected"),
+                         [(100, 8, None, 0, (104, {})),
+                          (96, 8, None, 2, (96, {"stack": 2, "ends": 3 + 8})),
+                          (100, 8, 25, 2, (104, {"stack": 2, "ends": 4 + 8})),
+                          (101, 4, 50, 4, (104, {"stack": 4, "ends": 3 + 4}))])  # fmt: skip
 def test_a_replay_has_whole_vector_steps_and_room_for_the_ends_of_episodes(
     capacity: int, envs: int, cut: int | None, stack: int, expected: Any
 ) -> None:
@@ -266,9 +245,7 @@ def test_a_replay_has_whole_vector_steps_and_room_for_the_ends_of_episodes(
                 ("inference", "param_sync"): (2, 4, 0), ("param_sync", "update"): (1, 1, 1)}),
     ],
 )  # fmt: skip
-def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(
-    d: int, u: int, learning: Any
-) -> None:
+def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(d, u, learning):
     sent = {"action": 1.0, "obs": 2.0, "transition": 3.0, "batch": 4.0, "td": 5.0, "params": 6.0}
     back = d + u - math.gcd(d, u)
     expected = {
@@ -302,8 +279,6 @@ def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(
     # 4 x (the discounted sum of rewards, or the first value, and one unit)
     [(0.5, 0.0, 3.0, 4 * 7.0), (0.0, -9.0, 3.0, 4 * 10.0), (0.9, 0.0, 1.0, np.inf)],
 )
-def test_the_largest_number_of_a_table_of_whole_numbers(
-    discount: float, value: float, reward: float, largest: float
-) -> None:
+def test_the_largest_number_of_a_table_of_whole_numbers(discount, value, reward, largest):
     given: Any = Given(discount=discount, initial_value=value)
     assert _largest(given, reward, 4) == largest

@@ -20,7 +20,7 @@ from pearl_estimators.host import timer
 from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import launches
-from tests.devices import test_work_ppo as on_policy
+from tests.devices import test_work as on_policy
 
 CPU = Device(
     "cpu", "cpu", width=16, peak_flops_per_s=3e12, memory_bytes_per_s=200e9, idle_power_w=60.0,

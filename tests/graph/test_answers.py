@@ -27,11 +27,7 @@ OWN = KernelKind(
     variants={"python": "examples.rnd:bonus"},
 )
 BONUS = kernel("examples.rnd:BONUS", {"envs": 8, "obs": 2, "hidden": 4}, args={"scale": 1.0})
-OWN_TASKS = {
-    "bonus": BONUS,
-    "again": BONUS,
-    "own": kernel("tests.graph.test_answers:OWN", envs=8),
-}
+OWN_TASKS = {"bonus": BONUS, "again": BONUS, "own": kernel("tests.graph.test_answers:OWN", envs=8)}
 
 
 def places(name: str, *tasks: str, groups: int = 1) -> str:

@@ -1,58 +1,13 @@
-"""Rates, states and deadlock of `TaskGraph`."""
+"""Graphs and cost tables find their parts without a look at all of them for each."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
-from pearl.errors import SpecError
-from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.testing.graphs import devices, mode, star, tasks
 from pearl_devices import Kernel
-from tests.graphs import dqn
-
-SATELLITE = [  # Bhattacharyya, Murthy and Lee 1999, sample-rate converter: CD to DAT
-    ("cd", 1, 1, "a"),
-    ("a", 2, 3, "b"),
-    ("b", 2, 7, "c"),
-    ("c", 8, 7, "d"),
-    ("d", 5, 1, "dat"),
-]
-
-
-def test_the_repetition_vector_of_cd_to_dat_is_that_of_the_literature() -> None:
-    edges = tuple(Edge(a, b, p, c) for a, p, c, b in SATELLITE)
-    graph = TaskGraph("cd2dat", tasks("cd", "a", "b", "c", "d", "dat"), edges)
-    assert dict(graph.repetition) == {"cd": 147, "a": 147, "b": 98, "c": 28, "d": 32, "dat": 160}
-
-
-def test_dqn_fires_the_learner_k_times() -> None:
-    assert dict(dqn(4).repetition) == {
-        "inference": 1,
-        "env_step": 1,
-        "replay_insert": 1,
-        "replay_sample": 4,
-        "update": 4,
-        "replay_update": 4,
-        "param_sync": 1,
-    }
-
-
-def test_any_other_name_is_a_name() -> None:
-    for name in ("Conv_1/BiasAdd:0", "t 1", "Übung", "a-b", "a.b", "→"):
-        assert Task(name, Kernel("k")).name == name
-
-
-def test_with_one_token_too_few_a_multirate_cycle_deadlocks() -> None:
-    def back(tokens: int) -> TaskGraph:
-        return TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 3), Edge("b", "a", 3, 2, tokens)))
-
-    expand(back(4))
-    with pytest.raises(SpecError, match="deadlock"):
-        expand(back(3))
 
 
 class Counted(tuple):

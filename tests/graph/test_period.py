@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from pearl.errors import SpecError
 from pearl.graph import cycle_ratio, policy_iteration
 from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import expand, max_cycle_ratio, simulate, start_times, token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.testing.graphs import tasks
-from tests.graphs import dqn, timed_arcs
+from tests.graphs import timed_arcs
 
 Timed = tuple[int, list[Arc]]
 
@@ -67,20 +66,6 @@ def test_the_ratio_is_that_of_enumerated_cycles_and_of_the_linear_program(timed:
 
 @settings(max_examples=100, deadline=None)
 @given(timed_arcs())
-def test_self_timed_execution_attains_the_ratio(timed: Timed) -> None:
-    n, arcs = timed
-    arcs = [*arcs, *((i, (i + 1) % n, 1.0, 1) for i in range(n))]  # strongly connected, shift-free
-    try:
-        ratio, _ = max_cycle_ratio(n, arcs)
-    except SpecError:
-        return
-    start = simulate(n, arcs, 1200)
-    differences = [(start[1000] - start[1000 - c]) / c for c in range(1, 121)]
-    assert any(np.allclose(x, ratio, rtol=1e-9, atol=0) for x in differences)
-
-
-@settings(max_examples=100, deadline=None)
-@given(timed_arcs())
 def test_start_times_keep_every_arc(timed: Timed) -> None:
     n, arcs = timed
     ratio, _ = max_cycle_ratio(n, arcs)
@@ -104,51 +89,6 @@ def test_ratios_of_large_graphs_agree_with_a_known_critical_cycle() -> None:
     assert ratio == pytest.approx(sum(w for w, _ in around) / sum(m for _, m in around))
     start = start_times(n, arcs, ratio)
     assert all(start[d] - start[s] + m * ratio >= w - 1e-6 for s, d, w, m in arcs)
-
-
-def test_expansion_follows_the_floor_formula() -> None:
-    graph = TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 2, 3, 1), Edge("b", "a", 3, 2, 9)))
-    x = expand(graph)
-    assert dict(graph.repetition) == {"a": 3, "b": 2}
-    first = {(s, d): m for s, d, m, e in x.arcs if e == 0}
-    # b0 needs tokens 0, 1, 2: the initial one and two of a0; b1 needs 3, 4, 5: of a1 and a2.
-    a0, a1, a2 = (x.node["a", f] for f in range(3))
-    b0, b1 = (x.node["b", f] for f in range(2))
-    assert first == {(a2, b0): 1, (a0, b0): 0, (a1, b1): 0, (a2, b1): 0}
-
-
-def test_one_lane_of_firings_is_not_one_long_firing() -> None:
-    """Four firings of 1 s after one of 1 s: neither the sum nor one of them fits both cases."""
-    graph = TaskGraph("g", tasks("a", "b"), (Edge("a", "b", 4, 1), Edge("b", "a", 1, 4, 4)))
-    x = expand(graph)
-    arcs = [(s, d, 1.0, m) for s, d, m, _ in x.arcs]
-    assert max_cycle_ratio(5, arcs)[0] == pytest.approx(2.0)  # copies of b run side by side
-    chain = [(x.node["b", f], x.node["b", f + 1], 1.0, 0) for f in range(3)]
-    assert max_cycle_ratio(5, [*arcs, *chain])[0] == pytest.approx(5.0)
-
-
-def test_a_fused_call_is_one_node() -> None:
-    x = expand(dqn(4), [("replay_sample", "update", "replay_update")])
-    assert len(x.nodes) == 5
-    assert x.node["update", 3] == x.node["replay_sample", 0]
-    q = dqn(4).repetition
-    assert [x.firings(u) for u, unit in enumerate(x.units) if len(unit) > 1] == [1]
-    assert all(x.firings(u) == q[t[0]] for u, t in enumerate(x.units) if len(t) == 1)
-    assert max(q.values()) > 1
-
-
-def test_simulation_with_factors_multiplies_the_times_that_leave_a_node() -> None:
-    factors = np.full((50, 1), 3.0)
-    start = simulate(1, [(0, 0, 2.0, 1)], 50, factors)
-    assert np.allclose(np.diff(start[:, 0]), 6.0)
-
-
-def test_an_entry_that_runs_ahead_is_simulated_before_its_ring_begins() -> None:
-    arcs = [(0, 1, 1.0, -1), (1, 0, 1.0, 2)]  # iteration n of node 1 follows n + 1 of node 0
-    start = simulate(2, arcs, 40)
-    assert np.all(start[:30, 1] >= start[1:31, 0] + 1)
-    assert (start[30, 0] - start[20, 0]) / 10 == pytest.approx(2.0)
-    assert math.isclose(max_cycle_ratio(2, arcs)[0], 2.0)
 
 
 def token_by_token(graph: TaskGraph, seconds: dict[str, float], firings: int) -> dict[str, list]:
@@ -230,24 +170,6 @@ def test_every_iteration_is_simulated_also_of_nodes_that_run_ahead(
         if np.array_equal(before, least):
             break
     assert simulate(n, arcs, iterations) == pytest.approx(least)
-
-
-def test_the_last_iterations_of_a_node_that_runs_ahead_have_their_times() -> None:
-    arcs = [(0, 1, 1.0, -2), (1, 1, 1.0, 1), (0, 0, 2.0, 1)]
-    start = simulate(2, arcs, 4)
-    assert start[:, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert start[:, 1].tolist() == [5.0, 7.0, 8.0, 9.0]  # 2 and 3 wait for what is beyond the last
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 6])
-def test_a_cycle_through_every_node_is_found_where_it_has_no_token(n: int) -> None:
-    """A ring of all nodes is the longest cycle there is; one token on it, and it is none."""
-    for tokens in (0, 1):
-        ring = [(i, (i + 1) % n, 0.0, tokens if i == n - 1 else 0) for i in range(n)]
-        assert sorted(token_free_cycle(n, ring)) == (list(range(n)) if tokens == 0 else [])
-    chain = [(i, i + 1, 0.0, 0) for i in range(n - 1)]
-    assert token_free_cycle(n, chain) == []
-    assert token_free_cycle(n, [*chain, *((i, i, 0.0, 1) for i in range(n))]) == []
 
 
 @settings(max_examples=100, deadline=None)

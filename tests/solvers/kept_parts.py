@@ -32,22 +32,13 @@ from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.methods.exhaustive import _every_order
 from pearl.solvers.model import cost_floor
-from pearl.solvers.model.dag_instance import (
-    build_instance,
-    fastest,
-    least_s,
-    makespan_spaces,
-)
+from pearl.solvers.model.dag_instance import build_instance, fastest, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, slack_choices
 from pearl.solvers.orders import lane_sequencing
-from pearl.solvers.orders.list_orders import (
-    in_turn,
-    listed_orders,
-    shifted_orders,
-)
+from pearl.solvers.orders.list_orders import in_turn, listed_orders, shifted_orders
 from pearl.solvers.orders.rings import Rings, to_arrays
 from pearl.solvers.orders.search import modulo_orders
 from pearl.solvers.outcome_check import fault_of
@@ -97,10 +88,7 @@ def problem(seed: int) -> Problem:
     costs = replace(costs, platform=platform, modes=modes, apart_extra_s=whole, shared_extra_s=part)
     objective = r.choice(["throughput", "power_efficiency"])
     limits = replace(
-        limits,
-        apart=apart,
-        power_w=r.choice([None, None, 200.0]),
-        period_s=r.choice([None, 1.0]),
+        limits, apart=apart, power_w=r.choice([None, None, 200.0]), period_s=r.choice([None, 1.0])
     )
     return Problem(graph, costs, limits, objective)
 

@@ -98,17 +98,6 @@ def test_messages_that_must_cross_bound_the_period():
     assert solve(graph, costs).period_s == pytest.approx(10.5e-6)  # entries of the lanes wait
 
 
-def test_work_that_few_devices_can_do_bounds_the_period():
-    """Three tasks of 4 µs that only x with its two lanes can run: 6 µs; one of 9 µs alone: 9 µs."""
-    names = [f"t{i}" for i in range(3)]
-    graph = TaskGraph("work", tuple(Task(n, Kernel(n)) for n in [*names, "u"]), ())
-    few = [mode(n, "x", 4e-6) for n in names]
-    for seconds, least in ((1e-6, 6e-6), (9e-6, 9e-6)):
-        both = [mode("u", d, seconds) for d in "xy"]
-        (space,) = search_spaces(Problem(graph, CostTable(star(devices("x", "y")), (*few, *both))))
-        assert cost_floor._work_s(space, fastest(space)) == pytest.approx(least)
-
-
 def test_a_plan_names_the_bound_that_it_is_held_against():
     graph, costs = two_on_each(Link("x", "y", 1e-6, 1e9, 5e-7, paid_by="link"))
     assert solve(graph, costs, method="heft").bound_from in ("links", "relaxation")

@@ -82,25 +82,6 @@ def test_alike_hosts_have_a_copy_each_before_any_period_form_is_built(hosts, ste
     assert {task.device.split("/")[0] for task in plan.tasks} == {f"n{i}" for i in range(hosts)}
 
 
-def test_copies_take_turns_where_there_are_more_than_lanes():
-    _, costs, _ = on_hosts(2, 1e-3)
-    seconds = split_selection.acting_s(costs)
-    assert seconds(ReplicaSplit(("env_step",), (4, 4))) == pytest.approx(4e-3)
-    assert seconds(ReplicaSplit(("env_step",), (4, 4, 4))) == pytest.approx(8e-3)
-    assert seconds(ReplicaSplit(("env_step",), (9, 9))) == float("inf")
-
-
-def test_the_fewest_copies_that_reach_the_bound_are_tried_first(monkeypatch):
-    graph, costs, limits = on_hosts(4, 1e-3, copies=4)
-    pair = ReplicaSplit(("env_step", "inference"), (16, 16))
-    bound_s = split_selection.acting_s(costs)(pair)
-    monkeypatch.setattr(split_selection, "MOST", 0)
-    monkeypatch.setattr(split_selection, "bound_s", lambda _: bound_s)
-    few = split_selection.select_splits(Problem(graph, costs, limits))
-    assert few.splits[0] == pair
-    assert len(few.splits[1].shares) == 4
-
-
 def test_devices_that_differ_in_name_and_host_alone_are_alike():
     machine = load("dqn_cartpole", set={"platform": "cpu_gpu"}).platform
     platform = join_hosts("two", {"a": machine, "b": machine}, [Link("a", "b", 1e-5, 1e9)])

@@ -415,56 +415,6 @@ def steps_of_branches(given: tuple[int, str]) -> Any:
     return *found, len(own._ordered), plan(milp._better(None, [a, a], problem, 2.0**40))
 
 
-@KEPT.case()
-def turns_of_cpsat() -> Any:
-    """How CP-SAT and local search take turns, by what each of them returns."""
-    found: list[Any] = []
-    problem, it = next(instances(29))
-    first = heft.schedule(it)
-    assert first is not None
-    for workers in (1, 2, 4):
-        for costs, floors, ends in (
-            ((9.0, 8.0, 7.0), (1.0, 2.0, 3.0), (False, False, False)),
-            ((9.0, 8.0, 7.0), (1.0, 2.0, 7.0), (False, False, False)),
-            ((9.0, 8.0, 7.0), (1.0, 8.0, 7.0), (False, False, True)),
-            ((9.0, 8.0, 7.0), (9.0, 8.0, 7.0), (False, False, False)),
-            ((9.0, 8.0, 7.0), (1.0, 2.0, 7.0), (True, False, False)),
-            ((9.0, 8.0, 7.0), (1.0, 2.0, 3.0), (False, True, False)),
-        ):
-            results = list(zip(costs, floors, ends, strict=True))
-            found.append(_turn(it, problem, replace(first, cost=10.0), workers, results))
-    return found
-
-
-def _turn(
-    it: DagInstance,
-    problem: Problem,
-    first: Candidate,
-    workers: int,
-    results: list[tuple[float, float, bool]],
-) -> Any:
-    calls: list[Any] = []
-
-    def search(_: Any, best: Candidate, below: float, floor: float, *given: Any) -> Any:
-        until, *rest = given
-        calls.append(("cpsat", best.cost, below, floor, until, *rest))
-        cost, floor, finished = results.pop(0)
-        return replace(best, cost=cost), floor, finished
-
-    def local(_: Any, best: Candidate, __: Any, until: float, seed: int, **given: Any) -> Any:
-        calls.append(("local", best.cost, until, seed, *given.values()))
-        return replace(best, cost=8.5)
-
-    with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        clock.now_s = clock.start_s = 0.0
-        patch.setattr(cpsat, "time", clock)
-        patch.setattr(cpsat, "_search", search)
-        patch.setattr(local_search, "improve", local)
-        ended = cpsat.improve(it, problem, first, 9.5, 0.5, 2.0**20, 3, workers)
-    return sorted(map(str, calls)), ended[0].cost, *ended[1:]
-
-
 @pytest.mark.parametrize("name", KEPT.cases)
 def test_results_are_those_that_are_kept(name: str, request: pytest.FixtureRequest) -> None:
     if name.startswith("programs") and not cpsat.installed():

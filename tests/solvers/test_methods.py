@@ -99,23 +99,6 @@ def test_a_method_by_module_path_states_its_objectives(own: Callable[[str], str]
         solve(GRAPH, COSTS, method=name)
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [*HALF.values(), ("OBJECTIVES = 3\ndef solve(problem, search): ...", "are 3, not a tuple")],
-    ids=[*HALF, "objectives"],
-)
-def test_a_module_that_is_no_method_is_one_sentence(
-    own: Callable[[str], str], text: str | None, fault: str
-) -> None:
-    name = own(text) if text is not None else "nowhere.at_all"
-    with pytest.raises(SpecError) as error:
-        solve(GRAPH, COSTS, method=name)
-    (sentence,) = error.value.problems
-    assert sentence.startswith(f"method '{name}': {name.replace('.', '/')}.py: ")
-    assert fault in sentence
-    assert name not in solvers.METHODS
-
-
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register]:
     """Registers the method `mine` with a file of this text; None: no file."""
@@ -160,12 +143,6 @@ OUTCOMES = {
         GOOD + "    return replace(outcome, best=replace(best, period_s=0.5, cost=0.5), bound=0.0)",
         "period_s of its plan is 0.5, recomputed 3",
     ),
-    "false bound": (GOOD + "    return replace(outcome, bound=9.0)", "bound 9 is above the cost 3"),
-    "order": (
-        GOOD + "    best = replace(best, ordered=replace(best.ordered, orders={'a.0': ()}))\n"
-        "    return replace(outcome, best=best)",
-        "order of lane a.0",
-    ),
     "mode": (
         GOOD + "    mode = replace(a.modes[0], variant='other')\n"
         "    a = replace(a, modes=(mode, *a.modes[1:]))\n"
@@ -176,11 +153,6 @@ OUTCOMES = {
         GOOD + "    free = replace(problem, limits=replace(problem.limits, pin={}))\n"
         "    return heft.solve(free, search)",
         "runs y in the mode ('a', 'v', 1), which is not allowed",
-    ),
-    "lanes": (
-        GOOD + "    best = replace(best, assignment=replace(a, lanes=(2, 0)))\n"
-        "    return replace(outcome, best=best)",
-        "order of lane a.2",
     ),
     "graph": (
         GOOD + "    x = a.expansion\n"

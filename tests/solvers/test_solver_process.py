@@ -322,11 +322,7 @@ def test_the_solvers_are_there_without_scipy_and_a_plan_without_its_optimisers()
         "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
     )
     shown = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=True,
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True
     )
     assert shown.stdout.splitlines() == ["False", "set()"]
 

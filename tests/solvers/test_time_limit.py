@@ -239,10 +239,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("what", ["cpsat", "milp", "_anneal_loads"])
 def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     process = subprocess.Popen(
-        [sys.executable, "-c", SOLVE, what],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
+        [sys.executable, "-c", SOLVE, what], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     alarm = threading.Timer(2 * LONG_S, process.kill)  # long before the time of the solve is up
     alarm.start()
