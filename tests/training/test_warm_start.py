@@ -92,3 +92,19 @@ def test_each_mismatch_is_a_sentence_and_no_pickle_is_run(plan, source, tmp_path
         begun(plan, tmp_path / "absent")
     with pytest.raises(pearl.SpecError, match="has its own networks"):
         pearl.compile(SMALL, plan=plan).train(out=folder, resume=True, start_from=folder)
+
+
+@pytest.mark.parametrize("file", ["checkpoint.safetensors", "policy_last.safetensors"])
+def test_a_table_is_taken_from_a_run_and_from_its_policy(file, tmp_path):
+    changes = {"train.steps": 2_000, "train.final_episodes": 0}
+    trainer = pearl.compile("q_learning_frozenlake", set=changes)
+    trainer.train(out=tmp_path / "source")
+    table = trainer.policy_last.parameters.copy()
+    assert table.any()
+    first = First()
+    slow = {**changes, "algorithm.learning_rate": 1e-12}  # the first steps change nothing to see
+    run = pearl.compile("q_learning_frozenlake", set=slow).train(
+        start_from=tmp_path / "source" / file, callbacks=[first], out=tmp_path / "run"
+    )
+    np.testing.assert_allclose(first.parameters, table, rtol=1e-9)
+    assert any("policy.q" in event for event in run.events)

@@ -30,8 +30,8 @@ LEFT = (".m", ".v", ".steps", ".step", ".visits")
 def load_networks(session: Session, path: Path) -> list[str]:
     """Copy the networks that a file holds into a session that has just started.
 
-    path: a run folder or checkpoint (all networks and statistics), a policy file, or a torch
-        state_dict (.safetensors; .pt, .pth) of the network that acts.
+    path: a run folder or checkpoint (all networks or the table, and statistics), a policy file,
+        or a torch state_dict (.safetensors; .pt, .pth) of the network that acts.
 
     Return sentences about the networks that were copied and the ones that were not.
 
@@ -62,9 +62,9 @@ def load_networks(session: Session, path: Path) -> list[str]:
         if f"{name}.target" in arrays and f"{name}.target" not in given:
             arrays[f"{name}.target"][...] = given[name]
     for name, array in arrays.items():
-        learner = name.partition("@")[0].replace("policy.", "learner.", 1)
-        if name.startswith("policy.") and learner in taken:
-            array[...] = arrays[learner]
+        source = _trained(session, name.partition("@")[0])
+        if name.startswith("policy.") and name != source and source in taken:
+            array[...] = arrays[source]
     copy_to_learners(arrays)
     session.mark_best()
     anew = [n for n in here if n not in given and n.removesuffix(".target") not in given]
@@ -80,7 +80,14 @@ def _is_copied(session: Session, name: str) -> bool:
     """Whether an array belongs to a network, or to a kernel between environment and network."""
     if session.acting and name in states(session.acting):
         return True
-    return name.startswith(KEPT) and not name.endswith(LEFT)
+    table = name.startswith("policy.") and name == _trained(session, name)
+    return (table or name.startswith(KEPT)) and not name.endswith(LEFT)
+
+
+def _trained(session: Session, name: str) -> str:
+    """The array that the update writes for an array of the policy; of a table, the same array."""
+    learner = name.replace("policy.", "learner.", 1)
+    return learner if learner in session.arrays else name
 
 
 def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array]:
@@ -99,7 +106,8 @@ def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array
         return {f"learner.{acting}": _flatten(session, file, acting, tensors)}
     if "parameters" in names:
         tensors, _ = read_policy_file(file)
-        return {f"learner.{acting}": tensors["parameters"], **pick_states(tensors)}
+        trained = _trained(session, f"policy.{acting}")
+        return {trained: tensors["parameters"], **pick_states(tensors)}
     stored = checkpoint.load(file)
     wanted = [n for n in stored.places if _is_copied(session, n)]
     return {n: stored.read(n) for n in wanted if "@" not in n}
