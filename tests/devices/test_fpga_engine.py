@@ -35,7 +35,7 @@ from pearl_devices.fpga.bench import (
 )
 from pearl_devices.fpga.export import PARTS, draw, fill
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
-from pearl_devices.fpga.program import Instruction, Shape, product_cycles
+from pearl_devices.fpga.program import Instruction, Shape
 from pearl_devices.fpga.resources import TreeEngine, learner_memories, tree_memories
 from pearl_devices.fpga.simulation import (
     built,
@@ -466,13 +466,3 @@ def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fa
     assert blocks == 0
     sizes = tree_memories(capacity, fanout)
     assert memories == Counter((words, bits) for _, words, bits in sizes)
-
-
-def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():
-    """R·C·max(k, 2N) + (k − max(k, 2N)) + 3(N − 1) + L + 2 are those of the array alone; memories
-    are read and written, and the rows of the last tile are counted, in 4 more."""
-    for n in (2, 4, 8, 32):
-        for k in (1, n, 2 * n, 5 * n):
-            for tiles_ in (1, 6):
-                alone = tiles_ * max(k, 2 * n) + (k - max(k, 2 * n)) + 3 * (n - 1) + 4 + 2
-                assert product_cycles(tiles_, k, n, Shape(n, 1)) == alone + 2

@@ -93,14 +93,6 @@ def test_more_of_anything_takes_more_logic():
         assert all(few < many for few, many in zip(*found, strict=True))
 
 
-def test_a_learner_takes_its_elements_and_lanes_and_more():
-    element, lane = logic.logic_of("element"), logic.logic_of("lane")
-    for n, p in product(device_kind.ARRAYS, (1, 4)):
-        whole = logic.learner_logic(Shape(n, n // p), tanh=False)
-        parts = [n * n * a + n // p * b for a, b in zip(element, lane, strict=True)]
-        assert all(w > part for w, part in zip(whole, parts, strict=True))
-
-
 def test_an_engine_that_the_table_lacks_is_not_counted():
     """A slower block has longer delay lines than those of the table."""
     slow = logic.learner_logic(Shape(8, 2, 9), tanh=False)

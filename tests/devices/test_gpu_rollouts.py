@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pearl_devices import Kernel, kernel
-from pearl_devices.gpu import rollouts
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
@@ -80,22 +79,15 @@ def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,))])
+@pytest.mark.parametrize(
+    "k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,)), judging(70, 32)]
+)
 def test_advantages_are_those_of_the_cpu(k: Kernel, order: int) -> None:
     given = filled(k)
     found, wanted = fire_cuda(k, given, driver=HostDriver(order)), fire_native(k, given)
     for name in JUDGED:
         assert_near(found[name], wanted[name], name=name)
     assert_equal(found, given, *(n for n in given if n not in JUDGED))
-
-
-def test_many_rows_are_judged_in_large_tiles() -> None:
-    k = judging(70, 32)
-    given = filled(k)
-    assert rollouts.advantages_program(k)[1].tile == 32
-    found, wanted = fire_cuda(k, given, driver=HostDriver(7)), fire_native(k, given)
-    for name in JUDGED:
-        assert_near(found[name], wanted[name], name=name)
 
 
 def test_only_successors_that_are_asked_for_count() -> None:
