@@ -256,19 +256,13 @@ def sanitized(
     told_file.write_text(json.dumps({"arrays": files, "launches": told_launches}))
     library = subprocess.run(
         [os.environ.get("CXX", "g++"), "-print-file-name=libasan.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    ).stdout.strip()
+        capture_output=True, text=True, check=True, timeout=30,
+    ).stdout.strip()  # fmt: skip
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", CHILD, str(told_file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        [sys.executable, "-I", "-S", "-c", CHILD, str(told_file)], capture_output=True, text=True,
+        check=False, timeout=300,
         env={"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0", "LC_ALL": "C.UTF-8"},
-    )
+    )  # fmt: skip
     if ran.returncode == 0:
         assert ran.stdout.strip() == "all launches ran"
         return ""

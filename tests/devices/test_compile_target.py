@@ -20,13 +20,9 @@ HELD = {"NUMBA_CPU_NAME": "znver3", "NUMBA_CPU_FEATURES": ""}
 def told(script: str, **environment: str) -> str:
     """What a process with these variables prints."""
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+        [sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True,
+        text=True, timeout=120, check=True,
+    )  # fmt: skip
     return done.stdout
 
 

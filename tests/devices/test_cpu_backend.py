@@ -18,13 +18,8 @@ from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernel
 Q = (4, 16, 16, 2)
 ENVS = 4
 DISCRETE: dict[str, Any] = {
-    "obs": 4,
-    "act": 0,
-    "envs": ENVS,
-    "capacity": 64,
-    "prioritised": 1,
-    "fanout": 4,
-}
+    "obs": 4, "act": 0, "envs": ENVS, "capacity": 64, "prioritised": 1, "fanout": 4,
+}  # fmt: skip
 DRAWS: dict[str, Any] = {"batch": 8, "steps": 2}
 
 

@@ -30,16 +30,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_device.md").read_text(encoding="utf-8")
 GOOD, CONTRACT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 NEAR = {
-    "kind": "pim",
-    "source": "made up",
-    "width": 8,
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "100 GB/s",
-    "overhead": "1 us",
-    "idle_power": "1 W",
-    "active_power": "10 W",
+    "kind": "pim", "source": "made up", "width": 8, "peak": "1 TFLOP/s",
+    "memory_bandwidth": "100 GB/s", "overhead": "1 us", "idle_power": "1 W", "active_power": "10 W",
     "figures": {"bank_bytes_per_s": "2 GB/s"},
-}
+}  # fmt: skip
 LINK = {"between": ["cpu", "near"], "source": "s", "latency": "1 us", "bandwidth": "16 GB/s"}
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "hidden": [16]},

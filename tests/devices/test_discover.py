@@ -213,14 +213,10 @@ def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instruction
 @pytest.mark.parametrize(
     ("flags", "flops"),
     [
-        ("avx512f avx2 fma", 64),
-        ("avx2 fma", 32),
-        ("avx sse2", 16),
-        ("sse2", 8),
-        ("asimd", 16),
+        ("avx512f avx2 fma", 64), ("avx2 fma", 32), ("avx sse2", 16), ("sse2", 8), ("asimd", 16),
         ("fpu", 2),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("cpu_as_it_is")
 def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
     key = "Features" if flags == "asimd" else "flags"
@@ -328,13 +324,10 @@ def test_caches_are_read_per_level(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_files_full_of_rubbish_raise_nothing(tmp_path: Path) -> None:
     rubbish = {
-        "proc/cpuinfo": "cpu MHz : many\nflags",
-        "proc/meminfo": "MemTotal: lots",
-        "proc/self/cgroup": "::::\nnonsense\n0::",
-        "sys/fs/cgroup/cpu.max": "1 0",
-        "sys/fs/cgroup/memory.max": "-1",
-        "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
-    }
+        "proc/cpuinfo": "cpu MHz : many\nflags", "proc/meminfo": "MemTotal: lots",
+        "proc/self/cgroup": "::::\nnonsense\n0::", "sys/fs/cgroup/cpu.max": "1 0",
+        "sys/fs/cgroup/memory.max": "-1", "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
+    }  # fmt: skip
     assert discover.cpu(tree(tmp_path, rubbish)).width == 8
 
 
@@ -417,10 +410,8 @@ def told(cores: str, clock: str, power: str) -> dict[str, str]:
         "memory_bytes": "NVML, nvmlDeviceGetMemoryInfo",
         "peak_flops_per_s": f"cores · 2 flops · highest SM clock ({clock})",
         "memory_bytes_per_s": f"bus width · highest memory clock · 2 ({clock})",
-        "active_power_w": power,
-        "clock_hz": clock,
-        **ASSUMED,
-    }
+        "active_power_w": power, "clock_hz": clock, **ASSUMED,
+    }  # fmt: skip
 
 
 def linked(bytes_per_s: float, source: str) -> Link:

@@ -180,13 +180,11 @@ def test_a_gradient_step_of_ddpg(actor, critic, batch):
 @pytest.mark.parametrize(
     "learner",
     [
-        dqn((4, 8, 8, 2), 10, True, SHAPES[4], 4),
-        dqn((5, 7, 3), 12, False, SHAPES[4], 8),
-        ddpg((3, 16, 1), (4, 16, 1), 6, SHAPES[4], 4),
-        dqn((4, 64, 64, 2), 32, True, SHAPES[8], 8),
+        dqn((4, 8, 8, 2), 10, True, SHAPES[4], 4), dqn((5, 7, 3), 12, False, SHAPES[4], 8),
+        ddpg((3, 16, 1), (4, 16, 1), 6, SHAPES[4], 4), dqn((4, 64, 64, 2), 32, True, SHAPES[8], 8),
     ],
     ids=["ragged", "plain", "ddpg", "shipped"],
-)
+)  # fmt: skip
 def test_a_batch_in_sub_batches_gives_the_bits_of_the_whole_batch(learner):
     """The twin takes the batch whole: sums go on from one sub-batch to the next in their order."""
     assert len(learner.sub_batches) > 1
@@ -266,11 +264,9 @@ def products(array: int) -> Iterator[tuple[Any, Any, bool, bool]]:
         a = rng.normal(size=(m, k)) * 10.0 ** rng.choice([0, 0, -25, -38], (m, k))
         b = rng.normal(size=(k, n)) * 10.0 ** rng.choice([0, 0, -13, 3], (k, n))
         yield (
-            a.astype(np.float32),
-            b.astype(np.float32),
+            a.astype(np.float32), b.astype(np.float32), bool(rng.random() < 0.5),
             bool(rng.random() < 0.5),
-            bool(rng.random() < 0.5),
-        )
+        )  # fmt: skip
 
 
 @rtl
@@ -365,9 +361,7 @@ def test_adam_over_a_hundred_thousand_values():
             "mul", where=4, k=1, rt=64, ct=1, rl=4, cl=4, a_sr=1, a_sk=64, bbase=64, b_sc=1, b_sk=1,
             brow=True,
         ),
-        Instruction("norm"),
-        Instruction("adam", rt=64, ct=1, rl=4, waits=True),
-        HALT,
+        Instruction("norm"), Instruction("adam", rt=64, ct=1, rl=4, waits=True), HALT,
     )  # fmt: skip
     engine.program(program)
     hyper, passes = np.array([BETA1, BETA2, EPS]), 98

@@ -119,24 +119,17 @@ def card(width: int = 4510, **figures: float | None) -> Device:
 
 RELEASED = replace(CARD, design="released")
 CARDS: dict[str, Device] = {
-    "whole": CARD,
-    "few units": card(150),
-    "few blocks": card(ram_blocks=160),
-    "few cells": card(alms=30_000),
-    "hardly any cells": card(alms=100),
-    "hardly any registers": card(registers=100),
-    "no logic": card(alms=None, registers=None),
-    "slow blocks": card(float32_cycles=5),
-    "soft blocks": card(float32_cycles=None),
+    "whole": CARD, "few units": card(150), "few blocks": card(ram_blocks=160),
+    "few cells": card(alms=30_000), "hardly any cells": card(alms=100),
+    "hardly any registers": card(registers=100), "no logic": card(alms=None, registers=None),
+    "slow blocks": card(float32_cycles=5), "soft blocks": card(float32_cycles=None),
     "two kinds": card(
         ram_blocks=200, ultraram_blocks=20, ultraram_block_bits=294_912, ultraram_word_bits=72
     ),
-    "released": RELEASED,
-    "small released": replace(RELEASED, width=41),
-    "smaller released": replace(RELEASED, width=40),
-    "tiny released": replace(RELEASED, width=5),
+    "released": RELEASED, "small released": replace(RELEASED, width=41),
+    "smaller released": replace(RELEASED, width=40), "tiny released": replace(RELEASED, width=5),
     "released, few blocks": replace(card(ram_blocks=20), design="released"),
-}
+}  # fmt: skip
 RING: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0, "capacity": 3000, "fanout": 8}
 DRAW: dict[str, Any] = {**RING, "batch": 64, "steps": 1, "n_step": 1}
 UPDATE: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1}

@@ -29,30 +29,19 @@ PLATFORM = star(devices("a", "b"))
 COSTS = CostTable(PLATFORM, (mode("x", "a", 1.0), mode("y", "b", 1.0)))
 GRAPH = loop("x", "y")
 WHOLE: tuple[Any, ...] = (
-    Task("x", Kernel("k"), reads=("s",)),
-    Edge("x", "y", 2, 2, 1, bytes=1.0),
-    Fusion("f", ("x", "y"), Kernel("k")),
-    GRAPH,
-    COSTS.modes[0],
-    COSTS,
-    Estimate(1.0),
-    Limits(),
-    PLATFORM.devices[0],
-    PLATFORM.links[0],
-    Kernel("k"),
-)
+    Task("x", Kernel("k"), reads=("s",)), Edge("x", "y", 2, 2, 1, bytes=1.0),
+    Fusion("f", ("x", "y"), Kernel("k")), GRAPH, COSTS.modes[0], COSTS, Estimate(1.0), Limits(),
+    PLATFORM.devices[0], PLATFORM.links[0], Kernel("k"),
+)  # fmt: skip
 HUGE = 10**400
 JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.text(max_size=3),
-    st.integers(-(2**70), 2**70),
+    st.none(), st.booleans(), st.text(max_size=3), st.integers(-(2**70), 2**70),
     st.sampled_from([HUGE, -HUGE, [HUGE], 1e308, -0.0, 1j, b"x", {"s": HUGE}, {1: 2}, object()]),
     st.floats(),
     st.lists(st.one_of(st.text(max_size=2), st.integers(), st.none()), max_size=3),
     st.dictionaries(st.text(max_size=2), st.one_of(st.none(), st.floats()), max_size=2),
     st.sampled_from([np.int64(3), np.float32(2), np.array([1.0]), Fraction(1, 2), (), ((),)]),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("noun", WHOLE, ids=lambda n: type(n).__name__)

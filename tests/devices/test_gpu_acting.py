@@ -37,14 +37,10 @@ def kernels(envs: int, hidden: tuple[int, ...] = HIDDEN) -> dict[str, Kernel]:
         return kernel(f"inference.{kind}", envs=envs, obs=5, act=act, **network, **more)
 
     return {
-        "dqn": acts("dqn", 0, 3),
-        "duelling": acts("dqn", 0, 4, duelling=1),
-        "ddpg": acts("ddpg", 3, 3),
-        "sac": acts("sac", 3, 6),
-        "ppo": acts("ppo", 0, 4, tanh=1),
-        "ppo continuous": acts("ppo", 3, 3, tanh=1),
-        "ppo of relu": acts("ppo", 0, 4, tanh=0),
-    }
+        "dqn": acts("dqn", 0, 3), "duelling": acts("dqn", 0, 4, duelling=1),
+        "ddpg": acts("ddpg", 3, 3), "sac": acts("sac", 3, 6), "ppo": acts("ppo", 0, 4, tanh=1),
+        "ppo continuous": acts("ppo", 3, 3, tanh=1), "ppo of relu": acts("ppo", 0, 4, tanh=0),
+    }  # fmt: skip
 
 
 def begun(k: Kernel, explore: tuple[float, ...] = (0.1, 0.1, 0.0, 0.0)) -> dict[str, Array]:

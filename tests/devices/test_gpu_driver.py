@@ -88,12 +88,9 @@ def test_a_launch_goes_to_torchs_stream_with_pointers_and_numbers_of_eight_bytes
     array = torch.zeros(3)
     launch = driver.prepare_launch(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
     assert cupy.calls == [
-        ("enter", 1),
-        ("load", b"sm_90a"),
-        ("function", "axpy"),
-        ("attribute", 77, 8, 100_000),
+        ("enter", 1), ("load", b"sm_90a"), ("function", "axpy"), ("attribute", 77, 8, 100_000),
         ("leave", 1),
-    ]
+    ]  # fmt: skip
     launch()
     _, grid, block, values, shared, stream = cupy.calls[-1]
     assert (grid, block, shared, stream) == ((2,), (32,), 100_000, ("stream", 55))

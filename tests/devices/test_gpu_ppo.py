@@ -32,15 +32,11 @@ PASSES = update({"envs": 35, "obs": 5, "act": 2}, hidden=(24, 16), minibatches=8
 A2C = update(CONTINUOUS, "a2c", 1, 1)
 
 CASES: dict[str, tuple[Kernel, dict[str, Any]]] = {
-    "usual": (USUAL, {}),
-    "odd sizes": (ODD, {}),
-    "value clipping": (ODD, {"value_clip": 0.2}),
+    "usual": (USUAL, {}), "odd sizes": (ODD, {}), "value clipping": (ODD, {"value_clip": 0.2}),
     "no clipping": (ODD, {"clip": 0.0, "clip_norm": 0.0}),
-    "advantages as given": (ODD, {"normalise": 0.0}),
-    "annealed": (ODD, {"anneal": 64.0}),
-    "two passes": (PASSES, {}),
-    "a2c": (A2C, {"rmsprop": (0.99, 1e-5)}),
-}
+    "advantages as given": (ODD, {"normalise": 0.0}), "annealed": (ODD, {"anneal": 64.0}),
+    "two passes": (PASSES, {}), "a2c": (A2C, {"rmsprop": (0.99, 1e-5)}),
+}  # fmt: skip
 
 
 def arrays(case: str) -> dict[str, Array]:

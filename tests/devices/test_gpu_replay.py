@@ -205,19 +205,13 @@ def test_a_prefix_beyond_the_last_child_finds_what_it_finds_on_the_cpu(fanout: i
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    envs=st.integers(1, 70),
-    rounds=st.integers(2, 40),
-    fanout=st.sampled_from([2, 3, 8, 16, 33, 64]),
-    act=st.sampled_from([0, 1, 3]),
-    batch=st.integers(1, 70),
-    steps=st.integers(1, 3),
-    n_step=st.integers(1, 6),
-    prioritised=st.sampled_from([0, 1]),
-    ends=st.sampled_from([0.0, 0.1, 0.6]),
-    anew=st.sampled_from([0.0, 0.3]),
-    whole=st.sampled_from([1, 20, 1024]),
+    envs=st.integers(1, 70), rounds=st.integers(2, 40),
+    fanout=st.sampled_from([2, 3, 8, 16, 33, 64]), act=st.sampled_from([0, 1, 3]),
+    batch=st.integers(1, 70), steps=st.integers(1, 3), n_step=st.integers(1, 6),
+    prioritised=st.sampled_from([0, 1]), ends=st.sampled_from([0.0, 0.1, 0.6]),
+    anew=st.sampled_from([0.0, 0.3]), whole=st.sampled_from([1, 20, 1024]),
     order=st.sampled_from(ORDERS),
-)
+)  # fmt: skip
 def test_any_sizes_compute_what_the_cpu_computes(
     envs: int, rounds: int, ends: float, anew: float, whole: int, order: int, **sizes: int
 ) -> None:

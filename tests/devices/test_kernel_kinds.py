@@ -143,12 +143,10 @@ def test_a_fault_of_a_record_is_a_sentence(record: dict[str, Any], said: str) ->
 
 def test_the_call_of_a_record_is_bound_over_its_arrays_and_a_failure_names_it() -> None:
     kind = KernelKind(
-        name="m:K",
-        arrays=lambda k: {"x": TEN},
-        writes=("x",),
+        name="m:K", arrays=lambda k: {"x": TEN}, writes=("x",),
         variants={n: f"{__name__}:{n}" for n in ("filling", "failing", "nothing")}
         | {"python": f"{__name__}:fill"},
-    )
+    )  # fmt: skip
     arrays = {"x": np.zeros(10, np.float32), "other": np.zeros(1)}
     for variant in ("python", "filling"):
         arrays["x"][:] = 0

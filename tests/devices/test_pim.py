@@ -15,11 +15,9 @@ from pearl_devices import Device, FigureError, Kernel, Refused, kernel, offers, 
 from pearl_estimators import estimate
 
 BOX: dict[str, Any] = {
-    "name": "box",
-    "host": "cpu",
-    "devices": {"cpu": "xeon_gold_6326", "pim": "upmem_2556"},
+    "name": "box", "host": "cpu", "devices": {"cpu": "xeon_gold_6326", "pim": "upmem_2556"},
     "links": [{"between": ["cpu", "pim"], "latency": "20 us", "bandwidth": "6 GB/s"}],
-}
+}  # fmt: skip
 
 
 def system(rows: int = 1_000_000, chunks: int = 2000, tau: int = 1, **options: Any) -> pearl.System:

@@ -488,19 +488,15 @@ def learning(k: Kernel, seed: int = 4) -> Buffers:
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "as it is": ({}, {}),
-    "relu": ({"tanh": 0}, {}),
-    "one layer": ({"hidden": (20,)}, {}),
-    "deep": ({"hidden": (16, 24, 8, 40)}, {}),
-    "value clipping": ({}, {"value_clip": 0.2}),
+    "as it is": ({}, {}), "relu": ({"tanh": 0}, {}), "one layer": ({"hidden": (20,)}, {}),
+    "deep": ({"hidden": (16, 24, 8, 40)}, {}), "value clipping": ({}, {"value_clip": 0.2}),
     "no clipping": ({}, {"clip": 0.0, "clip_norm": 0.0}),
-    "advantages as given": ({}, {"normalise": 0.0}),
-    "annealed": ({}, {"anneal": 32.0}),
+    "advantages as given": ({}, {"normalise": 0.0}), "annealed": ({}, {"anneal": 32.0}),
     "falling in a line": ({"extra": {"scheduled": 1}}, {"lr": (3e-3, 1e-3, 32.0, 0.0)}),
     "falling along a cosine": ({"extra": {"scheduled": 1}}, {"lr": (3e-3, 0.0, 20.0, 1.0)}),
     "rmsprop": ({}, {"rmsprop": (0.99, 1e-5)}),
     "one minibatch": ({"epochs": 1, "minibatches": 1}, {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -24,13 +24,9 @@ ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
 
 def ring(prioritised: int = 1, capacity: int = CAPACITY, act: int = 0) -> dict[str, Any]:
     return {
-        "envs": ENVS,
-        "obs": 2,
-        "act": act,
-        "capacity": capacity,
-        "prioritised": prioritised,
+        "envs": ENVS, "obs": 2, "act": act, "capacity": capacity, "prioritised": prioritised,
         "fanout": FANOUT,
-    }
+    }  # fmt: skip
 
 
 def sample_kernel(n_step: int = 1, steps: int = 1, **changes: int) -> Kernel:
@@ -72,11 +68,9 @@ def stored(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    capacity=st.integers(2, 700),
-    fanout=st.sampled_from([2, 3, 4, 8, 16]),
-    seed=st.integers(0, 2**32 - 1),
-    sparse=st.booleans(),
-)
+    capacity=st.integers(2, 700), fanout=st.sampled_from([2, 3, 4, 8, 16]),
+    seed=st.integers(0, 2**32 - 1), sparse=st.booleans(),
+)  # fmt: skip
 def test_the_tree_finds_what_searchsorted_finds_in_the_cumulative_sum(
     capacity: int, fanout: int, seed: int, sparse: bool
 ) -> None:
@@ -257,16 +251,14 @@ def naive(buffers: Buffers, row: int, n_step: int, gamma: float) -> tuple[float,
 
 @settings(max_examples=40, deadline=None)
 @given(
-    steps=st.integers(1, 40),
-    n_step=st.integers(1, 6),
-    act=st.sampled_from([0, 2]),
+    steps=st.integers(1, 40), n_step=st.integers(1, 6), act=st.sampled_from([0, 2]),
     prioritised=st.sampled_from([0, 1]),
     ends=st.dictionaries(
         st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
         st.sampled_from(["terminated", "truncated", "both"]),
         max_size=25,
     ),
-)
+)  # fmt: skip
 def test_n_step_returns_equal_the_definition_at_ends_truncations_and_the_newest_row(
     steps: int, n_step: int, act: int, prioritised: int, ends: dict[tuple[int, int], str]
 ) -> None:

@@ -22,20 +22,15 @@ def image(*shape: int, low: int = 0, high: int = 255, kind: Any = np.uint8) -> B
 @pytest.mark.parametrize(
     ("space", "found"),
     [
-        (image(2, 3), ((0, 6),)),
-        (image(2, 3, 1), ((0, 6),)),
-        (image(6), ()),
-        (image(1, 1, 2, 3), ()),
-        (image(2, 3, low=1), ()),
-        (image(2, 3, high=254), ()),
-        (image(2, 3, kind=np.int16), ()),
-        (Discrete(3), ()),
+        (image(2, 3), ((0, 6),)), (image(2, 3, 1), ((0, 6),)), (image(6), ()),
+        (image(1, 1, 2, 3), ()), (image(2, 3, low=1), ()), (image(2, 3, high=254), ()),
+        (image(2, 3, kind=np.int16), ()), (Discrete(3), ()),
         (
             Dict(a=image(2), b=image(2, 3), c=Tuple((Discrete(3), image(2, 2), image(1, 1)))),
             ((2, 8), (11, 15), (15, 16)),
         ),
     ],
-)
+)  # fmt: skip
 def test_pixels_are_the_components_of_images(space: Any, found: Any) -> None:
     assert spaces.pixels(space) == found
     assert spaces.is_image(space) == (isinstance(space, Box) and bool(found))

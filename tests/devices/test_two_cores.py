@@ -197,28 +197,20 @@ def test_the_runtime_times_its_own_firing_and_handoff() -> None:
 def spec(**limits: object) -> dict[str, Any]:
     return {
         "algorithm": {
-            "name": "dqn",
-            "env": "CartPole-v1",
-            "num_envs": 8,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "replay_ratio": 1,
-            "learning_starts": 64,
+            "name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 64],
+            "batch_size": 64, "replay_ratio": 1, "learning_starts": 64,
             "replay": {"capacity": 1000},
         },
         "platform": "host",
         "limits": {"policy_lag": 2, **limits},
         "train": {"evaluate_every": 0, "final_episodes": 0},
-    }
+    }  # fmt: skip
 
 
 US = {
-    "inference": 1.4,
-    "replay_insert": 0.8,
-    "replay_sample": 10.0,
-    "update": 100.0,
+    "inference": 1.4, "replay_insert": 0.8, "replay_sample": 10.0, "update": 100.0,
     "param_sync": 0.3,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
