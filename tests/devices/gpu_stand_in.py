@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pearl.testing.kernel_buffers import copied
 from pearl_devices import Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import cuda_emulator
@@ -81,10 +82,6 @@ def arrays(kernel: Kernel, given: Mapping[str, Any] | None = None) -> dict[str, 
     return found
 
 
-def copied(given: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: array.copy() for name, array in given.items()}
-
-
 def tensors(given: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     """Copies, as tensors."""
     return {name: torch.from_numpy(array.copy()) for name, array in given.items()}
@@ -107,7 +104,7 @@ def fire_native(
     kernel: Kernel, given: Mapping[str, Array], firings: int = 1, variant: str = "native"
 ) -> dict[str, Array]:
     """The arrays after some firings on the CPU; what is given stays."""
-    found = copied(given)
+    found = copied(dict(given))
     call = backend("cpu").bind(kernel, variant, found)
     for _ in range(firings):
         call()

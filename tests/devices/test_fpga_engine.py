@@ -155,16 +155,16 @@ def test_a_gradient_step_of_dqn(double, every, huber, clip):
 
 
 @rtl
-@pytest.mark.parametrize("widths", [(3, 4), (5, 7, 3), (8, 12, 4)])
-@pytest.mark.parametrize("batch", [1, 6])
-def test_a_gradient_step_of_networks_that_fill_no_tile(widths, batch):
-    agree(Run(dqn(widths, batch, True, SHAPES[4])), 2)
-
-
-@rtl
-@pytest.mark.parametrize("double", [True, False])
-def test_a_gradient_step_of_the_shipped_network(double):
-    agree(Run(dqn((4, 64, 64, 2), 32, double, SHAPES[8])), 2)
+@pytest.mark.parametrize(
+    "learner",
+    [
+        # networks that fill no tile
+        *(dqn(w, n, True, SHAPES[4]) for w in ((3, 4), (5, 7, 3), (8, 12, 4)) for n in (1, 6)),
+        *(dqn((4, 64, 64, 2), 32, double, SHAPES[8]) for double in (True, False)),
+    ],
+)
+def test_a_gradient_step_of_networks_of_other_sizes(learner):
+    agree(Run(learner), 2)
 
 
 @rtl

@@ -318,21 +318,6 @@ def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> N
     assert (buffers["episode.returns"][:count] == buffers["episode.lengths"][:count]).all()
 
 
-@pytest.mark.parametrize("program", ["CartPole-v1", "Pendulum-v1"])
-def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: str) -> None:
-    k, runs = native_kernel(program, envs=2), []
-    for seed in (0, 0, 1):
-        buffers, random = fill_arrays([k], seed=seed), np.random.default_rng(5)
-        call = cpu.bind(k, "gymnasium", buffers)
-        for _ in range(220):
-            random_actions(buffers, random)
-            call()
-        runs.append(buffers)
-    assert equal(runs[0], runs[1]) == []
-    assert "env.obs" in equal(runs[0], runs[2])
-    assert not np.array_equal(runs[0]["env.obs"][0], runs[0]["env.obs"][1])
-
-
 def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
     k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
     buffers = fill_arrays([k])
