@@ -225,37 +225,32 @@ def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops
 
 
 @pytest.mark.parametrize(
-    ("files", "width"),
+    ("group", "files", "width"),
     [
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "250000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 8),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "800000 100000\n"}, 8),
+        ("0::/a/b", {"a/cpu.max": "250000 100000\n"}, 2),
+        ("0::/a", {"a/cpu.max": "50000 100000\n"}, 1),
+        ("0::/a", {"a/cpu.max": "max 100000\n"}, 8),
+        ("0::/a", {"a/cpu.max": "800000 100000\n"}, 8),
+        ("0::/a/b", {"cpu.max": "5 1\n", "a/cpu.max": "2 1\n", "a/b/cpu.max": "3 1\n"}, 2),
+        ("0::/../..", {"cpu.max": "300000 100000\n"}, 3),
         (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/cpu.max": "500000 100000\n",
-                "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
-                "sys/fs/cgroup/a/b/cpu.max": "300000 100000\n",
-            },
-            2,
-        ),
-        ({"proc/self/cgroup": "0::/../..\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),
-        (
-            {
-                "proc/self/cgroup": "3:cpu,cpuacct:/x\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "400000\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
-            },
+            "3:cpu,cpuacct:/x",
+            {"cpu/x/cpu.cfs_quota_us": "4\n", "cpu/x/cpu.cfs_period_us": "1\n"},
             4,
         ),
     ],
 )
-def test_a_cpu_quota_bounds_the_width(tmp_path: Path, files: dict[str, str], width: int) -> None:
-    cpu = discover.cpu(tree(tmp_path, {**cpus(8, 1), **files}))
+def test_a_cpu_quota_bounds_the_width_and_the_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, files: dict[str, str], width: int
+) -> None:
+    groups = {f"sys/fs/cgroup/{name}": quota for name, quota in files.items()}
+    root = tree(tmp_path, {**cpus(8, 1), "proc/self/cgroup": f"{group}\n", **groups})
+    cpu = discover.cpu(root)
     assert cpu.width == cpu.max_lanes == width
     told = "cores behind" if width == 8 else "CPU quota of the control group: "
     assert cpu.sources["width"].startswith(told)
+    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
+    assert cpu_count.usable_cpu_count(root) == width
 
 
 @pytest.mark.parametrize(
@@ -537,16 +532,3 @@ def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) 
         assert found == ("gpu", width, 8 * 2**30, width * 1e11)
     monkeypatch.setattr(torch_gpus, "torch_kind", lambda: None)
     assert list(torch_gpus.torch_gpus("cpu", "gpu")) == []
-
-
-def test_threads_are_those_of_the_affinity_mask_within_the_quota(tmp_path, monkeypatch):
-    monkeypatch.setattr(discover, "usable_cpus", lambda: [3, 5, 6])
-    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
-    assert cpu_count.usable_cpu_count(tmp_path) == 3
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
-    group = tmp_path / "sys/fs/cgroup/job"
-    group.mkdir(parents=True)
-    for quota, threads in (("250000 100000", 2), ("50000 100000", 1), ("max 100000", 3)):
-        (group / "cpu.max").write_text(quota)
-        assert cpu_count.usable_cpu_count(tmp_path) == threads
