@@ -289,43 +289,6 @@ def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> No
     assert buffers["replay.priority"][2] == pytest.approx(7.01**0.6)
 
 
-def test_a_ring_of_a_million_rows_that_went_round_gives_every_row_its_own_return() -> None:
-    """Inserted step by step with resets in between; against sums over whole arrays."""
-    envs, capacity, n_step, gamma, drawn = 8, 1_000_000, 3, 0.97, 4096
-    times, random = (capacity + 100_000) // envs, np.random.default_rng(2)
-    reward = random.random((times, envs)).astype(np.float32)
-    stop, cut = (random.random((2, times, envs)) < 0.02).astype(np.uint8)
-    ring = {"envs": envs, "obs": 1, "act": 0, "capacity": capacity, "fanout": 16}
-    insert = kernel("replay_insert", ring, prioritised=1)
-    sample = kernel("replay_sample", ring, prioritised=1, batch=drawn, steps=1, n_step=n_step)
-    buffers = fill_arrays([insert, sample])
-    buffers["replay.priority"][2] = 1.0
-    call = cpu.bind(insert, "native", buffers)
-    step = [buffers[f"step.{name}"] for name in ("reward", "terminated", "truncated", "obs")]
-    for time in range(times):
-        step[0][:], step[1][:], step[2][:], step[3][:] = reward[time], stop[time], cut[time], time
-        call()
-    cpu.bind(sample, "native", buffers)()
-    assert buffers["replay.cursor"].tolist() == [100_000, capacity]
-    assert buffers["replay.tree"][0] == capacity
-    row = buffers["batch.index"][0]
-    env, time = row % envs, row // envs
-    time = time + np.where(row < 100_000, capacity // envs, 0)
-    np.testing.assert_array_equal(buffers["batch.obs"][0, :, 0], time)
-    total, factor, goes_on = np.zeros(drawn), np.full(drawn, 1.0), np.ones(drawn, bool)
-    last = time
-    for m in range(n_step):
-        at = np.minimum(time + m, times - 1)
-        goes_on &= time + m < times
-        total += np.where(goes_on, gamma**m * reward[at, env], 0.0)
-        factor, last = np.where(goes_on, factor * gamma, factor), np.where(goes_on, at, last)
-        goes_on &= (stop[at, env] == 0) & (cut[at, env] == 0)
-    np.testing.assert_allclose(buffers["batch.reward"][0], total, rtol=1e-6)
-    expected = factor * (stop[last, env] == 0)
-    np.testing.assert_allclose(buffers["batch.discount"][0], expected, rtol=1e-6)
-    assert np.unique(row).size == drawn  # one from each share of equal priorities
-
-
 @pytest.mark.parametrize(("stack", "n_step", "groups"), [(1, 1, 1), (2, 3, 3), (4, 2, 1)])
 def test_frames_give_the_batches_of_whole_observations(
     stack: int, n_step: int, groups: int
