@@ -209,11 +209,10 @@ def test_calibrate_measures_anew_and_check_compares(
     assert ran.status == 0
     assert problems(ran.object(), "calibrate") == []
     text = Ran("calibrate", "--time-limit", 77).out
-    assert "update.dqn" in text
     assert "left out: update.dqn torch: no torch here" in text
-    assert "shared while measuring" in text
-    assert f"{len(measuring_points())} of its kernels were timed under load" in text
-    assert "31.4 %, of env_step native by learn native" in " ".join(text.split())
+    known = load_calibration()
+    assert known
+    assert f"{sum(p.loaded for p in known.points)} of its kernels were timed under load" in text
     ran = Ran("calibrate", "--check", "--json", "-")
     assert problems(ran.object(), "calibrate") == []
     assert [row["held"] for row in ran.object()["checks"]] == [True, False]
@@ -244,20 +243,10 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     assert set(found["hosts"]) == {"a", "b"}
     assert found["links"][0]["latency_s"] == pytest.approx(4e-4)
     assert found["links"][0]["carrier"] == "tcp"
-    text = Ran("calibrate", "--on", "ray").out
-    assert "kept in the cache of b" in text
-    assert "a, b" in text
-    assert "tcp" in text
-    assert "400 µs" in text
+    assert "kept in the cache of b" in Ran("calibrate", "--on", "ray").out
     refused = Ran("calibrate", "--on", "ray", "--check")
     assert refused.status == 2
     assert "--check is of this host alone" in refused.err
-
-
-def measuring_points() -> list[Any]:
-    found = load_calibration()
-    assert found
-    return [p for p in found.points if p.loaded]
 
 
 def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(

@@ -269,14 +269,9 @@ def questions() -> Iterator[tuple[str, Callable[[], list[QuestionAnswer]]]]:
 
 def moves(at: Callable[[int], str | None], *tasks_on: str, most: int = 4096) -> list[str]:
     """Return the crossover of a learner that each batch size puts on a device; None: no plan."""
-    module, plan, tried = (
-        import_module("pearl.explanation.crossover"),
-        two_device_plan(),
-        list[int](),
-    )
+    module, plan = import_module("pearl.explanation.crossover"), two_device_plan()
 
     def solved(batch: int, **_: Any) -> Plan:
-        tried.append(batch)
         device = at(batch)
         if device is None:
             raise InfeasibleError("none")
@@ -293,11 +288,10 @@ def moves(at: Callable[[int], str | None], *tasks_on: str, most: int = 4096) -> 
     system = load("dqn_cartpole", set={"platform": "cpu_gpu"})
     with (
         patch.object(module, "solve_problem", solved),
-        patch.object(module, "build_problem",
-                     lambda s: Built(s.algorithm.batch_size)),
-    ):  # fmt: skip
+        patch.object(module, "build_problem", lambda s: Built(s.algorithm.batch_size)),
+    ):
         found = module.crossover(system, most=most, time_limit_s=LONG_S)
-    return [repr(found), repr(tried)]
+    return [repr(found)]
 
 
 @cache

@@ -305,14 +305,25 @@ def comparisons() -> Iterator[tuple[str, SideBySide]]:
     yield "no rates", SideBySide(tuple(Side(n, two, none) for n in ("u", "v")))
 
 
+def rounded(value: Any, digits: int) -> Any:
+    """With so many digits of every number: functions of numpy differ in the last between CPUs."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {str(k): rounded(v, digits) for k, v in value.items()}
+    return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
+
+
 def sum_of(text: str) -> str:
     """What is kept of a long text that other texts have letter by letter: its checksum."""
     return f"…{zlib.crc32(text.encode()):08x}…"
 
 
-def bare(page: str) -> str:
-    """A page without its style, with a checksum in each drawing."""
+def bare(page: str, *, drawings: bool = False) -> str:
+    """A page without its style, and with a checksum in each drawing unless drawings are asked."""
     styled = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    if drawings:
+        return styled
     drawing = r"(<svg[^>]*>)(.*?)(</svg>)"
     return re.sub(drawing, lambda m: m[1] + sum_of(m[2]) + m[3], styled, flags=re.DOTALL)
 

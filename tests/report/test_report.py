@@ -19,30 +19,18 @@ from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report
 from tests.examples import example_run, two_device_plan
 
+SI = (
+    (31.2e-6, "s", "31.2 µs"), (999.96e-6, "s", "1.00 ms"), (1e-9, "s", "1.00 ns"),
+    (4500.0, "s", "4,500 s"), (0.0, "J", "0 J"), (2.2261e6, "B", "2.23 MB"), (162.0, "W", "162 W"),
+    (-0.25, "J", "-250 mJ"), (3e-13, "s", "0.30 ps"), (99.95, "W", "100 W"), (99.94, "W", "99.9 W"),
+    (9.996, "W", "10.0 W"), (1000.0, "W", "1.00 kW"), (1.5e16, "B", "15,000 TB"), (None, "s", "–"),
+    (math.inf, "B", "–"),
+)  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (31.2e-6, "s", "31.2 µs"),
-        (999.96e-6, "s", "1.00 ms"),
-        (1e-9, "s", "1.00 ns"),
-        (4500.0, "s", "4,500 s"),
-        (0.0, "J", "0 J"),
-        (2.2261e6, "B", "2.23 MB"),
-        (162.0, "W", "162 W"),
-        (-0.25, "J", "-250 mJ"),
-        (3e-13, "s", "0.30 ps"),
-        (99.95, "W", "100 W"),
-        (99.94, "W", "99.9 W"),
-        (9.996, "W", "10.0 W"),
-        (1000.0, "W", "1.00 kW"),
-        (1.5e16, "B", "15,000 TB"),
-        (None, "s", "–"),
-        (math.inf, "B", "–"),
-    ],
-)
-def test_si_gives_three_digits_and_a_prefix(value: float | None, unit: str, text: str) -> None:
-    assert si(value, unit) == text
+
+def test_si_gives_three_digits_and_a_prefix() -> None:
+    for value, unit, text in SI:
+        assert si(value, unit) == text
 
 
 def test_figures_without_a_unit_group_thousands() -> None:

@@ -43,17 +43,6 @@ def groups(events: list[Event]) -> dict[int, str]:
     return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
 
 
-def test_both_groups_have_a_process_a_device_and_a_thread_a_lane(folder: Path) -> None:
-    events, plan = events_of(folder), load_run(folder).plan
-    names = set(groups(events).values())
-    assert {"predicted: cpu", "measured: cpu"} <= names
-    for group in ("predicted: cpu", "measured: cpu"):
-        pid = next(p for p, name in groups(events).items() if name == group)
-        threads = [e["args"]["name"] for e in events
-                   if e["name"] == "thread_name" and e["pid"] == pid]  # fmt: skip
-        assert threads == [k.lane for k in plan.lanes if k.width]
-
-
 def test_calls_of_a_thread_follow_each_other(folder: Path) -> None:
     threads: dict[tuple[int, int], list[Event]] = {}
     for e in events_of(folder):
