@@ -318,19 +318,6 @@ def test_a_flexible_job_shop_is_solved_to_proof(tmp_path: Path) -> None:
     assert plan.period_s <= plan.value
 
 
-def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "one.txt").write_text("1 2 1.5\n2 2 1 5 2 7 1 2 3\n")
-    graph, costs = read_fjsp(tmp_path / "one.txt")
-    assert [t.name for t in graph.tasks] == ["j0o0", "j0o1"]
-    assert [(m.device, m.estimate.latency_s) for m in costs.modes] == [
-        ("m0", 5.0),
-        ("m1", 7.0),
-        ("m1", 3.0),
-    ]
-
-
 def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTable]:
     """A flexible job shop with times that are no whole numbers and transfers between machines."""
     r = random.Random(seed)
