@@ -167,20 +167,11 @@ def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
 def lottery(power_w: float | None = None) -> tuple[TaskGraph, CostTable, Limits]:
     """Two tasks on four devices that nobody knows: in each draw another plan is best."""
     found = devices("a", "b", "c", "d", idle_power_w=5.0, active_power_w=60.0)
+    times = [(d, 1.0 + 0.1 * n) for n, d in enumerate("abcd")]
     modes = tuple(
-        replace(
-            mode(task, d, 1.0 + 0.1 * n, energy=40.0),
-            estimate=Estimate(
-                1.0 + 0.1 * n,
-                1.0 + 0.1 * n,
-                (1.0 + 0.1 * n) / 3,
-                (1.0 + 0.1 * n) * 3,
-                40.0,
-                source=power.SOURCE,
-            ),
-        )
-        for task in ("x", "y")
-        for n, d in enumerate("abcd")
+        replace(mode(t, d, s), estimate=Estimate(s, s, s / 3, s * 3, 40.0, source=power.SOURCE))
+        for t in "xy"
+        for d, s in times
     )
     return loop("x", "y"), CostTable(star(found), modes), Limits(power_w=power_w)
 
