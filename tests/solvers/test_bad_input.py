@@ -27,7 +27,7 @@ from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import loop, random_problem
 from tests.graphs import anything
 from tests.schemas.test_schemas import problems as schema_problems
-from tests.solvers.test_answers import ONE, both
+from tests.solvers.test_answers import both
 
 WAYS = [
     (name, objective)
@@ -140,16 +140,6 @@ def test_fronts_of_random_problems_are_fronts_or_one_of_our_errors(problem: int)
     assert values == sorted(values)
     for plan in plans:
         check_plan(plan, Problem(graph, costs))
-
-
-def test_pair_terms_must_be_finite_and_leave_a_time_of_at_least_zero() -> None:
-    x, y = ("x", ("a", "v", 1)), ("y", ("b", "v", 1))
-    with pytest.raises(SpecError, match="pair term of x with y, in seconds, is nan; it must"):
-        CostTable(ONE.platform, ONE.modes, {(x, y): math.nan})
-    shorter = CostTable(ONE.platform, ONE.modes, {(x, y): -0.5})
-    assert solve(loop("x", "y"), shorter).period_s == pytest.approx(1.5)
-    with pytest.raises(SpecError, match=r"pair terms of task 'x' on a add up to -1\.5 s"):
-        solve(loop("x", "y"), CostTable(ONE.platform, ONE.modes, {(x, y): -1.5}))
 
 
 def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(

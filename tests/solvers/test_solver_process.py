@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import processes
-from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
-from pearl.testing.graphs import random_problem
 from tests.processes import HANG_S, until, until_gone
 from tests.profiler import spent_cpu_s
 
@@ -314,12 +312,3 @@ def test_what_is_said_comes_back_as_it_was():
         assert (back.status, back.value, back.bound) == ("stopped", 1.0, -np.inf)
         assert (back.x is None) == (x is None)
         assert x is None or np.array_equal(back.x, x)
-
-
-def test_a_solved_plan_leaves_its_process_for_the_next():
-    before = children()
-    solve(*random_problem(3, most_tasks=4, most_devices=2))
-    mine = children() - before
-    solve(*random_problem(4, most_tasks=4, most_devices=2))
-    assert len(mine) == 1
-    assert children() - before == mine

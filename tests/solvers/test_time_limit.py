@@ -95,26 +95,17 @@ def test_the_decoder_has_as_many_firings_as_is_said():
     assert sum(audio().repetition.values()) == 5_303
 
 
-def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
-    looks = []
+@pytest.mark.parametrize(("walk", "of"), [(watched, list), (drained, deque)])
+def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(walk, of, monkeypatch):
+    looks, seen = [], []
     monkeypatch.setattr(time_limit, "look", lambda: looks.append(1))
-    assert list(watched(range(2 * STRIDE + 1))) == list(range(2 * STRIDE + 1))
+    assert list(walk(of(range(2 * STRIDE + 1)))) == list(range(2 * STRIDE + 1))
     assert len(looks) == 3
-    looks.clear()
-    queue = deque(range(2 * STRIDE + 1))
-    assert list(drained(queue)) == list(range(2 * STRIDE + 1))
-    assert len(looks) == 3
-    growing = [0]
-    for item in watched(growing):
-        if item < 10:
-            growing.append(item + 1)
-    assert growing == list(range(11))
-    queue = deque([0])
-    seen = []
-    for item in drained(queue):
+    growing = of([0])
+    for item in walk(growing):
         seen.append(item)
         if item < 10:
-            queue.append(item + 1)
+            growing.append(item + 1)
     assert seen == list(range(11))
 
 
