@@ -11,7 +11,6 @@ from pearl.algorithms import algorithm
 from pearl.algorithms.families.learners import (
     ADD_S,
     SHARD_S,
-    added_tasks,
     choose_reduction,
     learning_tasks,
     share_out,
@@ -128,11 +127,6 @@ def test_one_learner_changes_nothing_and_a_network_has_a_number_for_each_shard()
     wide = {**DQN, "batch_size": 64, "learning_starts": 64}
     with pytest.raises(SpecError, match="a network of 32 numbers has none for each of 64 learners"):
         share_out(graph(wide), 64, "shards")
-
-
-def test_tasks_that_learners_add() -> None:
-    assert added_tasks(1) == ()
-    assert added_tasks(2) == ("gradient_0", "gradient_1", "all_reduce", "all_reduce_1", "update_1")
 
 
 @pytest.mark.parametrize(("learners", "networks"), [(2, 1), (4, 1), (2, 2), (8, 3)])

@@ -224,24 +224,6 @@ def test_sarsa_needs_the_next_actions_and_chunks_a_transition_each(tmp_path: Pat
         pearl.plan(pearl.load(document))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"limits.averaging": 0}, r"limits\.averaging: given 0"),
-     ({"algorithm.offline.chunks": 601}, r"offline\.collect: given 600; 601 chunks need .* fewer"),
-     ({"algorithm.offline.data": "a.npz"}, "exactly one of data and collect"),
-     ({"algorithm.offline.scale": 10_000}, "scale is 10000; it must be a power of two"),
-     ({"algorithm.offline.format": "int32", "algorithm.learning_rate": 1e-6},
-      r"learning_rate: given 1e-06; .* below one unit: raise"),
-     ({"algorithm.num_envs": 2}, r"num_envs: given 2; .* leave it out"),
-     ({"algorithm.learning_rate_power": 0.5}, r"learning_rate_power: given 0\.5; .* constant"),
-     ({"algorithm.offline.format": "int32", "algorithm.discount": 1.0},
-      r"discount: given 1\.0; int32 tables need a discount below 1")],
-)  # fmt: skip
-def test_options_that_contradict_a_log_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        pearl.load(spec(), set=changes)
-
-
 def test_averaging_without_tables_is_refused() -> None:
     document = spec(averaging=2)
     del document["algorithm"]["offline"]

@@ -11,7 +11,6 @@ import torch
 
 import pearl
 from pearl.algorithms import algorithm
-from pearl.errors import SpecError
 from pearl.spec.user_code import build_graph
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
@@ -106,21 +105,6 @@ def test_a_schedule_is_that_of_the_whole_run(schedule: str, done: int, share: fl
     given = {"initial": 1e-2, "final": 1e-3, "schedule": schedule}
     b = arrays(pearl.load(spec("dqn", steps=80, replay_ratio=1, learning_rate=given)))
     assert rate(b["hyper.lr.q"], float(done)) == pytest.approx(1e-3 + 9e-3 * share)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("ppo", {"anneal": True, "learning_rate": RATES}, "has another schedule"),
-        ("sac", {"actor_learning_rate": {"initial": 1e-3, "final": 1e-2}}, "at most initial"),
-        ("dqn", {"hidden": {"actor": [8], "critic": [8]}}, "algorithm.hidden"),
-        ("dqn", {"learning_rate": {"initial": 1e-3, "schedule": "steps"}}, "schedule"),
-        ("dqn", {"train_every": 2, "replay": {"kind": "prioritised"}}, "gradient steps one by one"),
-    ],
-)
-def test_what_contradicts_itself_is_said(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        pearl.load(spec(name, **options))
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])

@@ -273,18 +273,7 @@ def test_a_resumed_run_equals_one_that_was_never_cut(tmp_path: Any) -> None:
     assert differing(whole, resumed) == []
 
 
-def test_returns_that_a_rollout_or_its_learners_cannot_have_are_refused() -> None:
-    for given, said in (
-        (spec("a2c", {"n_step": 9}), r"n_step: given 9; a window longer than .* most .* \(8\) is"),
-        (spec("a2c", {"n_step": 0}), r"algorithm\.returns.*n_step: given 0"),
-        (spec("a2c", "td_lambda"), r"algorithm\.returns: given 'td_lambda'"),
-        (
-            spec("ppo", "monte_carlo", gae_lambda=0.5),
-            r"0\.5; only `returns: gae` has a trace",
-        ),
-    ):
-        with pytest.raises(SpecError, match=said):
-            pearl.load(given)
+def test_learners_that_average_gradients_are_refused() -> None:
     with pytest.raises(SpecError, match="adds up its gradient one vector step after another"):
         pearl.plan(pearl.load({**spec("a2c", N_STEP), "limits": {"learners": 2}}))
 

@@ -13,7 +13,7 @@ import pytest
 
 from pearl.planning.runs import StoppedBy, TaskTiming, TimeToSolution
 from pearl.runtime.environments.external_envs import FailureLog
-from pearl.training import loop, outcome, run_clock, training_run
+from pearl.training import loop, outcome, run_clock
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import FinalEvaluations
@@ -140,35 +140,6 @@ def test_the_clock_of_a_run_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -
         *(None,) * 6,
         *(0.0,) * 6,  # type: ignore[arg-type]
     )
-
-
-@pytest.mark.parametrize(
-    ("steps", "spec", "every", "refilled", "marks"),
-    [
-        # 8 env steps an iteration
-        (1600, {"learning_starts": 100}, 80, 0, (200, 13, 33, 10, 10, 1)),
-        (3201, {"learning_starts": 100, "evaluate": 0}, 0, 40, (401, 53, 94, 0, 0, 2)),
-        (800, {"evaluate": 81}, 1, 0, (100, 0, 10, 11, 1, 1)),
-    ],
-)
-def test_milestones_are_counted_in_iterations(steps, spec, every, refilled, marks):
-    spec = {"evaluate": 80, **spec}
-    system = Given(algorithm=Given(), train=Given(evaluate_every=spec.pop("evaluate")))
-    vars(system.algorithm).update(spec)
-    state = RunState(total_steps=steps, refilled=refilled)
-    session: Any = Given(compiled=Given(system=system, graph=Given(env_steps=8)), state=state)
-    found = training_run._milestones(session, every)
-    assert astuple(found) == marks
-
-
-@pytest.mark.parametrize(
-    ("at", "poll", "stop"),
-    [(0, 7, 60), (7, 14, 60), (24, 25, 60), (25, 28, 60), (56, 60, 60), (60, 63, 90), (89, 90, 90),
-     (129, 130, 180), (130, 133, 180), (995, 1000, 1000)],
-)  # fmt: skip
-def test_the_loop_looks_up_at_every_mark_and_lanes_meet_at_some(at, poll, stop):
-    marks = Milestones(1000, 25, 130, 60, 90, 7)
-    assert (marks.next_poll(at), marks.next_stop(at)) == (poll, stop)
 
 
 def counted_run(tmp_path: Path, **state: Any) -> Any:

@@ -371,19 +371,6 @@ def test_a_window_is_measured_from_its_beginning_and_the_same_drift_is_weighed_o
     watch.weighed_s = 2.0  # looked for at that period, and not found
     for period_s, due in ((1.2, True), (1.71, False), (2.29, False), (2.31, True), (1.1, False)):
         assert watch.due(window, 200, 1.0 + 100 * period_s) == due
-    assert [replanning.relative_error(3.0, said) for said in (2.0, 0.0)] == [0.5, 1.0]
-    assert replanning.relative_error(0.0, 0.0) == 0.0
-
-
-def test_the_newest_times_of_calls_are_kept() -> None:
-    firings = _Firings({"a": 1, "b": 2})
-    times = {"a": [1, 2, 3], "b": [1, 2, 3, 4, 5], "b+c": [1, 2, 3]}
-    taken = replanning.take_recent(times, firings, 2)
-    assert taken == {"a": [2, 3], "b": [2, 3, 4, 5], "b+c": [2, 3]}
-    assert replanning.take_recent(times, firings, 0) == {"a": [3], "b": [4, 5], "b+c": [3]}
-    assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
-    many = replanning.append_times({"a": [0] * 2000}, {"a": [1] * 100})["a"]
-    assert (len(many), sum(many)) == (replanning.TIMES, 100)
 
 
 def placed(task: str, lane: str, **other: Any) -> Any:
@@ -451,21 +438,6 @@ def test_moves_are_told_by_lane_variant_width_and_slack() -> None:
     assert replanning.describe_moves(before, before) == (
         "no task moves; the order of calls differs"
     )
-
-
-def test_arrays_of_another_shape_or_type_are_named_but_those_that_pass() -> None:
-    old = {"a": np.zeros(2), "b": np.zeros(3), "batch.x": np.zeros(4), "c": np.zeros(1)}
-    new = {"a": np.zeros(2, np.float32), "b": np.zeros(3), "batch.x": np.zeros(5), "d": np.zeros(1)}
-    assert plan_change.incompatible_arrays(old, new) == ["a", "c", "d"]
-    assert plan_change.incompatible_arrays(old, old) == []
-
-
-class _Firings:
-    """What `take_recent` needs of a protocol."""
-
-    def __init__(self, repetition: Mapping[str, int]) -> None:
-        self.graph = self
-        self.repetition = repetition
 
 
 def test_the_command_has_the_option_and_tells_decisions_from_problems(

@@ -81,29 +81,6 @@ def test_training_by_a_plan_says_that_the_memory_is_too_small(monkeypatch, tmp_p
     assert Trainer(system, plan).train().status == "done"
 
 
-@pytest.mark.parametrize(
-    ("capacity", "free_bytes", "size", "rows"),
-    [(1000, 8.0, 8.0, 1000), (1000, 7.96, 8.0, 990), (1000, 1.0, 8.0, 120), (1000, 0.72, 8.0, 90),
-     (1000, 0.056, 8.0, 7), (1000, 0.004, 8.0, 0), (99_999, 1.0, 1.0, 99_000)],
-)  # fmt: skip
-def test_rows_that_fit_are_rounded_down_to_two_digits(capacity, free_bytes, size, rows):
-    assert memory._count_fitting_rows(capacity, free_bytes, size) == rows
-
-
-def test_what_the_system_refuses_is_said_with_all_numbers() -> None:
-    begin = "memory: the arrays of this run take at least 100 bytes, and it is full"
-    for replay, capacity, free_bytes, end in (
-        (0, 50, 10.0, ": train with fewer environments or smaller networks, or on another machine"),
-        (60, None, 10.0, ": train with fewer environments or smaller networks, or on another mac"),
-        (60, 50, 70.0, "; its replay takes 60 of them: lower algorithm.replay.capacity (50) to at "
-         "most 25, or train on another machine"),
-        (60, 50, 40.0, "; its replay takes 60 of them: lower algorithm.replay.capacity (50), or"),
-        (60, 50, None, "; its replay takes 60 of them: lower algorithm.replay.capacity (50), or"),
-    ):  # fmt: skip
-        text = memory._explain_refusal(100, replay, "it is full", capacity, free_bytes)
-        assert text.startswith(begin + end)
-
-
 def test_arrays_are_allowed_up_to_what_is_free(monkeypatch) -> None:
     k = kernel("replay_insert", envs=2, obs=3, act=0, capacity=64, prioritised=0, fanout=8)
     sizes = {name: array.nbytes for name, array in allocate([k]).items()}

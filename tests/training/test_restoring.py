@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace as Given
 from typing import Any
 
 import numpy as np
@@ -209,48 +208,3 @@ def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     assert {k: set(v) for k, v in found.items()} == {
         k: set(v.split()) for k, v in BOUNDS[case].items()
     }
-
-
-COUNTS = np.zeros(2, np.int64)
-INTO: dict[str, Any] = {
-    **{f"replay.{n}": np.zeros((8, 2)) for n in ("obs", "reward", "truncated")},
-    **{f"replay.{n}": np.zeros(5) for n in ("frame", "depth", "last", "last_row")},
-    "replay.cursor": COUNTS, "replay.clock": COUNTS,
-}  # fmt: skip
-FAR = 2**62
-
-
-@pytest.mark.parametrize(
-    ("cursor", "clock", "rows"),
-    [((0, 0), None, 0), ((6, 6), None, 6), ((6, 8), None, 8), ((0, 8), None, 8),
-     ((8, 8), None, None), ((-2, 8), None, None),
-     ((4, 6), None, None),  # not full, and not to be written at its end
-     ((3, 8), None, None),  # rows enter in pairs
-     ((0, 9), None, None), ((0, -1), None, None), ((2, 8), (10, 10), (8, 5, 5)),
-     ((2, 8), (10, 0), (8, 5, 0)), ((2, 2), (2, 1), (2, 2, 1)), ((2, 8), (10, 11), None),
-     ((2, 8), (10, -1), None), ((2, 8), (11, 0), None), ((2, 2), (10, 0), None),
-     ((0, 8), (FAR - 8, 0), (8, 5, 0)), ((0, 8), (FAR, 0), None)],
-)  # fmt: skip
-def test_counts_of_a_replay_fit_each_other(cursor: Any, clock: Any, rows: Any):
-    given = {"replay.cursor": np.array(cursor)}
-    given |= {} if clock is None else {"replay.clock": np.array(clock)}
-    stored: Any = Given(places=given, read=given.__getitem__)
-    found, why = restoring._read_counts(stored, INTO, 2)
-    name = "replay.cursor" if clock is None else "replay.clock"
-    if rows is None:
-        assert found == {}
-        assert why is not None
-        assert why.startswith(f"{name} is [{given[name][0]}, {given[name][1]}]")
-        return
-    filled, stored_frames, cut_frames = rows if clock else (rows, 0, 0)
-    expected = dict.fromkeys(("obs", "reward", "truncated"), filled)
-    if clock:
-        expected |= {"frame": stored_frames, "depth": stored_frames}
-        expected |= {"last": cut_frames, "last_row": cut_frames}
-    assert (found, why) == ({f"replay.{n}": count for n, count in expected.items()}, None)
-
-
-def test_counts_of_another_shape_or_type_are_left_to_the_comparison_of_arrays():
-    for other in (np.zeros(3, np.int64), np.zeros(2)):
-        stored: Any = Given(places={"replay.cursor": other}, read=lambda _, o=other: o)
-        assert restoring._read_counts(stored, INTO, 2) == ({}, None)

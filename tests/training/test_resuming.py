@@ -12,8 +12,7 @@ import pearl
 from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.training.checkpoints import checkpoint, resuming
-from pearl.training.checkpoints.state import RunState
+from pearl.training.checkpoints import checkpoint
 from tests.lanes import cut
 from tests.training.test_trainer import DDPG, SMALL, arrays, assert_equal
 
@@ -80,24 +79,6 @@ def test_a_longer_run_that_was_cut_goes_on_to_its_own_end_bit_for_bit(spec, tmp_
     assert (run.status, run.env_steps, run.events) == ("done", steps, ())
     assert_equal(arrays(whole), arrays(again))
     assert not caplog.records
-
-
-@pytest.mark.parametrize(("done", "had", "steps", "in_spec", "now", "total"),
-                         [(5, 80, None, 100, 100, 80),  # cut: on to its own end
-                          (10, 80, None, 100, 100, 100),  # at its end: the spec's
-                          (10, 80, None, 50, 50, 80),  # which is no way back
-                          (5, 80, None, 100, 90, 90),  # the spec was changed
-                          (5, 80, 60, 100, 90, 60),  # asked for
-                          (10, 80, 80, 100, 100, 80),
-                          (10, 80, 73, 100, 100, 73),  # as many iterations
-                          (10, 80, 72, 100, 100, None), (10, 80, None, 100, 40, None)])  # fmt: skip
-def test_the_steps_of_a_run_that_goes_on(done, had, steps, in_spec, now, total, tmp_path):
-    state = RunState(iteration=done, total_steps=had)
-    if total is None:
-        with pytest.raises(SpecError, match=r"has done 80 env steps, and .* give 80 or more"):
-            resuming.total_steps(state, 8, steps, in_spec, now, tmp_path)
-    else:
-        assert resuming.total_steps(state, 8, steps, in_spec, now, tmp_path) == (total, had)
 
 
 def test_keys_of_train_may_change_where_a_run_goes_on(tmp_path):

@@ -190,21 +190,3 @@ def test_callbacks_are_called_in_their_order_up_to_the_first_that_raises_and_all
     assert alone.failure.startswith("Noted.on_end raised TypeError: it returned ")
     assert alone.stopped is None
     CallbackList.from_arguments([], None).notify("on_end", lambda: pytest.fail("made for nobody"))
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "listener", "said"),
-    [
-        (3, None, ["train: callbacks is 3; a list of objects of classes"]),
-        ([], 3, ["train: progress is 3; a function is needed"]),
-        ([3, int], None, ["train: callbacks[0] is 3; an object of a class that inherits pearl.",
-                          "train: callbacks[1] is <class 'int'>; an object of a class that"]),
-    ],
-)  # fmt: skip
-def test_what_is_no_callback_is_refused_with_its_place(callbacks, listener, said):
-    with pytest.raises(pearl.SpecError) as caught:
-        CallbackList.from_arguments(callbacks, listener)
-    assert len(caught.value.problems) == len(said)
-    for line, begin in zip(caught.value.problems, said, strict=True):
-        assert line.startswith(begin)
-        assert line.endswith("(an object, not the class)") == ("<class" in line)
