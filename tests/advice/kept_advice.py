@@ -26,7 +26,7 @@ from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
 from tests.examples import fused_plan, two_device_plan
-from tests.report.kept_pages import differing, words
+from tests.report.kept_pages import differing, rounded, words
 
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 32],
@@ -161,21 +161,12 @@ def refused() -> list[str]:
     return lines
 
 
-def rounded(value: Any) -> Any:
-    """With six digits of every number."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, Mapping):
-        return {k: rounded(v) for k, v in value.items()}
-    return value
-
-
 def shown(found: Iterable[Finding], asked: Iterable[str] = ()) -> list[str]:
     """Return findings, and what was asked for them, a line each."""
     lines = []
     for f in found:
         lines += [f.question, f"  {f.answer}", f"  {f.command}"]
-        lines.append(f"  {rounded(f.share)} {f.decides} {json.dumps(rounded(f.numbers))}")
+        lines.append(f"  {rounded(f.share, 6)} {f.decides} {json.dumps(rounded(f.numbers, 6))}")
     return lines + [f"  asked: {line}" for line in asked]
 
 

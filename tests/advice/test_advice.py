@@ -20,7 +20,7 @@ import pearl
 from pearl import Limits, SpecError, advice, solve
 from pearl.advice import advise, case, hardware, sizes
 from pearl.advice.case import Case, Finding
-from pearl.advice.comparison import compare, how_sure, ratio_text
+from pearl.advice.comparison import compare, how_sure
 from pearl.advice.measuring import INNER, OUTER, condition_on
 from pearl.advice.page import verdict_text
 from pearl.cli import app
@@ -34,16 +34,10 @@ from tests.graphs import dqn, dqn_costs
 from tests.schemas.test_schemas import problems
 
 SPEC = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "num_envs": 8,
-        "hidden": [256, 256],
-        "batch_size": 256,
-    },
-    "platform": "cpu_gpu_fpga",
-    "limits": {"devices": {"update": ["cpu"]}},
-}
+    "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [256, 256],
+                  "batch_size": 256},
+    "platform": "cpu_gpu_fpga", "limits": {"devices": {"update": ["cpu"]}},
+}  # fmt: skip
 
 
 LONG_S = 600.0
@@ -58,11 +52,8 @@ def patient(monkeypatch) -> None:
 
 
 def two(cpu: Estimate, gpu: Estimate) -> CostTable:
-    modes = (
-        replace(mode("x", "cpu", 1.0), estimate=cpu),
-        replace(mode("x", "gpu", 1.0), estimate=gpu),
-    )
-    return CostTable(star(devices("cpu", "gpu")), modes)
+    both = [replace(mode("x", d, 1.0), estimate=e) for d, e in (("cpu", cpu), ("gpu", gpu))]
+    return CostTable(star(devices("cpu", "gpu")), tuple(both))
 
 
 WILD = two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(1.1, 1.1, 0.4, 4.0))
@@ -107,23 +98,13 @@ def test_a_draw_that_no_limit_on_power_lets_run_is_no_number() -> None:
     assert "nan" not in str(found)
 
 
-def test_words_for_how_sure_it_is() -> None:
-    c = compare(on("cpu"), on("gpu"), Draws(200))
-    assert c.choice == "plan"
-    assert how_sure(c) == f"better in {100 * c.worse:.0f} % of 200 draws; at worst you lose " + (
-        f"{c.win:.1f}×"
-    )
-    assert (ratio_text(1.034), ratio_text(1.26), ratio_text(1234)) == ("1.03×", "1.3×", "1,234×")
-
-
 def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     graph = dqn(1)
-    modes = tuple(
-        replace(mode(t, d, 1.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0))
-        for t in [t.name for t in graph.tasks]
-        for d in ("cpu", "gpu")
-    )
-    costs = CostTable(star(devices("cpu", "gpu")), modes)
+    wild = Estimate(1.0, 1.0, 0.5, 3.0)
+    modes = [
+        replace(mode(t.name, d, 1.0), estimate=wild) for t in graph.tasks for d in ("cpu", "gpu")
+    ]
+    costs = CostTable(star(devices("cpu", "gpu")), tuple(modes))
 
     def doubt(task: str, device: str):
         m = next(m for m in costs.of(task) if m.device == device)
@@ -168,15 +149,6 @@ def test_the_page_asks_what_users_ask_and_says_the_plans_own_numbers(found) -> N
     asked = [v.question for v in found.verdicts]
     assert asked[0] == "What bounds you now?"
     assert asked[1].startswith("What does your limit devices")  # the user's own limits first
-    for start in (
-        "Is gpu",
-        "Should fpga",
-        "What would rtx_4090",
-        "Where should",
-        "How many env",
-        "How sure",
-    ):
-        assert any(q.startswith(start) for q in asked), start
     ratio = next(v for v in found.verdicts if "replay ratio" in v.question)
     assert set(ratio.numbers["by_size"]) == {"1/4", "1", "4"}
     bound = found.verdicts[0]
@@ -222,24 +194,10 @@ def test_questions_that_leave_no_choice_are_shown_only_where_they_are_asked() ->
     assert one.answer == "On cpu, the only device there is."
 
 
-def test_the_page_shows_a_command_once() -> None:
-    said: list[str] = []
-    first = verdict_text(Finding("Is it?", "Yes.", "pearl plan x"), said)
-    second = verdict_text(Finding("Was it?", "No.", "pearl plan x"), said)
-    assert first.splitlines() == ["Is it?", "  Yes.", "  pearl plan x"]
-    assert second.splitlines() == ["Was it?", "  No."]
-
-
 FEW = {
-    "kind": "cpu",
-    "source": "test",
-    "width": 1,
-    "peak": "100 GFLOP/s",
-    "memory_bandwidth": "50 GB/s",
-    "overhead": "1 us",
-    "idle_power": "20 W",
-    "active_power": "80 W",
-}
+    "kind": "cpu", "source": "test", "width": 1, "peak": "100 GFLOP/s", "overhead": "1 us",
+    "memory_bandwidth": "50 GB/s", "idle_power": "20 W", "active_power": "80 W",
+}  # fmt: skip
 
 
 def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
@@ -271,11 +229,8 @@ def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
     sets = {key: int(n) for key, n in words}
     again = pearl.plan(pearl.load(spec, set=sets), time_limit_s=LONG_S)
     assert again.value >= 0.99 * rates["8"]
-    assert sets == {
-        "limits.replicas.env_step": 8,
-        "limits.replicas.inference": 8,
-        "limits.max_lanes": 9,
-    }
+    copies = {f"limits.replicas.{task}": 8 for task in ("env_step", "inference")}
+    assert sets == {**copies, "limits.max_lanes": 9}
     system = pearl.load(spec)
     (hasty,) = sizes.how_many_actors(Case(system, pearl.plan(system), Draws(1), 0.0, ("x",)))
     assert "No time was left for" in hasty.answer
@@ -293,7 +248,6 @@ ONE_THREAD = {"variants": {"update": ["native", "torch"]}}
         pytest.param(WIDE, MANY, {}, 1, id="threads-of-torch-give-a-wide-network-as-much"),
         pytest.param(WIDE, MANY, ONE_THREAD, 4, id="a-wide-network-gains"),
         pytest.param(WIDE, MANY, {"max_lanes": 1}, 4, id="the-user-s-one-lane-is-widened"),
-        pytest.param(SPEC["algorithm"], "cpu_gpu", {}, 1, id="a-small-one-does-not"),
         pytest.param({**WIDE, "batch_size": 511}, MANY, {}, 1, id="a-batch-of-no-equal-parts"),
         pytest.param({"name": "sac", "env": "Pendulum-v1"}, MANY, {}, 1, id="not-by-sac"),
     ],
@@ -342,14 +296,13 @@ def test_devices_of_the_catalogue_are_added_with_a_link_of_their_kind() -> None:
 
 
 def test_a_device_that_is_not_there_is_named_with_the_nearest() -> None:
-    with pytest.raises(SpecError, match="did you mean rtx_4090"):
-        advise(SPEC, add=["rtx_409"])
-    with pytest.raises(SpecError, match="part of a chip with its CPU"):
-        advise(SPEC, add=["apple_m2_gpu"])
-    with pytest.raises(SpecError, match="did you mean replay"):
-        advise(SPEC, about=["replays"])
-    with pytest.raises(SpecError, match="list of names"):
-        advise(SPEC, add="rtx_4090")
+    for given, why in (
+        ({"add": ["rtx_409"]}, "did you mean rtx_4090"), ({"add": "rtx_4090"}, "list of names"),
+        ({"add": ["apple_m2_gpu"]}, "part of a chip with its CPU"),
+        ({"about": ["replays"]}, "did you mean replay"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError, match=why):
+            advise(SPEC, **given)  # type: ignore[arg-type]
 
 
 def test_a_name_cannot_write_to_the_terminal() -> None:

@@ -15,15 +15,10 @@ from pearl.planning.plans import load_plan
 from pearl.report.report import Report
 
 SPEC = {
-    "algorithm": {
-        "name": "sac",
-        "env": "Pendulum-v1",
-        "num_envs": 4,
-        "hidden": [64, 64],
-        "batch_size": 64,
-    },
+    "algorithm": {"name": "sac", "env": "Pendulum-v1", "num_envs": 4, "hidden": [64, 64],
+                  "batch_size": 64},
     "platform": "cpu_gpu",
-}
+}  # fmt: skip
 
 
 def test_they_agree_on_every_number() -> None:

@@ -11,31 +11,14 @@ from pearl.algorithms.families.replay import Sizes, build
 from pearl.graph.sequential import program_order
 
 LAYERS = (4, 64, 64, 2)
-SIZES = Sizes(
-    program="CartPole-v1",
-    env_args={},
-    envs=8,
-    obs=4,
-    act=0,
-    capacity=800,
-    prioritised=True,
-    fanout=8,
-    batch=32,
-    n_step=1,
-    replay_ratio=Fraction(1),
-)
+SIZES = Sizes(program="CartPole-v1", env_args={}, envs=8, obs=4, act=0, capacity=800,
+              prioritised=True, fanout=8, batch=32, n_step=1, replay_ratio=Fraction(1))  # fmt: skip
 
 
 def dqn(**changes):
     sizes = replace(SIZES, **changes)
-    return build(
-        "dqn",
-        sizes,
-        networks={"q": LAYERS},
-        policy="q",
-        losses="pearl.algorithms.dqn:losses",
-        extra={"double": 1},
-    )
+    return build("dqn", sizes, networks={"q": LAYERS}, policy="q",
+                 losses="pearl.algorithms.dqn:losses", extra={"double": 1})  # fmt: skip
 
 
 def test_the_sequential_program_acts_then_learns_then_copies():
@@ -44,18 +27,6 @@ def test_the_sequential_program_acts_then_learns_then_copies():
         *("replay_sample", "update", "replay_update") * 2,
         "param_sync",
     )
-
-
-@pytest.mark.parametrize("prioritised", [True, False])
-@pytest.mark.parametrize(
-    "ratio", [Fraction(1), Fraction(1, 8), Fraction(1, 32), Fraction(3, 16), Fraction(1, 12)]
-)
-def test_rates_follow_the_replay_ratio_and_the_program_runs(ratio, prioritised):
-    graph = dqn(replay_ratio=ratio, prioritised=prioritised)
-    assert Fraction(graph.updates, graph.env_steps) == ratio
-    order = program_order(graph)
-    assert {n: order.count(n) for n in order} == dict(graph.repetition)
-    assert graph.env_steps == 8 * graph.repetition["env_step"]
 
 
 def test_under_uniform_replay_one_firing_does_all_gradient_steps_of_an_iteration():

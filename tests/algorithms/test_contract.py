@@ -25,17 +25,12 @@ PENDULUM = {"env": "Pendulum-v1"}
 
 @pytest.mark.parametrize(
     ("name", "fused", "options"),
-    [
-        *((name, "learn", RANKED) for name in ("dqn", "ddpg", "td3", "sac")),
-        *((name, "learn", {}) for name in ("td3", "sac")),
-        ("dqn", "iteration", RANKED),
-        *(("ppo", fused, more) for fused in ("rollout", "iteration") for more in ({}, PENDULUM)),
-        *(("a2c", fused, {}) for fused in ("rollout", "iteration")),
-    ],
-)
-def test_a_fused_mode_trains_as_the_tasks_one_by_one(
-    name: str, fused: str, options: dict[str, object]
-) -> None:
+    [*((name, "learn", RANKED) for name in ("dqn", "ddpg", "td3", "sac")),
+     *((name, "learn", {}) for name in ("td3", "sac")), ("dqn", "iteration", RANKED),
+     *(("ppo", fused, more) for fused in ("rollout", "iteration") for more in ({}, PENDULUM)),
+     *(("a2c", fused, {}) for fused in ("rollout", "iteration"))],
+)  # fmt: skip
+def test_a_fused_mode_trains_as_the_tasks_one_by_one(name, fused, options):
     small = type("Small", (AlgorithmContract,), {"name": name})()
     system = pearl.load(small.spec(**options))
     together, apart = (pearl.compile(system, emulate=True, seed=3) for _ in range(2))

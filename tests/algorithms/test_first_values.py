@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from types import SimpleNamespace as Given
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,7 @@ import pytest
 
 import pearl
 from pearl.algorithms import algorithm
-from pearl.algorithms.families.offline import _largest
-from pearl.algorithms.families.replay import _edges, rates
-from pearl.algorithms.initial_values import gradient_steps, sizes
+from pearl.algorithms.families.replay import _edges
 from pearl.algorithms.learning_rates import RateSchedule, write
 from pearl_devices import Buffers, buffers
 from pearl_devices.primitives.math.nets import init_params
@@ -152,9 +148,7 @@ def test_networks_are_drawn_each_from_a_stream_of_its_own_and_copied() -> None:
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, BOX, {"obs": 3, "choices": [2, 3]}])
-def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_for(
-    spaces: dict[str, Any],
-) -> None:
+def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_for(spaces):
     arrays = first("ppo", **{**ROLLOUT, "spaces": spaces, "log_std": -0.5})
     outputs = spaces.get("actions") or spaces.get("act") or sum(spaces["choices"])
     for network, widths, gain in (("actor", (3, 5, outputs), 0.01), ("critic", (3, 5, 1), 1.0)):
@@ -171,84 +165,10 @@ def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_fo
         assert arrays["act.choices"].tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("steps", "starts", "ratio", "found"),
-    [(1000, 40, "1/4", 240.0), (41, 40, 2, 2.0), (40, 40, "1/4", 0.25), (30, 40, 3, 3.0)],
-)
-def test_gradient_steps_of_a_run(steps: int, starts: int, ratio: Any, found: float) -> None:
-    made = system("dqn", steps, **{**REPLAY, "spaces": DISCRETE, "learning_starts": starts,
-                                   "replay_ratio": ratio})  # fmt: skip
-    assert gradient_steps(made) == found
-
-
 def test_a_schedule_lasts_at_least_one_step() -> None:
     given: dict[str, Any] = {"hyper.lr.q": np.zeros(4)}
     write(given, "q", RateSchedule(initial=0.5, final=0.25), 0.5)
     assert given["hyper.lr.q"].tolist() == [0.5, 0.25, 1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, (Fraction(1, 2), 16)),
-        ({"replay_ratio": 1}, (1, 1)),
-        ({"num_envs": 2}, (1, 1)),
-        ({"train_every": 4}, (Fraction(1, 2), 4)),
-        ({"replay": {"kind": "prioritised"}}, (Fraction(1, 2), 1)),
-    ],
-)
-def test_one_environment_of_dqn_keeps_its_policy_for_a_while(options: Any, expected: Any) -> None:
-    found = system("dqn", spaces=DISCRETE, **options).algorithm
-    assert (found.replay_ratio, found.together) == expected
-
-
-@pytest.mark.parametrize(
-    ("steps", "envs", "parts"), [(256, 8, 32), (5, 3, 1), (10, 13, 2), (65, 3, 3), (100, 2, 2)]
-)
-def test_minibatches_have_64_rows_or_more_and_are_equal(steps: int, envs: int, parts: int) -> None:
-    made = system("ppo", spaces=DISCRETE, rollout_steps=steps, num_envs=envs)
-    assert made.algorithm.parts == parts
-
-
-@pytest.mark.parametrize(
-    ("ratio", "envs", "groups", "every", "found"),
-    [
-        (Fraction(1), 8, 1, 1, (1, 8)),
-        (Fraction(1, 32), 8, 1, 1, (4, 1)),
-        (Fraction(3, 16), 8, 1, 1, (2, 3)),
-        (Fraction(1, 4), 8, 4, 1, (2, 1)),
-        (Fraction(1, 32), 8, 1, 4, (4, 1)),
-        (Fraction(1, 32), 8, 1, 5, (8, 2)),
-        (Fraction(1, 2), 1, 1, 16, (16, 8)),
-    ],
-)
-def test_vector_steps_and_gradient_steps_of_an_iteration(
-    ratio: Fraction, envs: int, groups: int, every: int, found: Any
-) -> None:
-    given: Any = Given(replay_ratio=ratio, envs=envs, groups=groups, train_every=every)
-    assert rates(given) == found
-
-
-@pytest.mark.parametrize(
-    ("capacity", "envs", "cut", "stack", "expected"),
-    [
-        (100, 8, None, 0, (104, {})),
-        (96, 8, None, 2, (96, {"stack": 2, "ends": 3 + 8})),
-        (100, 8, 25, 2, (104, {"stack": 2, "ends": 4 + 8})),
-        (101, 4, 50, 4, (104, {"stack": 4, "ends": 3 + 4})),
-    ],
-)
-def test_a_replay_has_whole_vector_steps_and_room_for_the_ends_of_episodes(
-    capacity: int, envs: int, cut: int | None, stack: int, expected: Any
-) -> None:
-    spaces = {"obs": 4, "actions": 2} | ({"max_episode_steps": cut} if cut else {})
-    made = system("dqn", spaces=spaces, num_envs=envs, frame_stack=stack, batch_size=8,
-                  replay={"capacity": capacity, "fanout": 4}, n_step=2)  # fmt: skip
-    found = sizes(made)
-    assert (found.capacity, dict(found.frames)) == expected
-    assert (found.fanout, found.batch, found.n_step, found.envs) == (4, 8, 2, envs)
-    assert (found.actions, found.act, found.prioritised, found.scaled) == (2, 0, False, False)
-    assert sizes(system("ddpg", **REPLAY)).actions == 0
 
 
 @pytest.mark.parametrize(
@@ -266,9 +186,7 @@ def test_a_replay_has_whole_vector_steps_and_room_for_the_ends_of_episodes(
                 ("inference", "param_sync"): (2, 4, 0), ("param_sync", "update"): (1, 1, 1)}),
     ],
 )  # fmt: skip
-def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(
-    d: int, u: int, learning: Any
-) -> None:
+def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(d, u, learning):
     sent = {"action": 1.0, "obs": 2.0, "transition": 3.0, "batch": 4.0, "td": 5.0, "params": 6.0}
     back = d + u - math.gcd(d, u)
     expected = {
@@ -295,15 +213,3 @@ def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(
             ("param_sync", "inference"): (6.0, "policy_lag"),
             **({("update", "replay_update"): (5.0, "priority_staleness")} if prioritised else {}),
         }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("discount", "value", "reward", "largest"),
-    # 4 x (the discounted sum of rewards, or the first value, and one unit)
-    [(0.5, 0.0, 3.0, 4 * 7.0), (0.0, -9.0, 3.0, 4 * 10.0), (0.9, 0.0, 1.0, np.inf)],
-)
-def test_the_largest_number_of_a_table_of_whole_numbers(
-    discount: float, value: float, reward: float, largest: float
-) -> None:
-    given: Any = Given(discount=discount, initial_value=value)
-    assert _largest(given, reward, 4) == largest

@@ -11,7 +11,6 @@ from pearl.algorithms import algorithm
 from pearl.algorithms.families.learners import (
     ADD_S,
     SHARD_S,
-    added_tasks,
     choose_reduction,
     learning_tasks,
     share_out,
@@ -123,26 +122,15 @@ def test_edges_of_two_learners(options: Any, reduction: Any, expected: Any) -> N
 def test_one_learner_changes_nothing_and_a_network_has_a_number_for_each_shard() -> None:
     before = graph(DQN)
     assert share_out(before, 1) is before
-    assert "all_reduce_1" in {
-        t.name
-        for t in share_out(
-            graph({**DQN, "batch_size": 32, "learning_starts": 32}), 32, "shards"
-        ).tasks
-    }
+    fits = graph({**DQN, "batch_size": 32, "learning_starts": 32})
+    assert "all_reduce_1" in {t.name for t in share_out(fits, 32, "shards").tasks}
     wide = {**DQN, "batch_size": 64, "learning_starts": 64}
     with pytest.raises(SpecError, match="a network of 32 numbers has none for each of 64 learners"):
         share_out(graph(wide), 64, "shards")
 
 
-def test_tasks_that_learners_add() -> None:
-    assert added_tasks(1) == ()
-    assert added_tasks(2) == ("gradient_0", "gradient_1", "all_reduce", "all_reduce_1", "update_1")
-
-
 @pytest.mark.parametrize(("learners", "networks"), [(2, 1), (4, 1), (2, 2), (8, 3)])
-def test_shards_are_chosen_where_they_are_predicted_to_be_faster(
-    learners: int, networks: int
-) -> None:
+def test_shards_are_chosen_where_they_are_predicted_to_be_faster(learners, networks):
     """A star takes ADD_S more for each number of all but one; shards SHARD_S for each shard."""
     border = SHARD_S * networks * learners / (ADD_S * (learners - 1))
     for sum_of, found in ((border + 2, "shards"), (border - 2, "star")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -103,9 +102,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_a_resumed_run_equals_one_that_was_never_cut_and_evaluation_changes_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_equals_one_that_was_never_cut_and_evaluation_changes_nothing(tmp_path):
     whole, half, resumed = (pearl.compile(SMALL) for _ in range(3))
     whole.train(out=tmp_path / "whole")
     cut(half, 400, out=tmp_path / "half")

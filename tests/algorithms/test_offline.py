@@ -32,18 +32,12 @@ def spec(env: str = "FrozenLake-v1", **given: Any) -> dict[str, Any]:
     name, averaging = options.pop("name", "q_learning"), options.pop("averaging", 1)
     states, actions = SIZES[env]
     return {
-        "algorithm": {
-            "name": name,
-            "env": env,
-            "spaces": {"states": states, "actions": actions},
-            "discount": 0.95,
-            "learning_rate": 0.1,
-            "offline": options,
-        },
+        "algorithm": {"name": name, "env": env, "spaces": {"states": states, "actions": actions},
+                      "discount": 0.95, "learning_rate": 0.1, "offline": options},
         "platform": {"name": "one", "devices": {"cpu": "xeon_gold_6326"}},
         "limits": {"max_lanes": 1, "averaging": averaging},
         "train": {"steps": 1, "evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 0},
-    }
+    }  # fmt: skip
 
 
 def learned(document: dict[str, Any], iterations: int = 1) -> Buffers:
@@ -86,24 +80,6 @@ def reference(log: offline.Log, arrays: Buffers, document: dict[str, Any], sweep
     return tables
 
 
-def test_one_chunk_averaged_at_every_sweep_is_the_plain_loop_bit_for_bit() -> None:
-    document = spec("CliffWalking-v1")
-    arrays = learned(document, iterations=3)
-    log = log_of("CliffWalking-v1", 600)
-    q = np.zeros((48, 4), F)
-    for _ in range(3):
-        for s, a, r, ahead, over in zip(
-            *(log[f] for f in ("state", "action", "reward", "next_state", "terminated")),
-            strict=True,
-        ):
-            target = F(r) if over else F(r) + F(0.95) * q[ahead].max()
-            q[s, a] += F(0.1) * (target - q[s, a])
-    assert q.any()
-    assert arrays["learner.tables"][0].tobytes() == q.tobytes()
-    assert np.array_equal(arrays["policy.q"], q)
-    assert arrays["learner.step"][0] == 3
-
-
 @pytest.mark.parametrize("order", ["seq", "str", "ran"])
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
 def test_chunks_equal_a_reference_in_numpy(name: str, order: str) -> None:
@@ -118,9 +94,7 @@ def test_chunks_equal_a_reference_in_numpy(name: str, order: str) -> None:
 
 @pytest.mark.parametrize("bits", [0, 8])
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
-def test_a_sweep_is_the_plain_loop_in_its_arithmetic_with_the_loss_of_its_errors(
-    name: str, bits: int
-) -> None:
+def test_a_sweep_is_the_plain_loop_in_its_arithmetic_with_the_loss_of_its_errors(name, bits):
     """Whole numbers, whose products are rounded to nearest, or float32."""
     sizes = {"states": 3, "actions": 2, "obs": 1, "act": 0, "batch": 70, "chunks": 2}
     k, random = kernel(f"offline.{name}", sizes, bits=bits, order=1), np.random.default_rng(1)
@@ -176,15 +150,6 @@ def test_int32_is_within_a_hundredth_of_fp32(env: str, name: str) -> None:
     assert not np.array_equal(found["int32"], found["fp32"])
 
 
-def test_the_averaging_edge_holds_a_token_for_each_sweep() -> None:
-    system = pearl.load(spec(averaging=7))
-    graph = offline.build("q_learning", system)
-    (edge,) = (e for e in graph.edges if (e.src, e.dst) == ("average", "update"))
-    assert edge.tokens == 7
-    assert dict(graph.repetition) == {"update": 7, "average": 1}
-    assert graph.env_steps == 7 * 600
-
-
 def test_a_log_of_a_file_is_learned_from_like_one_that_was_collected(tmp_path: Path) -> None:
     file = tmp_path / "log.npz"
     np.savez(file, **log_of("FrozenLake-v1", 600))
@@ -216,26 +181,17 @@ def wrong(tmp_path: Path, **changed: Any) -> str:
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [
-        (
-            {"state": np.array([0, 1, 2, 16])},
-            "state has int64 numbers from 0 to 16; .* from 0 to 15: log",
-        ),
-        ({"next_state": np.array([-1, 1, 2, 3])}, "next_state has int64 numbers from -1 to 3"),
-        (
-            {"action": np.array([0, 1, 2, 4])},
-            "action has int64 numbers from 0 to 4; .* from 0 to 3",
-        ),
-        ({"reward": np.array([0, 1, np.nan, 0])}, "a reward is not finite"),
-        ({"reward": None}, "it lacks reward; q_learning needs .* state, action, reward"),
-        ({"reward": np.ones(3)}, "one axis of one length is needed"),
-        ({"state": np.ones(4)}, "state has float64 numbers from 1.0"),
-        ({"state": np.array([None] * 4)}, "pickle"),
-    ],
-)
-def test_a_log_that_does_not_fit_is_refused(
-    tmp_path: Path, changed: dict[str, Any], said: str
-) -> None:
+    [({"state": np.array([0, 1, 2, 16])},
+      "state has int64 numbers from 0 to 16; .* from 0 to 15: log"),
+     ({"next_state": np.array([-1, 1, 2, 3])}, "next_state has int64 numbers from -1 to 3"),
+     ({"action": np.array([0, 1, 2, 4])}, "action has int64 numbers from 0 to 4; .* from 0 to 3"),
+     ({"reward": np.array([0, 1, np.nan, 0])}, "a reward is not finite"),
+     ({"reward": None}, "it lacks reward; q_learning needs .* state, action, reward"),
+     ({"reward": np.ones(3)}, "one axis of one length is needed"),
+     ({"state": np.ones(4)}, "state has float64 numbers from 1.0"),
+     ({"state": np.array([None] * 4)}, "pickle")],
+)  # fmt: skip
+def test_a_log_that_does_not_fit_is_refused(tmp_path, changed, said):
     document = spec()
     document["algorithm"]["offline"] = {"data": wrong(tmp_path, **changed)}
     with pytest.raises(SpecError, match=f"algorithm.offline.data: .*{said}"):
@@ -249,9 +205,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
         if content is not None:
             file.write_bytes(content)
         document["algorithm"]["offline"] = {"data": str(file)}
-        with pytest.raises(
-            SpecError, match=r"algorithm.offline.data: .*; q_learning needs a .npz file with state"
-        ):
+        with pytest.raises(SpecError, match=r"offline.data: .*; q_learning needs a .npz file with"):
             pearl.plan(pearl.load(document))
     np.save(tmp_path / "one.npy", np.ones(4))
     document["algorithm"]["offline"] = {"data": str(tmp_path / "one.npy")}
@@ -266,37 +220,8 @@ def test_sarsa_needs_the_next_actions_and_chunks_a_transition_each(tmp_path: Pat
         pearl.plan(pearl.load(document))
     document = spec()
     document["algorithm"]["offline"] = {"data": wrong(tmp_path), "chunks": 5}
-    with pytest.raises(
-        SpecError, match=r"it has 4 transitions, and .*chunks is 5: .* fewer chunks"
-    ):
+    with pytest.raises(SpecError, match=r"4 transitions, and .*chunks is 5: .* fewer chunks"):
         pearl.plan(pearl.load(document))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"limits.averaging": 0}, r"limits\.averaging: given 0"),
-        (
-            {"algorithm.offline.chunks": 601},
-            r"offline\.collect: given 600; 601 chunks need .* fewer",
-        ),
-        ({"algorithm.offline.data": "a.npz"}, "exactly one of data and collect"),
-        ({"algorithm.offline.scale": 10_000}, "scale is 10000; it must be a power of two"),
-        (
-            {"algorithm.offline.format": "int32", "algorithm.learning_rate": 1e-6},
-            r"learning_rate: given 1e-06; .* below one unit: raise",
-        ),
-        ({"algorithm.num_envs": 2}, r"num_envs: given 2; .* leave it out"),
-        ({"algorithm.learning_rate_power": 0.5}, r"learning_rate_power: given 0\.5; .* constant"),
-        (
-            {"algorithm.offline.format": "int32", "algorithm.discount": 1.0},
-            r"discount: given 1\.0; int32 tables need a discount below 1",
-        ),
-    ],
-)
-def test_options_that_contradict_a_log_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        pearl.load(spec(), set=changes)
 
 
 def test_averaging_without_tables_is_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 
 import pearl
 from pearl.algorithms import algorithm
-from pearl.errors import SpecError
 from pearl.spec.user_code import build_graph
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
@@ -65,16 +63,11 @@ def moved(name: str, **options: Any) -> tuple[Buffers, Buffers]:
     return native, other
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("ppo", {"target_kl": 0.01}, "target divergence"),
-        ("sac", {"actor_learning_rate": {"initial": 1e-3}}, "schedules of learning rates"),
-    ],
-)
-def test_one_block_of_gpu_threads_says_what_it_does_not_know(
-    name: str, options: dict[str, Any], said: str
-) -> None:
+@pytest.mark.parametrize(("name", "options", "said"),
+                         [("ppo", {"target_kl": 0.01}, "target divergence"),
+                          ("sac", {"actor_learning_rate": {"initial": 1e-3}},
+                           "schedules of learning rates")])  # fmt: skip
+def test_one_block_of_gpu_threads_says_what_it_does_not_know(name, options, said):
     plain, given = (pearl.load(spec(name, **o)) for o in ({}, options))
     assert misfit(build_graph(plain).task("update").kernel) == ""
     assert said in misfit(build_graph(given).task("update").kernel)
@@ -114,31 +107,6 @@ def test_a_schedule_is_that_of_the_whole_run(schedule: str, done: int, share: fl
     assert rate(b["hyper.lr.q"], float(done)) == pytest.approx(1e-3 + 9e-3 * share)
 
 
-def test_a_run_that_goes_on_further_has_the_schedule_of_its_whole_length(tmp_path: Path) -> None:
-    given = spec("ppo", steps=64, learning_rate={"initial": 1e-2})
-    pearl.compile(given).train(out=tmp_path)
-    trainer = pearl.Trainer.load(tmp_path)
-    before = trainer.policy.parameters.copy()
-    trainer.train(out=tmp_path, resume=True, steps=256)
-    assert not np.array_equal(trainer.policy.parameters, before)
-    constant = {"initial": 1e-2, "schedule": "constant"}
-    assert set(arrays(pearl.load(spec("ppo", learning_rate=constant)))["hyper.lr.actor"]) == {1e-2}
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("ppo", {"anneal": True, "learning_rate": RATES}, "has another schedule"),
-        ("sac", {"actor_learning_rate": {"initial": 1e-3, "final": 1e-2}}, "at most initial"),
-        ("dqn", {"hidden": {"actor": [8], "critic": [8]}}, "algorithm.hidden"),
-        ("dqn", {"learning_rate": {"initial": 1e-3, "schedule": "steps"}}, "schedule"),
-    ],
-)
-def test_what_contradicts_itself_is_said(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        pearl.load(spec(name, **options))
-
-
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_a_network_of_ones_own_moves_as_the_same_dense_layers_do(name: str) -> None:
     """Its torch variant beside that of dense layers with the same first values."""
@@ -171,20 +139,10 @@ def test_a_network_of_ones_own_moves_as_the_same_dense_layers_do(name: str) -> N
         np.testing.assert_allclose(b[-o:], a[-o:], rtol=1e-3, atol=1e-5)
 
 
-def test_a_network_of_ones_own_trains_on_stacked_frames_and_a_resumed_run_is_the_same(
-    tmp_path: Path,
-) -> None:
-    given = {
-        "algorithm": {
-            "name": "ppo",
-            "env": "examples.catch_image:Catch",
-            "network": OWN,
-            "frame_stack": 2,
-            "num_envs": 4,
-            "rollout_steps": 8,
-        },
-        "train": {"steps": 128, "evaluate_every": 0, "final_episodes": 2},
-    }
+def test_a_network_of_ones_own_trains_on_stacked_frames_and_a_resumed_run_is_the_same(tmp_path):
+    given = {"algorithm": {"name": "ppo", "env": "examples.catch_image:Catch", "network": OWN,
+                           "frame_stack": 2, "num_envs": 4, "rollout_steps": 8},
+             "train": {"steps": 128, "evaluate_every": 0, "final_episodes": 2}}  # fmt: skip
     system = pearl.load(given)
     assert system.env.shape[0] == 2
     whole = pearl.compile(system, seed=1)
@@ -194,18 +152,3 @@ def test_a_network_of_ones_own_trains_on_stacked_frames_and_a_resumed_run_is_the
     again = pearl.Trainer.load(tmp_path, trust=True)
     again.train(out=tmp_path, resume=True, steps=128)
     assert np.array_equal(again.policy.parameters, whole.policy.parameters)
-
-
-def test_one_environment_is_acted_in_by_the_same_policy_for_as_long_as_asked() -> None:
-    wanted = {(): (16, 8), (("num_envs", 4),): (4, 4), (("train_every", 3),): (4, 2)}
-    for options, (env_steps, updates) in wanted.items():
-        found = build_graph(pearl.load(spec("dqn", **dict(options))))
-        assert (found.env_steps, found.updates) == (env_steps, updates)
-    with pytest.raises(SpecError, match="takes gradient steps one by one"):
-        pearl.load(spec("dqn", train_every=2, replay={"kind": "prioritised"}))
-
-
-def test_a_rollout_has_minibatches_of_64_rows_where_none_are_asked_for() -> None:
-    for steps, parts in ((256, 32), (8, 1), (33, 4)):  # of 4 x 2, 32 and 264 rows
-        a = pearl.load(spec("ppo", num_envs=8, rollout_steps=steps)).algorithm
-        assert a.parts == parts

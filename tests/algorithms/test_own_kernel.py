@@ -218,9 +218,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("changes", FAULTS)
-def test_a_faulty_record_is_one_sentence_that_names_it(
-    changes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faulty_record_is_one_sentence_that_names_it(changes, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     write(tmp_path, changes)
     with pytest.raises(KernelKindError, match=FAULTS[changes]) as found:
@@ -241,9 +239,7 @@ def test_no_record_of_that_name_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert kernel("faulty:KIND", envs=4).bytes_out == 16
 
 
-def test_a_function_that_cannot_be_bound_or_fails_names_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_cannot_be_bound_or_fails_names_itself(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     arrays = {"step.reward": np.zeros(4, np.float32)}
     for changes, error, text in (
@@ -283,9 +279,7 @@ def initialise(buffers, system, seed):
 
 
 @pytest.mark.parametrize("command", ["check --import", "plan", "train"])
-def test_every_command_says_what_a_record_lacks_in_one_sentence(
-    command: str, tmp_path: Path
-) -> None:
+def test_every_command_says_what_a_record_lacks_in_one_sentence(command, tmp_path):
     (tmp_path / "faulty.py").write_text(RECORD.replace("CHANGES", "{'writes': ()}"))
     (tmp_path / "my").mkdir()
     (tmp_path / "my/loop.py").write_text(ALGORITHM)

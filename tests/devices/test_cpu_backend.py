@@ -11,16 +11,7 @@ import pytest
 
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import fill_arrays
-from pearl_devices import (
-    Device,
-    Kernel,
-    UnsupportedError,
-    backend,
-    cpu,
-    kernel,
-    torch_threads,
-)
-from pearl_devices.kernels import environments
+from pearl_devices import Device, Kernel, UnsupportedError, cpu, kernel, torch_threads
 from pearl_devices.kernels.counting import parameters
 from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernels
 
@@ -63,28 +54,6 @@ def variants(k: Kernel) -> list[str]:
     return [variant for variant, _ in cpu.offers(k, HOST)]
 
 
-def test_the_backend_table_names_this_module() -> None:
-    assert backend("cpu") is cpu
-
-
-def test_torch_updates_are_offered_only_with_a_loss() -> None:
-    update = dqn_kernels(program=None)[4]
-    assert variants(update) == ["native"]
-    assert variants(dqn_kernels()[4]) == ["native", "torch"]
-
-
-def test_an_environment_is_native_only_without_arguments_and_with_its_own_sizes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(environments, "find_spec", lambda name: None)  # as without envpool
-    sizes: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
-    assert variants(kernel("env_step", program="CartPole-v1", **sizes)) == ["native", "gymnasium"]
-    changed = kernel("env_step", program="CartPole-v1", args={"sutton_barto_reward": True}, **sizes)
-    assert variants(changed) == ["gymnasium"]
-    assert variants(kernel("env_step", program="Acrobot-v1", **sizes)) == ["gymnasium"]
-    assert variants(kernel("env_step", **sizes)) == []
-
-
 def test_a_missing_or_misshapen_array_is_named() -> None:
     k = dqn_kernels()[7]
     buffers = fill_arrays([k])
@@ -111,37 +80,27 @@ def test_a_loss_that_breaks_the_protocol_is_an_error_naming_it(name: str) -> Non
         call()
 
 
-def test_act_is_greedy_and_agrees_with_inference_without_exploration() -> None:
-    k = dqn_kernels()[1]
-    buffers = fill_arrays([k])
+@pytest.mark.parametrize(
+    "k",
+    [
+        kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=Q),
+        kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1),
+        kernel("inference.ddpg", envs=ENVS, obs=4, act=1, actor=(4, 16, 1)),
+    ],
+)
+def test_act_is_greedy_and_agrees_with_inference_without_exploration(k: Kernel) -> None:
+    buffers, act = fill_arrays([k]), k.dim("act")
     buffers["explore"][:] = 0.0
     buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
-    cpu.bind(k, "native", buffers)()
-    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
-    assert greedy.dtype == np.int64
-    assert np.array_equal(greedy, buffers["act.action"])
-
-    k = kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1)
-    buffers = fill_arrays([k])
-    buffers["explore"][:] = 0.0
-    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 4))
-    greedy = cpu.act(k, buffers["policy.q"], buffers["env.obs"])
-    assert set(greedy) <= {0, 1}
+    given = k, buffers["policy.actor" if act else "policy.q"], buffers["env.obs"]
+    greedy = cpu.act(*given, *((buffers["act.low"], buffers["act.high"]) if act else ()))
+    assert greedy.dtype == (np.float32 if act else np.int64)
     for variant in ("native", "torch"):
         cpu.bind(k, variant, buffers)()
-        assert np.array_equal(greedy, buffers["act.action"])
-
-    k = kernel("inference.ddpg", envs=ENVS, obs=3, act=1, actor=(3, 16, 1))
-    buffers = fill_arrays([k])
-    buffers["explore"][:] = 0.0
-    buffers["env.obs"][:] = np.random.default_rng(1).normal(size=(ENVS, 3))
-    cpu.bind(k, "native", buffers)()
-    low, high = buffers["act.low"], buffers["act.high"]
-    greedy = cpu.act(k, buffers["policy.actor"], buffers["env.obs"], low, high)
-    assert greedy.dtype == np.float32
-    np.testing.assert_allclose(greedy, buffers["act.action"], rtol=1e-5)
-    with pytest.raises(ValueError, match=r"inference\.ddpg: a policy needs low and high"):
-        cpu.act(k, buffers["policy.actor"], buffers["env.obs"])
+        np.testing.assert_allclose(greedy, buffers["act.action"], rtol=1e-5 if act else 0)
+    if act:
+        with pytest.raises(ValueError, match=r"inference\.ddpg: a policy needs low and high"):
+            cpu.act(*given)
 
 
 def test_native_kernels_load_no_other_blas_and_no_torch() -> None:
@@ -216,24 +175,9 @@ def test_torch_has_its_threads_while_such_a_gradient_step_runs() -> None:
         torch.set_num_threads(before)
 
 
-def test_gradient_steps_alone_are_offered_threads_of_torch_up_to_the_cores() -> None:
-    kernels = dqn_kernels()
-    device = Device("cpu", "cpu", width=8)
-    offered = {
-        k.kind: [v for v, _ in cpu.offers(k, device) if v.startswith("torch-")] for k in kernels
-    }
-    assert {kind: names for kind, names in offered.items() if names} == {
-        "update.dqn": ["torch-2", "torch-4", "torch-8"]
-    }
-    assert all((v, w) != ("torch-8", 8) for v, w in cpu.offers(kernels[4], cpu.ONE_CORE))
-    assert [
-        torch_threads.threads_of(v) for v in ("torch-16", "torch", "torch-bf16", "native-pair")
-    ] == [
-        16,
-        1,
-        1,
-        1,
-    ]
-    inference = next(k for k in kernels if k.kind == "inference.dqn")
+def test_gradient_steps_alone_use_threads_of_torch() -> None:
+    names = ("torch-16", "torch", "torch-bf16", "native-pair")
+    assert [torch_threads.threads_of(v) for v in names] == [16, 1, 1, 1]
+    inference = dqn_kernels()[1]
     with pytest.raises(UnsupportedError, match="only gradient steps use threads of torch"):
         cpu.bind(inference, "torch-2", fill_arrays([inference]))

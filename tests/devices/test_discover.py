@@ -51,10 +51,6 @@ def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPa
     assert set(cpu.figures) <= set(cpu.sources)
 
 
-def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
-    assert discover.cpu(tree(tmp_path, cpus(8, 2))).width == 4
-
-
 @pytest.mark.usefixtures("cpu_as_it_is")
 def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(tmp_path: Path) -> None:
     files = {"proc/cpuinfo": CPUINFO, "proc/meminfo": "MemTotal:       8388608 kB\n"}

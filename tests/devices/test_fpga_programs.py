@@ -40,6 +40,7 @@ from pearl_devices.fpga.resources import (
     network_bits,
     on_chip,
     released_misfit,
+    tree_engine,
     tree_engines,
 )
 
@@ -122,6 +123,8 @@ CARDS: dict[str, Device] = {
     "few units": card(150),
     "few blocks": card(ram_blocks=160),
     "few cells": card(alms=30_000),
+    "hardly any cells": card(alms=100),
+    "hardly any registers": card(registers=100),
     "no logic": card(alms=None, registers=None),
     "slow blocks": card(float32_cycles=5),
     "soft blocks": card(float32_cycles=None),
@@ -170,10 +173,14 @@ def told(name: str) -> dict[str, Any]:
     return found
 
 
+def draws(capacity: int) -> Kernel:
+    return kernel("replay_update", {**DRAW, "capacity": capacity})
+
+
 def trees() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for capacity in (2, 16, 17, 3000, 4096, 50_000, 16_777_216, 16_777_217):
-        of = tree_engines(kernel("replay_update", {**DRAW, "capacity": capacity}))
+        of = tree_engines(draws(capacity))
         found[str(capacity)] = [
             [t.fanout, t.depth, t.parameters(), t.memories(), t.misfit(CARD)] for t in of
         ]
@@ -185,6 +192,10 @@ def trees() -> dict[str, Any]:
     found["fit"] = [misfit([(n, 4096, 72)], two, "it") for n in (20, 70, 71, 500)]
     found["needs"] = needs_of(TreeEngine(3000, 8).logic(), TreeEngine(3000, 8).memories())
     found["unknown"] = needs_of(None, [(3, 10, 8)])
+    chosen = {n: tree_engine(draws(n), CARD) for n in (16, 60, 250, 4000, 50_000)}
+    found["chosen"] = [[t.fanout, t.depth] for t in chosen.values()]
+    few_cells = card(alms=chosen[50_000].logic().alms - 1)
+    found["with fewer cells"] = tree_engine(draws(50_000), few_cells).fanout
     return found
 
 

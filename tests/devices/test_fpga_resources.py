@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pearl_devices import Device, Kernel, kernel
 from pearl_devices import fpga as device_kind
-from pearl_devices.fpga import logic, resources, synthesis
+from pearl_devices.fpga import logic, synthesis
 from pearl_devices.fpga.logic import learner_entry, tree_entry
 from pearl_devices.fpga.program import Shape
+from tests.devices.test_fpga_programs import card
 
 REGISTERS, CELLS = 0.03, 0.10  # how far another reading of the same version may be off
 MODULES = synthesis.modules(device_kind.ARRAYS, device_kind.LANES)
@@ -106,57 +106,7 @@ def test_an_engine_that_the_table_lacks_is_not_counted():
     slow = logic.learner_logic(Shape(8, 2, 9), tanh=False)
     assert slow is None
     known = logic.learner_logic(Shape(8, 2), tanh=False)
-    tight = part(alms=known.alms - 1)
+    tight = card(alms=known.alms - 1)
     assert logic.logic_misfit([slow], tight, "it") == ""
     both = logic.logic_misfit([slow, known], tight, "it")
     assert both.startswith(f"it needs at least {known.alms:,} adaptive logic modules, has")
-
-
-PART = {
-    "clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 20480, "ram_word_bits": 40,
-    "float32_cycles": 4, "alms": 487_200, "registers": 1_948_800,
-}  # fmt: skip
-UPDATE = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=32, steps=1, double=1)
-
-
-def part(width: int = 4510, **figures: float) -> Device:
-    return Device(
-        "fpga", "fpga", width=width, width_unit="pe", memory_bytes_per_s=77e9, simulated=True,
-        figures={**PART, **figures},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("figure", "words"), logic.WORDS.items())
-def test_a_learner_that_does_not_fit_names_resource_need_and_limit(figure, words):
-    """The smallest learner, on a part with DSP blocks for no other."""
-    blocks = 8 * 8 + 11 * 2 + 8 + 6
-    need = logic.logic_of(learner_entry(Shape(8, 2), tanh=False))
-    assert need is not None
-    count = getattr(need, figure)
-    assert device_kind.offers(UPDATE, part(blocks, **{figure: count})) == (("array8", blocks),)
-    short = device_kind.offers(UPDATE, part(blocks, **{figure: count - 1}))
-    assert short == ()
-    assert f"array8 needs {count:,} {words}, has {count - 1:,}" in repr(short)
-
-
-def draws(capacity: int) -> Kernel:
-    return kernel(
-        "replay_sample", envs=1, obs=4, act=0, capacity=capacity, fanout=6, prioritised=1,
-        batch=32, steps=1, n_step=1,
-    )  # fmt: skip
-
-
-def test_a_tree_has_the_fan_out_with_the_fewest_cycles_that_fits():
-    """Of the smallest of equal depth; the fan-out of the spec is of the host's tree alone."""
-    found = {n: resources.tree_engine(draws(n), part()) for n in (16, 60, 250, 4000, 50_000)}
-    assert [(t.fanout, t.depth) for t in found.values()] == [
-        (16, 1), (8, 2), (16, 2), (16, 3), (16, 4)
-    ]  # fmt: skip
-    wide = logic.logic_of(tree_entry(16, 4))
-    tight = resources.tree_engine(draws(50_000), part(alms=wide.alms - 1))
-    assert (tight.fanout, tight.depth) == (8, 6)
-    none = device_kind.offers(draws(50_000), part(alms=100))
-    assert none == ()
-    assert f"the sum tree needs {wide.alms:,} adaptive logic modules, has 100" in repr(none)
-    deep = device_kind.offers(draws(2**24 + 1), part())
-    assert "the sum tree has 16,777,217 leaves, the engine at most 16,777,216" in repr(deep)

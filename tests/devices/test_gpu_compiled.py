@@ -18,13 +18,7 @@ from tests.devices import test_gpu_acting as act
 from tests.devices import test_gpu_ppo as ppo
 from tests.devices import test_gpu_rollouts as store
 from tests.devices import test_gpu_updates as learn
-from tests.devices.gpu_stand_in import (
-    NotingTwin,
-    arrays,
-    assert_compiles,
-    bind_cuda,
-    tensors,
-)
+from tests.devices.gpu_stand_in import NotingTwin, arrays, assert_compiles, bind_cuda, tensors
 from tests.devices.test_gpu_environments import env_kernel
 
 SINE_BYTES = 40

@@ -22,7 +22,6 @@ from tests.devices.gpu_stand_in import (
     fire_native,
     tensors,
 )
-from tests.devices.test_gpu_updates import faulty
 from tests.devices.test_primitives_ppo import CONTINUOUS, learning, reference, update
 
 USUAL = update({"envs": 8, "obs": 4, "act": 0}, hidden=(64, 64), minibatches=2)
@@ -112,41 +111,6 @@ def test_a_second_firing_draws_another_permutation_and_goes_on() -> None:
 def test_no_array_is_read_or_written_beyond_its_end(tmp_path: Path) -> None:
     launch = prepared("odd sizes")
     assert_stays_inside([launch], tmp_path, launch.arguments[0])
-
-
-FAULTS = (
-    ("const float held = min(max(ratio", "const float held = max(max(ratio", "odd sizes"),
-    ("if (held * held > squared)", "if (held * held < squared)", "value clipping"),
-    ("epoch * ROLLOUT + left", "epoch + left", "odd sizes"),
-    ("claims[left] == left && ", "", "odd sizes"),
-    ("away * away - 1.0f", "away * away + 1.0f", "odd sizes"),
-    ("weight * (log_p + entropy)", "weight * (log_p - entropy)", "usual"),
-    ("sqrtf(v + inside)", "(sqrtf(v) + inside)", "a2c"),
-    ("double(counted) / anneal[0]", "double(counted + 1) / anneal[0]", "annealed"),
-)
-
-
-@pytest.mark.parametrize(("old", "new", "case"), FAULTS)
-def test_a_fault_in_the_source_is_seen(
-    old: str, new: str, case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    k, given = CASES[case][0], arrays(case)
-    wanted = fire_native(k, given)
-    faulty(monkeypatch, tmp_path, "ppo.cu", old, new)
-    with pytest.raises(AssertionError):
-        assert_same_steps(fire_cuda(k, given, variant="fused"), wanted, case)
-
-
-def test_a_missing_barrier_of_the_permutation_is_seen_in_another_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    old = "__syncthreads();\n    float mine = 0.0f;"
-    faulty(monkeypatch, tmp_path, "ppo.cu", old, "float mine = 0.0f;")
-    found = [
-        fire_cuda(ODD, arrays("odd sizes"), driver=HostDriver(order), variant="fused")
-        for order in ORDERS
-    ]
-    assert any((a[name] != fired("odd sizes")[name]).any() for a in found for name in a)
 
 
 def test_minibatches_that_do_not_fill_a_rollout_are_refused() -> None:

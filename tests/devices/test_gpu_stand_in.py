@@ -202,10 +202,7 @@ def test_a_device_that_fails_is_a_sentence_with_a_way_out() -> None:
 
     for error, said in (
         (torch.OutOfMemoryError("full"), "cpu: kernel param_sync: its memory is full, with 400 by"),
-        (
-            AcceleratorError("no\n  device"),
-            r"param_sync: the device is lost \(no device\); the l",
-        ),
+        (AcceleratorError("no\n  device"), r"param_sync: the device is lost \(no device\); the l"),
     ):
 
         def fails(error: Exception = error) -> None:

@@ -253,34 +253,6 @@ def test_no_array_is_read_or_written_beyond_its_end(case: str, tmp_path: Path) -
     assert_stays_inside([launch], tmp_path, launch.arguments[0])
 
 
-FAULTS = {
-    "update.dqn": [
-        ("dqn.cu", "row[taken] += slope.d", "row[taken] -= slope.d"),
-        ("dqn.cu", "Q::forward(q.params, ahead, acts)", "Q::forward(q.target, ahead, acts)"),
-    ],
-    "update.ddpg": [("ddpg.cu", "reward[start + b] + ", "reward[start + b] - ")],
-    "update.td3": [
-        ("td3.cu", "min(max(drawn, -limit), limit)", "drawn"),
-        ("td3.cu", "follow<Actor>(actor, share);", ""),
-    ],
-    "update.sac": [
-        ("sac.cu", "* (expf(raw) * own[c]) - part", "* (expf(raw) * own[c]) + part"),
-        ("sac.cu", "const bool least = one <= other", "const bool least = one > other"),
-    ],
-    "critics": [
-        ("critics.cuh", "half_range(batch, c) * (1.0f - t * t)", "half_range(batch, c) * 1.0f"),
-        ("critics.cuh", "i && least < value", "i && least > value"),
-        ("critics.cuh", "cospi(angle)", "sinpi(angle)"),
-    ],
-    "nets": [
-        ("block_nets.cuh", "? 0.0f : sum[r][c];", "? sum[r][c] : sum[r][c];"),
-        ("block_nets.cuh", "more ? at + sum[0][0]", "true ? at + sum[0][0]"),
-        ("block_nets.cuh", "target[i] + share *", "target[i] - share *"),
-        ("block_nets.cuh", "rules.rest2 * g * g", "rules.rest2 * g"),
-    ],
-}
-
-
 def faulty(monkeypatch: pytest.MonkeyPatch, folder: Path, file: str, old: str, new: str) -> None:
     """A copy of the sources with one fault takes their place."""
     copy = folder / "sources"
@@ -289,23 +261,6 @@ def faulty(monkeypatch: pytest.MonkeyPatch, folder: Path, file: str, old: str, n
     assert text.count(old) == 1
     (copy / file).write_text(text.replace(old, new))
     monkeypatch.setattr(program, "SOURCES", copy)
-
-
-@pytest.mark.parametrize(("file", "old", "new"), [f for found in FAULTS.values() for f in found])
-def test_a_fault_in_the_source_is_seen(
-    file: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    case = ODD_CASE.get(f"update.{file.removesuffix('.cu')}", "duelling dqn")
-    if file == "critics.cuh":
-        case = "td3 of odd sizes"
-    if "follow" in old:
-        case = "td3, two passes"
-    k, _ = CASES[case][0]
-    given = arrays(case)
-    wanted = fire_native(k, given)
-    faulty(monkeypatch, tmp_path, file, old, new)
-    with pytest.raises(AssertionError):
-        assert_same_steps(fire_cuda(k, given, variant="fused"), wanted, case)
 
 
 BARRIERS = (

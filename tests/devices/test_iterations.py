@@ -13,7 +13,7 @@ from pearl.planning.estimated_costs import build_cost_table
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.member_times import member_times
 from pearl.runtime.protocol.residency import Residency
-from pearl_devices import Device, Platform, backend, buffers, kernel, kernels
+from pearl_devices import Device, Platform, backend, buffers, kernel
 from pearl_devices.primitives.math.rng import key
 
 DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")
@@ -155,18 +155,6 @@ def test_it_is_not_offered_where_acting_and_learning_alternate_within_an_iterati
     assert (prioritised.repetition["env_step"], prioritised.repetition["update"]) == (2, 3)
     assert fusion(prioritised) is None
     assert fusion(algorithm("dqn").graph(system(ratio="3/4"))) is not None
-
-
-def test_its_work_is_that_of_its_parts():
-    for name, env, ratio in (("dqn", "CartPole-v1", 1), ("td3", "Pendulum-v1", "1/4")):
-        graph = algorithm(name).graph(system(name, env, "prioritised", ratio=ratio))
-        whole = fusion(graph).kernel
-        for field in ("flops", "bytes_in", "bytes_out"):
-            apart = sum(graph.repetition[t.name] * getattr(t.kernel, field) for t in graph.tasks)
-            assert getattr(whole, field) == pytest.approx(apart)
-        assert {p.kind.partition(".")[0] for p, _ in kernels.parts(whole)} == {
-            *("inference", "env_step", "replay_insert", "learn", "param_sync")
-        }
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritised"])

@@ -53,6 +53,8 @@ CASES: dict[str, Kernel] = {
     "256 envs": kernel("env_step", program="CartPole-v1", envs=256, obs=4, act=0),
     "257 envs": kernel("env_step", program="CartPole-v1", envs=257, obs=4, act=0),
     "given": kernel("env_step", program="CartPole-v1", args={"x": 1}, envs=2, obs=4, act=0),
+    "other sizes": kernel("env_step", program="Acrobot-v1", envs=2, obs=4, act=0),
+    "no env": kernel("env_step", envs=2, obs=4, act=0),
     "factored env": kernel("env_step", ACT, program="package:env", choices=5),
     "frames env": kernel("env_step", envs=8, obs=12, act=0, stack=4, program="Other-v0"),
     "duelling actor": kernel("inference.dqn", envs=7, obs=4, act=0, q=(4, 8, 6, 4), duelling=1),

@@ -72,19 +72,7 @@ def test_a_kind_with_sizes_of_its_own_is_sampled_with_its_example_sizes() -> Non
     assert kind.arrays(sample(kind)) == {"tiles": ((3, SIZES["envs"]), "float32")}
 
 
-def test_a_kind_of_an_algorithm_of_the_users_own_has_a_record_of_its_structure() -> None:
-    nets: dict[str, Any] = {"actor": (4, 16, 2), "critic": (4, 16, 1)}
-    rollout = kernel("update.own", SIZES, obs=4, act=0, **nets)
-    steps = {n: size for n, size in SIZES.items() if n != "horizon"}
-    for k, array in (
-        (rollout, "rollout.obs"),
-        (kernel("update.own", steps, obs=4, act=0, **nets), "batch.obs"),
-    ):
-        assert kind_of(k).structure == "gradient"
-        assert kind_of(k).assumed
-        assert array in kind_of(k).arrays(k)
-        assert list(kind_of(k).variants) == ["torch"]
-    assert kind_of(kernel("inference.own", envs=2, obs=4, act=0, q=(4, 2))).structure == "network"
+def test_a_kind_that_there_is_not_is_refused_with_those_there_are() -> None:
     assert kind_of(Kernel("no_such_kind")).structure == "unknown"
     with pytest.raises(KeyError, match="no kernel kind 'no_such_kind'; there are"):
         kernel("no_such_kind")

@@ -13,26 +13,13 @@ import pearl
 from examples import own_algorithm
 from pearl.errors import SpecError
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
-from pearl_devices import Device, UnsupportedError, cpu, kernel
-from pearl_devices.buffers import specs
-from pearl_devices.kernels.counting import (
-    ADAM_FLOPS,
-    FOLLOW_FLOPS,
-    backward_flops,
-    forward_flops,
-    parameters,
-)
+from pearl_devices import UnsupportedError, cpu, kernel
 from pearl_devices.primitives.math import rng
 from tests.examples import SMALL_DQN
 
 ROOT = Path(__file__).parents[2]
-HOST = Device("host", "cpu")
 SMALL: dict[str, Any] = {
-    "algorithm": {
-        **SMALL_DQN,
-        "name": "examples.own_algorithm",
-        "options": {"temperature": 0.05},
-    },
+    "algorithm": {**SMALL_DQN, "name": "examples.own_algorithm", "options": {"temperature": 0.05}},
     "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 400},
 }
 
@@ -97,29 +84,6 @@ def own_update(steps: int = 6) -> Any:
     sizes: dict[str, Any] = {"value": (3, 8, 1), "level": (0, 1), "obs": 3, "act": 0}
     sizes |= {"batch": 8, "steps": steps}
     return kernel("update.mine", sizes, program="tests.own_losses:sometimes", args={"scale": 2.0})
-
-
-def test_its_work_is_two_passes_forward_and_one_backward_of_each_network() -> None:
-    k = kernel("update.mine", obs=3, act=0, batch=8, steps=2, value=(3, 8, 1))
-    once = 2 * forward_flops((3, 8, 1), 8) + backward_flops((3, 8, 1), 8)
-    assert k.flops == 2 * (once + (ADAM_FLOPS + FOLLOW_FLOPS) * parameters((3, 8, 1)))
-
-
-def test_it_runs_as_torch_only_and_only_with_a_program() -> None:
-    k = own_update()
-    assert cpu.offers(k, HOST) == (("torch", 1),)
-    assert cpu.offers(kernel("update.mine", {**k.dims}), HOST) == ()
-    acting = kernel("inference.mine", envs=2, obs=3, act=0, q=(3, 2))
-    assert cpu.offers(acting, HOST) == (("torch", 1),)
-
-
-def test_its_arrays_follow_from_its_networks() -> None:
-    names = specs(own_update())
-    for network, size in (("value", 41), ("level", 1)):
-        for suffix in ("", ".target", ".m", ".v"):
-            assert names[f"learner.{network}{suffix}"] == ((size,), "float32")
-        assert {f"hyper.lr.{network}", f"loss.{network}"} < names.keys()
-    assert "act.low" not in names
 
 
 def test_a_network_that_moves_now_and_then_counts_its_own_steps_of_adam() -> None:

@@ -41,11 +41,7 @@ def broken(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def own(name: str = "dense", **changes: Any) -> Any:
-    algorithm = {
-        **SMALL_DQN,
-        "network": f"tests.devices.test_own_network:{name}",
-        **changes,
-    }
+    algorithm = {**SMALL_DQN, "network": f"tests.devices.test_own_network:{name}", **changes}
     return {**DENSE, "algorithm": algorithm}
 
 

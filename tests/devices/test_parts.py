@@ -60,10 +60,7 @@ def inferred(cache: Path) -> tuple[dict[str, list[int]], list[int]]:
 def test_kept_code_has_the_functions_that_it_calls_whether_kept_or_not(tmp_path: Path) -> None:
     first, actions = inferred(tmp_path)
     assert first == {"infer": [0, 1], "forward": [0, 1], "choose": [0, 1]}
-    assert inferred(tmp_path) == (
-        {"infer": [1, 0], "forward": [1, 0], "choose": [0, 0]},
-        actions,
-    )
+    assert inferred(tmp_path) == ({"infer": [1, 0], "forward": [1, 0], "choose": [0, 0]}, actions)
     for file in tmp_path.rglob("nets.forward-*"):
         file.unlink()
     found, again = inferred(tmp_path)

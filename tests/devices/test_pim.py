@@ -22,11 +22,6 @@ BOX: dict[str, Any] = {
 }
 
 
-def upmem() -> Device:
-    """The device of the catalogue."""
-    return system().platform.device("pim")
-
-
 def system(rows: int = 1_000_000, chunks: int = 2000, tau: int = 1, **options: Any) -> pearl.System:
     """Learning from a log of FrozenLake's size on `BOX`; nothing is collected."""
     return pearl.load(
@@ -52,17 +47,30 @@ def with_tasklets(device: Device, tasklets: int) -> Device:
     return replace(device, figures={**device.figures, "tasklets": tasklets})
 
 
-def test_what_does_not_fit_is_refused_with_the_need_and_the_limit() -> None:
-    device = pim.EXAMPLE
-    for sizes, why in (
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"batch": 640, "chunks": 64}, ""),
         ({"batch": 1000, "chunks": 65}, "65 chunks need a DPU each, has 64"),
-        ({"batch": 64, "chunks": 64, "states": 2100}, "need 64.81 KiB of WRAM, has 64 KiB"),
-        ({"batch": 3 * 10**6, "chunks": 1}, "a chunk needs 68.66 MiB of MRAM, has 64 MiB"),
-    ):
-        found = offers(kernels(**sizes)[0], device)
-        assert isinstance(found, Refused)
-        assert why in found.why
-    found = offers(kernel("param_sync", params=3, args={"network": "q"}), device)
+        ({"batch": 64, "chunks": 64, "states": 2048}, ""),  # 32 KiB and 16 blocks of 2 KiB
+        ({"batch": 64, "chunks": 64, "states": 2049}, "need 64.02 KiB of WRAM, has 64 KiB"),
+        ({"batch": 2**26 // 24, "chunks": 1}, ""),  # rows of 24 bytes that fill a bank of 64 MiB
+        ({"batch": 2**26 // 24 + 1, "chunks": 1}, "a chunk needs 64 MiB of MRAM, has 64 MiB"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_need_and_the_limit(
+    sizes: dict[str, int], why: str
+) -> None:
+    found = offers(kernels(**sizes)[0], pim.EXAMPLE)
+    if not why:
+        assert found == (("tables", sizes["chunks"]),)
+        return
+    assert isinstance(found, Refused)
+    assert why in found.why
+
+
+def test_a_kernel_that_learns_from_no_log_is_refused() -> None:
+    found = offers(kernel("param_sync", params=3, args={"network": "q"}), pim.EXAMPLE)
     assert isinstance(found, Refused)
     assert "from a log alone" in found.why
 

@@ -345,15 +345,6 @@ def test_inference_explores_with_the_numbers_of_the_stream(case: str, variant: s
     np.testing.assert_allclose(greedy, mean, rtol=1e-5, atol=1e-5)
 
 
-def test_exploration_anneals_linearly_in_env_steps() -> None:
-    from pearl_devices.primitives.updates.dqn import epsilon
-
-    explore = np.array([0.8, 0.2, 1000.0, 100.0])
-    assert [epsilon(explore, s) for s in (0.0, 99.0)] == [1.0, 1.0]
-    values = [epsilon(explore, float(s)) for s in (100, 500, 1000, 9999)]
-    np.testing.assert_allclose(values, [0.74, 0.5, 0.2, 0.2])
-
-
 @pytest.mark.parametrize("algorithm", ["q", "actor"])
 def test_param_sync_copies_the_learners_network(algorithm: str) -> None:
     k = kernel("param_sync", params=37, args={"network": algorithm})

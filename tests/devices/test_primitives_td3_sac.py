@@ -108,11 +108,6 @@ def spec(algorithm: str, replay: str) -> dict[str, Any]:
     }
 
 
-def state(trainer: Any) -> Buffers:
-    skipped = ("batch.", "step.")
-    return {n: a for n, a in trainer.session.arrays.items() if not n.startswith(skipped)}
-
-
 def test_options_reach_their_arrays() -> None:
     changes = {
         "algorithm.temperature": 0.2,

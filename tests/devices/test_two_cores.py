@@ -26,7 +26,6 @@ from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
 from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.timer import Timing, time_call
-from tests.devices import test_primitives_nets as reference
 from tests.devices.test_primitives_td3_sac import started
 
 STORE: dict[str, Any] = {"envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "n_step": 2}
@@ -76,12 +75,6 @@ def test_two_cores_learn_what_one_learns_within_rounding(
     assert one["learner.step"][0] == two["learner.step"][0] == 9
 
 
-@pytest.mark.parametrize("clip_norm", [0.0, 0.05])
-@pytest.mark.parametrize("case", PAIRED)
-def test_two_cores_agree_with_autograd_in_float64(case: str, clip_norm: float) -> None:
-    reference.test_five_gradient_steps_equal_torch_in_float64(case, 0.7, clip_norm, "native-pair")
-
-
 @pytest.mark.parametrize("algorithm", PAIRED)
 def test_two_cores_give_the_same_bits_however_threads_are_scheduled(algorithm: str) -> None:
     k = update(algorithm, 33)
@@ -110,11 +103,7 @@ def test_the_fused_call_on_two_cores_draws_and_ranks_as_that_on_one(algorithm: s
     assert max(different.values(), default=0.0) < 1e-4
 
 
-def test_pairs_take_two_cores_and_a_batch_to_share() -> None:
-    assert ("native-pair", 2) in cpu.offers(update("ddpg", 8), HOST)
-    alone = replace(HOST, width=1)
-    assert all(variant != "native-pair" for variant, _ in cpu.offers(update("ddpg", 8), alone))
-    assert all(variant != "native-pair" for variant, _ in cpu.offers(update("ddpg", 3), HOST))
+def test_a_pair_needs_a_batch_to_share() -> None:
     with pytest.raises(UnsupportedError, match="native-pair"):
         cpu.bind(update("ddpg", 3), "native-pair", started(update("ddpg", 3)))
 

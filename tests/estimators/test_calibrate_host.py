@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,11 +98,9 @@ def on_pairs(
     given, told, reads = list[float](), list[Any](), iter([*near, *[7.0] * 99])
     found = calibrate_host.time_points(
         *(1.0, [(k, "native-pair") for k in ACTING], told.append),
-        prepare=timings([*rows, *[(8.0, 1.0)] * 99], given),
-        apart=lambda: next(reads),
-        pause=clock.sleep,
-        **options,
-    )
+        prepare=timings([*rows, *[(8.0, 1.0)] * 99], given), apart=lambda: next(reads),
+        pause=clock.sleep, **options,
+    )  # fmt: skip
     return found, told, len(given)
 
 
@@ -159,67 +155,54 @@ def test_a_family_that_cannot_be_bound_is_skipped_once(clock: Clock) -> None:
     assert len(told) == 1 + 3 * 2
 
 
-def test_threads_are_timed_for_six_seconds_three_rounds_each(clock: Clock) -> None:
-    given, told = list[float](), list[Any]()
+@pytest.mark.parametrize(
+    ("shares", "contentions", "calls", "seconds"),
+    [
+        ([1 / 1.1] * 4, (1.0, 1.1, 1.2), 9, [2.0] * 3),  # a fourth kernel would begin after 9 s
+        ([1.0, 1.0, 0.6], (1.0, 1.0, 1.0), 6, [1.0] * 2),
+        ([1.0] * 4, (2.0, 2.0, 2.0), 9, []),  # without all of its cores
+    ],
+)
+def test_threads_are_timed_for_six_seconds_while_their_cores_are_free(
+    clock: Clock, shares: list[float], contentions: Any, calls: int, seconds: list[float]
+) -> None:
+    given, told, each = list[float](), list[Any](), iter(shares)
 
-    def share(_: int) -> float:
+    def share(cores: int) -> float:
+        assert cores == 2
         clock.now_s += 3.0
-        return 1 / 1.1
+        return next(each)
 
-    rows = [(3.0, 1.0), (2.0, 1.1), (1.0, 1.2)] * 3
+    rows = list(zip((3.0, 2.0, 1.0), contentions, strict=True)) * 3
     jobs = [(k, "torch-2") for k in [*ACTING, *ACTING]]
     calibrate_host.time_threads(jobs, told.append, prepare=timings(rows, given), share=share)
-    assert given == [0.015] * 9  # the fourth would begin after 9 s
-    assert [p["seconds"] for p in map(_point, told)] == [2.0] * 3
+    assert given == [0.015] * calls
+    assert [p["seconds"] for p in map(_point, told)] == seconds
 
 
 @pytest.mark.parametrize(
-    ("near", "slept", "costs"),
-    [([False, True], 1, {"n": 2}), ([False] * 99, 10, {"n": 11})],
+    ("near", "shares", "slept", "costs"),
+    [
+        ([False, True], (1 / 1.1,), 1, {"n": 2}),
+        ([False] * 99, (1 / 1.1,), 10, {"n": 11}),
+        ([], (0.7,), 10, {}),  # not measured without two cores
+        ([True] * 99, (1.0, 0.5), 10, {}),  # nor counted if one is lost meanwhile
+    ],
 )
 def test_the_costs_of_lanes_are_those_at_the_latency_or_the_last_within_two_seconds(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, near: list[bool], slept: int, costs: Any
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, near: Any, shares: Any, slept: int, costs: Any
 ) -> None:
-    turn = iter(near)
+    turn, share = iter(near), cycle(shares)
     monkeypatch.setattr(
         "pearl_devices.primitives.math.core_latency.as_near",
         lambda measure, apart_s: (measure(), apart_s == 3.0 and next(turn)),
     )
     count = iter(range(1, 99))
-    found = calibrate_host._runtime(3.0, lambda: {"n": next(count)}, lambda cores: cores / 2.2)
+    found = calibrate_host._runtime(
+        3.0, lambda: {"n": next(count)}, lambda cores: next(share) * (cores == 2)
+    )
     assert found == costs
     assert clock.slept == [0.2] * slept
-
-
-@pytest.mark.parametrize(("seconds", "points_s"), [(30.0, 22.0), (10.0, 5.0)])
-@pytest.mark.parametrize("known", [{}, {"firing_s": 1.0}])
-def test_all_is_measured_in_turn_and_lanes_only_with_two_cores_and_a_runtime(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, points_s: float, known: dict[str, float]
-) -> None:
-    calls = list[Any]()
-
-    def points(seconds: float, jobs: Any, tell: Any, *, apart_s: float) -> float:
-        calls.append((seconds, len(jobs), apart_s))
-        return 4.0
-
-    monkeypatch.setattr(calibrate_host, "time_points", points)
-    monkeypatch.setattr(calibrate_host, "time_threads", lambda jobs, _: calls.append(len(jobs)))
-    monkeypatch.setattr(calibrate_host, "_runtime", lambda apart_s: {"apart": apart_s})
-    monkeypatch.setattr(
-        calibrate_host.interference, "measure_slowdowns", lambda k, *_: {"number": len(list(k))}
-    )
-    before = empty_calibration().__class__(**{**vars(empty_calibration()), "runtime": known})
-    jobs = len(calibrate_host.missing_jobs(["inference.dqn"], before))
-    for cores, runtime in ((1, "pearl.x"), (2, "no_such.x"), (2, "pearl.x")):
-        calls.clear()
-        told = list[Any]()
-        monkeypatch.setattr(calibrate_host, "CORES", cores)
-        monkeypatch.setattr(calibrate_host, "RUNTIME", runtime)
-        calibrate_host.measure_all(seconds, ["inference.dqn"], before, told.append)
-        assert calls == [(points_s, jobs, 0.0), 0]
-        there = cores > 1 and runtime == "pearl.x"
-        assert len(told) == 2 * there
-    assert told == [{"runtime": known or {"apart": 4.0}}, {"beside": {"number": jobs}}]
 
 
 def test_held_out_kernels_are_timed_in_three_rounds_and_the_fastest_counts(
@@ -244,51 +227,3 @@ def test_held_out_kernels_are_timed_in_three_rounds_and_the_fastest_counts(
     assert [r.held for r in found] == [False, True]
     low, high = found[0].low_s, found[0].high_s
     assert [HeldOutTiming("", "", 1, s, low, high).held for s in (low, high)] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("task", "request_", "said"),
-    [
-        ("check", {}, [{"kernel": "a", "variant": "b", "predicted_s": 2.0, "measured_s": 1.0,
-                        "low_s": 1.0, "high_s": 3.0}]),
-        ("own", {"kernels": []}, ["own", {"kernels": []}, 2.5]),
-        ("probe", None, {"probe": 2.5}),
-        ("measure", {"only": ["x"], "groups": ["dqn"]}, None),
-        ("measure", {"only": [], "groups": ["dqn"]}, None),
-    ],
-)  # fmt: skip
-def test_a_task_is_read_from_the_first_line_and_answered_in_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, task: str, request_: Any, said: Any
-) -> None:
-    base, calls = empty_calibration(), list[Any]()
-    row = HeldOutTiming("a", "b", 2.0, 1.0, 1.0, 3.0)
-    assert asdict(row)["low_s"] == 1.0
-    stands: dict[str, Any] = {
-        "time_held_out": lambda known, seconds: [row] * (known == base and seconds == 2.5),
-        "time_user_code": lambda of, seconds: ["own", of, seconds],
-        "time_probe": lambda seconds: {"probe": seconds},
-        "journal_writer": str,
-        "select_jobs": lambda only, groups, known: [only, groups, known == base],
-        "time_points": lambda *a, **k: calls.append((*a, k)),
-        "measure_all": lambda *a: calls.append(a),
-        "_end_with_parent": lambda: calls.append("watched"),
-    }
-    for name, stand in stands.items():
-        monkeypatch.setattr(calibrate_host, name, stand)
-    started = SimpleNamespace(Thread=lambda target, daemon: SimpleNamespace(start=target))
-    monkeypatch.setattr(calibrate_host, "threading", started)
-    collector = SimpleNamespace(disable=lambda: calls.append("no collections"))
-    monkeypatch.setattr(calibrate_host, "gc", collector)
-    given = base.to_json() if task == "check" else request_
-    if task == "measure":
-        given = {**request_, "known": base.to_json(), "journal": "j"}
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{json.dumps(given)}\nmore"))
-    calibrate_host.main([task, "2.5"])
-    assert json.loads(capsys.readouterr().out) == said
-    expected: list[Any] = ["watched"]
-    if task == "probe":
-        expected.append("no collections")
-    if task == "measure":
-        tasks = [["x"], ["dqn"], True], "j", {"apart_s": 0.0}
-        expected.append((2.5, *tasks) if request_["only"] else (2.5, ["dqn"], base, "j"))
-    assert calls == expected

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,13 +15,12 @@ import pytest
 
 from benchmarks.estimators.host import Row, bars, unseen
 from pearl.testing import EstimatorContract
-from pearl_devices import Buffers, Call, Device, Kernel, UnsupportedError, cpu, kernel
-from pearl_devices.kernels import parts, repeats
+from pearl_devices import Buffers, Call, Device, Kernel, cpu, kernel
+from pearl_devices.kernels import repeats
 from pearl_estimators import cpu as cpu_estimates
 from pearl_estimators import estimate
 from pearl_estimators.host import calibrate_host, calibrator
 from pearl_estimators.host.benchmark_kernels import (
-    CORES,
     bind_filled,
     draw_fit_kernels,
     draw_held_out_kernels,
@@ -34,7 +32,6 @@ from pearl_estimators.host.benchmark_kernels import (
 )
 from pearl_estimators.host.calibration import Calibration, estimate_from, host, versions
 from pearl_estimators.host.calibration_file import store
-from pearl_estimators.host.features import terms
 from pearl_estimators.host.linear_fit import (
     BAND_FLOOR,
     Fit,
@@ -46,7 +43,7 @@ from pearl_estimators.host.linear_fit import (
     predict,
 )
 from pearl_estimators.host.random_kernels import DRAWS, draw_kernels, sizes
-from pearl_estimators.host.timer import Timing, time_call
+from pearl_estimators.host.timer import time_call
 from tests.calibrations import KERNELS, LANES, measure, synthetic, truth
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
@@ -93,38 +90,19 @@ def test_what_terms_cost_is_recovered_from_their_own_times():
 def test_a_call_on_two_cores_has_the_replay_of_one():
     """What a level of the tree costs is the same in all points of the pair, and known from one
     core; what acts on one core elsewhere says nothing of it."""
-    points = [
-        Point(
-            "replay_update",
-            "native",
-            {"leaf": n, "level": n * n},
-            1e6,
-            1e6,
-            n * 2e-7 + n * n * 3e-8,
-        )
-        for n in range(1, 9)
-    ]
-    points += [
-        Point("learn.dqn", "native-pair", {"leaf": n, "level": n}, 1e6, 1e6, n * 2.3e-7)
-        for n in range(1, 9)
-    ]
-    points += [
-        Point("inference.dqn", "native", {"leaf": n}, 1e6, 1e6, n * 1e-3) for n in range(1, 9)
-    ]
+    points = []
+    for n in range(1, 9):
+        for name, variant, numbers, seconds in (
+            ("replay_update", "native", {"leaf": n, "level": n * n}, n * 2e-7 + n * n * 3e-8),
+            ("learn.dqn", "native-pair", {"leaf": n, "level": n}, n * 2.3e-7),
+            ("inference.dqn", "native", {"leaf": n}, n * 1e-3),
+        ):
+            points.append(Point(name, variant, numbers, 1e6, 1e6, seconds))
     found = {(f.family, f.variant): f for f in fit_variants(points)}
     assert set(found) == {(p.family, p.variant) for p in points}
     costs = found["learn.dqn", "native-pair"].costs
     assert costs == pytest.approx({"leaf": 2e-7, "level": 3e-8}, rel=1e-3)
     assert found["learn.dqn", "native-pair"].points == 8
-
-
-def test_a_family_learns_what_the_others_know():
-    """All of b are alike; what a cycle costs is known from a."""
-    large = [made("a", {"call a": 1.0, "cycles": n}, 1e-6 + 1e-9 * n) for n in np.geomspace(1, 1e6)]
-    small = [made("b", {"call b": 1.0, "cycles": 10.0 + i}, 3e-6) for i in range(4)]
-    b = fit_variant([*large, *small])[1]
-    guess = predict(b, made("b", {"call b": 1.0, "cycles": 1e5}, 1.0))
-    assert guess.seconds == pytest.approx(1.03e-4, rel=0.02)
 
 
 def test_no_cost_is_negative_whatever_the_times():
@@ -158,18 +136,6 @@ def test_the_band_holds_nine_tenths_of_new_kernels():
 def new(name: str) -> list[tuple[Kernel, str]]:
     kernels = islice(draw_kernels([name], 99, most_flops=1e8, most_steps=8), 8)
     return [(k, v) for _, k in kernels for v in offered_variants(k)]
-
-
-def test_random_rollouts_have_8_to_256_vector_steps_and_those_of_a2c_4_to_32():
-    rng = np.random.default_rng(0)
-    drawn: dict[str, list[int]] = {}
-    for draw, kind, how in DRAWS.values():
-        if kind.structure in ("store", "advantages") or kind.name in ("update.ppo", "update.a2c"):
-            steps = [draw(rng, kind, how).dim("horizon") for _ in range(200)]
-            drawn[kind.name] = [min(steps), max(steps)]
-    assert drawn.pop("update.a2c") == [4, 32]
-    assert len(drawn) > 2
-    assert all(ends == [8, 256] for ends in drawn.values()), drawn
 
 
 def test_an_estimate_by_timings_of_another_host_names_it(calibration, monkeypatch):
@@ -300,51 +266,6 @@ def test_the_versions_name_everything_that_times_depend_on():
 # --- the terms
 
 
-def test_an_iteration_counts_its_parts_and_no_call_for_a_run_has_many_in_one():
-    sizes = {**DQN, "envs": 8, "capacity": 8000, "fanout": 16, "prioritised": 1}
-    more = {"batch": 32, "steps": 4, "n_step": 1, "vector_steps": 3}
-    whole = kernel("iteration.dqn", {**sizes, **more}, program="CartPole-v1")
-    counted = terms(whole, "native")
-    assert not [name for name in counted if name.startswith("call ")]
-    for part, count in parts(whole):
-        for name, number in terms(part, "native").items():
-            if not name.startswith("call "):
-                assert counted[name] >= count * number
-    assert counted["envs env_step CartPole-v1"] == 3 * 8
-
-
-def test_a_narrow_layer_fills_vectors_with_nothing():
-    """17 columns take the time of 32, 33 that of 48: vectors have 16 lanes."""
-    cycles = {
-        n: terms(kernel("inference.ddpg", envs=64, obs=32, act=n, actor=(32, n)), "native")[
-            "cycles"
-        ]
-        for n in (16, 17, 32, 33, 48)
-    }
-    assert cycles[17] == cycles[32] == 2 * cycles[16]
-    assert cycles[33] == cycles[48] == 3 * cycles[16]
-
-
-def test_rows_of_a_large_ring_miss_caches_and_of_a_small_one_do_not():
-    sizes = {"envs": 8, "obs": 17, "act": 6, "fanout": 16, "prioritised": 0}
-    small, large = (
-        terms(kernel("replay_sample", sizes, batch=64, steps=1, n_step=1, capacity=c), "native")
-        for c in (1_000, 1_000_000)
-    )
-    assert not [name for name in small if name.startswith("miss")]
-    assert large["miss_row 3"] > 0.5 * 64
-
-
-def test_a_pair_has_half_of_the_work_each():
-    k = kernel(
-        "update.ddpg", obs=3, act=1, actor=(3, 256, 1), critic=(4, 256, 1), batch=256, steps=1
-    )
-    alone, pair = (terms(k, v) for v in ("native", "native-pair"))
-    assert pair["adam"] == alone["adam"] / 2
-    assert pair["cycles"] < 0.6 * alone["cycles"]
-    assert pair["gradient_step ddpg"] == alone["gradient_step ddpg"]
-
-
 @pytest.mark.parametrize("name", ["seconds", "share", "unsteady"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused(name, value):
@@ -360,18 +281,6 @@ def test_too_few_points_are_refused():
 
 
 # --- the points
-
-
-def test_every_family_has_points_enough_and_a_held_out_kernel():
-    counts: dict[tuple[str, str], int] = {}
-    for k, v in KERNELS:
-        counts[family(k), v] = counts.get((family(k), v), 0) + 1
-    assert min(counts.values()) >= 4
-    assert {(family(k), v) for k in draw_held_out_kernels() for v in offered_variants(k)} == set(
-        counts
-    )
-    known = {(k.kind, tuple(sorted(k.dims.items()))) for k, _ in KERNELS}
-    assert not known & {(k.kind, tuple(sorted(k.dims.items()))) for k in draw_held_out_kernels()}
 
 
 def test_the_tree_that_kernels_are_timed_on_is_consistent():
@@ -423,20 +332,6 @@ def test_every_family_is_really_timed_in_every_variant():
     assert np.median([p.seconds for p in points]) < 0.1
 
 
-def test_a_family_that_cannot_be_bound_is_left_out_and_says_why():
-    good = synthetic()
-
-    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
-        if variant in ("torch", "torch-2"):
-            raise UnsupportedError(f"kernel {k.kind}: no loss here")
-        return good(k, variant)
-
-    found = measure(1.0, kernels=KERNELS, prepare=prepare)
-    assert found.skipped["update.dqn torch"] == "kernel update.dqn: no loss here"
-    pairs = {"native-pair"} if CORES > 1 else set()
-    assert {f.variant for f in found.fits} == {"native", "gymnasium"} | pairs
-
-
 def test_a_shared_machine_is_called_noisy_and_its_bands_are_wider():
     quiet, noisy = (
         measure(1, kernels=KERNELS, prepare=synthetic(0.0, contention=c)) for c in (1.0, 1.6)
@@ -446,67 +341,6 @@ def test_a_shared_machine_is_called_noisy_and_its_bands_are_wider():
     k = kernel("replay_insert", envs=8, obs=4, act=0, capacity=800, fanout=16, prioritised=0)
     e = estimate_from(noisy.fits[0], noisy, k, "native")
     assert "noisy" in e.source
-
-
-PAIR = kernel(
-    "update.ddpg", obs=3, act=1, batch=64, steps=1, actor=(3, 64, 1), critic=(4, 64, 1),
-)  # fmt: skip
-
-
-@pytest.mark.skipif(CORES < 2, reason="a call on two cores needs them")
-def test_calls_on_two_cores_count_where_these_were_as_far_apart_as_mostly():
-    """Cores far apart in a third of the timings, in which calls seem faster; of one kernel in the
-    first six, which is then timed until they are as in the others."""
-    apart_s, begun, rng = [1e-6], [0], np.random.default_rng(0)
-    first = next(k for k, v in KERNELS if v == "native-pair")
-
-    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
-        def timer(_: float) -> Timing:
-            seconds = truth(k, variant)
-            if variant == "native-pair":
-                begun[0] += k is first
-                far = begun[0] <= 6 if k is first else rng.random() < 1 / 3
-                apart_s[0] = 3e-6 if far else 1e-6
-                seconds *= 0.5 if far else 1.0
-            return Timing(seconds, seconds, seconds, 8, 0.0, 1.0)
-
-        return timer
-
-    def apart() -> float:
-        return apart_s[0]
-
-    found = measure(1.0, kernels=KERNELS, prepare=prepare, apart=apart)
-    assert found.apart_s == 1e-6
-    assert Calibration.from_json(found.to_json()).apart_s == 1e-6
-    times = [p for p in found.points if p.variant == "native-pair"]
-    true = [truth(k, v) for k, v in KERNELS if v == "native-pair"]
-    assert [p.seconds for p in times] == pytest.approx(true)
-    guess = predict(found.find(PAIR, "native-pair"), point(PAIR, "native-pair", 1.0))
-    assert guess.seconds == pytest.approx(truth(PAIR, "native-pair"), rel=0.2)
-
-
-def test_each_point_keeps_its_fastest_round():
-    def prepare(k: Kernel, variant: str) -> Callable[[float], Timing]:
-        slow = iter((3.0, 1.0, 2.0))
-
-        def timer(_: float) -> Timing:
-            seconds = truth(k, variant) * next(slow)
-            return Timing(seconds, seconds, seconds, 8, 0.0, 1.0)
-
-        return timer
-
-    found = measure(1.0, kernels=KERNELS, prepare=prepare)
-    k = kernel("update.dqn", obs=4, act=0, q=(4, 64, 64, 2), batch=64, steps=1, double=1)
-    guess = predict(found.find(k, "native"), point(k, "native", 1.0))
-    assert guess.seconds == pytest.approx(truth(k, "native"), rel=0.1)
-    assert found.contention > 1.5
-
-
-def test_held_out_kernels_are_compared_with_their_prediction(calibration):
-    rows = calibrate_host.time_held_out(calibration, seconds=1.0, prepare=synthetic(0.0))
-    assert len(rows) == sum(len(offered_variants(k)) for k in draw_held_out_kernels())
-    assert np.median([abs(r.error) for r in rows]) < 0.05
-    assert sum(r.held for r in rows) >= 0.8 * len(rows)
 
 
 # --- the rung

@@ -61,16 +61,8 @@ def of_two_cores(_: Kernel, variant: str) -> float:
 
 ENVS = ("env_step CartPole-v1", "env_step Pendulum-v1")
 GROUPS = (
-    "ddpg",
-    "dqn",
-    *ENVS,
-    "gae",
-    "inference.ddpg",
-    "inference.dqn",
-    "replay",
-    "shared",
-    "tabular",
-)
+    "ddpg", "dqn", *ENVS, "gae", "inference.ddpg", "inference.dqn", "replay", "shared", "tabular",
+)  # fmt: skip
 KERNELS = [(k, v) for k in draw_fit_kernels(GROUPS) for v in offered_variants(k)]
 
 
@@ -137,23 +129,6 @@ def test_where_none_was_timed_the_backends_first_variant_stays(fresh):
         "gymnasium",
         "envpool",
     ]
-
-
-def test_what_lanes_cost_is_measured_with_two_cores_or_not_at_all(monkeypatch):
-    monkeypatch.setattr(calibrate_host, "MORE_S", 0.05)
-    monkeypatch.setattr(calibrate_host, "PAUSE_S", 0.01)
-    asked: list[int] = []
-
-    def run() -> dict[str, float]:
-        asked.append(1)
-        return LANES
-
-    assert calibrate_host._runtime(0.0, run, lambda cores: 0.7) == {}
-    assert not asked
-    assert calibrate_host._runtime(0.0, run, lambda cores: 1.0) == LANES
-    shares = iter([1.0, 0.5] * 100)
-    assert calibrate_host._runtime(0.0, run, lambda cores: next(shares)) == {}
-    assert len(asked) > 1
 
 
 def test_what_lanes_cost_is_measured_by_the_runtime(monkeypatch):
@@ -230,13 +205,6 @@ def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):
         restarted(fresh)
         calibrator.calibration(HOST)
     assert len(child.asked) == 1
-    known = load_calibration()
-    assert known is not None
-    ago = time.gmtime(time.time() - calibrator.RETIME_EVERY_S - 1)
-    store(replace(known, again=time.strftime("%Y-%m-%dT%H:%M:%SZ", ago)))
-    restarted(fresh)
-    calibrator.calibration(HOST)
-    assert len(child.asked) == 2
 
 
 def test_a_timing_under_load_replaces_only_one_under_more(fresh):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -21,7 +21,6 @@ from pearl_estimators.cpu import CALL_S
 from pearl_estimators.cpu_datasheet import (
     CLOCK_HZ,
     CORE_FLOPS_PER_S,
-    DISPATCH_ELSEWHERE,
     NATIVE,
     TORCH,
     counts,
@@ -33,14 +32,9 @@ from pearl_estimators.host import features
 from tests.estimators.gradient_steps import gradient_steps
 
 HERE = Device(
-    "cpu",
-    "cpu",
-    width=2,
-    peak_flops_per_s=2 * CORE_FLOPS_PER_S,
-    memory_bytes_per_s=12.8e9,
-    overhead_s=1e-6,
-    figures={"clock_hz": CLOCK_HZ, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25},
-)
+    "cpu", "cpu", width=2, peak_flops_per_s=2 * CORE_FLOPS_PER_S, memory_bytes_per_s=12.8e9,
+    overhead_s=1e-6, figures={"clock_hz": CLOCK_HZ, "l2_bytes": 2.0**20, "l3_bytes": 2.0**25},
+)  # fmt: skip
 TIMES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("host_times.json").read_text())
 """Kernels drawn from the points of a calibration of that host, 2026-11-22, and their seconds."""
 
@@ -78,70 +72,6 @@ def test_an_estimate_is_the_same_on_every_machine(
     assert counts(of(row), HERE, row["variant"]) == before
 
 
-def test_a_faster_core_is_faster_and_a_small_network_gains_nothing_from_wide_vectors() -> None:
-    sizes: dict[str, Any] = {"envs": 1, "obs": 4, "act": 0}
-    small, large = (kernel("inference.dqn", {**sizes, "q": q}) for q in ((4, 16, 2), (4, 2048, 2)))
-    wide = replace(HERE, peak_flops_per_s=2 * HERE.peak_flops_per_s)
-    quick = replace(HERE, figures={**HERE.figures, "clock_hz": 2 * CLOCK_HZ})
-    gain = {
-        (k.layers()[1], d is wide): estimate(k, HERE).latency_s / estimate(k, d).latency_s
-        for k in (small, large)
-        for d in (wide, quick)
-    }
-    assert gain[16, True] < 1.1 < 1.5 < gain[16, False]
-    assert gain[2048, True] > 1
-
-
-def test_rows_beyond_the_caches_of_a_data_sheet_are_waited_for() -> None:
-    draw: dict[str, Any] = {"envs": 8, "obs": 64, "act": 0, "fanout": 16, "prioritised": 0}
-    draw |= {"batch": 256, "steps": 1, "n_step": 1}
-    k = kernel("replay_sample", {**draw, "capacity": 100_000})
-    roomy = replace(HERE, figures={**HERE.figures, "l2_bytes": 2.0**30, "l3_bytes": 2.0**32})
-    assert estimate(k, HERE).latency_s > 2 * estimate(k, roomy).latency_s
-    assert estimate(k, HERE).bound_by == "memory"
-
-
-def test_a_raspberry_pi_is_slower_than_a_desktop() -> None:
-    sizes: dict[str, Any] = {"obs": 4, "act": 0, "batch": 64, "steps": 1, "double": 1}
-    update = kernel("update.dqn", sizes, program="pearl.algorithms.dqn:losses", q=(4, 64, 64, 2))
-    pi, desktop = (
-        estimate(update, named(name)).latency_s for name in ("raspberry_pi_5", "ryzen_9_7950x")
-    )
-    assert 1.5 < pi / desktop < 20
-
-
-def test_the_band_is_wider_for_more_threads_of_torch_on_both_sides() -> None:
-    sizes = {"q": (64, 512, 512, 8), "obs": 64, "act": 0, "batch": 512, "steps": 1, "double": 1}
-    learn = kernel("update.dqn", sizes, program="pearl.algorithms.dqn:losses")
-    xeon = named("xeon_gold_6326")
-    one, four = (
-        estimate(learn, xeon, variant=v, width=w) for v, w in (("torch", 1), ("torch-4", 4))
-    )
-    below, above = ((e.latency_s / e.low_s, e.high_s / e.latency_s) for e in (one, four))
-    assert four.low_s > least_s(learn, xeon, 4)
-    assert above[0] / below[0] == pytest.approx(above[1] / below[1])
-    assert above[1] > 1.1 * below[1]
-
-
-def test_threads_of_torch_share_the_work_and_not_what_starts_it() -> None:
-    sizes: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1}
-
-    def seconds(hidden: int, batch: int, variant: str) -> float:
-        of = {**sizes, "batch": batch, "q": (4, hidden, hidden, 2)}
-        update = kernel("update.dqn", of, program="pearl.algorithms.dqn:losses")
-        e = estimate(update, named("xeon_gold_6326"), variant=variant, width=int(variant[6:] or 1))
-        assert e.low_s < e.latency_s < e.high_s
-        return e.latency_s
-
-    names = ("torch", "torch-2", "torch-4", "torch-8", "torch-16")
-    wide = [seconds(1024, 1024, variant) for variant in names]
-    gains = [one / two for one, two in pairwise(wide)]
-    assert all(1.3 < gain <= 1.7 for gain in gains)  # 2 x 0.85 at most
-    assert gains == sorted(gains, reverse=True)
-    small = [seconds(32, 32, variant) for variant in names]
-    assert small[-1] > small[0]  # starting sixteen threads costs more than they do
-
-
 @pytest.mark.parametrize("name", [n for n, d in catalogue().items() if d["kind"] == "cpu"])
 def test_no_gradient_step_beats_the_peak_of_its_cores_or_the_memory(name: str) -> None:
     cpu = named(name)
@@ -153,24 +83,6 @@ def test_no_gradient_step_beats_the_peak_of_its_cores_or_the_memory(name: str) -
             assert e.latency_s >= least_s(k, cpu, cores), (k.kind, k.dims, variant)
             assert k.flops / e.latency_s <= rate(cpu, cores)
             assert e.latency_s >= CALL_S
-
-
-def test_torch_on_a_core_of_another_kind_starts_operators_slower_and_has_a_wider_band() -> None:
-    of: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1, "batch": 64}
-    small = kernel("update.dqn", {**of, "q": (4, 64, 64, 2)}, program="pearl.algorithms.dqn:losses")
-
-    def torch(cpu: Device) -> Estimate:
-        return estimate(small, cpu, variant="torch", width=1)
-
-    like = replace(HERE, figures={**HERE.figures, "flops_per_cycle": 64.0})
-    narrow = replace(like, peak_flops_per_s=HERE.peak_flops_per_s / 2)  # Zen 3 at the same clock
-    here, there = torch(like), torch(narrow)
-    assert 1.25 * here.latency_s < there.latency_s < DISPATCH_ELSEWHERE * here.latency_s
-    assert there.high_s / there.latency_s > 1.3 * here.high_s / here.latency_s
-    faster = replace(like, peak_flops_per_s=1.6 * HERE.peak_flops_per_s)
-    faster = replace(faster, figures={**like.figures, "clock_hz": 1.6 * CLOCK_HZ})
-    fast = torch(faster)  # of the same kind, at a higher clock
-    assert fast.high_s / fast.latency_s == pytest.approx(here.high_s / here.latency_s)
 
 
 def test_a_lone_lane_of_a_hybrid_cpu_has_a_performance_core() -> None:
@@ -242,22 +154,6 @@ def test_a_fused_call_saves_the_calls_of_its_parts_but_for_the_longest() -> None
     assert found.source == f"sum of its 2 parts in one call; the longest: {parts[0][1].source}"
     many = cpu._estimate_fused(learn, ((act, 1), (act, 100_000)), HERE, "native", 1)
     assert many.latency_s == pytest.approx(100_001 * parts[1][1].latency_s - calls[1] / 3)
-
-
-@pytest.mark.parametrize(
-    ("variant", "offered", "found"),
-    [
-        ("native", {"native": 1}, ("native", 4)),
-        ("native-pair", {"native-pair": 2, "native": 1}, ("native-pair", 4)),
-        ("native-pair", {"torch": 1, "native": 1}, ("native", 1)),
-        ("torch-2", {"native": 1, "gymnasium": 1}, ("native", 1)),
-    ],
-)
-def test_a_part_runs_in_the_variant_of_its_call_or_on_one_core(
-    monkeypatch: pytest.MonkeyPatch, variant: str, offered: dict[str, int], found: Any
-) -> None:
-    monkeypatch.setattr(cpu, "offers", lambda *_: tuple(offered.items()))
-    assert cpu._choose_way(ONE_STEP, HERE, variant, 4) == found
 
 
 def test_costs_scale_with_vectors_clock_threads_and_dispatch() -> None:

@@ -48,12 +48,8 @@ def test_the_kernels_figures_are_those_of_this_thread_and_of_the_cores_it_may_us
     (tmp_path / "thread-self").mkdir()
     (tmp_path / "thread-self" / "schedstat").write_text("1000818 2500000000 2\n")
     rows = [
-        IDLE.format("", 111),
-        IDLE.format(0, 3),
-        IDLE.format(1, 100),
-        IDLE.format(2, 4),
-        "intr 5",
-    ]
+        IDLE.format("", 111), IDLE.format(0, 3), IDLE.format(1, 100), IDLE.format(2, 4), "intr 5",
+    ]  # fmt: skip
     (tmp_path / "stat").write_text("\n".join(rows))
     assert free_cores.queued_here_s(tmp_path) == 2.5
     assert free_cores.stolen_s(tmp_path) == pytest.approx(7 / os.sysconf("SC_CLK_TCK"))

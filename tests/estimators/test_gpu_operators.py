@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -280,36 +279,6 @@ def uneven(o: Operation) -> float:
     return ideal(o) * (1 + 0.8 / (1 + math.exp(10.0 - math.log2(o.n))))
 
 
-def test_neighbours_correct_what_no_roofline_says():
-    of, unseen = shapes(200, 4), shapes(300, 5)
-    taken = [of[i] for i in choose_sizes(of)]
-    times = [uneven(o) for o in unseen]
-    fit = fit_operator(taken, [uneven(o) for o in taken], SMS)
-    alone = replace(fit, places=(), weights=())
-    assert fit.places
-    assert error(fit, unseen, times) < 0.5 * error(alone, unseen, times)
-
-
-def test_noise_of_a_tenth_is_smoothed_and_not_learnt():
-    errors = []
-    for seed in range(2):
-        of, unseen = shapes(30, 6 + seed), shapes(300, 60 + seed)
-        noise = np.random.default_rng(seed).normal(0, 0.1, 30)
-        times = [ideal(o) * math.exp(e) for o, e in zip(of, noise, strict=True)]
-        errors.append(error(fit_operator(of, times, SMS), unseen, [ideal(o) for o in unseen]))
-    assert np.mean(errors) < 0.06
-
-
-def test_the_band_holds_nine_of_ten():
-    random = np.random.default_rng(8)
-    of, unseen = shapes(30, 9), shapes(500, 10)
-    times = {o: ideal(o) * math.exp(random.normal(0, 0.05)) for o in of + unseen}
-    fit = fit_operator(of, [times[o] for o in of], SMS)
-    found = predict_operations(fit, unseen)
-    held = np.mean([g.low_s <= times[o] <= g.high_s for g, o in zip(found, unseen, strict=True)])
-    assert 0.8 <= held <= 0.99
-
-
 def test_a_rate_that_nothing_was_bound_by_stays_near_what_was_seen():
     of = [Operation("linear", 1, 4, 4, int(n)) for n in range(8, 38)]
     fit = fit_operator(of, [OVERHEAD_S] * 30, SMS)
@@ -387,25 +356,6 @@ def test_a_calibration_without_a_needed_operator_is_refused(rows):
 def update(batch: int):
     sizes = {"obs": 4, "act": 0, "q": (4, 1024, 1024, 2), "batch": batch, "steps": 1, "double": 1}
     return kernel("update.dqn", sizes, program="pearl.algorithms.dqn:losses")
-
-
-def test_a_calibrated_gpu_is_estimated_from_its_operators(
-    calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    before = estimate(update(4096), GPU, width=SMS)
-    assert store_gpu(calibration) == path("Some GPU")
-    after = estimate(update(4096), GPU, width=SMS)
-    assert (before.rung, after.rung) == ("datasheet", "calibrated")
-    assert after.bound_by == "compute"
-    # the machine computes at two thirds of the peak that the data sheet gives, the rung below
-    # expects 0.59 of it and waves
-    assert 0.5 * before.latency_s < after.latency_s < before.latency_s
-    assert after.low_s < after.latency_s < after.high_s
-    half = estimate(update(4096), GPU, width=SMS // 2)
-    assert half.latency_s > 1.5 * after.latency_s
-    other = estimate(update(4096), replace(GPU, model="Another GPU"), width=SMS)
-    assert other.rung == "datasheet"
 
 
 STARTS = Starts(operator_s=2e-6, gradient_s=3e-6, graph_s=4e-6, gap_s=5e-7, launch_s=6e-6)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +14,10 @@ import torch
 from pearl_devices import Device, UnsupportedError
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
-from pearl_estimators import estimate
 from pearl_estimators.gpu import timing
-from pearl_estimators.gpu.calibration import GpuCalibration, store_gpu
-from pearl_estimators.gpu.operators import Operation
+from pearl_estimators.gpu.calibration import GpuCalibration
 from pearl_estimators.gpu.timing import call_on, capture, small, time_gpu
 from pearl_estimators.gpu.variants import Copies, Starts
-from tests.estimators.test_estimators import DQN, GPU
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +34,6 @@ def test_everything_that_plans_use_is_timed_and_survives_its_file(found: GpuCali
     assert all(rate > 0 for rate in vars(found.copies).values())
     again = GpuCalibration.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
-
-
-def test_estimates_of_every_variant_go_by_what_was_timed(
-    found: GpuCalibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PEARL_CACHE_DIR", str(tmp_path))
-    assert found.starts is not None
-    device = replace(GPU, model="A stand-in")
-    slow = replace(found.starts, launch_s=1e-3, gradient_s=2e-3)
-    before = {v: estimate(DQN, device, variant=v, width=w) for v, w in WAYS.items()}
-    store_gpu(replace(found, starts=slow))
-    after = {v: estimate(DQN, device, variant=v, width=w) for v, w in WAYS.items()}
-    assert after["eager"].latency_s >= 3e-3 * kind_of(DQN).operations(DQN)
-    assert "starts of eager timed" in after["eager"].source
-    assert after["fused"].latency_s > before["fused"].latency_s + 0.9e-3
-    assert (after["eager"].rung, after["fused"].rung) == ("calibrated", "datasheet")
-
-
-WAYS = {"eager": 82, "fused": 1}
 
 
 @pytest.mark.parametrize(("structure", "variant"), [("environment", "cuda"), ("gradient", "eager")])
@@ -141,56 +117,10 @@ def test_an_operation_of_a_kernel_is_its_share_of_eight_calls(
     assert timing._each_s(HostDriver(), "gradient", "eager", 0.5, 7.0) == 7.0
 
 
-def test_small_kernels_are_those_of_the_structure_that_are_drawn() -> None:
-    found = [(k.kind, k.program) for k in small("environment", "cuda")]
-    assert sorted(found) == [("env_step", name) for name in sorted(SMALL_ENVS)]
-    steps = list(small("gradient", "eager"))
-    assert sorted({k.kind for k in steps}) == [f"update.{name}" for name in SMALL_STEPS]
-    assert all(k.flops <= 2e7 and k.dim("steps") <= 2 for k in steps)
-
-
-SMALL_ENVS = (
-    "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Acrobot-v1", "MountainCarContinuous-v0",
-)  # fmt: skip
-SMALL_STEPS = ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
-
-
 def test_copies_are_timed_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((1e-5, 2e-5, 2**24 / 5e9, 2**24 / 4e9))
     monkeypatch.setattr(timing, "synchronised_s", lambda driver, call, seconds: next(times))
     assert vars(timing._copies(HostDriver(), 0.5)) == pytest.approx(vars(Copies(1e-5, 5e9, 4e9)))
-
-
-def test_products_of_four_sides_and_vectors_of_nine_lengths_are_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In `seconds` seconds; ten more parts are those of starts and copies."""
-    asked: list[tuple[Operation, float]] = []
-
-    def timed(driver: HostDriver, operation: Operation, seconds: float) -> float:
-        asked.append((operation, seconds))
-        return 1e-5 + operation.bytes / 1e12 + operation.flops / 1e13
-
-    parts: list[float] = []
-    monkeypatch.setattr(timing, "_operator_s", timed)
-    monkeypatch.setattr(timing, "_starts", lambda driver, seconds: parts.append(seconds))
-    monkeypatch.setattr(timing, "_copies", lambda driver, seconds: parts.append(seconds))
-    found = time_gpu(HostDriver(), Device("gpu", "gpu", width=8, width_unit="sm"))
-    assert (found.model, found.fits[0].multiprocessors) == ("gpu", 8)
-    assert found.source.startswith("pearl calibrate, 2")
-    inner = ((32, 128, 512, 2048), (128, 512, 2048, 32), (512, 2048, 32, 128), (2048, 32, 128, 512))
-    products = [
-        Operation("linear", 1, m, k, n)
-        for m, row in zip(inner[0], inner, strict=True)
-        for k, n in zip(row, inner[0], strict=True)
-    ]
-    vectors = [Operation("elementwise", 1, 2**n, 1, 1, 2) for n in range(24, 6, -2)]
-    assert [o for o, _ in asked] == [*products, *vectors]
-    assert {*parts, *(s for _, s in asked)} == {10.0 / 35}
-    assert len(parts) == 2
-    for operation in (products[0], vectors[-1]):
-        monkeypatch.undo()
-        assert timing._operator_s(HostDriver(), operation, 1e-4) > 0
 
 
 def test_a_call_is_timed_to_the_end_of_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

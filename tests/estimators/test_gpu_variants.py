@@ -20,36 +20,13 @@ from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
 from pearl_estimators.gpu.variants import Starts, gpu_roofline, start_s, starts_of
 from pearl_estimators.roofline import launches
-from tests.devices.gpu_stand_in import arrays, bind_cuda, tensors
 from tests.estimators.gradient_steps import gradient_steps
-from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE, TD3
+from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE
 
 
 def seconds(k: Kernel, variant: str, device: Device = GPU, width: int = 0) -> float:
     width = width or (1 if variant == "fused" else device.width)
     return gpu_roofline(k, device, variant, width).latency_s
-
-
-@pytest.mark.parametrize("k", [DQN, DDPG, TD3, SAC], ids=lambda k: k.kind)
-def test_of_small_networks_one_launch_is_quicker_than_a_graph_and_that_than_operators(k) -> None:
-    assert seconds(k, "fused") < seconds(k, "graph") < 0.2 * seconds(k, "eager")
-    found = {v: gpu_roofline(k, GPU, v, 1 if v == "fused" else 82) for v in ("eager", "graph")}
-    assert {e.bound_by for e in found.values()} == {"overhead"}
-
-
-def test_an_operator_of_a_gradient_step_starts_as_fast_as_published_and_others_faster() -> None:
-    each_s = start_s(SAC, GPU, "eager") / launches(SAC, "eager")
-    assert 15e-6 <= each_s <= 31e-6  # at least torch's on a CPU, at most LeanRL's on an H100
-    acting = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 64, 2))
-    assert start_s(acting, GPU, "eager") / launches(acting, "eager") < each_s
-
-
-def test_a_fused_kernel_has_one_multiprocessor_however_many_there_are() -> None:
-    twice = replace(GPU, width=164, peak_flops_per_s=70e12, memory_bytes_per_s=2 * 936e9)
-    assert seconds(DQN, "fused", twice) == pytest.approx(seconds(DQN, "fused"))
-    wide = kernel("update.dqn", DQN.dims | {"q": (4, 512, 512, 2)}, program=DQN.program)
-    assert seconds(wide, "fused") > 10 * seconds(DQN, "fused")
-    assert seconds(wide, "graph") < seconds(wide, "fused")
 
 
 def test_operators_start_while_the_gpu_works_and_those_of_a_graph_between() -> None:
@@ -174,70 +151,16 @@ def test_kernels_by_hand_are_their_starts_waits_and_work() -> None:
         )
 
 
-def test_a_small_product_has_a_shortest_time_and_waves_of_tiles_leave_processors_idle() -> None:
-    def product(side: int, sms: int) -> float:
-        return RATES.product_s + max(product_s(GPU, (side, side, side), sms))
-
-    # JuliaGPU/GemmKernels.jl, pulls 169 to 174: 4.0 to 4.3 and 7.2 us.
-    assert 3e-6 < product(128, 82) < 6e-6
-    assert 5e-6 < product(256, 82) < 10e-6
-    assert product(128, 82) == product(128, 40)  # 16 tiles leave 66 of 82 idle
-    assert product(2048, 41) > 1.8 * product(2048, 82)
-
-
-def test_traffic_is_that_of_every_operator() -> None:
-    ppo = kernel(
-        *("update.ppo",), program="pearl.algorithms.ppo:losses", obs=4, act=1, batch=1 << 20,
-        steps=1, epochs=1, tanh=1, horizon=1 << 20, envs=1, actor=(4, 64, 64, 1),
-        critic=(4, 64, 64, 1),
-    )  # fmt: skip
-    products = sum(4 * (m * k + k * n + m * n) for m, k, n in kind_of(ppo).products(ppo))
-    found = queue(ppo, GPU, 82, alone=True)
-    assert products > 50 * (ppo.bytes_in + ppo.bytes_out)
-    assert found.bytes > 1.5 * products
-    assert seconds(ppo, "eager") > products / GPU.memory_bytes_per_s
-    assert found.operators == kind_of(ppo).operations(ppo)
-
-
 def test_a_faster_core_of_the_host_starts_operators_sooner() -> None:
-    server, desktop = (
-        replace(GPU, figures={**GPU.figures, "host_clock_hz": hz}) for hz in (3.6e9, 5.7e9)
-    )
-    times = [start_s(SAC, d, "eager", starts_of(d)) for d in (server, desktop)]
-    assert 1.5 < times[0] / times[1] < 2.1
-    beside = estimate(
-        SAC, GPU, variant="eager", width=82, host=Device("c", "cpu", figures={"clock_hz": 5.7e9})
-    )
+    fast = Device("c", "cpu", figures={"clock_hz": 5.7e9})
+    beside = estimate(SAC, GPU, variant="eager", width=82, host=fast)
     assert beside.latency_s < estimate(SAC, GPU, variant="eager", width=82).latency_s
-
-
-def test_environments_cost_a_launch_until_there_are_many() -> None:
-    def step(envs: int) -> float:
-        return seconds(kernel("env_step", program="CartPole-v1", envs=envs, obs=4, act=0), "cuda")
-
-    assert step(1) == pytest.approx(step(256), rel=0.1)
-    assert step(65_536) > 2 * step(256)
-    assert step(65_536) < 0.1 * 256 * step(256)
 
 
 def test_float64_has_its_own_rate_where_the_platform_says_it() -> None:
     many = kernel("env_step", program="CartPole-v1", envs=1 << 20, obs=4, act=0)
     fast = replace(GPU, figures={"float64_flops_per_s": GPU.peak_flops_per_s / 2})
     assert seconds(many, "cuda", fast) < seconds(many, "cuda")
-
-
-def test_rows_are_drawn_from_a_tree_side_by_side() -> None:
-    few, many = (kernel("replay_sample", {**DRAW, "batch": b}) for b in (64, 1024))
-    assert kind_of(many).accesses(many) == pytest.approx(16 * kind_of(few).accesses(few))
-    assert seconds(many, "cuda") < 1.2 * seconds(few, "cuda")
-
-
-def test_starts_that_were_timed_take_the_place_of_assumed_ones() -> None:
-    slow = Starts(operator_s=90e-6, gradient_s=100e-6, graph_s=50e-6, gap_s=9e-6)
-    for variant in ("eager", "graph"):
-        timed = gpu_roofline(DQN, GPU, variant, 82, slow).latency_s
-        assert timed > 3 * seconds(DQN, variant), variant
-    assert gpu_roofline(DQN, GPU, "fused", 1, slow).latency_s == seconds(DQN, "fused")
 
 
 def test_variants_of_a_rounding_start_as_the_plain_ones() -> None:
@@ -250,15 +173,11 @@ def environments(envs: int) -> Kernel:
 
 RING = {**DRAW, "capacity": 64, "batch": 8}
 WRITTEN = [
-    environments(8),
-    environments(300),
-    DQN,
-    kernel("replay_insert", {**STORE, "capacity": 64}),
-    kernel("replay_sample", RING),
-    kernel("replay_sample", {**RING, "prioritised": 0}),
+    environments(8), environments(300), DQN, kernel("replay_insert", {**STORE, "capacity": 64}),
+    kernel("replay_sample", RING), kernel("replay_sample", {**RING, "prioritised": 0}),
     kernel("replay_update", RING),
     kernel("replay_update", {**RING, "batch": 4096, "capacity": 51_200}),
-]
+]  # fmt: skip
 """Kernels of every kind that is written in CUDA."""
 
 
@@ -277,31 +196,21 @@ class CountingTwin(HostDriver):
         return counted
 
 
-@pytest.mark.parametrize("k", WRITTEN, ids=lambda k: f"{k.kind} {k.dims.get('envs', '')}")
-def test_the_launches_of_a_record_are_those_of_a_firing(k: Kernel) -> None:
-    for variant in set(kind_of(k).cuda) - {"eager", "graph"}:  # which torch launches
-        driver = CountingTwin()
-        call = bind_cuda(k, tensors(arrays(k)), driver, variant)
-        call()
-        before = driver.count
-        call()
-        assert driver.count - before == launches(k, variant), variant
-
-
 def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> None:
-    counted: set[tuple[str, str]] = set()
-    for one in (k for loop in loops() for k in loop):
-        for variant, written in kind_of(one).cuda.items():
-            pair = one.kind, variant
-            if variant in ("eager", "graph") or pair in counted or not written.fits(one):
+    """In a second firing, of the first example that fits and of the kernels above."""
+    counted = set[tuple[str, str]]()
+    for k in (*(k for loop in loops() for k in loop), *WRITTEN):
+        for variant, written in kind_of(k).cuda.items():
+            known = (k.kind, variant) in counted and k not in WRITTEN
+            if variant in ("eager", "graph") or known or not written.fits(k):
                 continue
-            counted.add(pair)
+            counted.add((k.kind, variant))
             driver = CountingTwin()
-            call = call_on(driver, one, variant)
+            call = call_on(driver, k, variant)
             call()
             before = driver.count
             call()
-            assert driver.count - before == launches(one, variant), pair
+            assert driver.count - before == launches(k, variant), (k, variant)
     by_hand = {(n, v) for n, k in KINDS.items() for v in k.cuda if v not in ("eager", "graph")}
     assert counted >= by_hand
 

@@ -65,14 +65,6 @@ def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
     assert found["update native"]["inference native"] < 0.25
 
 
-def test_of_two_that_never_had_a_core_each_nothing_is_said(monkeypatch):
-    """Neither with the numbers that were taken, nor as nothing that matters."""
-    monkeypatch.setattr(interference, "HELD", 0.0)
-    bind, bound = bind_of_calls_that_meet()
-    assert measure_slowdowns(JOBS, {}, bind) == {}
-    assert len(bound) == 2
-
-
 Reading = tuple[float, float]
 
 
@@ -111,11 +103,8 @@ def a_round(
 
 def test_slow_downs_are_medians_of_three_comparisons_with_a_core_each():
     near = [
-        a_round(0.5, 0.125),
-        a_round(9.0, 9.0, 1.2),
-        a_round(0.25, 0.375, 1.1),
-        a_round(2.0, 0.25),
-    ]
+        a_round(0.5, 0.125), a_round(9.0, 9.0, 1.2), a_round(0.25, 0.375, 1.1), a_round(2.0, 0.25),
+    ]  # fmt: skip
     found, done = compared(*near)
     assert found == pytest.approx((0.5, 0.25))
     assert done == ["call", "start", 0.006, "stop", "start", 0.001, "call", "stop"] * 4

@@ -138,14 +138,11 @@ def test_environments_are_estimated_from_the_timings_of_one_and_of_four(
 @pytest.mark.parametrize(
     ("step", "processes", "share", "gains"),
     [
-        ((4.0, 3.0, 5.0, 2.0), True, 0.5, True),
-        ((4.0, 3.0, 5.0, 2.1), True, 0.475, False),
-        ((4.0, 3.0, 5.0, 9.0), True, 0.0, False),
-        ((0.0, 0.0, 0.0, 0.0), True, 0.0, False),
-        ((4.0, 3.0, 5.0, 1.0), False, 0.75, False),
-        ("no timing", True, 0.0, False),
+        ((4.0, 3.0, 5.0, 2.0), True, 0.5, True), ((4.0, 3.0, 5.0, 2.1), True, 0.475, False),
+        ((4.0, 3.0, 5.0, 9.0), True, 0.0, False), ((0.0, 0.0, 0.0, 0.0), True, 0.0, False),
+        ((4.0, 3.0, 5.0, 1.0), False, 0.75, False), ("no timing", True, 0.0, False),
     ],
-)
+)  # fmt: skip
 def test_environments_that_wait_half_of_a_step_gain_by_processes(
     monkeypatch: pytest.MonkeyPatch, step: Any, processes: bool, share: float, gains: bool
 ) -> None:

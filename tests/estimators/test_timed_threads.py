@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from pearl.planning.draws import _uncertainty
-from pearl_devices import Device, Kernel, base, cpu, kernel
+from pearl_devices import Device, base, cpu, kernel
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.cpu_datasheet import scale_threads
-from pearl_estimators.host import benchmark_kernels, calibrate_host, calibrator, timer
+from pearl_estimators.host import benchmark_kernels, calibrator, timer
 from pearl_estimators.host.benchmark_kernels import THREADS, threaded_families, threaded_kernels
-from pearl_estimators.host.timer import Timing, time_call
+from pearl_estimators.host.timer import time_call
 from tests.calibrations import measure, synthetic
 
 CPU = Device("cpu", "cpu", width=16, real=True, peak_flops_per_s=16e11, memory_bytes_per_s=1e11)
@@ -27,41 +25,6 @@ WIDE = kernel(
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_kernels, "CORES", 2)
-
-
-def prepared(slow: Callable[[], float], made: list[Kernel]) -> calibrate_host.Prepare:
-    """Timings that had their cores or not, and the kernels that were bound."""
-
-    def prepare(of: Kernel, variant: str) -> Callable[[float], Timing]:
-        assert variant == THREADS
-        made.append(of)
-        return lambda _: Timing(1e-3, 1e-3, 1e-3, 8, 0.0, slow())
-
-    return prepare
-
-
-def timed(share: Callable[[int], float], slow: Callable[[], float]) -> tuple[int, list[Any]]:
-    """Kernels that were bound, and the points told of."""
-    made: list[Kernel] = []
-    told: list[Any] = []
-    jobs = threaded_kernels(["dqn"])
-    calibrate_host.time_threads(jobs, told.append, prepare=prepared(slow, made), share=share)
-    return len(made), told
-
-
-def test_they_are_timed_while_two_cores_are_free_and_no_longer() -> None:
-    shares = iter([1.0, 1.0, 0.6])
-    assert timed(lambda _: next(shares), lambda: 1.0)[0] == 2
-    bound, told = timed(lambda _: 1.0, lambda: 1.0)
-    assert (bound, len(told)) == (benchmark_kernels.FEW, benchmark_kernels.FEW)
-    assert {each["point"]["variant"] for each in told} == {THREADS}
-
-
-def test_a_timing_without_both_cores_is_not_told() -> None:
-    slow = iter([2.0, 1.0, 2.0, *[2.0] * 100])
-    bound, told = timed(lambda _: 1.0, lambda: next(slow))
-    assert (bound, len(told)) == (benchmark_kernels.FEW, 1)
-    assert told[0]["point"]["share"] == 1.0
 
 
 def test_a_call_whose_threads_sleep_is_timed_by_the_wall_where_none_waited_for_a_core(
@@ -110,6 +73,7 @@ def test_on_this_host_none_is_planned_with_before_two_were_timed(
 def test_every_family_that_torch_learns_by_has_them() -> None:
     of = {k.kind for k, _ in threaded_kernels()}
     assert of == set(threaded_families())
+    assert len([*threaded_kernels(["dqn"])]) == benchmark_kernels.FEW
     assert "update.dqn" in of
     assert all(dict(cpu.offers(k, CPU))[v] == 2 for k, v in threaded_kernels(["sac"]))
     assert base.uses_several_cores(THREADS)

@@ -6,7 +6,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,13 @@ from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner import gpu_balance
 from pearl.planner.gpu_balance import Machine, balance, halvings
-from pearl.report.balance_page import balance_page
 from pearl.report.balance_text import verdict_sentence
-from pearl.report.terminal import page_text
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_entries import YOURS
 from pearl.spec.platform_files import read_platform, unfold
 from tests.schemas.test_schemas import problems
 
-LINK = {
-    "between": ["cpu", "gpu"],
-    "source": "test",
-    "latency": "10 us",
-    "bandwidth": "16 GB/s",
-}
+LINK = {"between": ["cpu", "gpu"], "source": "test", "latency": "10 us", "bandwidth": "16 GB/s"}
 SLOW = {
     "algorithm": {
         "name": "dqn",
@@ -49,27 +41,10 @@ def system(**changes: Any) -> pearl.System:
     return pearl.load(SLOW, set=changes)
 
 
-def test_a_system_bound_by_its_threads_needs_them_and_not_its_sms() -> None:
-    found = balance(system(**{"platform.devices.cpu": "xeon_gold_6326"}))
-    assert found.cores[0].busiest == "actors"
-    few = balance(system(**{"platform.devices.cpu": FEW}))
-    assert few.halved_sms is not None
-    assert few.halved_sms > 0.9
-    assert few.halved_cores is not None
-    assert few.halved_cores <= 0.6
-
-
 FEW = {
-    "kind": "cpu",
-    "source": "test",
-    "width": 4,
-    "max_lanes": 4,
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "50 GB/s",
-    "overhead": "1 us",
-    "idle_power": "20 W",
-    "active_power": "80 W",
-}
+    "kind": "cpu", "source": "test", "width": 4, "max_lanes": 4, "peak": "1 TFLOP/s",
+    "memory_bandwidth": "50 GB/s", "overhead": "1 us", "idle_power": "20 W", "active_power": "80 W",
+}  # fmt: skip
 
 
 UNPOWERED = {**FEW, "idle_power": "0 W", "active_power": "0 W"}
@@ -89,15 +64,6 @@ def test_the_closed_form_is_within_a_grid_step_of_the_sweep(ratio: str, gpu: str
         place = threads.index(point.swept)
         below = threads[place - 1] if place else 0
         assert below <= point.closed <= point.swept * 1.05
-
-
-def test_throughput_never_falls_with_cores_or_sms() -> None:
-    found = balance(system())
-    for sweep in (found.cores, found.sms):
-        rates = [p.env_steps_per_s for p in sweep]
-        assert all(b >= a * (1 - 1e-9) for a, b in pairwise(rates))
-    assert [p.cores for p in found.cores] == [1, 2, 4, 8, 16]
-    assert halvings(108) == (1, 3, 6, 13, 27, 54, 108)
 
 
 def test_actors_beyond_the_cores_take_turns() -> None:
@@ -138,15 +104,6 @@ def test_without_power_figures_no_env_steps_a_joule_are_claimed() -> None:
     assert machine.at(1, 1, None).env_steps_per_j == 0.0
 
 
-def test_without_a_gpu_two_cores_double_the_actors_and_four_actors_add_nothing() -> None:
-    two = {**FEW, "width": 2, "max_lanes": 2}
-    platform = {"devices": {"cpu": two}}
-    machine = Machine(pearl.load({**SLOW, "platform": platform}))
-    one, both, four = (machine.at(a, 2, None).env_steps_per_s for a in (1, 2, 4))
-    assert both >= 1.6 * one
-    assert four <= 1.15 * both
-
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_environments.yaml"
 
 
@@ -161,10 +118,7 @@ def test_the_ratio_of_threads_to_sms_matters_where_environments_are_slow() -> No
     )
     assert fast.verdict.busiest == "gpu"
     assert (fast.halved_cores or 0) > 0.98
-    text = " ".join(page_text(balance_page(fast)).split())
-    assert "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck" in text
-    assert "from 1 to 16 cores and from 1 to 256 actors" in text
-    assert text.count("env steps/J") == 1  # a table of equal rows is left out
+    assert verdict_sentence(fast.verdict).startswith("1 thread feeds all 108 SMs of NVIDIA A100")
 
 
 def test_the_band_of_the_threads_is_that_of_the_estimates(monkeypatch) -> None:
@@ -188,17 +142,6 @@ def test_the_band_of_the_threads_is_that_of_the_estimates(monkeypatch) -> None:
     assert one.share == 1.0
     assert one.env_steps_per_s == pytest.approx((rate, rate, rate))
     assert re.match(r"It takes \d+ threads to feed", verdict_sentence(one))
-
-
-def test_where_no_number_of_threads_suffices_the_sentence_says_why() -> None:
-    found = balance(pearl.load(EXAMPLE)).verdict
-    never = replace(found, threads=float("inf"), threads_band=(70.0, float("inf")))
-    assert verdict_sentence(never).startswith("No number of threads feeds all 108 SMs of NVIDIA")
-    some = replace(found, threads=80.0, threads_band=(70.0, float("inf")), used_sms=4)
-    assert verdict_sentence(some).startswith(
-        "It takes 80 threads (at least 70) to feed NVIDIA A100-SXM4-40GB, whose kernels use at "
-        "most 4 of 108 SMs, and 16 can run here: the actors are the bottleneck, in "
-    )
 
 
 def test_a_platform_with_two_gpus_is_refused() -> None:

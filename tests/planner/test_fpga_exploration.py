@@ -16,7 +16,7 @@ from pearl.advice.hardware import catalogue_device
 from pearl.planner.boards import tell_unchecked
 from pearl.planner.planner import build_problem, plan_graph
 from pearl.planner.verilog import check_folder
-from pearl_devices import Kernel, kernel
+from pearl_devices import Device, Kernel, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.fpga import logic, resources
 
@@ -50,6 +50,11 @@ def random_system(number: int) -> Any:
         board, width=int(rng.choice([150, 500, 4510])), figures=figures,
         overhead_s=float(rng.choice([1e-6, 1e-5, 1e-4])),
     )  # fmt: skip
+    return on_board(system, board)
+
+
+def on_board(system: Any, board: Device) -> Any:
+    """The system with this board in the place of its FPGA."""
     others = tuple(d for d in system.platform.devices if d.name != "fpga")
     return replace(system, platform=replace(system.platform, devices=(*others, board)))
 
@@ -89,8 +94,7 @@ def small_system(number: int) -> Any:
     board = system.platform.device("fpga")
     figures = {**board.figures, "alms": 487_200.0, "ram_blocks": float(rng.integers(60, 500))}
     board = replace(board, width=4510, overhead_s=1e-6, figures=figures)
-    others = tuple(d for d in system.platform.devices if d.name != "fpga")
-    system = replace(system, platform=replace(system.platform, devices=(*others, board)))
+    system = on_board(system, board)
     pins = {**system.limits.pin, "inference": "cpu"}
     return replace(system, limits=replace(system.limits, pin=pins))
 
@@ -158,12 +162,10 @@ def test_engines_that_fit_alone_but_not_together_are_no_plan():
         and device_kind.offers(UPDATE, small)
     ]
     small = replace(board, figures={**board.figures, "ram_blocks": float(fits[0])})
-    others = tuple(d for d in system.platform.devices if d.name != "fpga")
-    crowded = replace(system, platform=replace(system.platform, devices=(*others, small)))
     with pytest.raises(
         pearl.InfeasibleError, match=r"do not fit together on the simulated fpga: the set of eng"
     ):
-        pearl.plan(crowded)
+        pearl.plan(on_board(system, small))
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,7 @@ def test_engines_that_do_not_fit_together_give_way_to_the_best_that_do(width, fi
     system = pearl.load("dqn_cartpole_fpga", set=keys)
     board = system.platform.device("fpga")
     small = replace(board, width=width, figures={**board.figures, **figures})
-    others = tuple(d for d in system.platform.devices if d.name != "fpga")
-    plan = pearl.plan(replace(system, platform=replace(system.platform, devices=(*others, small))))
+    plan = pearl.plan(on_board(system, small))
     assert (plan.task("update").variant, plan.task("update").width) == fitting
     assert plan.task("replay_sample").variant == "integer-tree"
     assert (plan.status, plan.bound_value) == ("optimal", pytest.approx(plan.value))
@@ -211,9 +212,7 @@ def test_a_plan_says_that_logic_cells_are_not_checked():
     system = pearl.load("dqn_cartpole_fpga", set={"limits.pin": dict.fromkeys(REPLAY, "fpga")})
     board = system.platform.device("fpga")
     figures = {name: value for name, value in board.figures.items() if name != "alms"}
-    others = tuple(d for d in system.platform.devices if d.name != "fpga")
-    devices = (*others, replace(board, figures=figures))
-    plan = pearl.plan(replace(system, platform=replace(system.platform, devices=devices)))
+    plan = pearl.plan(on_board(system, replace(board, figures=figures)))
     told = "the simulated fpga: logic cells are not checked, because the device has no figure alms"
     assert told in plan.note
     assert tell_unchecked(plan, system.platform) == []

@@ -57,12 +57,6 @@ def test_colocated_slices_gain_as_much_as_the_paper_says() -> None:
     assert gain(loop(PAPER, 7 * 9.0), "training") == pytest.approx(5.46, abs=0.005)
 
 
-def test_dedicated_slices_win_where_times_and_traffic_are_the_inverse() -> None:
-    inverse = (1.0, 6.0, 3.0)
-    assert gain(loop(inverse, 7.0 / 2), "serving") < 1 / 2.5
-    assert gain(loop(inverse, 10.0 / 7), "training") < 1 / 5
-
-
 def test_bytes_that_are_sent_count_as_in_the_formulas() -> None:
     roles = {"simulator": Role(3.0, 0.5), "agent": Role(1.0, 0.25), "trainer": Role(4.0, 0.125)}
     of = Loop(
@@ -157,12 +151,6 @@ def test_the_chosen_reduction_is_that_of_brute_force(host: int, peer: int) -> No
             assert each == pytest.approx({way: float(s) for way, s in ways.items()})
 
 
-def test_each_reduction_is_chosen_where_its_links_are_the_fast_ones() -> None:
-    assert reduction(8, 2, 1e6, 1e12, 1e9).name == "multi-process"
-    assert reduction(8, 4, 1e6, 1e9, 1e12).name == "multi-ring"
-    assert reduction(2, 8, 1e6, 1e9, 1e12).name == "hierarchical"
-
-
 LINK = {"between": ["cpu", "gpu"], "source": "test", "latency": "10 us", "bandwidth": "16 GB/s"}
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "ppo", "env": "CartPole-v1", "num_envs": 8},
@@ -178,20 +166,6 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
         return (("cuda", device.width),)
 
     monkeypatch.setattr(pearl_devices.gpu, "offers", offers)
-
-
-def test_a_spec_is_cut_into_slices_that_share_its_memory(able: None) -> None:
-    system = pearl.load(SPEC)
-    found = plan_slices(system, 4)
-    assert found.environments == ENVIRONMENTS
-    assert found.best is not None
-    gpu = system.platform.device("gpu")
-    assert found.best.memory_bytes <= gpu.memory_bytes / found.best.slices
-    large = pearl.load(SPEC, set={"algorithm.num_envs": found.best.environments})
-    alone = SliceCosts(large, gpu).probe(found.best.slices).env_steps_per_s
-    assert found.best.env_steps_per_s == pytest.approx(found.best.slices * alone)
-    assert found.reduction is not None
-    assert found.reduction.name == "multi-process", "nothing joins its GPUs but the host"
 
 
 def test_roles_are_the_tasks_by_what_they_compute(able: None) -> None:

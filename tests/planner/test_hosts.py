@@ -50,11 +50,8 @@ def hosts(found: Plan, platform: Platform) -> dict[str, set[str]]:
 
 
 SLOW = {
-    "env": "tests.uneven_envs:Sleeping",
-    "env_args": {"step_s": 0.008},
-    "num_envs": 8,
-    "n_step": 1,
-}
+    "env": "tests.uneven_envs:Sleeping", "env_args": {"step_s": 0.008}, "num_envs": 8, "n_step": 1,
+}  # fmt: skip
 
 
 def test_microseconds_stay_on_one_host(two_computers: Platform) -> None:

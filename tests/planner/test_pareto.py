@@ -131,8 +131,7 @@ def test_of_plans_as_fast_the_one_of_least_power_is_taken() -> None:
         mode("y", "b", 1.0, energy=3.0),
     )
     ring = replace(
-        loop("x", "y"),
-        edges=tuple(replace(e, tokens_seq=2) for e in loop("x", "y").edges),
+        loop("x", "y"), edges=tuple(replace(e, tokens_seq=2) for e in loop("x", "y").edges)
     )
     ring = replace(ring, edges=(*ring.edges, *(replace(ring.edges[0], src=t, dst=t) for t in "xy")))
     plans = pearl.pareto(ring, CostTable(star(found), modes), gap=0.5)

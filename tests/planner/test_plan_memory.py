@@ -62,15 +62,11 @@ def test_a_spec_that_is_compiled_again_is_not_planned_again(folder, made):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"algorithm.batch_size": 128},
-        {"algorithm.hidden": [32, 64]},
-        {"platform": "cpu_gpu"},
-        {"objective": "power_efficiency"},
-        {"limits.max_lanes": 1},
-        {"limits.policy_lag": 1},
+        {"algorithm.batch_size": 128}, {"algorithm.hidden": [32, 64]}, {"platform": "cpu_gpu"},
+        {"objective": "power_efficiency"}, {"limits.max_lanes": 1}, {"limits.policy_lag": 1},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_another_problem_has_another_plan(folder, made, changes):
     system = pearl.load(SPEC)
     problem = planner.build_problem(system)

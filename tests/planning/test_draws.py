@@ -129,11 +129,9 @@ def test_a_fused_call_is_the_sum_of_its_parts() -> None:
 
 def test_a_fused_call_without_parts_has_its_own_band() -> None:
     graph = TaskGraph(
-        "two",
-        loop("a", "b").tasks,
-        loop("a", "b").edges,
+        "two", loop("a", "b").tasks, loop("a", "b").edges,
         fusions=(Fusion("f", ("a", "b"), Kernel("f")),),
-    )
+    )  # fmt: skip
     fused = replace(mode(("a", "b"), "cpu", 1.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0))
     costs = CostTable(PLATFORM, (fused, mode("a", "cpu", 1.0), mode("b", "gpu", 1.0)))
     ends = np.quantile(Draws(20_000).factors(fused, graph, costs), (0.05, 0.95))

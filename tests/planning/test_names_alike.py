@@ -93,10 +93,7 @@ def test_an_edge_beside_a_stricter_one_changes_no_plan():
 
 def test_parallel_edges_of_tasks_that_are_split_keep_their_slack_apart():
     graph = act_and_learn()
-    graph = replace(
-        graph,
-        edges=(Edge("act", "learn", limit="prefetch"), *graph.edges),
-    )
+    graph = replace(graph, edges=(Edge("act", "learn", limit="prefetch"), *graph.edges))
     platform = star(devices("a", "b", "c"))
     modes = (
         *share_modes("act", "a", {8: 8.0, 4: 4.0}, 8),

@@ -46,17 +46,14 @@ def test_a_band_has_two_ends() -> None:
 @pytest.mark.parametrize(
     ("kind", "right", "wrong"),
     [
-        ("int", [0, 3], [True, 1.5, "1", None]),
-        ("float", [0, 1.5], [True, "1", math.nan, None]),
-        ("str", ["", "a"], [1, None]),
-        ("bool", [True, False], [0, "a", None]),
+        ("int", [0, 3], [True, 1.5, "1", None]), ("float", [0, 1.5], [True, "1", math.nan, None]),
+        ("str", ["", "a"], [1, None]), ("bool", [True, False], [0, "a", None]),
         ("int | None", [3, None], [1.5]),
         ("tuple[int, ...]", [[], [1, 2], (3,)], [[1, 1.5], 3, None, "ab", {"a": 1}]),
         ("Mapping[str, float]", [{}, {"a": 1.0}], [{"a": "b"}, [1.0], None]),
-        ("Literal['ab', 'c']", ["ab", "c"], ["a", "b", 1, "ab', 'c"]),
-        ("Plan", [1, "a", None], []),
+        ("Literal['ab', 'c']", ["ab", "c"], ["a", "b", 1, "ab', 'c"]), ("Plan", [1, "a", None], []),
     ],
-)
+)  # fmt: skip
 def test_a_value_fits_the_declared_type_of_a_field_or_not(
     kind: str, right: list[Any], wrong: list[Any]
 ) -> None:

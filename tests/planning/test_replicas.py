@@ -70,10 +70,6 @@ def test_shares_add_up_and_fall(environments: int, most: int) -> None:
         assert any(len(s) == copies and s[0] - s[-1] <= 1 for s in found)
 
 
-def test_eight_environments_are_shared_out_in_every_way() -> None:
-    assert sorted(share_choices(8, 2)) == [(4, 4), (5, 3), (6, 2), (7, 1)]
-
-
 @pytest.mark.parametrize("environments", [2, 3, 8, 9, 17, 20])
 def test_shares_are_those_of_all_ways_that_keep_the_rules(environments: int) -> None:
     """Falling shares, nearly equal or in eighths, with the remainder in the first."""
@@ -121,11 +117,8 @@ def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
 def test_copies_of_two_split_tasks_talk_pairwise() -> None:
     graph = split_graph(act_and_learn(both=True), ReplicaSplit(("act", "learn"), (4, 4)))
     assert {(e.src, e.dst) for e in graph.edges if e.src != e.dst} == {
-        ("act#0", "learn#0"),
-        ("learn#0", "act#0"),
-        ("act#1", "learn#1"),
-        ("learn#1", "act#1"),
-    }
+        ("act#0", "learn#0"), ("learn#0", "act#0"), ("act#1", "learn#1"), ("learn#1", "act#1"),
+    }  # fmt: skip
 
 
 def test_limits_hold_for_every_copy() -> None:

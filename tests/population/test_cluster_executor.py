@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,28 +175,6 @@ def test_a_checkpoint_is_told_once_with_the_files_that_changed(node_agent, monke
     changed = {"tree": {"run/a.csv": b"23"}, "log": b" two", "code": 0}
     assert node_agent.poll_events(0.0) == [event | changed]
     assert node_agent._running == {}
-
-
-def test_a_node_waits_for_events_and_ends_with_the_last_ones(node_agent, monkeypatch):
-    now, events = [0.0], [[], [], [{}]]
-    clock = SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
-    )
-    monkeypatch.setattr(cluster_executor, "time", clock)
-    monkeypatch.setattr(node_agent, "_run_events", lambda: events.pop(0))
-    assert node_agent.poll_events(1.0) == [{}]
-    assert now == [0.04]
-    events[:] = [[] for _ in range(9)]
-    assert node_agent.poll_events(0.03) == []
-    assert (now, len(events)) == ([0.08], 6)
-    stopped = []
-    monkeypatch.setattr(cluster_executor, "stop_processes", stopped.extend)
-    process, events[:] = SimpleNamespace(), [[{"code": 0}]]
-    node_agent._running[0] = cluster_executor._AgentRun("run", process)
-    assert node_agent.stop() == [{"code": 0}]
-    assert stopped == [process]
-    assert not Path(node_agent.folder()).exists()
-    events[:] = [[]]
 
 
 def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
@@ -398,37 +375,6 @@ def test_the_stages_of_a_lost_node_die_and_with_the_last_node_all_do(cluster):
     assert cluster.ray.killed == ["b", "a"]
     assert executor.wait() is None
     assert len(cluster.polls) == 21
-
-
-def test_three_nodes_that_lose_one_go_on_as_two(cluster):
-    executor = cluster.make()
-    executor._hosts.append(replace(executor._hosts[0], running={}))
-    cluster.b.answers = [RayError("x" * 400)]
-    executor._collect_ends()
-    assert cluster.said == [f"node b (10.0.0.2) is lost: {'x' * 300}; a, a continue"]
-
-
-def test_the_end_brings_the_last_files_home_and_kills_the_actors(cluster, tmp_path):
-    with cluster.make() as executor:
-        for slot in range(3):
-            executor.start(slot, STAGES[slot])
-        cluster.ray.wait = lambda *given, **more: ([], [])
-        executor._collect_ends()
-        cluster.a.answers = [[news(0, y=b"1")]]
-        cluster.a.last, cluster.b.answers = [news(1, -15, z=b"2")], [RayError("gone")]
-        cluster.b.last = RayError("and gone")
-        cluster.ray.times_s.clear()
-    assert [(tmp_path / name).read_bytes() for name in "yz"] == [b"1", b"2"]
-    assert executor._ends[0].status == executor._ends[1].status == "died"
-    assert cluster.said == [
-        "node b (10.0.0.2) is lost: gone; a continues",
-        "node b (10.0.0.2): and gone",
-    ]
-    assert cluster.ray.killed == ["b", "a"]
-    assert executor._hosts == []
-    polled, stopped, *_ = cluster.ray.times_s
-    assert polled == 7.0
-    assert 60.0 < stopped <= 67.0
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,6 @@ def test_who_does_not_end_in_time_is_killed(clock):
     ]  # fmt: skip
 
 
-def test_a_group_that_is_gone_at_its_kill_is_no_error(clock):
-    with pytest.raises(TimeoutExpired):
-        local_executor.kill_processes([Process(clock, 4)])
-    assert clock.killed == [(4, signal.SIGKILL)]
-
-
 @pytest.mark.parametrize(
     ("code", "text"),
     [

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import pearl
-from pearl.planning.runs import SPEC_MARK
 from pearl.population import packing, population, precompile, run_files, setting_results
 from pearl.population.driver import StageEnd, VirtualExecutor
-from pearl.population.schedulers import RunStage
-from pearl.population.setting_results import SweepRun
 
 SPEC = {
     "algorithm": {"name": "q_learning", "env": "FrozenLake-v1"},
@@ -93,17 +89,9 @@ class World(SimpleNamespace):
 @pytest.fixture
 def world(monkeypatch):
     found = World(
-        made=[],
-        ended=[],
-        left=0,
-        commands=[],
-        steps={},
-        deaths={},
-        fails=(),
-        cut=99,
-        lines=[],
+        made=[], ended=[], left=0, commands=[], steps={}, deaths={}, fails=(), cut=99, lines=[],
         seen=[],
-    )
+    )  # fmt: skip
     monkeypatch.setattr(Stages, "world", found, raising=False)
     monkeypatch.setattr(population, "LocalExecutor", Stages)
     monkeypatch.setattr(population, "end_solvers", lambda: found.ended.append(len(found.made)))
@@ -172,13 +160,10 @@ def test_runs_of_a_grid_die_fail_and_end_and_resuming_tries_those_that_failed(wo
     assert [r.status for r in again.runs] == ["done"] * 4
 
 
-def test_a_failed_run_fails_the_sweep_and_a_planned_one_runs_nothing(world, tmp_path):
+def test_a_failed_run_fails_the_sweep(world, tmp_path):
     world.fails = ("seed=0",)
     found = pearl.sweep(SPEC, out=tmp_path / "a", watch=world)
     assert (found.status, found.seeds, found.out) == ("failed", (0,), str(tmp_path / "a"))
-    planned = pearl.sweep(SPEC, dry_run=True, watch=world)
-    assert (planned.status, planned.out, planned.history) == ("planned", None, ())
-    assert outcomes(planned) == [("seed=0", "waiting", None, None, 0, None)]
 
 
 def test_halving_promotes_by_score_and_says_why(world, tmp_path):
@@ -204,13 +189,11 @@ def test_a_tournament_branches_from_its_board_and_keeps_the_checkpoints_of_that(
     world, tmp_path, monkeypatch
 ):
     branches = []
-    monkeypatch.setattr(
-        run_files.branching,
-        "branch",
-        lambda parent, folder, system, plan, seed: branches.append(
-            (parent.name, folder.name, system.algorithm.learning_rate, seed)
-        ),
-    )
+
+    def branch(parent, folder, system, plan, seed):
+        branches.append((parent.name, folder.name, system.algorithm.learning_rate, seed))
+
+    monkeypatch.setattr(run_files.branching, "branch", branch)
     found = pearl.sweep(
         SPEC | {"train": SPEC["train"] | {"seed": 3}},
         over={RATE: [0.1, 0.2]},
@@ -241,111 +224,12 @@ def test_a_tournament_branches_from_its_board_and_keeps_the_checkpoints_of_that(
     assert set(found.plans.values()) == {"plans/plan-1.json"}
 
 
-class Given:
-    """A plan of which only its content is known."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def to_json(self):
-        return {"plan": self.number}
-
-    def save(self, file):
-        file.write_text(json.dumps(self.to_json()))
-
-
-def test_settings_have_a_spec_each_and_equal_plans_one_file(tmp_path):
-    made = {"a": Given(1), "b": Given(2), "c": Given(1)}
-    planner = SimpleNamespace(plan=lambda system: made[system.raw["name"]])
-    systems = {n: SimpleNamespace(raw={"name": n, "é": 1}) for n in "ab"}
-    given = []
-    files = run_files.SweepFolder(
-        tmp_path, planner, systems, lambda v: given.append(v) or SimpleNamespace(raw={"name": "c"})
-    )
-    stages = [RunStage(f"{n},seed=0", n, {"v": n}, 7, 400) for n in "abc"]
-    for stage in stages + stages:
-        files.write_inputs(stage)
-    assert given == [{"v": "c"}]
-    assert files.plans == {"a": "plans/plan-1.json", "b": "plans/plan-2.json"} | {
-        "c": "plans/plan-1.json"
-    }
-    spec = tmp_path / "specs" / "a.yaml"
-    assert spec.read_text() == f"{SPEC_MARK}name: a\né: 1\n"
-    before = spec.stat().st_ino
-    again = run_files.SweepFolder(tmp_path, planner, systems, None)
-    again.write_inputs(stages[0])
-    assert spec.stat().st_ino == before
-    spec.write_text("mine")
-    run_files.SweepFolder(tmp_path, planner, systems, None).write_inputs(stages[0])
-    assert spec.read_text() != "mine"
-
-    there = (
-        "train /n/specs/a.yaml --plan /n/plans/plan-1.json --seed 7 --steps 400 --out /n/a,seed=0"
-    )
-    assert " ".join(files.build_command(stages[0], Path("/n"))) == there
-    for name in ("plan.json", "checkpoint.safetensors"):
-        (tmp_path / "a,seed=0").mkdir()
-        (tmp_path / "a,seed=0" / name).touch()
-        found = " ".join(files.build_command(stages[0], Path("/n")))
-        assert found == f"{there} --resume --trust"
-        (tmp_path / "a,seed=0" / name).unlink()
-        (tmp_path / "a,seed=0").rmdir()
-    assert files.log("x") == tmp_path / "logs" / "x.log"
-
-
 def test_a_folder_of_a_sweep_is_a_folder(tmp_path):
     assert run_files.load_sweep_file(tmp_path / "none", resume=True) is None
     assert run_files.load_sweep_file(tmp_path, resume=False) is None
     (tmp_path / "file").touch()
     with pytest.raises(pearl.errors.SpecError, match="file: is a file, not a folder"):
         run_files.load_sweep_file(tmp_path / "file", resume=True)
-
-
-WHOLE = {
-    "history": [{"event": "end", "run": "r", "steps": 1, "score": 1.0}],
-    "runs": [dict.fromkeys(("run", "setting", "seed", "values", "steps"))],
-    "packing": {"cores_per_run": 1},
-    "plans": {"s": "plans/plan-1.json"},
-}
-
-
-def test_a_sweep_file_has_every_key_that_resuming_reads():
-    assert run_files._is_complete(WHOLE)
-    other = {"event": "start", "run": "r", "steps": 1}
-    assert run_files._is_complete(WHOLE | {"history": [other], "runs": [], "plans": {}})
-    run = WHOLE["runs"][0]
-    damages = [{key: value} for key in WHOLE for value in (None, 3, [1])]
-    damages += [{"runs": [{k: 1 for k in run if k != left}]} for left in run]
-    damages += [{"history": [{k: 1 for k in other if k != left}]} for left in other]
-    damages += [{"packing": {"cores_per_run": n}} for n in (0, -1, True, 1.0)]
-    damages += [{"plans": {"s": 1}}, {"history": [other | {"event": "end"}]}]
-    assert not any(run_files._is_complete(WHOLE | damage) for damage in damages)
-
-
-def test_a_line_of_an_end_says_what_is_known():
-    runner = population.SweepRunner.__new__(population.SweepRunner)
-    runner._journal = SimpleNamespace(history=[{"event": "end"}, {"event": "start"}])
-    run, entry = SweepRun("r", "s", 0, {}, 9, status="done"), {"event": "end", "why": None}
-    assert runner._describe_event(entry, run) == "r: no return after 0 env steps (1 ended)"
-    more = replace(run, env_steps=1234, env_steps_per_s=9.5, eval_mean=1.5)
-    line = "r: return 1.5 after 1,234 env steps, 10 env steps/s (1 ended)"
-    assert runner._describe_event(entry, more) == line
-
-
-def test_the_display_gets_the_last_runs_and_no_run_without_metrics(tmp_path):
-    runner = population.SweepRunner.__new__(population.SweepRunner)
-    runner._files = SimpleNamespace(path=tmp_path)
-    runs = [SweepRun(f"r{n}", "s", 0, {}, 9, status="done") for n in range(45)]
-    for n, status in enumerate(("running", "running", "waiting", "running")):
-        runs[n] = replace(runs[n], status=status)
-    for name, text in (("r0", METRICS.replace("0.5,", "0.5,7")), ("r1", "env_steps\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.csv").write_text(text)
-    (tmp_path / "r3" / "metrics.csv").mkdir(parents=True)
-    runner._outcomes = {r.run: r for r in runs}
-    found = [(r.run, r.env_steps, r.eval_mean) for r in runner._live_runs()]
-    assert found[:-2] == [(f"r{n}", None, None) for n in range(8, 45)]
-    assert found[-2:] == [("r0", 100, 7.0), ("r1", 0, None)]
 
 
 def test_no_folder_is_needed_for_a_plan_and_one_is_for_a_run():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from pearl.planning.plans import Channel, Entry, Lane, Plan
 from pearl.report.canvas import NARROW, WIDE, Canvas
@@ -27,7 +29,7 @@ from pearl.report.figures.timeline import timeline
 from pearl.report.run_trace import run_trace
 from pearl.report.svg import canvas_svg
 from tests.examples import example_run, fused_plan, placement, recorded, two_device_plan
-from tests.report.kept_pages import PLACE, SOLVED, copies, other_edges
+from tests.report.kept_pages import PLACE, SOLVED, copies, other_edges, sum_of
 
 Figures = Iterator[tuple[str, Drawing | None]]
 
@@ -193,12 +195,17 @@ def wide(plan: Plan) -> Plan:
     return replace(plan, tasks=tasks, lanes=lanes, edges=())
 
 
+CALL = r'<rect class="{}"[^>]*><title>{}</title></rect>'
+
+
 def drawn(figure: Drawing | None) -> str:
-    """Return a figure at both widths."""
+    """Return a figure at both widths, with checksums of the rest of long outlines and of calls."""
     if figure is None:
         return "none\n"
-    shown = [figure.draw(width) for width in (WIDE, NARROW)]
-    return canvas_svg(shown[0], figure.sentence) + canvas_svg(shown[1], figure.sentence)
+    shown = "".join(canvas_svg(figure.draw(w), figure.sentence) for w in (WIDE, NARROW))
+    alike = CALL.format('([^"]*)', "([^<]*)"), CALL.format(r"\2", r"\3")
+    shown = re.sub("({})((?:{}){{2,}})".format(*alike), lambda m: m[1] + sum_of(m[4]), shown)
+    return re.sub(r'(?<= d="[^"]{60})[^"]{600,}(?=[^"]{60}")', lambda m: sum_of(m[0]), shown)
 
 
 def hatched() -> Figures:
@@ -221,20 +228,24 @@ def hatched() -> Figures:
 
 
 def trace() -> str:
-    """A line for each event of the trace of a run; and for the plan with copies, simulated."""
+    """The first of all events of a name in the trace of a run; and of copies, simulated."""
     two, both = two_device_plan(), copies(two_device_plan())
     run = example_run(two, **recorded(two))
-    lines = list[str]()
+    lines, alike = list[str](), dict[tuple[Any, ...], list[str]]()
     for name, found in (
         ("run", run_trace(run, PLACE)),
         ("copies, simulated", run_trace(replace(run, plan=both, simulated=True))),
     ):
-        lines.append(f"## {name}: {found['displayTimeUnit']}")
+        lines.append(f"{name}: {found['displayTimeUnit']}")
         for event in found["traceEvents"]:
             line = " ".join(f"{k}={v}" for k, v in event.items() if k != "args")
             line += f" {json.dumps(event['args'], ensure_ascii=False)}"
-            if line not in lines:
-                lines.append(line)
+            alike.setdefault((name, *(event.get(k) for k in ("ph", "pid", "name"))), []).append(
+                line
+            )
+    for (name, *_), (one, *more) in alike.items():
+        rest = f" {len(more)} more: {sum_of(''.join(more))}" if more else ""
+        lines.append(f"{name}: {one}{rest}")
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ A page is kept as the lines that the page of the first plan or run does not have
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -74,41 +75,23 @@ def plans() -> Iterator[tuple[str, Plan]]:
     assert two.regret
     changed = {"update": {"rung": CLOSED, "device": "pe1", "width_unit": "pe", "variant": "v"}}
     yield "two devices", two
-    yield "proved", replace(two, status="optimal")
-    yield (
-        "proved for power",
-        replace(two, status="optimal", objective="power_efficiency", value_unit="env steps/J"),
-    )
-    yield (
-        "proved for makespan",
-        replace(
-            two,
-            status="optimal",
-            objective="makespan",
-            value=1.2e-3,
-            value_unit="s",
-            bound_value=1e-3,
-        ),
-    )
+    proved = replace(two, status="optimal")
+    yield "proved", proved
+    yield "proved for power", replace(proved, objective="power_efficiency",
+                                      value_unit="env steps/J")  # fmt: skip
+    yield "proved for makespan", replace(proved, objective="makespan", value=1.2e-3,
+                                         value_unit="s", bound_value=1e-3)  # fmt: skip
     yield "out of time", replace(two, status="time_limit", gap=0.0004, bound_from="work",
                                  regret=None)  # fmt: skip
     yield "gap", replace(two, gap=0.0005, note="no second lane", bands=None)
     yield "link", replace(two, bottleneck=Bottleneck("link", "cpu-gpu0", ("update",)))
     yield "lane that waits", loads(two, 0.95, 0.25)
     yield "lane that hardly waits", loads(two, 0.996, 0.25)
+    ring = replace(two, bottleneck=Bottleneck("cycle", "a ring", ("inference", "x>cpu")))
     for load in (0.97, 0.98):
-        yield (
-            f"cycle, {load}",
-            loads(
-                replace(two, bottleneck=Bottleneck("cycle", "a ring", ("inference", "x>cpu"))),
-                load,
-                0.5,
-            ),
-        )
-    yield (
-        "cycle of messages",
-        loads(replace(two, bottleneck=Bottleneck("cycle", "a ring", ("x>cpu",))), 0.5, 0.5),
-    )
+        yield f"cycle, {load}", loads(ring, load, 0.5)
+    sent = replace(two, bottleneck=Bottleneck("cycle", "a ring", ("x>cpu",)))
+    yield "cycle of messages", loads(sent, 0.5, 0.5)
     yield "pace", replace(two, pace_s=two.period_s, bound_from="cycles")
     yield "quick pace", replace(two, pace_s=0.99 * two.period_s)
     yield "simulated", replace(two, simulated=("gpu0", "spare"))
@@ -217,10 +200,8 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield "planned long", replace(first, solution=replace(late, plan_s=0.75, bind_s=0.1))
     yield "compiled long", replace(first, solution=replace(late, plan_s=0.05, bind_s=1.0))
     yield "not solved", replace(first, solution=replace(SOLVED, threshold_s=None, threshold=499.0))
-    yield (
-        "threshold of the mean",
-        replace(first, solution=replace(SOLVED, threshold_s=None, threshold=498.5, best_mean=None)),
-    )
+    mean = replace(SOLVED, threshold_s=None, threshold=498.5, best_mean=None)
+    yield "threshold of the mean", replace(first, solution=mean)
     yield "no threshold", replace(first, solution=replace(
         SOLVED, threshold=None, threshold_s=None, threshold_env_steps=None))  # fmt: skip
     for waited, predicted in ((0.09, 5e-4), (0.1, 5e-4), (0.5, 5e-4), (0.9, 5e-4)):
@@ -229,10 +210,8 @@ def runs() -> Iterator[tuple[str, Run]]:
     tasks = (TaskDrift("update", 1e-3, 1.151e-3, 0.151), TaskDrift("env_step", 1.0, 1.15, 0.15))
     drift = Drift(5e-4, 6e-4, 0.2, tasks, ("planned again",), 1.25, 0.01, ("learned",))
     yield "drifted", replace(first, drift=drift)
-    yield (
-        "drifted a little",
-        replace(first, drift=replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)),
-    )
+    little = replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)
+    yield "drifted a little", replace(first, drift=little)
     yield "not measured", replace(first, drift=replace(drift, measured_s=None, off=None))
     yield "slow", replace(first, env_steps_per_s=6_000.0)
     yield "fast", replace(first, env_steps_per_s=60_000.0)
@@ -324,6 +303,29 @@ def comparisons() -> Iterator[tuple[str, SideBySide]]:
     yield "a gain", SideBySide((side_of_plan("x", two), side_of_plan("y", near)))
     none = replace(example_run(two), env_steps_per_s=None)
     yield "no rates", SideBySide(tuple(Side(n, two, none) for n in ("u", "v")))
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """With so many digits of every number: functions of numpy differ in the last between CPUs."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {str(k): rounded(v, digits) for k, v in value.items()}
+    return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
+
+
+def sum_of(text: str) -> str:
+    """What is kept of a long text that other texts have letter by letter: its checksum."""
+    return f"…{zlib.crc32(text.encode()):08x}…"
+
+
+def bare(page: str, *, drawings: bool = False) -> str:
+    """A page without its style, and with a checksum in each drawing unless drawings are asked."""
+    styled = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    if drawings:
+        return styled
+    drawing = r"(<svg[^>]*>)(.*?)(</svg>)"
+    return re.sub(drawing, lambda m: m[1] + sum_of(m[2]) + m[3], styled, flags=re.DOTALL)
 
 
 Cases = Iterator[tuple[str, Report | SideBySide]]

@@ -22,20 +22,10 @@ from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.orders.list_orders import listed_orders
 from pearl.testing.graphs import random_limited
 from tests.graphs import banded
+from tests.report.kept_pages import rounded
 
 LINK = {"between": ["cpu", "gpu"], "source": "test", "latency": "10 us", "bandwidth": "16 GB/s"}
 OBJECTIVES = ("throughput", "power_efficiency", "makespan")
-
-
-def digits(value: Any) -> Any:
-    """With nine digits of every number: functions of numpy differ in the last between CPUs."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, dict):
-        return {str(k): digits(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [digits(v) for v in value]
-    return value
 
 
 def assigned(seed: int) -> tuple[Problem, Assignment]:
@@ -62,7 +52,7 @@ def plans(name: str) -> dict[str, Any]:
         found["chart"] = plan.gantt(iterations=2).splitlines()
         found["trace"] = plan.trace(iterations=2)
     check_plan(plan, Problem(problem.graph, problem.costs, Limits()))
-    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+    return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
 
 
 def draws(name: str) -> dict[str, Any]:
@@ -80,7 +70,7 @@ def draws(name: str) -> dict[str, Any]:
     found[f"{name}: tables"] = [
         [*(m.estimate.latency_s for m in t.modes), *t.pair_extra_s.values()] for t in tables
     ]
-    return {k: digits(v) for k, v in found.items()}
+    return {k: rounded(v, 9) for k, v in found.items()}
 
 
 BALANCES: dict[str, dict[str, Any]] = {
@@ -96,7 +86,7 @@ def balances(name: str) -> dict[str, Any]:
         "platform": {"devices": {"cpu": "ryzen_9_7950x", "gpu": "t4"}, "links": [LINK]},
     }
     found = balance(pearl.load(spec, set=BALANCES[name])).to_json()
-    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+    return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
 
 
 def slices(name: str) -> dict[str, Any]:
@@ -107,7 +97,7 @@ def slices(name: str) -> dict[str, Any]:
     }
     with patch.object(pearl_devices.gpu, "offers", lambda k, d: (("cuda", d.width),)):
         found = plan_slices(pearl.load(spec), 2).to_json()
-    return {f"{name}: {k}": digits(v) for k, v in found.items()}
+    return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
 
 
 FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from pearl.population.results import Sweep
 from pearl.population.setting_results import SettingResult, SweepRun
 from pearl.report.html import page_html
 from pearl.report.terminal import page_text
+from tests.report.kept_pages import bare
 
 RATE = "algorithm.learning_rate"
 CURVE = ((100.0, 10.0, 5.0, 15.0), (200.0, 40.0, 30.0, 50.0))
@@ -89,7 +89,5 @@ def sweeps() -> str:
 
 SWEEPS: dict[str, Callable[[], str]] = {
     "sweep.txt": sweeps,
-    "sweep.html": lambda: re.sub(
-        r"<style>.*?</style>", "", page_html(sweep().page("2026-01-02")), flags=re.DOTALL
-    ),
+    "sweep.html": lambda: bare(page_html(sweep().page("2026-01-02"))),
 }

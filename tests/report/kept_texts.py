@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,17 +16,14 @@ from importlib import import_module
 from inspect import signature
 from typing import get_type_hints
 
-from pearl import solve
 from pearl.cli import app, listing
 from pearl.cli import text as cli_text
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
-from pearl.explanation import explain
 from pearl.planner.energy_front import Front
 from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
 from pearl.planner.gpu_slices import BestSlices, Reduction, Role, SlicingResult
-from pearl.planning.costs import CostTable
-from pearl.planning.plans import CLOSED, Bottleneck
+from pearl.planning.plans import CLOSED
 from pearl.planning.runs import Drift, Run, TaskDrift
 from pearl.report.balance_page import balance_page
 from pearl.report.balance_text import halves_sentence, slices_text, verdict_sentence
@@ -35,7 +31,6 @@ from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
-from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.gpu.variants import Copies, Starts
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
@@ -45,22 +40,17 @@ from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, fused_plan, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
-from tests.report.kept_pages import FOLDER, PAGES, all_said
+from tests.report.kept_pages import FOLDER, PAGES, all_said, bare
 from tests.report.kept_sweeps import SWEEPS
 from tests.report.kept_values import FIGURES, figures_text
 
 
 def curve() -> tuple[dict[str, float], ...]:
+    steps = ((i, i // 9) for i in range(1, 61))
     return tuple(
-        {
-            "env_steps": 500.0 * i,
-            "mean_return_20": i * (5 - i / 40),
-            "eval_mean": 6.0 * (i // 9),
-            "eval_low": 4.0 * (i // 9),
-            "eval_high": 7.0 * (i // 9),
-        }
-        for i in range(1, 61)
-    )
+        {"env_steps": 500.0 * i, "mean_return_20": i * (5 - i / 40),
+         "eval_mean": 6.0 * n, "eval_low": 4.0 * n, "eval_high": 7.0 * n} for i, n in steps
+    )  # fmt: skip
 
 
 def kept_run() -> Run:
@@ -74,17 +64,6 @@ def drifted() -> Report:
     lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
     more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}
     return Report(plan, example_run(plan, drift=drift, lags=lags, **more))
-
-
-def bare(report: Report) -> str:
-    """The page without its style."""
-    return re.sub(r"<style>.*?</style>", "", page_html(report.page()), flags=re.DOTALL)
-
-
-def cell() -> str:
-    """The cell of a plan in a notebook, without its style."""
-    shown = two_device_plan()._repr_html_()
-    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
 
 
 def front() -> str:
@@ -218,14 +197,6 @@ def without_gpu() -> Balance:
     )
 
 
-def explanations() -> str:
-    graph = loop("a", "b")
-    platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
-    modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
-    found = explain(solve(graph, CostTable(platform, modes)))
-    return str(found)
-
-
 def lists() -> str:
     found = {
         "platforms": [p for p in listing.platforms() if p["name"] != "host"],
@@ -258,20 +229,18 @@ TEXTS: dict[str, Callable[[], str]] = {
     "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
     "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(64, verbose=True),
     "drifted.txt": lambda: drifted().text(120, verbose=True),
-    "simulated.txt": lambda: Report(
-        two_device_plan(), example_run(simulated=True, energy_j=None, energy_source=None)
-    ).text(100, verbose=True),
-    "cycle.txt": lambda: Report(
-        replace(two_device_plan(), bottleneck=Bottleneck("cycle", "", ("a", "b")), pace_s=1e-3)
-    ).text(80, verbose=True),
     "short_plan.txt": lambda: Report(two_device_plan()).text(80),
     "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
     "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
     "short_drifted.txt": lambda: drifted().text(80),
-    "run.html": lambda: bare(Report(two_device_plan(), kept_run(), metrics=curve())),
-    "fused.html": lambda: bare(Report(fused_plan(), example_run(fused_plan(), simulated=True))),
-    "drifted.html": lambda: bare(drifted()),
-    "cell.html": cell,
+    "run.html": lambda: bare(
+        page_html(Report(two_device_plan(), kept_run(), metrics=curve()).page())
+    ),
+    "fused.html": lambda: bare(
+        page_html(Report(fused_plan(), example_run(fused_plan(), simulated=True)).page())
+    ),
+    "drifted.html": lambda: bare(page_html(drifted().page())),
+    "cell.html": lambda: bare(two_device_plan()._repr_html_()),
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
@@ -280,10 +249,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "verdicts.txt": verdicts,
     "balance.txt": lambda: page_text(balance_page(balances())),
     "balance_without_gpu.txt": lambda: page_text(balance_page(without_gpu())),
-    "balance.svg": lambda: re.sub(
-        r"<style>.*?</style>", "", page_svg(balance_page(balances())), flags=re.DOTALL
-    ),
-    "explanation.txt": explanations,
+    "balance.svg": lambda: bare(page_svg(balance_page(balances())), drawings=True),
     "lists.json": lists,
     "options.txt": options,
     "commands.txt": lambda: str(import_module("tests.cli.kept_commands").all_ran()),

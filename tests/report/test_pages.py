@@ -19,28 +19,23 @@ import pearl
 from pearl.advice import Advice
 from pearl.advice.case import Finding
 from pearl.cli import app
-from pearl.explanation import explain
 from pearl.formatting import count, si
 from pearl.planner.energy_front import Front
 from pearl.planning.plans import Bottleneck, Plan, load_plan
 from pearl.planning.runs import load_run
 from pearl.population.results import Sweep
 from pearl.population.setting_results import SettingResult, SweepRun
-from pearl.report import words
-from pearl.report.canvas import NARROW, WIDE, Dot, Rect, Text
+from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
-from pearl.report.figures.curves import learning_curve
-from pearl.report.figures.graph import shown_edges, task_graph
-from pearl.report.figures.ratios import comparisons, reach
+from pearl.report.figures.graph import task_graph
 from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
 from pearl.report.html import page_html, page_svg
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
-from pearl.testing.graphs import devices, loop, mode, star
 from pearl.training import progress
-from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.examples import example_run, recorded, two_device_plan
 
 EVIL = '<script>alert("x")</script>'
 JARGON = r"\b(firings?|lanes?|tokens?|slack|period|rung)\b|\w\+\w|\w_\w"
@@ -85,7 +80,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
-    """Terminal, long terminal, HTML, JSON, CSV and trace."""
+    """Terminal, long terminal, HTML, JSON and CSV."""
     run = load_run(trained)
     stored = json.loads((trained / "run.json").read_text())
     ran = CliRunner().invoke(app, ["report", str(trained)], env={"COLUMNS": str(COLUMNS)})
@@ -120,18 +115,6 @@ def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
     assert stored["lanes"]
     for number in lanes:
         assert all(number in form for form in forms[1:]), number
-    events = json.loads((trained / "trace.json").read_text())["traceEvents"]
-    groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    calls = [e for e in events if e["ph"] == "X" and groups[e["pid"]].startswith("measured")]
-    assert len(calls) == len(stored["calls"]) > 1
-    for e, c in zip(calls, stored["calls"], strict=True):
-        assert e["name"] == c["call"]
-        assert e["dur"] == pytest.approx(1e6 * (c["end_s"] - c["start_s"]))
-    planned_s = {t["task"]: t["seconds"] for t in stored["plan"]["tasks"]}
-    for e in events:
-        if e["ph"] == "X" and groups[e["pid"]].startswith("predicted"):
-            whole_ns = pytest.approx(planned_s[e["name"]], abs=1.1e-9)
-            assert e["dur"] / 1e6 == whole_ns
 
 
 def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
@@ -166,35 +149,6 @@ def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> No
     assert late % plan.period_s == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_schedule_of_one_lane_is_busy_all_the_time() -> None:
-    plan = fused_plan()
-    alone = schedule_of(plan)
-    assert alone is not None
-    assert alone.period_s == plan.period_s
-    assert alone.busy("cpu/0") == [(0.0, pytest.approx(2 * plan.period_s))]
-
-
-def test_the_timeline_draws_every_visible_call_as_wide_as_it_takes() -> None:
-    plan = fused_plan()
-    drawing = timeline(plan)
-    assert drawing is not None
-    canvas = drawing.draw(WIDE)
-    step = [s for s in canvas.shapes if isinstance(s, Rect) and s.hint.endswith("step: 120 µs")]
-    assert len(step) == 2
-    strips = [s for s in canvas.shapes if isinstance(s, Rect) and s.hint]
-    whole = max(s.x + s.width for s in strips) - min(s.x for s in strips)
-    assert step[0].width == pytest.approx(whole * 120 / 892, rel=1e-3)
-
-
-def test_the_graph_leaves_out_edges_that_follow_from_others() -> None:
-    edges = {(e.src, e.dst) for e in shown_edges(planned("dqn_cartpole_gpu"))}
-    assert ("inference", "param_sync") not in edges, "follows around the loop"
-    assert ("env_step", "env_step") not in edges
-    assert {("inference", "env_step"), ("replay_sample", "update")} <= edges
-    assert ("param_sync", "inference") in edges, "carries the weights"
-    assert ("replay_insert", "replay_sample") in edges, "no other path orders these"
-
-
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_figures_stay_within_their_width(width: float) -> None:
     plan = two_device_plan()
@@ -211,24 +165,6 @@ def test_figures_stay_within_their_width(width: float) -> None:
                 left = {"start": 0, "middle": wide / 2, "end": wide}[shape.anchor]
                 assert shape.x - left >= -8
                 assert shape.x - left + wide <= width + 8
-
-
-def test_the_axis_of_ratios_widens_symmetrically() -> None:
-    rows = comparisons(example_run(two_device_plan()))
-    assert (reach(rows), reach([])) == (4, 4)
-    for ratio, end in ((4, 4), (5, 16), (1 / 5, 16), (1e-8, 4096)):
-        assert reach([replace(rows[0], measured_s=ratio * rows[0].predicted_s)]) == end
-
-
-def test_short_names() -> None:
-    names = [words.short_name(t) for t in ("inference", "env_step#1", "update", "replay_update")]
-    assert names == ["act", "step 2", "learn", "priorities"]
-    assert words.short_name("gradient_1") == "gradient 2"
-    assert words.short_name("my_task") == "my task"
-    assert words.device_name("node2/gpu") == "GPU of node2"
-    plan = fused_plan()
-    assert words.call_name(plan, [t.task for t in plan.tasks]) == "iteration"
-    assert words.call_name(plan, ["replay_sample", "update", "replay_update"]) == "learn"
 
 
 def evil_plan() -> Plan:
@@ -319,45 +255,6 @@ def test_progress_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not progress.in_notebook()
 
 
-def test_what_would_help_most_is_the_best_change_or_that_it_does_not_matter() -> None:
-    graph = loop("a", "b")
-    platform = star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
-    modes = (mode("a", "d0", 10e-6), mode("b", "d0", 9e-6), mode("b", "d1", 6e-6, energy=1e-6))
-    e = explain(pearl.solve(graph, pearl.CostTable(platform, modes)))
-    best = max(w.gain or 0.0 for w in e.what_ifs if w.kind != "device")
-    assert f"+{100 * best:.0f} %" in e.help_sentence().text.replace(words.BLANK, " ")
-    flat = replace(e, what_ifs=tuple(replace(w, gain=0.0) for w in e.what_ifs))
-    assert flat.help_sentence().answer == "Nothing that was tried"
-
-
-@pytest.mark.parametrize(
-    ("command", "words_of"),
-    [
-        (("plan", "dqn_cartpole_gpu"), "Two steady iterations"),
-        (("balance", "dqn_cartpole_gpu"), "Balance of dqn_cartpole_gpu"),
-        (("pareto", "dqn_cartpole_gpu", "--gap", "0.3"), "half speed"),
-    ],
-)
-def test_commands_write_pages(command: tuple[str, ...], words_of: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    ran = CliRunner().invoke(app, [*command, "--html", str(page)])
-    assert ran.exit_code == 0
-    text = page.read_text()
-    assert words_of in text
-    assert text.startswith("<!doctype html>")
-    assert "<script" not in text
-
-
-def test_plans_are_put_side_by_side(tmp_path: Path) -> None:
-    two_device_plan().save(tmp_path / "other.json")
-    arguments = ["plan", "dqn_cartpole_gpu", "--compare", str(tmp_path / "other.json")]
-    ran = CliRunner().invoke(app, [*arguments, "--html", str(tmp_path / "page.html")])
-    assert ran.exit_code == 0
-    assert "Plans side by side: dqn_cartpole_gpu and other" in ran.stdout
-    assert "which is faster  other: 16,000 env steps/s" in ran.stdout
-    assert "<h2>Side by side</h2>" in (tmp_path / "page.html").read_text()
-
-
 def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
     plan = planned("dqn_cartpole_gpu")
@@ -390,13 +287,3 @@ def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
     assert text == f"{advice}\n"
     with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* allowed are .html, .json, .txt"):
         advice.save(tmp_path / "advice.csv")
-
-
-@pytest.mark.parametrize(("rows", "dots"), [(60, 4), (32, 3)])
-def test_evaluations_without_a_change_reach_to_the_end_of_the_curve(rows: int, dots: int) -> None:
-    """Rows repeat the latest evaluation: three differ, at 10, 20 and 30 steps."""
-    seen = [{"env_steps": float(n), "eval_mean": float(min(n // 10, 3))} for n in range(10, rows)]
-    figure = learning_curve(seen)
-    assert figure is not None
-    shown = [d for d in figure.draw(WIDE).shapes if isinstance(d, Dot) and "evaluation" in d.hint]
-    assert len(shown) == dots

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pearl.errors import SpecError
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, load_run
-from pearl.report.kept_calls import handovers, measured_calls, measured_schedule, queues
 from pearl.report.report import Report, load_report
 from pearl.report.run_trace import run_trace
 from pearl.trace_events import TraceEvents
@@ -42,17 +41,6 @@ def events_of(folder: Path) -> list[Event]:
 
 def groups(events: list[Event]) -> dict[int, str]:
     return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-
-
-def test_both_groups_have_a_process_a_device_and_a_thread_a_lane(folder: Path) -> None:
-    events, plan = events_of(folder), load_run(folder).plan
-    names = set(groups(events).values())
-    assert {"predicted: cpu", "measured: cpu"} <= names
-    for group in ("predicted: cpu", "measured: cpu"):
-        pid = next(p for p, name in groups(events).items() if name == group)
-        threads = [e["args"]["name"] for e in events
-                   if e["name"] == "thread_name" and e["pid"] == pid]  # fmt: skip
-        assert threads == [k.lane for k in plan.lanes if k.width]
 
 
 def test_calls_of_a_thread_follow_each_other(folder: Path) -> None:
@@ -142,44 +130,6 @@ def test_a_report_writes_the_trace_again(folder: Path, tmp_path: Path) -> None:
     assert (folder / "trace.json").stat().st_size < 500_000
     with pytest.raises(SpecError, match="there is no run"):
         Report(two_device_plan()).save_trace(tmp_path / "none.json")
-
-
-def test_a_result_is_handed_over_to_the_firing_that_waits_for_it() -> None:
-    """Two lanes; b needs the result of a that its token leaves over: b n that of a n − 1."""
-    run = kept()
-    found = [
-        (h.edge.src, next(iter(h.source.firings.values()))[0],
-         h.edge.dst, next(iter(h.target.firings.values()))[0])
-        for h in handovers(run.plan, measured_calls(run))
-    ]  # fmt: skip
-    samples = [(a, b) for src, a, dst, b in found if (src, dst) == ("replay_sample", "update")]
-    assert samples
-    assert {b - a for a, b in samples} == {2}, "two results are there at the start"
-    acts = [(a, b) for src, a, dst, b in found if (src, dst) == ("param_sync", "inference")]
-    assert {b - a for a, b in acts} == {2}
-
-
-def test_a_queue_holds_what_was_sent_and_not_yet_taken() -> None:
-    run = kept()
-    line = queues(run.plan, measured_calls(run))["replay_sample → update"]
-    lengths = [n for _, n in line]
-    assert min(lengths) >= 0
-    assert max(lengths) > 1
-    assert {abs(b - a) for a, b in pairwise(lengths)} == {1}
-
-
-def test_two_measured_iterations_are_shown_as_they_happened() -> None:
-    found = measured_schedule(kept())
-    assert found is not None
-    assert found.period_s == pytest.approx(1.09 * 500e-6)
-    assert found.second_s == pytest.approx(found.period_s)
-    learns = [e for e in found.within() if e.task == "update"]
-    assert len(learns) == 16
-    assert all(e.end_s - e.start_s == pytest.approx(1.09 * 60e-6) for e in learns)
-    sent = [e for e in found.within() if e.to]
-    assert {e.lane for e in sent} == {"cpu-gpu0"}
-    assert all(e.end_s >= e.start_s for e in sent)
-    assert measured_schedule(example_run()) is None
 
 
 def test_names_cannot_leave_the_text_of_a_trace() -> None:

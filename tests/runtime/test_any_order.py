@@ -4,6 +4,7 @@ no row is older than the bound, the replay ratio is exact, and what goes wrong i
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +158,30 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
     order = ("replay_insert", "replay_insert", "update", "param_sync", "update", "param_sync")
     assert store_budgets(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
+
+
+@pytest.mark.parametrize(
+    ("versions", "ready", "budget", "chosen"),
+    [
+        ((4, 4, 4), (0, 1, 2), [3, 6], 0),
+        ((4, 4, 4), (), [3, 6], None),
+        ((4, 3, 4), (0, 1, 2), [3, 6], 1),  # the oldest
+        ((4, 3, 4), (0, 2), [3, 6], 0),
+        ((4, 3, 4), (0, 2), [1, 6], None),  # row 1 must be stored next
+        ((3, 4, 3), (1, 2), [2, 6], 2),  # rows 0 and 2 must be stored within two
+        ((3, 4, 3), (1,), [2, 6], None),
+        ((3, 4, 3), (1, 2), [3, 6], 2),
+    ],
+)
+def test_rows_whose_deadlines_are_tight_are_stored_first(versions, ready, budget, chosen):
+    """Three actors, whose rows may be one copy old, have begun their next step."""
+    stepped = [int(i in ready) for i in range(3)]
+    learner = AsyncLearner.__new__(AsyncLearner)
+    learner.control = SimpleNamespace(read=stepped.__getitem__)
+    learner._copies = learner._stepped = range(3)
+    learner._bound, learner._newest, learner._version = 1, 4, list(versions)
+    learner._granted, learner._stored = [1] * 3, [0] * 3
+    assert learner._choose_actor(budget) == chosen
 
 
 def lanes_here():

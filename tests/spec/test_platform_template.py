@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.errors import SpecError
 from pearl.spec.catalogue import catalogue, read_lines
 from pearl.spec.platform_entries import count_unsourced
 from pearl.spec.platform_files import read_platform
@@ -44,22 +43,3 @@ def test_unified_memory_gets_no_link_and_this_machine_is_here() -> None:
     text = platform_text("cpu=jetson_agx_orin_cpu,gpu=jetson_agx_orin_gpu")
     assert "links:" not in text
     assert "\n  cpu: here\n" in platform_text("cpu=here,gpu=l4")
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("rtx_4090", "given 'rtx_4090'; write NAME=DEVICE"),
-        ("cpu=ryzen_9_7950", r"no device 'ryzen_9_7950' .*\(did you mean ryzen_9_7950x\?\)"),
-        ("gpu=h200", r"no device 'h200' .*\(did you mean h200_sxm\?\)"),
-        ("gpu=a100", r"no device 'a100' .*\(did you mean a100_sxm_40gb or a100_pcie_40gb\?\)"),
-        ("cpu=here,gpu=rtx_4090x0", "no device 'rtx_4090x0'"),
-        ("gpu=rtx_4090,cpu=here", "gpu is a gpu; the first is the host"),
-        ("cpu=here,cpu=l4", "cpu is named twice"),
-        ("cpu=here,other=apple_m2", "other is a second cpu"),
-        ("", "given ''; write NAME=DEVICE"),
-    ],
-)
-def test_another_form_is_refused_with_the_right_one(given: str, why: str) -> None:
-    with pytest.raises(SpecError, match=why):
-        platform_text(given)

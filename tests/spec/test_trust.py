@@ -93,9 +93,7 @@ NAMES = {
 @pytest.mark.parametrize(
     ("key", "given"), [(key, given) for key, all_ in NAMES.items() for given in all_]
 )
-def test_check_imports_nothing_that_a_spec_names_and_says_so(
-    trap: Trap, tmp_path: Path, key: str, given: dict[str, str]
-) -> None:
+def test_check_imports_nothing_that_a_spec_names_and_says_so(trap, tmp_path, key, given):
     spec = written(tmp_path, **given)
     ran = Ran("check", spec, "--json", "-")
     assert ran.status == 0, ran.err
@@ -119,9 +117,7 @@ def test_check_looks_at_environments_of_gymnasium_and_leaves_nothing_out(tmp_pat
     assert "Pendulum-v1 has continuous actions; dqn needs discrete ones" in ran.err
 
 
-def test_check_with_import_compares_stated_spaces_with_the_environment(
-    trap: Trap, tmp_path: Path
-) -> None:
+def test_check_with_import_compares_stated_spaces_with_the_environment(trap, tmp_path):
     right = written(tmp_path, env="trap_package:Make", spaces={"obs": 4, "actions": 2})
     assert "states, and whether" in Ran("check", right).out
     assert not trap.sprung
@@ -160,9 +156,7 @@ def test_nothing_of_the_standard_library_is_called(tmp_path: Path, command: str)
 
 @pytest.mark.parametrize("given", STOCK)
 @pytest.mark.parametrize("command", ["check", "plan"])
-def test_what_would_end_or_hang_the_process_is_one_line(
-    tmp_path: Path, command: str, given: str
-) -> None:
+def test_what_would_end_or_hang_the_process_is_one_line(tmp_path, command, given):
     for spec in (written(tmp_path, env=given), written(tmp_path, network=given)):
         ran = Ran(command, spec)
         assert ran.status == 2
@@ -186,9 +180,7 @@ def test_modules_of_the_standard_library_are_not_even_imported(name: str) -> Non
     assert not {"antigravity", "this", "idlelib.idle"} & set(sys.modules)
 
 
-def test_a_callable_of_the_standard_library_under_another_name_is_refused(
-    trap: Trap, tmp_path: Path
-) -> None:
+def test_a_callable_of_the_standard_library_under_another_name_is_refused(trap, tmp_path):
     args = {"cmd": f"touch {tmp_path / 'called'}"}
     with pytest.raises(SpecError, match="subprocess is a module of Python's standard library"):
         pearl.load({"algorithm": {"name": "dqn", "env": "trap_package:renamed", "env_args": args}})
@@ -196,19 +188,14 @@ def test_a_callable_of_the_standard_library_under_another_name_is_refused(
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("raise SystemExit(3)", "it ends the process (SystemExit: 3)"),
-        ("class Odd(Exception): ...\nraise Odd('no such\\nday')", "no such day"),
-        ("def __getattr__(name): raise OSError('locked')", "locked"),
-        ("make = 3", "it is of type int, which is no callable"),
-        ("def make(): raise SystemExit", "it ends the process (SystemExit)"),
-    ],
-)
-def test_a_module_may_raise_anything_and_gives_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
-) -> None:
+@pytest.mark.parametrize(("text", "says"),
+                         [("raise SystemExit(3)", "it ends the process (SystemExit: 3)"),
+                          ("class Odd(Exception): ...\nraise Odd('no such\\nday')", "no such day"),
+                          ("def __getattr__(name): raise OSError('locked')", "locked"),
+                          ("make = 3", "it is of type int, which is no callable"),
+                          ("def make(): raise SystemExit",
+                           "it ends the process (SystemExit)")])  # fmt: skip
+def test_a_module_may_raise_anything_and_gives_one_line(tmp_path, monkeypatch, text, says):
     (tmp_path / "odd_module.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "odd_module", raising=False)
@@ -221,19 +208,14 @@ def test_a_module_may_raise_anything_and_gives_one_line(
 
 
 WORDS = ("nowhere", "tests", "numpy", "zeros", "__main__", "__class__", "CartPole")
-ODD_NAMES = st.lists(
-    st.sampled_from([*"a.:/ _-\0\né：", "..", "::", "-v0", "%s", "\x1b[31m", "\u202e", *WORDS])
-    | st.text(max_size=3),
-    min_size=1,
-    max_size=6,
-).map("".join)
+ODD_NAMES = st.lists(st.sampled_from([*"a.:/ _-\0\né：", "..", "::", "-v0", "%s", "\x1b[31m",
+                                      "\u202e", *WORDS]) | st.text(max_size=3),
+                     min_size=1, max_size=6).map("".join)  # fmt: skip
 
 
 @given(ODD_NAMES, ODD_NAMES | st.just("dqn"), ODD_NAMES | st.none(), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_odd_names_are_lines_or_not_looked_at(
-    env: str, name: str, network: str | None, stated: bool
-) -> None:
+def test_odd_names_are_lines_or_not_looked_at(env, name, network, stated):
     spec: dict[str, Any] = {"name": name, "env": env, "network": network}
     if stated:
         spec["spaces"] = {"obs": 3, "actions": 2}
@@ -275,22 +257,16 @@ def no_number():
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [
-        ("no_space", "observations are NoneType, which has no fixed size; a space that"),
-        ("a_class", "observations are type, which has no fixed size"),
-        ("nothing_seen", "observations are Box, which is empty"),
-        ("nothing_done", "a Box of one axis is needed"),
-        (
-            "no_action",
-            "actions are None; Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed",
-        ),
-        ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower bound must be below"),
-        ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower bound must be below"),
-    ],
-)
-def test_odd_spaces_are_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
-) -> None:
+    [("no_space", "observations are NoneType, which has no fixed size; a space that"),
+     ("a_class", "observations are type, which has no fixed size"),
+     ("nothing_seen", "observations are Box, which is empty"),
+     ("nothing_done", "a Box of one axis is needed"),
+     ("no_action",
+      "actions are None; Discrete, MultiDiscrete, MultiBinary or a Box of one axis is needed"),
+     ("no_width", "bounds are [0.0, 0.0] and [1.0, 0.0]; each lower bound must be below"),
+     ("no_number", "bounds are [nan, -1.0] and [1.0, 1.0]; each lower bound must be below")],
+)  # fmt: skip
+def test_odd_spaces_are_lines(tmp_path, monkeypatch, name, says):
     (tmp_path / "odd_spaces.py").write_text(SPACES)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "odd_spaces", raising=False)
@@ -387,9 +363,7 @@ def test_with_trust_it_is_imported_but_nothing_of_the_standard_library(
     assert not marker.exists()
 
 
-def test_a_run_of_ones_own_and_one_that_names_no_code_need_no_trust(
-    trap: Trap, tmp_path: Path, cache: Path
-) -> None:
+def test_a_run_of_ones_own_and_one_that_names_no_code_need_no_trust(trap, tmp_path, cache):
     folder = run_of(written(tmp_path, env="trap_package:Make"))
     trap.reset()
     assert Ran("export", folder, folder / "policy").status == 0
@@ -405,9 +379,7 @@ def test_a_run_of_ones_own_and_one_that_names_no_code_need_no_trust(
     assert pearl.Trainer.load(folder, trust=True).system.env.id == "trap_package:Make"
 
 
-def test_training_notes_the_spec_before_anything_is_written(
-    trap: Trap, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_notes_the_spec_before_anything_is_written(trap, tmp_path, cache, monkeypatch):
     trainer = pearl.compile(written(tmp_path, env="trap_package:Make"), emulate=True)
     monkeypatch.setattr("pearl.training.trainer.run_training", lambda run: None)
     trainer.train(out=tmp_path / "run")
@@ -431,9 +403,7 @@ def test_report_imports_nothing(trap: Trap, tmp_path: Path, cache: Path) -> None
     assert not marker.exists()
 
 
-def test_text_in_place_of_a_checkpoints_spec_is_no_path_to_another(
-    trap: Trap, tmp_path: Path, cache: Path
-) -> None:
+def test_text_in_place_of_a_checkpoints_spec_is_no_path_to_another(trap, tmp_path, cache):
     spec = written(tmp_path, env="trap_package:Make")
     folder = run_of(spec)
     trap.reset()

@@ -10,14 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 FULL = np.full((4, 4), 255, np.uint8)
-SPACES: dict[str, Any] = {
-    "start": Discrete(3, start=5),
-    "factored": MultiDiscrete([2, 3]),
-    "started": MultiDiscrete([2, 3], start=[4, -1]),
-    "binary": MultiBinary(3),
-    "unbounded": Box(-np.inf, np.inf, (2,), np.float32),
-    "half": Box(np.array([0.25, -np.inf]), np.array([np.inf, 0.5]), dtype=np.float32),
-}
+SPACES: dict[str, Any] = {"start": Discrete(3, start=5), "factored": MultiDiscrete([2, 3]),
+                          "started": MultiDiscrete([2, 3], start=[4, -1]), "binary": MultiBinary(3),
+                          "unbounded": Box(-np.inf, np.inf, (2,), np.float32),
+                          "half": Box(np.array([0.25, -np.inf]), np.array([np.inf, 0.5]),
+                                      dtype=np.float32)}  # fmt: skip
 
 
 class Spaced(gymnasium.Env[Any, Any]):

@@ -13,11 +13,10 @@ import pytest
 
 from pearl.planning.runs import StoppedBy, TaskTiming, TimeToSolution
 from pearl.runtime.environments.external_envs import FailureLog
-from pearl.training import loop, outcome, run_clock, training_run
+from pearl.training import loop, outcome, run_clock
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import FinalEvaluations
-from pearl.training.interruption import Interruption
 from pearl.training.lane_accounts import lane_times, measured_calls
 from pearl.training.metrics import Metrics
 from pearl.training.milestones import Milestones
@@ -77,9 +76,7 @@ def test_the_time_of_lanes_is_added_up_by_hand() -> None:
 
 
 @pytest.mark.parametrize("lane", ["", "other"])
-def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_is_known(
-    lane: str,
-) -> None:
+def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_is_known(lane):
     alone = record(lane, "a", busy_ns=[6_000_000_000], calls=[2], waiting_ns=[0], stamp_s=0.0)
     run = timed_run("cpu.0", "cpu.1")
     (found,) = lane_times(run, [alone])
@@ -92,12 +89,6 @@ def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_
     assert [each.python_s > 0 for each in lane_times(run, [second, alone])] == (
         [lane == "other", lane == ""]
     )
-
-
-def test_a_record_with_a_number_too_few_is_no_record() -> None:
-    short = record("c0", "a b", busy_ns=[1, 2], calls=[1], waiting_ns=[0, 0], stamp_s=0.0)
-    with pytest.raises(ValueError, match="shorter"):
-        lane_times(timed_run("c0"), [short])
 
 
 def test_kept_calls_are_in_order_of_time_from_the_first() -> None:
@@ -151,39 +142,6 @@ def test_the_clock_of_a_run_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-@pytest.mark.parametrize(
-    ("steps", "spec", "every", "refilled", "marks"),
-    [
-        # 8 env steps an iteration
-        (1600, {"learning_starts": 100}, 80, 0, (200, 13, 33, 10, 10, 1)),
-        (3201, {"learning_starts": 100, "evaluate": 0}, 0, 40, (401, 53, 94, 0, 0, 2)),
-        (800, {"evaluate": 81}, 1, 0, (100, 0, 10, 11, 1, 1)),
-    ],
-)
-def test_milestones_are_counted_in_iterations(
-    steps: int, spec: Any, every: int, refilled: int, marks: Any
-) -> None:
-    spec = {"evaluate": 80, **spec}
-    system = Given(algorithm=Given(), train=Given(evaluate_every=spec.pop("evaluate")))
-    vars(system.algorithm).update(spec)
-    state = RunState(total_steps=steps, refilled=refilled)
-    session: Any = Given(compiled=Given(system=system, graph=Given(env_steps=8)), state=state)
-    found = training_run._milestones(session, every)
-    assert astuple(found) == marks
-
-
-@pytest.mark.parametrize(
-    ("at", "poll", "stop"),
-    [(0, 7, 60), (7, 14, 60), (24, 25, 60), (25, 28, 60), (56, 60, 60), (60, 63, 90), (89, 90, 90),
-     (129, 130, 180), (130, 133, 180), (995, 1000, 1000)],
-)  # fmt: skip
-def test_the_loop_looks_up_at_every_mark_and_lanes_meet_at_some(
-    at: int, poll: int, stop: int
-) -> None:
-    marks = Milestones(1000, 25, 130, 60, 90, 7)
-    assert (marks.next_poll(at), marks.next_stop(at)) == (poll, stop)
-
-
 def counted_run(tmp_path: Path, **state: Any) -> Any:
     arrays = {
         "loss.q": np.array([0.5]), "loss.actor": np.array([-2.0]),
@@ -213,12 +171,9 @@ def test_rows_of_metrics_are_written_by_hand(tmp_path: Path) -> None:
         metrics.append_row()
         metrics.append_row()  # no iteration later
         lines = run.metrics_file.read_text().splitlines()
-    assert lines == [
-        HEADER,
-        "80,0,1.25,0.123457,0.8333,2,,,,-2.0,0.5,,0.125",
-        "112,16,2.25,0.123457,,0,0.3333,-1.0,2.0,-2.0,0.5,0.25,0.125",
-        "112,16,2.25,0.123457,,0,0.3333,-1.0,2.0,-2.0,0.5,,0.125",
-    ]
+    assert lines == [HEADER, "80,0,1.25,0.123457,0.8333,2,,,,-2.0,0.5,,0.125",
+                     "112,16,2.25,0.123457,,0,0.3333,-1.0,2.0,-2.0,0.5,0.25,0.125",
+                     "112,16,2.25,0.123457,,0,0.3333,-1.0,2.0,-2.0,0.5,,0.125"]  # fmt: skip
     run.metrics_file.write_text("\n".join([*lines, "104,1,2", "x,1", ",", "72,0"]) + "\n")
     run.state.iteration = 10
     with Metrics(run) as metrics:
@@ -270,9 +225,7 @@ def test_metrics_end_where_the_disk_is_full(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("simulated", [False, True])
-def test_a_stretch_is_added_to_the_state(
-    iteration: int, stretch: Any, steady: Any, expected: Any, simulated: bool, tmp_path: Path
-) -> None:
+def test_a_stretch_is_added_to_the_state(iteration, stretch, steady, expected, simulated, tmp_path):
     run = counted_run(tmp_path, iteration=iteration, wall_s=1.0, cpu_s=0.5)
     run.lane_clock = Given(simulated=simulated)
     run.state.steady |= steady
@@ -293,21 +246,6 @@ def test_the_lane_that_bounds_the_period_is_watched() -> None:
     lanes[0].load, lanes[2].load = 1.5, 9.0  # of a link
     other: Any = Given(bottleneck=Given(kind="cycle", name="gpu0/0"), lanes=lanes)
     assert loop._pacing_lane(other) == "cpu/0"
-
-
-@pytest.mark.parametrize(
-    ("failure", "signals", "iteration", "status"),
-    [(None, 0, 10, "done"), (None, 0, 9, "stopped"), (None, 1, 10, "interrupted"),
-     ("x", 1, 9, "failed")],
-)  # fmt: skip
-def test_the_status_of_a_run_that_is_to_end(
-    failure: str | None, signals: int, iteration: int, status: str
-) -> None:
-    heard = Interruption()
-    heard._heard = [15] * signals
-    state = RunState(iteration=iteration, log=FailureLog(failure=failure))
-    run: Any = Given(state=state, interruption=heard, milestones=Given(total=10))
-    assert loop._status_if_ending(run) == status
 
 
 def ended_run(tmp_path: Path, *, simulated: bool = False) -> Any:
@@ -331,9 +269,7 @@ def ended_run(tmp_path: Path, *, simulated: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_the_outcome_of_a_run_is_computed_by_hand(
-    simulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_outcome_of_a_run_is_computed_by_hand(simulated, monkeypatch, tmp_path):
     spent, members = iter([1.0, 6.0]), {"replay_sample": (2e-3, 30), "update": (3e-3, 31)}
     monkeypatch.setattr(outcome, "cpu_seconds", lambda: next(spent))
     rounds: list[int] = []
@@ -395,9 +331,7 @@ def test_the_outcome_of_a_run_is_computed_by_hand(
         assert (found.drift.decisions, len(found.drift.tasks)) == (("kept",), 2)
 
 
-def test_a_run_that_ended_early_has_no_rates(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_that_ended_early_has_no_rates(monkeypatch, tmp_path):
     run = ended_run(tmp_path)
     run.state.steady, run.folder = RunState().steady, None
     measured = outcome.Measurements()
@@ -419,9 +353,7 @@ def test_a_run_that_ended_early_has_no_rates(
     assert (again.returns["best_is_last"], again.returns["last_eval_returns"]) == (True, [3.0])
 
 
-def test_cpu_seconds_are_those_of_this_process_its_children_and_the_fork_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cpu_seconds_are_those_of_this_process_its_children_and_the_fork_server(monkeypatch):
     usage = {0: Given(ru_utime=1.0, ru_stime=0.5), -1: Given(ru_utime=0.25, ru_stime=2.0)}
     spent = Given(RUSAGE_SELF=0, RUSAGE_CHILDREN=-1, getrusage=usage.__getitem__)
     monkeypatch.setattr(outcome, "resource", spent)

@@ -116,51 +116,6 @@ def test_a_state_without_a_key_or_with_a_wrong_one_is_a_sentence(key):
         assert all(line.startswith("c: ") for line in caught.value.problems)
 
 
-MOST = 2**53 - 1
-NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize(
-    ("key", "right", "wrong", "needed"),
-    [
-        ("iteration", [0, MOST], [-1, MOST + 1, True, 1.0, None], "a count"),
-        ("best_mean", [None, -1, 1.5], [True, NAN, INF, "1"], "a number or null"),
-        ("wall_s", [0, -1.5], [None, NAN, -INF, False], "a number"),
-        ("replanned", [True, False], [0, 1, None], "true or false"),
-        ("decisions", [[], ["a"]], ["ab", ["a", 1], None], "a list of texts"),
-        ("under_way", [{}, {"a": 0}], [{"a": -1}, {"a": 0, "b": 0.5}, []], "an object of counts"),
-        ("factors", [{}, {"a": 0.5}], [{"a": 1.0, "b": NAN}, []], "an object of numbers"),
-    ],
-)
-def test_values_of_a_state_have_their_types_and_bounds(key, right, wrong, needed):
-    for value in right:
-        assert getattr(RunState.from_json({**PROGRESS, key: value}, "c"), key) == value
-    for value in wrong:
-        with pytest.raises(SpecError) as caught:
-            RunState.from_json({**PROGRESS, key: value}, "c")
-        assert caught.value.problems == (f"c: {key} is {value!r}; {needed} is needed",)
-
-
-def test_the_log_and_the_sums_of_a_state_are_whole():
-    for log, said in (
-        (3, "c: log is 3; an object is needed"),
-        ({**PROGRESS["log"], "failure": 1}, "c: log: failure is 1; a text or null is needed"),
-    ):
-        with pytest.raises(SpecError) as caught:
-            RunState.from_json({**PROGRESS, "log": log}, "c")
-        assert caught.value.problems[0] == said
-    steady = {k: v for k, v in PROGRESS["steady"].items() if k != "updates"}
-    with pytest.raises(SpecError, match=r"^c: steady has .'wall_s', 'cpu_s', 'env_steps'., .* nee"):
-        RunState.from_json({**PROGRESS, "steady": steady}, "c")
-    more = {**PROGRESS["steady"], "waited_s": 1.0}
-    assert RunState.from_json({**PROGRESS, "steady": more}, "c").steady == more
-
-
-@pytest.mark.parametrize(("warm", "count"), [(4, 10), (9, 5), (12, 5)])
-def test_iterations_with_gradient_steps_begin_where_learning_does(warm, count):
-    assert RunState(learnt=5, iteration=9).learning_iterations(warm) == count
-
-
 @pytest.mark.parametrize(
     ("shape", "rows"),
     [((5, 3), [2, 2, 1]), ((4, 3), [2, 2]), ((3, 7), [1, 1, 1]), ((4, 0), [4]), ((0, 3), []),

@@ -67,16 +67,10 @@ def compiled_plan(*tasks, lanes=2, hosting="threads", **other):
     return SimpleNamespace(**{**fields, "remote_groups": (), "hosting": hosting, **other})
 
 
-@pytest.mark.parametrize(
-    ("emulate", "lanes", "asked", "remote", "hosting"),
-    [
-        (True, 2, "threads", (1,), "one"),
-        (False, 1, "processes", (), "one"),
-        (False, 2, "threads", (1,), "threads"),
-        (False, 2, None, (1,), "ray"),
-        (False, 2, None, (), "processes"),
-    ],
-)
+@pytest.mark.parametrize(("emulate", "lanes", "asked", "remote", "hosting"),
+                         [(True, 2, "threads", (1,), "one"), (False, 1, "processes", (), "one"),
+                          (False, 2, "threads", (1,), "threads"), (False, 2, None, (1,), "ray"),
+                          (False, 2, None, (), "processes")])  # fmt: skip
 def test_lanes_are_hosted_where_the_spec_says_or_in_processes(
     emulate, lanes, asked, remote, hosting
 ):

@@ -6,7 +6,6 @@ run says what the present plan takes at those.
 
 from __future__ import annotations
 
-import csv
 import json
 import signal
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ import pytest
 import pearl
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.runs import CHECKPOINT as FILE
@@ -29,7 +27,6 @@ from pearl.planning.runs import Drift, Run, TaskDrift, TaskTiming, load_run
 from pearl.report.report import Report
 from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
-from pearl.spec.system import System
 from pearl.training import plan_change, replanning
 from pearl.training.checkpoints import checkpoint
 from pearl.training.compiled import CompiledPlan
@@ -99,13 +96,8 @@ class Machine:
 
 UPDATE_WRONG = {**SECONDS, "update": SECONDS["update"] / 3}
 TWO_LANES = {**LIMITS, "max_lanes": 2}
-SLOWER = {
-    **SECONDS,
-    "inference": 60e-6,
-    "replay_insert": 100e-6,
-    "replay_sample": 200e-6,
-    "update": 450e-6,
-}
+SLOWER = {**SECONDS, "inference": 60e-6, "replay_insert": 100e-6, "replay_sample": 200e-6,
+          "update": 450e-6}  # fmt: skip
 """With two lanes, and the update said to take a third of this, the plan draws batches ahead, so
 that work is under way at a checkpoint; at these times the best plan does not."""
 PREFETCHING = {**SLOWER, "update": SLOWER["update"] / 3}
@@ -128,19 +120,11 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    sentence = "off by more than 15 % is {} (3.00 x)."
-    assert sentence.format("learn") in " ".join(str(own.report(run)).split())
-    assert sentence.format("update") in (tmp_path / "report.html").read_text()
+    assert "off by more than 15 % is update (3.00 x)." in (tmp_path / "report.html").read_text()
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
     assert load_run(tmp_path).drift == run.drift
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {float(r["predicted_period_s"]) for r in rows} == {machine.plan.period_s}
-    learning = [float(r["period_s"]) for r in rows if r["period_s"]]
-    assert 0 < len(learning) < len(rows)  # none before learning, which is another loop
-    assert learning == pytest.approx([takes_s] * len(learning))
 
 
 def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, tmp_path) -> None:
@@ -168,18 +152,14 @@ def beside(machine: Machine, folder: Path, lanes: str = "one") -> tuple[Any, Run
     return own, run
 
 
-def test_predictions_that_hold_change_nothing_and_no_plan_is_looked_for(
-    monkeypatch, tmp_path
-) -> None:
+def test_predictions_that_hold_change_nothing_and_no_plan_is_looked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(replanning, "decide", lambda *_: pytest.fail("a plan was looked for"))
     _, run = beside(Machine(monkeypatch, SECONDS), tmp_path)
     assert run.drift.decisions == ()
 
 
 @pytest.mark.parametrize("lanes", ["one", "threads"])
-def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(
-    monkeypatch, tmp_path, lanes
-) -> None:
+def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(monkeypatch, tmp_path, lanes):
     slow = {task: seconds / 3 for task, seconds in SECONDS.items()}
     _, run = beside(Machine(monkeypatch, slow), tmp_path, lanes)
     (decision,) = run.drift.decisions  # and not anew at every checkpoint
@@ -247,25 +227,6 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
         assert max(map(int, lags)) <= 1
 
 
-def test_what_the_run_did_before_the_change_is_what_it_does_without(monkeypatch, tmp_path) -> None:
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    own, plain = machine.trainer(), machine.trainer()
-    seen: list[Any] = []
-    change = plan_change.switch_plan
-
-    def watched(run, plan, text):
-        seen.append((run.state.iteration, {n: a.copy() for n, a in run.arrays.items()}))
-        change(run, plan, text)
-
-    monkeypatch.setattr(plan_change, "switch_plan", watched)
-    own.train(out=tmp_path / "a", replan=True)
-    ((iteration, arrays),) = seen
-    plain.train(steps=iteration * 8, out=tmp_path / "b")
-    assert machine.plan.edges[0].slack == 0
-    for name in ("learner.q", "learner.q.m", "replay.obs", "env.state", "rng.inference"):
-        np.testing.assert_array_equal(arrays[name], plain.session.arrays[name], err_msg=name)
-
-
 def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, UPDATE_WRONG)
     first = machine.trainer()
@@ -277,11 +238,6 @@ def test_a_run_that_changed_its_plan_resumes_with_the_plan_it_had(monkeypatch, t
     assert run.plan == load_plan(tmp_path / "plan.json")
     assert (run.status, run.env_steps, run.updates) == ("done", 4000, (4000 - 64) // 4)
     assert len(run.drift.decisions) == 1  # told by the run before, and kept
-    other = pearl.Trainer(
-        pearl.load(machine.system.raw, set={"algorithm.discount": 0.9}), machine.plan
-    )
-    with pytest.raises(SpecError, match=r"algorithm\.discount"):
-        other.train(steps=4000, out=tmp_path, resume=True)
 
 
 PRIORITISED = {"replay": {"capacity": 1000, "kind": "prioritised", "fanout": 8}}
@@ -312,17 +268,11 @@ def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "options", "said"),
-    [
-        (_full_disk, {}, "No space left"),
-        (_full_disk, PRIORITISED, "Plan kept, because the run cannot continue with the better one"),
-        (_failing_drain, {}, "cannot continue with the better one: a lane died"),
-        (
-            _other_state,
-            {},
-            "cannot continue with the better one: its arrays differ: rng.inference#1",
-        ),
-    ],
-)
+    [(_full_disk, {}, "No space left"),
+     (_full_disk, PRIORITISED, "Plan kept, because the run cannot continue with the better one"),
+     (_failing_drain, {}, "cannot continue with the better one: a lane died"),
+     (_other_state, {}, "cannot continue with the better one: its arrays differ: rng.inference#1")],
+)  # fmt: skip
 def test_a_change_that_fails_leaves_the_old_plan_and_every_bit(
     fault, options, said, monkeypatch, tmp_path
 ) -> None:
@@ -335,9 +285,7 @@ def test_a_change_that_fails_leaves_the_old_plan_and_every_bit(
     assert said in run.drift.decisions[0]
 
 
-def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
-    monkeypatch, tmp_path
-) -> None:
+def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(monkeypatch, tmp_path):
     machine = Machine(monkeypatch, UPDATE_WRONG)
     own, decide = machine.trainer(), replanning.decide
 
@@ -356,9 +304,7 @@ def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(
     assert resumed.plan == own.plan == machine.plan
 
 
-def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
-    monkeypatch, tmp_path
-) -> None:
+def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(monkeypatch, tmp_path):
     monkeypatch.setattr(replanning, "GAIN", 1e9)  # whatever this machine says, the plan stays
     spec = replay_spec("dqn", {"max_lanes": 1})
     spec["train"] |= {"steps": 1600, "checkpoint_every": CHECKPOINT}
@@ -377,14 +323,9 @@ def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(
     assert all(factor > 0 for factor in measured.values())
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({}, "needs `out`"),
-        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
-        ({"emulate": True}, "an emulated run has none"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "message"),
+                         [({}, "needs `out`"), ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+                          ({"emulate": True}, "an emulated run has none")])  # fmt: skip
 def test_a_run_that_cannot_change_its_plan_says_so(monkeypatch, setting, message) -> None:
     machine = Machine(monkeypatch, SECONDS)
     system = machine.system
@@ -393,24 +334,6 @@ def test_a_run_that_cannot_change_its_plan_says_so(monkeypatch, setting, message
     own = pearl.Trainer(system, machine.plan, emulate="emulate" in setting)
     with pytest.raises(SpecError, match=message):
         own.train(replan=True)
-
-
-def test_factors_reach_all_modes_of_a_family_and_leave_the_others(monkeypatch) -> None:
-    machine = Machine(monkeypatch, SECONDS)
-    system: System = machine.system
-    graph = machine.graph
-    table = build_cost_table(graph, system.platform, system.limits)
-    by = {"update.dqn, native": 3.0}
-    after = replanning.apply_factors(table, graph, by)
-    for old, new in zip(table.modes, after.modes, strict=True):
-        ratio = new.estimate.latency_s / old.estimate.latency_s
-        if old.tasks == ("update",) and old.variant == "native":
-            assert ratio == pytest.approx(3.0)
-            assert "times 3, as the run measured" in new.estimate.source
-        elif old.fused and "update" in old.tasks and old.variant == "native":
-            assert 1.0 < ratio < 3.0  # by the share of its members
-        else:
-            assert new == old
 
 
 def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch) -> None:
@@ -448,19 +371,6 @@ def test_a_window_is_measured_from_its_beginning_and_the_same_drift_is_weighed_o
     watch.weighed_s = 2.0  # looked for at that period, and not found
     for period_s, due in ((1.2, True), (1.71, False), (2.29, False), (2.31, True), (1.1, False)):
         assert watch.due(window, 200, 1.0 + 100 * period_s) == due
-    assert [replanning.relative_error(3.0, said) for said in (2.0, 0.0)] == [0.5, 1.0]
-    assert replanning.relative_error(0.0, 0.0) == 0.0
-
-
-def test_the_newest_times_of_calls_are_kept() -> None:
-    firings = _Firings({"a": 1, "b": 2})
-    times = {"a": [1, 2, 3], "b": [1, 2, 3, 4, 5], "b+c": [1, 2, 3]}
-    taken = replanning.take_recent(times, firings, 2)
-    assert taken == {"a": [2, 3], "b": [2, 3, 4, 5], "b+c": [2, 3]}
-    assert replanning.take_recent(times, firings, 0) == {"a": [3], "b": [4, 5], "b+c": [3]}
-    assert replanning.append_times({"a": [1]}, {"a": [2], "b": [3]}) == {"a": [1, 2], "b": [3]}
-    many = replanning.append_times({"a": [0] * 2000}, {"a": [1] * 100})["a"]
-    assert (len(many), sum(many)) == (replanning.TIMES, 100)
 
 
 def placed(task: str, lane: str, **other: Any) -> Any:
@@ -469,21 +379,13 @@ def placed(task: str, lane: str, **other: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("period_s", "waited", "widths", "apart"),
-    [
-        (1.3, 0.0, (1, 1), 3.0),
-        (1.3, None, (1, 1), 3.0),
-        (1.3, 0.15, (1, 1), 3.0),
-        (1.3, 0.16, (1, 1), None),  # a host so busy says nothing of the distance of cores
-        (1.149, 0.0, (1, 1), None),
-        (0.8, 0.0, (1, 1), 3.0),
-        (1.3, 0.0, (2, 0), 3.0),
-        (1.3, 0.0, (1, 0), None),  # one core
-        (None, 0.0, (1, 1), None),
-    ],
-)
-def test_a_run_is_compared_with_its_plan(
-    period_s: float | None, waited: float | None, widths: Any, apart: Any, monkeypatch: Any
-) -> None:
+    [(1.3, 0.0, (1, 1), 3.0), (1.3, None, (1, 1), 3.0), (1.3, 0.15, (1, 1), 3.0),
+     (1.3, 0.16, (1, 1), None),  # a host so busy says nothing of the distance of cores
+     (1.149, 0.0, (1, 1), None), (0.8, 0.0, (1, 1), 3.0), (1.3, 0.0, (2, 0), 3.0),
+     (1.3, 0.0, (1, 0), None),  # one core
+     (None, 0.0, (1, 1), None)],
+)  # fmt: skip
+def test_a_run_is_compared_with_its_plan(period_s, waited, widths, apart, monkeypatch):
     monkeypatch.setattr(replanning, "_core_exchange_ratio", lambda: 3.0)
     on_cores = [placed(f"t{n}", f"cpu/{n}", width=w) for n, w in enumerate(widths) if w]
     narrow = placed("u", "cpu/0", width=1)
@@ -536,21 +438,6 @@ def test_moves_are_told_by_lane_variant_width_and_slack() -> None:
     assert replanning.describe_moves(before, before) == (
         "no task moves; the order of calls differs"
     )
-
-
-def test_arrays_of_another_shape_or_type_are_named_but_those_that_pass() -> None:
-    old = {"a": np.zeros(2), "b": np.zeros(3), "batch.x": np.zeros(4), "c": np.zeros(1)}
-    new = {"a": np.zeros(2, np.float32), "b": np.zeros(3), "batch.x": np.zeros(5), "d": np.zeros(1)}
-    assert plan_change.incompatible_arrays(old, new) == ["a", "c", "d"]
-    assert plan_change.incompatible_arrays(old, old) == []
-
-
-class _Firings:
-    """What `take_recent` needs of a protocol."""
-
-    def __init__(self, repetition: Mapping[str, int]) -> None:
-        self.graph = self
-        self.repetition = repetition
 
 
 def test_the_command_has_the_option_and_tells_decisions_from_problems(

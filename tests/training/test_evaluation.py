@@ -1,7 +1,6 @@
 """Evaluation ends: by a limit of steps, of time, and where an environment fails."""
 
 import json
-import signal
 import time
 
 import pytest
@@ -10,7 +9,6 @@ import pearl
 from pearl.algorithms import evaluation as judging
 from pearl.cli import app
 from pearl.planning.runs import load_run
-from pearl.runtime.environments import external_envs
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.evaluations import evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -68,12 +66,9 @@ def test_the_command_and_the_method_say_what_was_cut(circling, tmp_path, capsys,
 
 @pytest.mark.parametrize(
     ("changes", "most"),
-    [
-        ({}, judging.MAX_STEPS),
-        ({"algorithm.env_args": {"max_episode_steps": 30}}, 30),
-        ({"algorithm.env_args": {"max_episode_steps": 30}, "train.evaluate_max_steps": 9}, 9),
-    ],
-)
+    [({}, judging.MAX_STEPS), ({"algorithm.env_args": {"max_episode_steps": 30}}, 30),
+     ({"algorithm.env_args": {"max_episode_steps": 30}, "train.evaluate_max_steps": 9}, 9)],
+)  # fmt: skip
 def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, most, monkeypatch):
     monkeypatch.setattr(judging, "MAX_STEPS", 50)
     most = 50 if most == 10_000 else most
@@ -163,18 +158,3 @@ def test_the_command_says_in_a_line_that_an_environment_failed(failing, tmp_path
     assert "evaluation episode 0, step 3: RuntimeError: license server lost" in (
         capsys.readouterr().err
     )
-
-
-class Silent:
-    name, since_s = "Silent", None
-
-
-def test_the_watch_over_lanes_goes_on_after_an_evaluation_that_was_watched():
-    environments = {"env_step": Silent()}
-    with external_envs.interrupting_overdue_envs(environments, 8.0):
-        before = signal.getsignal(signal.SIGALRM)
-        with external_envs.interrupting_overdue_envs({"evaluation": Silent()}, 4.0):
-            assert signal.getitimer(signal.ITIMER_REAL)[1] == 1.0
-        assert signal.getitimer(signal.ITIMER_REAL)[1] == 2.0
-        assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -118,9 +118,7 @@ UNIT = {"activation": "relu", "layers": [4, 8, 4]}
          [0.5]),
     ],
 )  # fmt: skip
-def test_a_description_says_what_a_program_needs(
-    algorithm: Any, network: Any, outputs: Any, action: Any
-) -> None:
+def test_a_description_says_what_a_program_needs(algorithm, network, outputs, action):
     policy = untrained(hidden=[8], **algorithm)
     expected = {"schema": 1, "algorithm": algorithm["name"], "env": "E-v0", "network": network,
                 "outputs": outputs, "pixels": [], "normalise": None}  # fmt: skip
@@ -164,21 +162,16 @@ def test_a_module_of_the_users_own_loads_it_under_its_own_names() -> None:
 
 
 def test_a_table_is_an_embedding() -> None:
-    trainer = trained_table()
+    algorithm = {"name": "q_learning", "env": "FrozenLake-v1", "num_envs": 2}
+    train = {"steps": 2000, "evaluate_every": 0, "final_episodes": 0}
+    trainer = pearl.compile({"algorithm": algorithm, "train": train})
+    trainer.train()
     model = nn.Embedding(16, 4, dtype=torch.float64)
     held = {name.removeprefix("0."): t for name, t in trainer.policy.state_dict().items()}
     model.load_state_dict(held)
     states = np.arange(16)
     mine = model(torch.from_numpy(states)).argmax(1).numpy()
     np.testing.assert_array_equal(mine, trainer.policy.act(states))
-
-
-def trained_table() -> Trainer:
-    algorithm = {"name": "q_learning", "env": "FrozenLake-v1", "num_envs": 2}
-    train = {"steps": 2000, "evaluate_every": 0, "final_episodes": 0}
-    trainer = pearl.compile({"algorithm": algorithm, "train": train})
-    trainer.train()
-    return trainer
 
 
 def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
@@ -199,9 +192,7 @@ def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["policy.onnx", "policy.pt", "policy.SAFETENSORS"])
-def test_a_name_of_another_format_is_refused_and_nothing_is_written(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_name_of_another_format_is_refused_and_nothing_is_written(name, tmp_path):
     policy = trained("ppo", env="CartPole-v1").policy
     with pytest.raises(SpecError, match=r"allowed are \.safetensors or no suffix; nothing was wri"):
         export(policy, tmp_path / name)

@@ -141,9 +141,7 @@ ROWS = {"a": 0.75, "c+b": 2.5, "d": 1.0}
          ("its calls take 2e-06 s in the mean, too little to time each", "0.250")),
     ],
 )  # fmt: skip
-def test_of_several_lanes_each_call_counts_once(
-    rows: Any, measured_s: float, runtime: Any, said: Any, estimates: dict[str, Any]
-) -> None:
+def test_of_several_lanes_each_call_counts_once(rows, measured_s, runtime, said, estimates):
     estimates["runtime"] = runtime
     found, texts = learned(planned("one one one two"), measured_s, 0.05, rows)
     for lane, text, wanted in zip(("one", "two"), texts, said, strict=True):
@@ -184,9 +182,7 @@ def contradicted(
         ("b+a", 0.0, (9.0, 0.1), ()),  # no call of the plan
     ],
 )
-def test_an_estimate_is_contradicted_outside_its_band(
-    names: str, waited: float | None, within: Any, beyond: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_estimate_is_contradicted_outside_its_band(names, waited, within, beyond, monkeypatch):
     monkeypatch.setattr(run_feedback, "family", lambda kernel: f"family of {kernel}")
     for times in within:
         assert contradicted(names, times, waited) == {}
@@ -196,9 +192,7 @@ def test_an_estimate_is_contradicted_outside_its_band(
         assert contradicted(names, times, waited, "measured") == {}
 
 
-def test_a_narrow_band_is_contradicted_from_the_tolerance_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_narrow_band_is_contradicted_from_the_tolerance_on(monkeypatch):
     monkeypatch.setattr(run_feedback, "family", lambda kernel: kernel)
     alone = placement("a", "cpu", "one", 2.0, low_s=2.0, high_s=2.0)
     plan: Any = Given(task=lambda name: alone)

@@ -62,15 +62,15 @@ class World:
                 self.held[e] = self.first()
 
 
-def compare(
-    stack: int,
-    n_step: int,
-    steps: int,
-    prioritised: int,
-    groups: int,
-    ends: dict[tuple[int, int], str],
-) -> None:
-    """Holds the batches of a replay of frames against those of a replay of whole observations."""
+@settings(max_examples=80, deadline=None)
+@given(stack=st.integers(1, 4), n_step=st.integers(1, 4), steps=st.integers(1, 40),
+       prioritised=st.sampled_from([0, 1]), groups=st.sampled_from([1, 3]),
+       ends=st.dictionaries(st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
+                            st.sampled_from(["terminated", "truncated", "both", "anew"]),
+                            max_size=60))  # fmt: skip
+def test_batches_are_those_of_a_replay_of_whole_observations(
+    stack, n_step, steps, prioritised, groups, ends
+):
     sizes = rings(stack, CAPACITY, groups, n_step=n_step, prioritised=prioritised)
     replays = [fill_arrays(kernels) for kernels in sizes]
     calls = [[cpu.bind(k, "native", b) for k in ks] for ks, b in zip(sizes, replays, strict=True)]
@@ -90,30 +90,6 @@ def compare(
         successors = (b["batch.next_obs"][goes_on] for b in replays)
         np.testing.assert_array_equal(*successors)
         assert np.isfinite(frames["batch.next_obs"]).all()
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    stack=st.integers(1, 4),
-    n_step=st.integers(1, 4),
-    steps=st.integers(1, 40),
-    prioritised=st.sampled_from([0, 1]),
-    groups=st.sampled_from([1, 3]),
-    ends=st.dictionaries(
-        st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
-        st.sampled_from(["terminated", "truncated", "both", "anew"]),
-        max_size=60,
-    ),
-)
-def test_batches_are_those_of_a_replay_of_whole_observations(
-    stack: int,
-    n_step: int,
-    steps: int,
-    prioritised: int,
-    groups: int,
-    ends: dict[tuple[int, int], str],
-) -> None:
-    compare(stack, n_step, steps, prioritised, groups, ends)
 
 
 def test_more_cut_episodes_than_there_is_room_for_are_an_error() -> None:
@@ -156,17 +132,10 @@ class Noise(gymnasium.Env[Any, Any]):
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    algorithm = {
-        "name": "dqn",
-        "env": "tests.training.test_frames:Noise",
-        "num_envs": 2,
-        "frame_stack": 3,
-        "hidden": [8],
-        "batch_size": 8,
-        "replay_ratio": "1/2",
-        "learning_starts": 20,
-        "replay": {"kind": "uniform", "capacity": 2000},
-    }
+    algorithm = {"name": "dqn", "env": "tests.training.test_frames:Noise", "num_envs": 2,
+                 "frame_stack": 3, "hidden": [8], "batch_size": 8, "replay_ratio": "1/2",
+                 "learning_starts": 20,
+                 "replay": {"kind": "uniform", "capacity": 2000}}  # fmt: skip
     train = {"steps": 160, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 0}
     return {"algorithm": algorithm | more, "limits": {"max_lanes": 1}, "train": train}
 
@@ -182,9 +151,7 @@ def test_the_replay_of_a_spec_with_frames_holds_each_frame_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])
-def test_training_on_frames_is_that_on_whole_stacks(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_on_frames_is_that_on_whole_stacks(kind, monkeypatch):
     """The same graph, but stored whole: the parameters come out bit for bit."""
     replay = {"kind": kind, "capacity": 60}  # so that the ring goes round
     results = []
@@ -210,11 +177,8 @@ def test_training_on_frames_is_that_on_whole_stacks(
     np.testing.assert_array_equal(*results)
 
 
-def test_frames_of_another_type_than_uint8_are_an_error_at_their_key() -> None:
+def test_frames_of_another_type_or_that_would_be_normalised_are_an_error_at_their_key() -> None:
     with pytest.raises(pearl.SpecError, match=r"frame_stack.*Box.*uint8"):
         pearl.load(spec(env_args={"kind": "float32"}))
-
-
-def test_frames_that_would_be_normalised_are_an_error_at_their_key() -> None:
     with pytest.raises(pearl.SpecError, match=r"frame_stack.*let the network scale them"):
         pearl.load(spec(normalise={"observations": True}))

@@ -1,12 +1,9 @@
 """Signals and listeners that raise end a run whole; a stretch of iterations is bounded by time."""
 
-import json
-import os
 import signal
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 import pearl
@@ -15,7 +12,6 @@ from pearl.runtime.protocol import single_lane
 from pearl.training import loop
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
-from pearl.training.milestones import Milestones
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.primitives.envs.episodes import NativeEpisodes
 from tests.lanes import planned, replay_spec, told
@@ -210,31 +206,11 @@ def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, wh
     assert_equal(whole, arrays(resumed))
 
 
-def test_what_a_listener_raises_at_the_last_step_is_raised_too(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-
-    def listen(now):
-        if now.env_steps == now.total_steps:
-            raise ValueError("late")
-
-    with pytest.raises(ValueError, match="late"):
-        pearl.compile(SMALL, plan=plan).train(out=tmp_path, progress=listen)
-    assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
-    assert pearl.compile(SMALL, plan=plan).train(out=tmp_path, resume=True).status == "done"
-
-
-@pytest.mark.parametrize(
-    ("rounds", "done", "seconds", "expected"),
-    [
-        (1, 1, 0.001, 2),  # at most twice as many
-        (64, 64, 0.01, 64),
-        (64, 64, 0.8, 16),
-        (64, 8, 0.1, 16),
-        (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
-        (1, 1, 0.5, 1),
-        (1, 0, 0.0, 2),
-    ],
-)
+@pytest.mark.parametrize(("rounds", "done", "seconds", "expected"),
+                         [(1, 1, 0.001, 2),  # at most twice as many
+                          (64, 64, 0.01, 64), (64, 64, 0.8, 16), (64, 8, 0.1, 16),
+                          (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
+                          (1, 1, 0.5, 1), (1, 0, 0.0, 2)])  # fmt: skip
 def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
     monkeypatch.setattr(loop.time, "perf_counter", lambda: 7.0 + seconds)
     assert loop.next_stretch(rounds, done, 7.0) == expected
@@ -277,41 +253,3 @@ def test_other_lanes_are_ahead_by_no_more_than_a_stretch(monkeypatch):
     run = Trainer(told(system, lanes="one"), plan, seed=3).train(progress=press)
     assert run.status == "interrupted"
     assert (run.env_steps - pressed[0]) // 8 <= 6
-
-
-@pytest.mark.parametrize("where", ["between", "at a mark"])
-def test_a_loss_that_is_not_finite_for_a_moment_counts_at_fixed_iterations_alone(
-    where, plan, monkeypatch
-):
-    """Where a stretch ends depends on the clock; what ends a run must not."""
-    trainer = pearl.compile(SMALL, plan=plan)
-    run = single_lane.SingleLaneRunner.run
-
-    def spoiling(self, end, stop, **timed):
-        end = run(self, end, stop, **timed)
-        marked = end == Milestones.next_poll(marks[0], end - 1)
-        if end > 30 and marked == (where == "at a mark"):
-            trainer.session.arrays["loss.q"][0] = np.inf
-        return end
-
-    marks, begin = [], loop.iterate
-
-    def noting(run):
-        marks.append(run.milestones)
-        return begin(run)
-
-    monkeypatch.setattr("pearl.training.run.iterate", noting)
-    monkeypatch.setattr(single_lane.SingleLaneRunner, "run", spoiling)
-    monkeypatch.setattr("pearl.training.training_run.METRICS_ROWS", 8)
-    assert trainer.train().status == ("done" if where == "between" else "failed")
-
-
-def test_nohup_lets_a_run_live_on(plan, tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        run = pearl.compile(SMALL, plan=plan).train(
-            out=tmp_path, progress=lambda _: os.kill(os.getpid(), signal.SIGHUP)
-        )
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert run.status == "done"

@@ -17,6 +17,7 @@ from pearl.report.evaluation_text import evaluation_sentence
 from pearl.report.tables import assignment
 from pearl.spec.user_code import build_graph
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
+from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations import evaluation_worker
 from pearl.training.evaluations.evaluation_worker import EvaluationWorker
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -155,17 +156,11 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
     assert heard.told == beside[1].told
     assert_equal(arrays(beside[0]), arrays(resumed))
     again = compiled("pauses")  # one that has no lane for them plays it before it goes on
-    cut.session.save(tmp_path / CHECKPOINT, replace_state(stored))
+    state = RunState.from_json(stored.about["progress"], "checkpoint")
+    cut.session.save(tmp_path / CHECKPOINT, state)
     other = Heard()
     again.train(out=tmp_path, resume=True, callbacks=[other])
     assert other.told == beside[1].told
-
-
-def replace_state(stored: Any) -> Any:
-    """The state in a checkpoint."""
-    from pearl.training.checkpoints.state import RunState
-
-    return RunState.from_json(stored.about["progress"], "checkpoint")
 
 
 @pytest.mark.parametrize("fault", ["raise", "hard"])

@@ -155,13 +155,13 @@ def test_without_a_folder_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> N
          [("save", 8), ("on_checkpoint", 8, "evaluation", 16.0), "closed"]),
         ("on_checkpoint", 6, {"failure": "it broke"}, "failed",
          ["halt", ("save", 7), ("on_checkpoint", 7, "training", 16.0), "closed"]),
+        ("on_progress", 20, {"failure": "late"}, "failed",
+         [("row", 20), ("save", 20), ("on_checkpoint", 20, "evaluation", 16.0), "closed"]),
         ("on_progress", 20, {"stopped": StoppedBy("x", 160)}, "done",
          [("row", 20), ("save", 20), ("on_checkpoint", 20, "evaluation", 16.0), "closed"]),
     ],
 )  # fmt: skip
-def test_a_callback_ends_the_run_at_its_moment(
-    moment: str, at: int, end: Any, status: str, last: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callback_ends_the_run_at_its_moment(moment, at, end, status, last, monkeypatch):
     run = Run(monkeypatch, on={(moment, at): lambda run: run.end(**end)})
     assert loop.iterate(run) == status
     begin = next(n for n, t in enumerate(run.told) if t[:2] == (moment, at))
@@ -204,9 +204,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_note(monkeypatch: pytest.Monke
     assert "on_checkpoint" not in [t[0] for t in run.told]
 
 
-def test_a_period_that_is_off_ends_the_loop_at_a_checkpoint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_period_that_is_off_ends_the_loop_at_a_checkpoint(monkeypatch):
     looked = []
 
     def due(window: Any, iteration: int, wall_s: float) -> bool:
@@ -223,9 +221,7 @@ def test_a_period_that_is_off_ends_the_loop_at_a_checkpoint(
     assert loop.iterate(run) == "done"
 
 
-def test_a_worker_tells_of_a_policy_one_evaluation_later_and_of_all_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_tells_of_a_policy_one_evaluation_later_and_of_all_at_the_end(monkeypatch):
     run = Run(monkeypatch, worker="there", folder=None)
     assert loop.iterate(run) == "done"
     told = [t for t in run.told if t[0] in ("begun", "judged", "on_evaluation")]

@@ -17,13 +17,10 @@ from pearl_devices.masks import has_method, unmasked
 from tests.lanes import replay_spec
 
 HERE = "tests.training.masked"
-OFFERS = {
-    "Masked": r"info\['action_mask'\] at its reset",
-    "Asking": r"a method action_masks\(\)",
-    "vector": r"info\['action_mask'\] at its reset",
-    "asking_vector": r"a method action_masks\(\)",
-    "in_processes": r"a method action_masks\(\)",
-}
+OFFERS = {"Masked": r"info\['action_mask'\] at its reset", "Asking": r"a method action_masks\(\)",
+          "vector": r"info\['action_mask'\] at its reset",
+          "asking_vector": r"a method action_masks\(\)",
+          "in_processes": r"a method action_masks\(\)"}  # fmt: skip
 STATED = {"obs": 2, "actions": 3}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,23 +13,12 @@ from pearl.training import memory
 from pearl.training.trainer import Trainer
 from pearl_devices import kernel
 from pearl_devices.buffers import allocate
-from pearl_devices.discover import free_memory
 from tests.cli.test_cli import Ran
-from tests.devices.test_discover import tree
 from tests.lanes import planned
 
-SPEC = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "replay": {"capacity": 1000},
-        "num_envs": 2,
-        "hidden": [64, 64],
-        "batch_size": 8,
-        "learning_starts": 8,
-    },
-    "train": {"steps": 100},
-}
+SPEC = {"algorithm": {"name": "dqn", "env": "CartPole-v1", "replay": {"capacity": 1000},
+                      "num_envs": 2, "hidden": [64, 64], "batch_size": 8, "learning_starts": 8},
+        "train": {"steps": 100}}  # fmt: skip
 
 
 def sized(capacity: int) -> System:
@@ -93,31 +81,6 @@ def test_training_by_a_plan_says_that_the_memory_is_too_small(monkeypatch, tmp_p
     assert Trainer(system, plan).train().status == "done"
 
 
-@pytest.mark.parametrize(
-    ("capacity", "free_bytes", "size", "rows"),
-    [(1000, 8.0, 8.0, 1000), (1000, 7.96, 8.0, 990), (1000, 1.0, 8.0, 120), (1000, 0.72, 8.0, 90),
-     (1000, 0.056, 8.0, 7), (1000, 0.004, 8.0, 0), (99_999, 1.0, 1.0, 99_000)],
-)  # fmt: skip
-def test_rows_that_fit_are_rounded_down_to_two_digits(
-    capacity: int, free_bytes: float, size: float, rows: int
-) -> None:
-    assert memory._count_fitting_rows(capacity, free_bytes, size) == rows
-
-
-def test_what_the_system_refuses_is_said_with_all_numbers() -> None:
-    begin = "memory: the arrays of this run take at least 100 bytes, and it is full"
-    for replay, capacity, free_bytes, end in (
-        (0, 50, 10.0, ": train with fewer environments or smaller networks, or on another machine"),
-        (60, None, 10.0, ": train with fewer environments or smaller networks, or on another mac"),
-        (60, 50, 70.0, "; its replay takes 60 of them: lower algorithm.replay.capacity (50) to at "
-         "most 25, or train on another machine"),
-        (60, 50, 40.0, "; its replay takes 60 of them: lower algorithm.replay.capacity (50), or"),
-        (60, 50, None, "; its replay takes 60 of them: lower algorithm.replay.capacity (50), or"),
-    ):  # fmt: skip
-        text = memory._explain_refusal(100, replay, "it is full", capacity, free_bytes)
-        assert text.startswith(begin + end)
-
-
 def test_arrays_are_allowed_up_to_what_is_free(monkeypatch) -> None:
     k = kernel("replay_insert", envs=2, obs=3, act=0, capacity=64, prioritised=0, fanout=8)
     sizes = {name: array.nbytes for name, array in allocate([k]).items()}
@@ -143,39 +106,10 @@ def test_memory_that_the_system_refuses_is_a_sentence(monkeypatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr("pearl.training.session.buffers.allocate", refused)
-    with pytest.raises(
-        SpecError, match=r"the system does not give this process enough memory .*low"
-    ):
+    with pytest.raises(SpecError, match=r"system does not give this process enough memory .*low"):
         Trainer(system, plan).train()
     with pytest.raises(OSError, match="x"), memory.explaining_memory_errors([], None):
         raise OSError(5, "x")
     with pytest.raises(SpecError, match="fewer environments or smaller networks"):  # noqa: SIM117
         with memory.explaining_memory_errors([], None):
             raise OSError(12, "Cannot allocate memory")
-
-
-def test_free_memory_is_the_least_of_machine_and_control_groups(tmp_path: Path) -> None:
-    files = {
-        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\nSwapFree:  20 kB\n",
-        "proc/self/cgroup": "0::/a/b\n",
-    }
-    assert free_memory(tree(tmp_path, files)) == (8000 * 1024, 20 * 1024)
-    files |= {
-        "sys/fs/cgroup/a/memory.max": "6000",
-        "sys/fs/cgroup/a/memory.current": "5000",
-        "sys/fs/cgroup/a/memory.stat": "anon 4500\ninactive_file 300\n",
-        "sys/fs/cgroup/a/b/memory.max": "max",
-        "sys/fs/cgroup/a/b/memory.current": "5000",
-    }
-    assert free_memory(tree(tmp_path, files))[0] == 1300
-    files["sys/fs/cgroup/a/memory.current"] = "9000"
-    assert free_memory(tree(tmp_path, files))[0] == 0
-    assert free_memory(tmp_path / "nowhere") == (None, 0.0)
-    one = {
-        "proc/self/cgroup": "3:memory:/x\n",
-        "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "700",
-        "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "200",
-    }
-    assert free_memory(tree(tmp_path / "one", one))[0] == 500
-    found, _ = free_memory()
-    assert found is None or found > 1e6

@@ -49,12 +49,9 @@ def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(clu
     for lanes in ("ray", "processes"):
         folder = tmp_path / lanes
         words = command(cluster, "train", "dqn_cartpole", *options, "--out", str(folder))
-        done = subprocess.run(
-            [*words, "--set", f"train.lanes={lanes}", "--set", "train.carrier=ray"],
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-        )
+        done = subprocess.run([*words, "--set", f"train.lanes={lanes}", "--set",
+                               "train.carrier=ray"],
+                              capture_output=True, text=True, timeout=HANG_S)  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         plan = json.loads((folder / "plan.json").read_text())
         places = {t["task"]: t["device"] for t in plan["tasks"]}
@@ -70,13 +67,9 @@ def test_learners_of_two_nodes_compute_what_processes_do_by_calls_of_ray_too(clu
 
 def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cluster, tmp_path):
     folder = tmp_path / "run"
-    planned = subprocess.run(
-        command(cluster, "plan", "dqn_cartpole", *settings(), "--json", "-"),
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=True,
-    )
+    planned = subprocess.run(command(cluster, "plan", "dqn_cartpole", *settings(), "--json", "-"),
+                             capture_output=True, text=True, timeout=HANG_S,
+                             check=True)  # fmt: skip
     plan = json.loads(planned.stdout)
     assert {t["device"] for t in plan["tasks"]} == {"a/cpu"}  # microseconds stay on one host
     assert "host" in plan["note"]
@@ -107,11 +100,6 @@ def test_a_run_over_two_nodes_is_planned_trained_loses_a_node_and_is_reported(cl
     assert (traffic["host"], traffic["carrier"]) == ("b", "tcp")
     assert traffic["messages_from"] > 0
     assert Policy.load(folder, trust=True)([0.0, 0.0, 0.1, 0.0]) in (0, 1)
-    reported = subprocess.run(
-        command(cluster, "report", str(folder)),
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=True,
-    )
+    reported = subprocess.run(command(cluster, "report", str(folder)), capture_output=True,
+                              text=True, timeout=HANG_S, check=True)  # fmt: skip
     assert "recovered failures" in reported.stdout

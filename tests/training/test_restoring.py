@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace as Given
 from typing import Any
 
 import numpy as np
@@ -86,9 +85,6 @@ def damaged(trainer: Trainer, folder: Path, name: str, at: Any, value: float) ->
 
 WRONG = [
     ("dqn", "replay.cursor", 0, 10**9, r"replay.cursor is \[1000000000, 400\]; the next row"),
-    ("dqn", "replay.cursor", 0, -5, r"replay.cursor is \[-5, 400\]"),
-    ("dqn", "replay.cursor", 0, 1, r"at a time"),
-    ("dqn", "replay.cursor", 1, 0, r"replay.cursor is \[80, 0\]"),
     ("dqn", "replay.action", 7, 2, r"replay.action has 2; from 0 to 1 is allowed"),
     ("dqn", "replay.tree", 7, np.nan, r"replay.tree has nan"),
     ("dqn", "replay.tree", 7, -1, r"replay.tree has -1"),
@@ -96,7 +92,6 @@ WRONG = [
     ("dqn", "env.state", (1, 0), 1e7, r"env.state has 1e\+07; from -1e\+06 to 1e\+06"),
     ("slack", "batch.index@1", (0, 3), 400, r"batch.index@1 has 400; from 0 to 399"),
     ("frames", "replay.clock", 0, 10**9, r"replay.clock is \[1000000000"),
-    ("frames", "replay.clock", 1, -1, r"replay.clock is"),
     ("frames", "replay.depth", 0, 200, r"replay.depth has 200; from 0 to 2"),
     ("ppo", "rollout.at", 0, 16, r"rollout.at has 16; from 0 to 15"),
     ("ppo", "rollout.action", (0, 0), -1, r"rollout.action has -1"),
@@ -149,17 +144,10 @@ def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {},
-        {"env_step": [{}, {}]},
-        {"env_step": 3},
-        {"env_step": [{"origin": {"seed": "x"}, "actions": [], "observation": 1}] * 2},
-        {
-            "env_step": [{"origin": {"bit_generator": "PCG64"}, "actions": {}, "observation": {}}]
-            * 2
-        },
-    ],
-)
+    [{}, {"env_step": [{}, {}]}, {"env_step": 3},
+     {"env_step": [{"origin": {"seed": "x"}, "actions": [], "observation": 1}] * 2},
+     {"env_step": [{"origin": {"bit_generator": "PCG64"}, "actions": {}, "observation": {}}] * 2}],
+)  # fmt: skip
 def test_environments_that_cannot_come_back_are_a_sentence(wrong: Any, tmp_path: Path):
     trainer = trainer_of("frames")
     trainer.train(steps=96, out=tmp_path)
@@ -187,40 +175,23 @@ ACTED, RANKED = "act.action step.action step.terminated", (0, float(np.finfo(np.
 NEURAL = {(-1e6, 1e6): "env.state", (0, 3): "step.truncated"}
 REPLAYED = f"{ACTED} batch.action replay.action replay.terminated"
 BOUNDS: dict[str, dict[tuple[float, float], str]] = {
-    "slack": {
-        **NEURAL,
-        (0, 1): f"{REPLAYED} batch.action@1 loop.stop",
-        (0, 2**62): f"{COUNTED} learner.q.steps version.param_sync",
-        (0, 3): "replay.truncated step.truncated",
-        (0, 399): "batch.index batch.index@1",
-        RANKED: "replay.tree",
-    },
-    "frames": {
-        **NEURAL,
-        (0, 0): "loop.stop",
-        (0, 1): REPLAYED,
-        (0, 2): "replay.depth",
-        (0, 2**62): f"{COUNTED} learner.q.steps replay.last_row",
-        (0, 3): "replay.truncated step.truncated",
-        (0, 399): "batch.index",
-        RANKED: "replay.tree",
-    },
-    "ppo": {
-        **NEURAL,
-        (0, 1): f"{ACTED} rollout.action rollout.terminated",
-        (0, 2**62): f"{COUNTED} learner.actor.steps learner.critic.steps",
-        (0, 3): "rollout.truncated step.truncated",
-        (0, 15): "rollout.at",
-        (0, 19): "loop.stop",
-    },
-    "sarsa": {
-        (-1e6, 1e6): "env.state",
-        (0, 1): "step.terminated",
-        (0, 2**62): f"{COUNTED} learner.q.visits",
-        (0, 3): "act.action step.action step.truncated",
-        (0, 15): "env.obs step.next_obs step.obs",
-    },
-}
+    "slack": {**NEURAL, (0, 1): f"{REPLAYED} batch.action@1 loop.stop",
+              (0, 2**62): f"{COUNTED} learner.q.steps version.param_sync",
+              (0, 3): "replay.truncated step.truncated", (0, 399): "batch.index batch.index@1",
+              RANKED: "replay.tree"},
+    "frames": {**NEURAL, (0, 0): "loop.stop", (0, 1): REPLAYED, (0, 2): "replay.depth",
+               (0, 2**62): f"{COUNTED} learner.q.steps replay.last_row",
+               (0, 3): "replay.truncated step.truncated", (0, 399): "batch.index",
+               RANKED: "replay.tree"},
+    "ppo": {**NEURAL, (0, 1): f"{ACTED} rollout.action rollout.terminated",
+            (0, 2**62): f"{COUNTED} learner.actor.steps learner.critic.steps",
+            (0, 3): "rollout.truncated step.truncated", (0, 15): "rollout.at",
+            (0, 19): "loop.stop"},
+    "sarsa": {(-1e6, 1e6): "env.state", (0, 1): "step.terminated",
+              (0, 2**62): f"{COUNTED} learner.q.visits",
+              (0, 3): "act.action step.action step.truncated",
+              (0, 15): "env.obs step.next_obs step.obs"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", QUICK)
@@ -237,61 +208,3 @@ def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
     assert {k: set(v) for k, v in found.items()} == {
         k: set(v.split()) for k, v in BOUNDS[case].items()
     }
-
-
-COUNTS = np.zeros(2, np.int64)
-INTO: dict[str, Any] = {
-    **{f"replay.{n}": np.zeros((8, 2)) for n in ("obs", "reward", "truncated")},
-    **{f"replay.{n}": np.zeros(5) for n in ("frame", "depth", "last", "last_row")},
-    "replay.cursor": COUNTS, "replay.clock": COUNTS,
-}  # fmt: skip
-FAR = 2**62
-
-
-@pytest.mark.parametrize(
-    ("cursor", "clock", "rows"),
-    [
-        ((0, 0), None, 0),
-        ((6, 6), None, 6),
-        ((6, 8), None, 8),
-        ((0, 8), None, 8),
-        ((8, 8), None, None),
-        ((-2, 8), None, None),
-        ((4, 6), None, None),  # not full, and not to be written at its end
-        ((3, 8), None, None),  # rows enter in pairs
-        ((0, 9), None, None),
-        ((0, -1), None, None),
-        ((2, 8), (10, 10), (8, 5, 5)),
-        ((2, 8), (10, 0), (8, 5, 0)),
-        ((2, 2), (2, 1), (2, 2, 1)),
-        ((2, 8), (10, 11), None),
-        ((2, 8), (10, -1), None),
-        ((2, 8), (11, 0), None),
-        ((2, 2), (10, 0), None),
-        ((0, 8), (FAR - 8, 0), (8, 5, 0)),
-        ((0, 8), (FAR, 0), None),
-    ],
-)
-def test_counts_of_a_replay_fit_each_other(cursor: Any, clock: Any, rows: Any):
-    given = {"replay.cursor": np.array(cursor)}
-    given |= {} if clock is None else {"replay.clock": np.array(clock)}
-    stored: Any = Given(places=given, read=given.__getitem__)
-    found, why = restoring._read_counts(stored, INTO, 2)
-    name = "replay.cursor" if clock is None else "replay.clock"
-    if rows is None:
-        assert found == {}
-        assert why is not None
-        assert why.startswith(f"{name} is [{given[name][0]}, {given[name][1]}]")
-        return
-    filled, stored_frames, cut_frames = rows if clock else (rows, 0, 0)
-    expected = dict.fromkeys(("obs", "reward", "truncated"), filled)
-    if clock:
-        expected |= {"frame": stored_frames, "depth": stored_frames}
-        expected |= {"last": cut_frames, "last_row": cut_frames}
-    assert (found, why) == ({f"replay.{n}": count for n, count in expected.items()}, None)
-
-
-def test_counts_of_another_shape_or_type_are_left_to_the_comparison_of_arrays():
-    for other in (np.zeros(3, np.int64), np.zeros(2)):
-        stored: Any = Given(places={"replay.cursor": other}, read=lambda _, o=other: o)
-        assert restoring._read_counts(stored, INTO, 2) == ({}, None)

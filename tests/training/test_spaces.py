@@ -27,21 +27,11 @@ def spec(name: str, env: str = "Spaced", **algorithm: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "actions"),
-    [
-        ("dqn", "start"),
-        ("ppo", "start"),
-        ("ppo", "factored"),
-        ("a2c", "started"),
-        ("ppo", "binary"),
-        ("ppo", "unbounded"),
-        ("a2c", "half"),
-    ],
-)
-def test_every_action_that_is_taken_and_evaluated_is_one_of_the_space(
-    name: str, actions: str
-) -> None:
+@pytest.mark.parametrize(("name", "actions"),
+                         [("dqn", "start"), ("ppo", "start"), ("ppo", "factored"),
+                          ("a2c", "started"), ("ppo", "binary"), ("ppo", "unbounded"),
+                          ("a2c", "half")])  # fmt: skip
+def test_every_action_that_is_taken_and_evaluated_is_one_of_the_space(name, actions):
     """A step whose action is not in the space has no reward."""
     trainer = pearl.compile(spec(name, env_args={"actions": actions}))
     run = trainer.train()
@@ -54,15 +44,10 @@ def test_every_action_that_is_taken_and_evaluated_is_one_of_the_space(
 
 @pytest.mark.parametrize(
     ("name", "actions", "said"),
-    [
-        ("dqn", "factored", "dqn needs one number or a Box; ppo and a2c take them"),
-        ("sac", "unbounded", "sac acts between bounds"),
-        ("td3", "half", "td3 acts between bounds"),
-    ],
-)
-def test_what_an_algorithm_cannot_take_is_a_sentence_with_the_way_out(
-    name: str, actions: str, said: str
-) -> None:
+    [("dqn", "factored", "dqn needs one number or a Box; ppo and a2c take them"),
+     ("sac", "unbounded", "sac acts between bounds"), ("td3", "half", "td3 acts between bounds")],
+)  # fmt: skip
+def test_what_an_algorithm_cannot_take_is_a_sentence_with_the_way_out(name, actions, said):
     with pytest.raises(SpecError, match=said):
         pearl.load(spec(name, env_args={"actions": actions}))
 
@@ -81,9 +66,7 @@ def stepped(env: str, steps: int, envs: int = 2, **dims: Any) -> tuple[Buffers, 
 
 
 @pytest.mark.parametrize("env", ["same_step", "next_step", "disabled", "apart"])
-def test_a_vector_environment_of_ones_own_gives_true_transitions_in_every_autoreset_mode(
-    env: str,
-) -> None:
+def test_a_vector_environment_of_ones_own_gives_true_transitions_in_every_autoreset_mode(env):
     b, seen = stepped(env, 12)
     for n, length in enumerate((3, 4)):
         for t, after in enumerate(seen):

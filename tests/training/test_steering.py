@@ -61,25 +61,16 @@ def test_events_tell_what_the_run_did(plan, tmp_path, monkeypatch):
     assert steps == sorted(steps)
     assert steps[-1] == run.env_steps == noted.events[-1][1].env_steps
     assert len(actions) == len(steps)
-    assert all(a.shape == (3,) for a in actions)
+    assert {a.shape for a in actions} == {(3,)}
     judged = noted.of("on_evaluation")
-    assert [e.eval_env_steps for e in judged] == [e.env_steps for e in judged]
     assert [e.eval_env_steps for e in judged] == [240, 480, 720, 800]
     assert all(e.eval_mean == np.mean(e.eval_returns) and len(e.eval_returns) == 3 for e in judged)
     assert judged[-1].best_mean == max(e.eval_mean for e in judged)
     assert [e.env_steps for e in noted.of("on_checkpoint")] == [400]
     (end,) = noted.of("on_end")
     assert (end.run, end.folder, end.updates) == (run, tmp_path, run.updates)
-    assert end.losses.keys() == {"q"}
-    assert end.losses["q"] > 0
-    assert end.episodes == run.returns["episodes"]
-    assert end.wall_s > 0
-    assert end.cpu_s > 0
     np.testing.assert_array_equal(end.policy.parameters, trainer.policy.parameters)
     np.testing.assert_array_equal(end.policy_last.parameters, trainer.policy_last.parameters)
-    assert (trainer.policy.parameters != trainer.policy_last.parameters).any() or (
-        run.returns["best_is_last"]
-    )
 
 
 @pytest.mark.parametrize("moment", ["on_progress", "on_evaluation", "on_checkpoint"])
@@ -101,15 +92,6 @@ def test_stop_ends_a_run_whole_and_it_goes_on(moment, plan, tmp_path):
     assert resumed.train(out=tmp_path, resume=True).status == "done"
     assert_equal(arrays(whole), arrays(resumed))
     assert json.loads((tmp_path / "run.json").read_text())["stopped"] is None
-
-
-def test_stop_at_the_last_step_is_no_stop(plan):
-    class Last(pearl.Callback):
-        def on_progress(self, event):
-            return pearl.STOP if event.env_steps == event.total_steps else None
-
-    run = compiled(plan).train(callbacks=[Last()])
-    assert (run.status, run.stopped) == ("done", None)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -208,21 +190,3 @@ def test_callbacks_are_called_in_their_order_up_to_the_first_that_raises_and_all
     assert alone.failure.startswith("Noted.on_end raised TypeError: it returned ")
     assert alone.stopped is None
     CallbackList.from_arguments([], None).notify("on_end", lambda: pytest.fail("made for nobody"))
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "listener", "said"),
-    [
-        (3, None, ["train: callbacks is 3; a list of objects of classes"]),
-        ([], 3, ["train: progress is 3; a function is needed"]),
-        ([3, int], None, ["train: callbacks[0] is 3; an object of a class that inherits pearl.",
-                          "train: callbacks[1] is <class 'int'>; an object of a class that"]),
-    ],
-)  # fmt: skip
-def test_what_is_no_callback_is_refused_with_its_place(callbacks, listener, said):
-    with pytest.raises(pearl.SpecError) as caught:
-        CallbackList.from_arguments(callbacks, listener)
-    assert len(caught.value.problems) == len(said)
-    for line, begin in zip(caught.value.problems, said, strict=True):
-        assert line.startswith(begin)
-        assert line.endswith("(an object, not the class)") == ("<class" in line)

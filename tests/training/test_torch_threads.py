@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,12 @@ import pearl
 from pearl.planner.planner import build_problem
 from pearl_devices import torch_threads
 
-SPEC: dict[str, Any] = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "num_envs": 4,
-        "hidden": [32],
-        "batch_size": 32,
-        "replay": {"kind": "uniform", "capacity": 1000},
-        "learning_starts": 100,
-    },
-    "limits": {"max_lanes": 2, "variants": {"update": ["torch-2"]}},
-    "train": {"evaluate_every": 0, "final_episodes": 0},
-}
+SPEC: dict[str, Any] = {"algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4,
+                                      "hidden": [32], "batch_size": 32,
+                                      "replay": {"kind": "uniform", "capacity": 1000},
+                                      "learning_starts": 100},
+                        "limits": {"max_lanes": 2, "variants": {"update": ["torch-2"]}},
+                        "train": {"evaluate_every": 0, "final_episodes": 0}}  # fmt: skip
 
 
 def changed(**limits: Any) -> dict[str, Any]:
@@ -45,13 +37,9 @@ def test_a_data_sheet_cpu_plans_them_on_so_many_cores() -> None:
 def of_sheet(hidden: int, batch: int, **train: Any) -> dict[str, Any]:
     """The spec on 16 cores of a data sheet, where nothing is named."""
     own = {"hidden": [hidden, hidden], "batch_size": batch, "learning_starts": 2 * batch}
-    return {
-        **SPEC,
-        "algorithm": {**SPEC["algorithm"], **own},
-        "limits": {},
-        "platform": {"devices": {"cpu": "xeon_gold_6326"}},
-        "train": {**SPEC["train"], **train},
-    }
+    return {**SPEC, "algorithm": {**SPEC["algorithm"], **own}, "limits": {},
+            "platform": {"devices": {"cpu": "xeon_gold_6326"}},
+            "train": {**SPEC["train"], **train}}  # fmt: skip
 
 
 def offered(spec: dict[str, Any]) -> dict[str, tuple[int, float]]:
@@ -83,9 +71,7 @@ def test_without_the_cores_they_are_refused() -> None:
         pearl.plan(pearl.load(changed(max_lanes=1)))
 
 
-def test_a_run_has_them_and_the_same_bits_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_them_and_the_same_bits_again(tmp_path, monkeypatch):
     import torch
 
     seen = []
@@ -109,14 +95,3 @@ def test_a_run_has_them_and_the_same_bits_again(
         parameters.append(np.concatenate([v.numpy().ravel() for v in state.values()]))
     assert set(seen) == {2}
     np.testing.assert_array_equal(*parameters)
-
-
-def test_lanes_in_threads_do_not_share_them_with_another_call_of_torch() -> None:
-    spec = changed(variants={"update": ["torch-2"], "inference": ["torch"]}, policy_lag=1)
-    spec["limits"] |= {"max_lanes": 4}
-    spec["platform"] = {"devices": {"cpu": "xeon_gold_6326"}}
-    plan = pearl.plan(pearl.load(spec))
-    if plan.task("update").lane == plan.task("inference").lane:
-        pytest.skip("one lane is best")
-    with pytest.raises(pearl.SpecError, match="set it to processes"):
-        pearl.compile({**spec, "train": {**SPEC["train"], "lanes": "threads"}}, plan=plan)

@@ -7,37 +7,19 @@ import pytest
 
 import pearl
 from pearl.errors import SpecError
-from pearl.training.evaluations.evaluation import Evaluation
-from pearl.training.evaluations.evaluator import Evaluator
 
-SMALL = {
-    "algorithm": {
-        "name": "dqn",
-        "env": "CartPole-v1",
-        "num_envs": 4,
-        "hidden": [16, 16],
-        "batch_size": 16,
-        "replay": {"kind": "prioritised", "capacity": 1000, "fanout": 8},
-        "n_step": 2,
-        "learning_starts": 100,
-    },
-    "platform": "host",
-    "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 2, "checkpoint_every": 400},
-}
-DDPG = {
-    "algorithm": {
-        "name": "ddpg",
-        "env": "Pendulum-v1",
-        "num_envs": 2,
-        "hidden": [16, 16],
-        "batch_size": 16,
-        "replay": {"kind": "uniform", "capacity": 1000},
-        "replay_ratio": "1/4",
-        "learning_starts": 100,
-    },
-    "platform": "host",
-    "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 1},
-}
+SMALL = {"algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "hidden": [16, 16],
+                       "batch_size": 16,
+                       "replay": {"kind": "prioritised", "capacity": 1000, "fanout": 8},
+                       "n_step": 2, "learning_starts": 100},
+         "platform": "host",
+         "train": {"steps": 800, "evaluate_every": 0, "final_episodes": 2,
+                   "checkpoint_every": 400}}  # fmt: skip
+DDPG = {"algorithm": {"name": "ddpg", "env": "Pendulum-v1", "num_envs": 2, "hidden": [16, 16],
+                      "batch_size": 16, "replay": {"kind": "uniform", "capacity": 1000},
+                      "replay_ratio": "1/4", "learning_starts": 100},
+        "platform": "host",
+        "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 1}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,33 +66,6 @@ def test_saved_and_loaded_it_acts_the_same(plan, tmp_path):
     assert trainer.policy.act(np.zeros(4)).shape == ()
     with pytest.raises(ValueError, match=r"shape \(3,\); the policy takes \(B, 4\)"):
         trainer.policy.act(np.zeros(3))
-
-
-@pytest.mark.parametrize(
-    ("scores", "best"), [((3.0, 9.0, 5.0, 4.0), 1), ((3.0, 9.0, 5.0, 11.0), 3)]
-)
-def test_the_best_evaluated_policy_is_kept(scores, best, plan, monkeypatch):
-    """The policy of the end is evaluated as the others are, and may be the best."""
-    scores, kept = iter(scores), []
-
-    def judged(self, policy, episodes, name):
-        kept.append((name, policy.parameters.copy()))
-        return Evaluation((1.0 if name == "final" else next(scores),), 0, 500)
-
-    monkeypatch.setattr(Evaluator, "_evaluate", judged)
-    system = pearl.load(SMALL, set={"train.evaluate_every": 240})
-    trainer = pearl.compile(system, plan=pearl.plan(system))
-    trainer.train()
-    assert [which for which, _ in kept] == [
-        *("periodic 60", "periodic 120", "periodic 180", "periodic 200"),
-        *["final"] * (1 if best == 3 else 2),  # the best and the last, where they differ
-    ]
-    np.testing.assert_array_equal(trainer.policy.parameters, kept[best][1])
-
-
-def test_devices_that_are_not_here_are_refused_in_a_sentence():
-    with pytest.raises(SpecError, match="which this machine lacks; emulate the plan"):
-        pearl.compile(pearl.load(SMALL, set={"platform": "cpu_gpu"}))
 
 
 def test_an_emulated_run_computes_what_the_host_would_and_keeps_the_models_time(plan):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from types import SimpleNamespace as Given
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from pearl.errors import SpecError
 from pearl.planning.costs import CostTable
-from pearl.planning.runs import StoppedBy
-from pearl.runtime.environments.external_envs import TIME_LIMIT_S, FailureLog
+from pearl.runtime.environments.external_envs import TIME_LIMIT_S
 from pearl.testing.graphs import devices, loop, mode, star
-from pearl.training import calibrating, lane_binding, plan_change, replanning, training_run
+from pearl.training import lane_binding, plan_change, replanning
 from pearl.training.checkpoints import resuming, warm_start
 from pearl.training.checkpoints.state import RunState
 from pearl.training.evaluations.evaluation import Evaluation
@@ -40,70 +38,6 @@ def run_of(**fields: Any) -> Any:
     }  # fmt: skip
     vars(run).update({**plain, **fields})
     return run
-
-
-@pytest.mark.parametrize(
-    ("failure", "raised", "stopped", "signals", "ends", "told"),
-    [
-        (None, None, None, [], False, None),
-        ("it broke", None, None, [], True, "it broke"),
-        (None, "a callback raised", None, [], True, "a callback raised"),
-        ("it broke", "a callback raised", None, [], True, "it broke"),
-        (None, None, StoppedBy("x", 8), [], True, None),
-        (None, None, None, [2], True, None),
-    ],
-)
-def test_a_run_is_to_end_for_one_reason_at_least(
-    failure: Any, raised: Any, stopped: Any, signals: Any, ends: bool, told: Any
-) -> None:
-    run = run_of(callbacks=CallbackList([], failure=raised, stopped=stopped))
-    run.state.log, run.interruption._heard = FailureLog(failure=failure), signals
-    assert run.must_end() == ends
-    assert run.state.log.failure == told
-
-
-def test_checkpoints_are_due_by_the_pacer_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_run, "time", Given(monotonic=lambda: 5.0))
-    run = run_of(pacer=None)
-    assert run.checkpoint_due() is True
-    run.pacer, run.session.checkpoint_bytes = Given(due=lambda *given: given), lambda: 9
-    assert run.checkpoint_due() == (9, 5.0)
-
-
-def test_the_time_of_the_loop_and_of_draining_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, clock = [100.0], Given(paused_s=1.0)
-    monkeypatch.setattr(training_run, "time", Given(perf_counter=lambda: now[0]))
-    run = run_of(clock=clock, loop_s=4.0, paused_s=0.5)
-    with run.timing_loop():
-        now[0], clock.paused_s = 103.0, 3.0
-    assert (run.loop_s, run.paused_s) == (7.0, 2.5)
-
-    def lanes(end: int, stop: int) -> int:
-        now[0] += 2.0
-        return end * 100 + stop
-
-    run.lanes, run.session.compiled.protocol = Given(run=lanes), Given(drain=2)
-    run.in_lanes_s = 1.0
-    run.drain()
-    assert (run.session.at, run.state.drained, run.in_lanes_s) == (2222, 20, 3.0)
-    run.session.compiled.protocol.drain, run.state.drained = 0, 4
-    run.drain()
-    assert (run.state.drained, run.in_lanes_s) == (4, 3.0)
-
-
-def test_a_checkpoint_is_stamped_and_timed() -> None:
-    told: list[Any] = []
-
-    @contextmanager
-    def timing(what: str) -> Any:
-        told.append(what)
-        yield
-        told.append("timed")
-
-    run = run_of(folder="there", clock=Given(stamp=lambda: told.append("stamp"), timing=timing))
-    run.session.save_run = lambda *given: told.append(given)
-    run.save("pacer")
-    assert told == ["stamp", "checkpoint", ("there", "pacer"), "timed"]
 
 
 @pytest.mark.parametrize("latest", [None, (Evaluation((1.0, 3.0), 0, 9), 5)])
@@ -163,25 +97,6 @@ def test_lanes_are_bound_by_the_words_of_the_spec(monkeypatch: pytest.MonkeyPatc
     assert (lane_binding._restarts_envs(own), lane_binding._snapshots(own)) == (
         True, {"env_step": [1]}
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("reset", "interface", "passed"),
-    [(None, True, True), ((), True, False), (("env.",), True, True), (("env.",), False, False)],
-)
-def test_arrays_are_loaded_again_and_first_observations_pass_the_users_kernels(
-    reset: Any, interface: bool, passed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Any] = []
-    restored = lambda *given, **more: told.append((*given, more["without"]))  # noqa: E731
-    monkeypatch.setattr(lane_binding.restoring, "restore", restored)
-    monkeypatch.setattr(lane_binding, "pass_first", lambda *given: told.append("passed"))
-    point = None if reset is None else Given(stored="file", reset=reset)
-    lane_binding.reload_arrays(session(resume_point=point, acting=Given(interface=interface)))
-    expected = [] if reset is None else [("file", {}, "graph", ("replay.", *reset))]
-    assert told == [*expected, *["passed"] * passed]
-    lane_binding.reload_arrays(session())  # a loop that does not act
-    assert len(told) == len(expected) + passed
 
 
 # Going on
@@ -246,21 +161,7 @@ def test_a_replay_that_was_not_kept_is_filled_before_learning_goes_on() -> None:
     assert (state.learnt, state.refilled) == (27, 40)
 
 
-def test_keys_outside_of_train_and_the_seed_stay() -> None:
-    before = {"a": {"b": 1, "c": [1]}, "train": {"seed": 1, "steps": 2}, "gone": None}
-    now = {"a": {"b": 2, "c": [1]}, "train": {"seed": 2, "steps": 3}, "new": 4}
-    with pytest.raises(SpecError) as caught:
-        resuming.check_spec(before, now, "c")  # type: ignore[arg-type]
-    assert [line.partition("; ")[0] for line in caught.value.problems] == [
-        "c: a.b was 1 and is now 2", "c: new was None and is now 4",
-        "c: train.seed was 1 and is now 2",
-    ]  # fmt: skip
-    resuming.check_spec(before, {**before, "train": {"seed": 1}}, "c")  # type: ignore[arg-type]
-
-
-def test_networks_of_a_file_are_copied_wherever_they_are_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_networks_of_a_file_are_copied_wherever_they_are_read(monkeypatch):
     arrays = {name: np.zeros(2, np.float32) for name in (
         "learner.q", "learner.q.target", "learner.q.m", "learner.critic", "learner.critic.target",
         "learner.q@1", "policy.q", "policy.q@1", "normalise.x", "replay.obs")}  # fmt: skip
@@ -291,32 +192,10 @@ def test_networks_of_a_file_are_copied_wherever_they_are_read(
         warm_start.load_networks(own, file)
 
 
-def test_layers_of_a_state_dict_are_put_in_their_order() -> None:
-    layers, names = (2, 3, 1), ("net.2", "net.10")
-    kernel = Given(dims={}, modules={}, layers=lambda: layers)
-    own: Any = Given(policy=lambda which: Given(kernel=kernel),
-                     arrays={"learner.q": np.full(14, 9, np.float32)})  # fmt: skip
-    first, last = np.arange(6.0).reshape(3, 2), np.array([[20.0, 21, 22]])
-    tensors = {"net.10.weight": last, "net.10.bias": np.array([30.0]), "net.2.weight": first,
-               "net.2.bias": np.array([10.0, 11, 12])}  # fmt: skip
-    flat = warm_start._flatten(own, "f", "q", tensors)  # type: ignore[arg-type]
-    assert flat.tolist() == [0, 2, 4, 1, 3, 5, 10, 11, 12, 20, 21, 22, 30, 9]
-    assert own.arrays["learner.q"].tolist() == [9] * 14
-    for name in (f"{names[0]}.bias", f"{names[1]}.bias"):
-        with pytest.raises(SpecError) as caught:
-            warm_start._flatten(own, "f", "q", {n: t for n, t in tensors.items() if n != name})  # type: ignore[arg-type]
-        assert f"start_from: f: {name} is missing; network q needs [" in str(caught.value)
-    kernel.dims = {"states": 3}
-    with pytest.raises(SpecError, match="fits only networks of dense layers"):
-        warm_start._flatten(own, "f", "q", tensors)  # type: ignore[arg-type]
-
-
 # Re-planning
 
 
-def test_factors_are_sums_of_measured_over_sums_of_estimated_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_factors_are_sums_of_measured_over_sums_of_estimated_seconds(monkeypatch):
     named = lambda graph, mode: f"{'+'.join(mode.tasks)}, {mode.key[1]}"  # noqa: E731
     monkeypatch.setattr(replanning, "_factor_name", named)
 
@@ -344,9 +223,7 @@ def test_factors_are_sums_of_measured_over_sums_of_estimated_seconds(
     }  # fmt: skip
 
 
-def test_a_fused_call_without_a_factor_of_its_own_has_those_of_its_members(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fused_call_without_a_factor_of_its_own_has_those_of_its_members(monkeypatch):
     named = lambda graph, mode: "+".join(mode.tasks)  # noqa: E731
     monkeypatch.setattr(replanning, "_factor_name", named)
     graph, platform = loop("a", "b"), star(devices("d0", "d1", lanes=1), 1e-6, 1e12)
@@ -367,54 +244,9 @@ def test_a_fused_call_without_a_factor_of_its_own_has_those_of_its_members(
     assert found[1].estimate.source.endswith("; times 2, as the run measured")
 
 
-def test_the_state_of_a_run_is_carried_from_one_plan_to_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plan_change.channels, "latest_parameters_name",
-                        lambda protocol, name, at: f"{name}@{at % 2}")  # fmt: skip
-    monkeypatch.setattr(plan_change.channels, "version_array_name", "version.{}".format)
-    old = {"policy.q@0": np.array([1.0]), "policy.q@1": np.array([2.0]), "rng.a": np.array([3.0]),
-           "batch.x": np.array([4.0]), "gone": np.array([5.0])}  # fmt: skip
-    new = {name: np.zeros(1) for name in ("policy.q", "policy.q@1", "rng.a", "new", "version.a")}
-    new["batch.x"] = np.zeros(2)
-    after: Any = Given(graph=Given(tasks=[Given(name="a"), Given(name="b")], repetition={"a": 3}))
-    plan_change.transfer_state("before", old, 7, after, new, 5)  # type: ignore[arg-type]
-    assert {name: array.tolist() for name, array in new.items()} == {
-        "policy.q": [2.0], "policy.q@1": [2.0], "rng.a": [3.0], "new": [0.0], "version.a": [15.0],
-        "batch.x": [0.0, 0.0],
-    }  # fmt: skip
-
-
 def test_decisions_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_change.external_envs, "EVENTS", 2)
     state = RunState()
     for text in "abc":
         plan_change._log_decision(state, text)
     assert (state.decisions, state.log.events, state.log.restarts) == (["a", "b"], ["a", "b"], 0)
-
-
-def test_kernels_that_were_not_timed_are_whole_calls_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    for name, twin in {
-        "list_calls": lambda tasks, graph: [(task, f"kernel {task.device}") for task in tasks],
-        "is_calibrated_here": lambda device: device != "gpu",
-        "code_of": lambda kernel, variant: f"{kernel} {variant}",
-        "timed_variant": lambda variant: f"timed {variant}",
-        "split_into_leaves": lambda kernel, *way: [("leaf", way[1], 0, 0), ("part", "v", 0, 0)],
-    }.items():
-        monkeypatch.setattr(calibrating, name, twin)
-    monkeypatch.setattr(calibrating.measuring, "untimed_codes", lambda codes: codes)
-    timed = lambda codes, limit_s: asked.append((codes, limit_s)) or (1, 2)  # noqa: E731
-    monkeypatch.setattr(calibrating.measuring, "time_codes", timed)
-    tasks = [Given(device=d, variant="native", width=1) for d in ("cpu", "gpu", "null")]
-    compiled = Given(emulate=False, protocol=Given(plan=Given(tasks=tasks), graph=None))
-    trainer: Any = Given(session=Given(compiled=compiled),
-                         system=Given(platform=Given(device=lambda name: name)))  # fmt: skip
-    leaves = ["leaf timed native", "part timed v"]
-    assert calibrating.find_untimed_codes(trainer) == [
-        "kernel cpu timed native", "kernel null timed native", *leaves, *leaves
-    ]  # fmt: skip
-    compiled.emulate = True
-    assert calibrating.find_untimed_codes(trainer) == []
-    assert calibrating.calibrate_after(["a"]) == (1, 2)
-    assert asked == [(["a"], 5.0)]

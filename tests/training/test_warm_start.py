@@ -58,7 +58,7 @@ def test_networks_of_a_run_are_taken_and_it_is_said(what, plan, source, tmp_path
 def test_a_state_dict_is_taken_by_its_layers(suffix, plan, source, tmp_path):
     trainer, _ = source
     tensors, file = trainer.policy_last.state_dict(), tmp_path / f"own{suffix}"
-    mine = {f"net.{10 * int(n.split('.')[0])}.{n.split('.')[1]}": t for n, t in tensors.items()}
+    mine = {f"net.{4 * int(n.split('.')[0]) + 2}.{n.split('.')[1]}": t for n, t in tensors.items()}
     save_file(mine, file) if suffix == ".safetensors" else torch.save(mine, file)
     parameters, _, _ = begun(plan, file)
     np.testing.assert_array_equal(parameters, trainer.policy_last.parameters)
@@ -77,6 +77,9 @@ def test_each_mismatch_is_a_sentence_and_no_pickle_is_run(plan, source, tmp_path
     save_file({"0.weight": tensors["0.weight"]}, file)
     with pytest.raises(pearl.SpecError, match="1 layers"):
         begun(plan, file)
+    table = pearl.compile("q_learning_frozenlake", set={"platform": "cpu_gpu"}, emulate=True)
+    with pytest.raises(pearl.SpecError, match="fits only networks of dense layers"):
+        table.train(start_from=file)
     file.write_bytes(b"rubbish")
     with pytest.raises(pearl.SpecError, match=r"start_from: .*wrong\.safetensors: not readable: "):
         begun(plan, file)

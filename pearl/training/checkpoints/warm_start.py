@@ -122,13 +122,13 @@ def _flatten(session: Session, file: Path, acting: str, tensors: Mapping[str, Ar
 
     The names are those of torch.nn.Sequential, or custom names in the order of the layers.
     """
-    kernel, name = session.policy("last").kernel, f"learner.{acting}"
-    flat: Array = session.arrays[name].copy()
+    kernel = session.policy("last").kernel
     if kernel.dims.get("states") or kernel.modules:
         raise SpecError(
             f"start_from: {file}: a state_dict fits only networks of dense layers; start a "
             "table or a custom module from a run or a policy file of pearl"
         )
+    flat: Array = session.arrays[f"learner.{acting}"].copy()
     layers, at, wrong = list(pairwise(kernel.layers())), 0, []
     weights = [n for n in tensors if n.endswith("weight")]
     if len(weights) != len(layers):
