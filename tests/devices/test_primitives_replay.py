@@ -17,7 +17,6 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.replay import sum_tree as sum_tree
-from tests.training import test_frames
 
 ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
 
@@ -287,18 +286,6 @@ def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> No
     np.testing.assert_allclose(leaves(buffers)[:CAPACITY], expected, rtol=1e-6)
     assert buffers["replay.tree"][0] == pytest.approx(expected.sum(), rel=1e-6)
     assert buffers["replay.priority"][2] == pytest.approx(7.01**0.6)
-
-
-@pytest.mark.parametrize(("stack", "n_step", "groups"), [(1, 1, 1), (2, 3, 3), (4, 2, 1)])
-def test_frames_give_the_batches_of_whole_observations(
-    stack: int, n_step: int, groups: int
-) -> None:
-    """With ends of every kind, before and after the ring goes round, and at its newest row."""
-    kinds = ("terminated", "truncated", "both", "anew")
-    for steps in (4, 11, 13, 31):
-        ends = {(t, t % ENVS): kinds[t // 2 % 4] for t in (0, 2, 3, 5, 6, 8, 9, 10, 12, 20, 22, 29)}
-        ends[steps - 1, 0], ends[steps - 1, 2] = "truncated", "terminated"
-        test_frames.compare(stack, n_step, steps, 0, groups, ends)
 
 
 # Fused and grouped calls
