@@ -125,13 +125,7 @@ def test_a_device_that_nobody_knows_is_left_where_one_that_is_known_is_near() ->
 
 def test_without_bands_it_is_the_plan_of_throughput() -> None:
     graph, costs = random_problem(3, most_tasks=4, most_devices=2)
-    exact = tuple(
-        replace(
-            m, estimate=replace(m.estimate, low_s=m.estimate.latency_s, high_s=m.estimate.latency_s)
-        )
-        for m in costs.modes
-    )
-    costs = replace(costs, modes=exact)
+    costs = banded(costs, 1.0, 1.0)
     plain, robust = solve(graph, costs), solve(graph, costs, objective="robust")
     assert robust.value == pytest.approx(plain.value)
     assert robust.regret is not None
