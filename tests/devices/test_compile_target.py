@@ -32,16 +32,13 @@ def every_target() -> None:
     binding.initialize_all_asmprinters()
 
 
-@pytest.mark.parametrize(
-    ("name", "features", "triple", "expected"),
-    [
-        ("znver3", "", "x86_64-unknown-linux-gnu", (8, 16)),
-        ("znver4", "", "x86_64-unknown-linux-gnu", (16, 32)),
-        ("x86-64", "", "x86_64-unknown-linux-gnu", (4, 16)),
-        ("znver4", "+sse2,+avx,+avx2", "x86_64-unknown-linux-gnu", (8, 16)),
-        ("neoverse-n1", "", "aarch64-unknown-linux-gnu", NEON),
-    ],
-)
+@pytest.mark.parametrize(("name", "features", "triple", "expected"), [
+    ("znver3", "", "x86_64-unknown-linux-gnu", (8, 16)),
+    ("znver4", "", "x86_64-unknown-linux-gnu", (16, 32)),
+    ("x86-64", "", "x86_64-unknown-linux-gnu", (4, 16)),
+    ("znver4", "+sse2,+avx,+avx2", "x86_64-unknown-linux-gnu", (8, 16)),
+    ("neoverse-n1", "", "aarch64-unknown-linux-gnu", NEON),
+])  # fmt: skip
 def test_the_registers_are_those_of_the_processor_compiled_for(
     every_target: None, name: str, features: str, triple: str, expected: tuple[int, int]
 ) -> None:

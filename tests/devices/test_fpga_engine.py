@@ -155,14 +155,11 @@ def test_a_gradient_step_of_dqn(double, every, huber, clip):
 
 
 @rtl
-@pytest.mark.parametrize(
-    "learner",
-    [
-        # networks that fill no tile
-        *(dqn(w, n, True, SHAPES[4]) for w in ((3, 4), (5, 7, 3), (8, 12, 4)) for n in (1, 6)),
-        *(dqn((4, 64, 64, 2), 32, double, SHAPES[8]) for double in (True, False)),
-    ],
-)
+@pytest.mark.parametrize("learner", [
+    # networks that fill no tile
+    *(dqn(w, n, True, SHAPES[4]) for w in ((3, 4), (5, 7, 3), (8, 12, 4)) for n in (1, 6)),
+    *(dqn((4, 64, 64, 2), 32, double, SHAPES[8]) for double in (True, False)),
+])  # fmt: skip
 def test_a_gradient_step_of_networks_of_other_sizes(learner):
     agree(Run(learner), 2)
 

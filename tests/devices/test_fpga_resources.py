@@ -43,13 +43,10 @@ def agrees(module: synthesis.Module, entry: str) -> bool:
 
 
 @yosys
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "element", "array N=4", tree_entry(4, 3), pytest.param("lane", marks=slow),
-        pytest.param(learner_entry(Shape(8, 2), tanh=False), marks=slow),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("entry", [
+    "element", "array N=4", tree_entry(4, 3), pytest.param("lane", marks=slow),
+    pytest.param(learner_entry(Shape(8, 2), tanh=False), marks=slow),
+])  # fmt: skip
 def test_the_table_is_what_yosys_makes(entry):
     assert agrees(MODULES[entry], entry)
 

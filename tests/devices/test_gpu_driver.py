@@ -153,13 +153,10 @@ def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu:
     assert ("attribute", 77, 8, 47 * 1024) in cupy.calls
 
 
-@pytest.mark.parametrize(
-    ("cuda", "why"),
-    [
-        (None, r"need CuPy, which cannot be imported .*extra \[gpu-cuda12\], or use eager"),
-        (13000, r"CuPy is built for CUDA 13 and torch for CUDA 12, .*\[gpu-cuda12\] in place of "),
-    ],
-)
+@pytest.mark.parametrize(("cuda", "why"), [
+    (None, r"need CuPy, which cannot be imported .*extra \[gpu-cuda12\], or use eager"),
+    (13000, r"CuPy is built for CUDA 13 and torch for CUDA 12, .*\[gpu-cuda12\] in place of "),
+])  # fmt: skip
 def test_a_cupy_that_is_missing_or_of_another_cuda_is_a_sentence(
     cuda: int | None, why: str, gpu: Any
 ) -> None:

@@ -150,14 +150,11 @@ def test_no_product_fuses_with_a_sum_so_that_a_gpu_rounds_as_the_cpu_does(progra
 # Trees, rings and batches
 
 
-@pytest.mark.parametrize(
-    ("fanout", "order", "one_block"),
-    [
-        (fanout, stand_in.ORDERS[(at + apart) % 3], bool(apart))
-        for at, fanout in enumerate((16, 8, 5))
-        for apart in (0, 1)
-    ],
-)
+@pytest.mark.parametrize(("fanout", "order", "one_block"), [
+    (fanout, stand_in.ORDERS[(at + apart) % 3], bool(apart))
+    for at, fanout in enumerate((16, 8, 5))
+    for apart in (0, 1)
+])  # fmt: skip
 def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     fanout: int, order: int, one_block: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,14 +104,11 @@ def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> N
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
 
 
-@pytest.mark.parametrize(
-    ("k", "short"),
-    [
-        (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
-        (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),
-        (syncing(actor=7000, critic=300), ["policy.actor", "learner.critic"]),
-    ],
-)
+@pytest.mark.parametrize(("k", "short"), [
+    (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
+    (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),
+    (syncing(actor=7000, critic=300), ["policy.actor", "learner.critic"]),
+])  # fmt: skip
 def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: Path) -> None:
     given = filled(k)
     if "rollout.terminated" in given:

@@ -379,16 +379,13 @@ def test_environments_bound_amid_a_run_mark_their_first_transitions_as_a_new_sta
     assert not buffers["step.truncated"].any()
 
 
-@pytest.mark.parametrize(
-    ("program", "sizes", "text"),
-    [
-        ("NoSuchEnv-v0", (4, 0), "NoSuchEnv-v0"),
-        ("tests.no_such_module:Counter", (2, 0), "no_such_module"),
-        ("tests.devices.test_primitives_envs:no_such_name", (2, 0), "no_such_name"),
-        ("CartPole-v1", (5, 0), r"\(4, 0, 0\)"),
-        ("Pendulum-v1", (3, 0), r"\(3, 1, 0\)"),
-    ],
-)
+@pytest.mark.parametrize(("program", "sizes", "text"), [
+    ("NoSuchEnv-v0", (4, 0), "NoSuchEnv-v0"),
+    ("tests.no_such_module:Counter", (2, 0), "no_such_module"),
+    ("tests.devices.test_primitives_envs:no_such_name", (2, 0), "no_such_name"),
+    ("CartPole-v1", (5, 0), r"\(4, 0, 0\)"),
+    ("Pendulum-v1", (3, 0), r"\(3, 1, 0\)"),
+])  # fmt: skip
 def test_an_environment_that_cannot_be_made_or_does_not_fit_is_unsupported(
     program: str, sizes: tuple[int, int], text: str
 ) -> None:
