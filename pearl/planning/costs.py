@@ -11,7 +11,14 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Device, Kernel, Platform
-from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
+from pearl_devices.validation import (
+    LARGEST,
+    explain_misfit,
+    is_names,
+    is_number,
+    is_whole,
+    quote,
+)
 from pearl_estimators import Estimate
 
 
@@ -205,9 +212,11 @@ class CostTable:
         for pair, seconds in self.pair_extra_s.items():
             match pair:
                 case ((str(a), (str(), str(), int())), (str(b), (str(), str(), int()))):
-                    size = -seconds if is_number(seconds) and seconds < 0 else seconds
-                    if wrong := explain_misfit(size):
-                        raise SpecError(f"pair term of {a} with {b}, in seconds, {wrong}")
+                    if not is_number(seconds) or abs(seconds) > LARGEST:
+                        raise SpecError(
+                            f"pair term of {a} with {b}, in seconds, is {quote(seconds)}; it must "
+                            f"be a number from {-LARGEST:g} to {LARGEST:g}"
+                        )
                 case _:
                     raise SpecError(
                         f"cost table: pair_extra_s has {quote(pair)}; it must have two pairs of a "

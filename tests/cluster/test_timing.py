@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -145,65 +146,34 @@ def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch
 
 
 def test_sizes_are_timed_in_turns_and_their_lower_quartiles_kept(cluster, monkeypatch):
-    ray, made, order = cluster, [], []
+    order, actor = [], SimpleNamespace(remote=lambda: "actor")
+    cluster.remote = lambda **groups: lambda kind: SimpleNamespace(options=lambda **given: actor)
+    cluster.kill = cluster.killed.append
 
-    class Way:
-        def in_a_row(self, message):
-            order.append(("row", message.size))
-            return [0.001 * n * message.size for n in range(1, 20)]
-
-    class Turns:
-        def __init__(self, by):
-            assert isinstance(by, Way)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            order.append("over")
-
-        def turn(self, array):
-            order.append(("first", array.size))
+    def in_a_row(message):
+        order.append(("row", message.size))
+        return [0.001 * n * message.size for n in range(1, 20)]
 
     def one_by_one(turns, array):
         order.append(("alone", array.size))
         return [0.01 * n for n in range(1, 20)]
 
-    class Within:
-        def __init__(self, *given):
-            made.append(given)
-
-        def __enter__(self):
-            return Way()
-
-        def __exit__(self, *error):
-            return None
-
-    def remote(concurrency_groups):
-        assert concurrency_groups == {"into": 1, "out": 1}
-
-        def options(**given):
-            assert given == {"num_cpus": 0, "node": "b"}
-            return SimpleNamespace(remote=lambda: "actor")
-
-        return lambda kind: SimpleNamespace(options=options)
-
-    ray.remote, ray.kill = remote, ray.killed.append
-    monkeypatch.setattr(timing, "_way", Within)
-    monkeypatch.setattr(timing, "_Turns", Turns)
+    way = SimpleNamespace(in_a_row=in_a_row)
+    turns = SimpleNamespace(turn=lambda array: order.append(("first", array.size)))
+    monkeypatch.setattr(timing, "_way", lambda *given: nullcontext(way))
+    monkeypatch.setattr(timing, "_Turns", lambda by: nullcontext(turns))
     monkeypatch.setattr(timing, "_one_by_one", one_by_one)
     found = timing.time_messages(HOME, OTHER, "tcp", [4, 8])
-    assert made == [(ray, "actor", "tcp", HOME)]
     round_ = [("alone", 4), ("row", 4), ("alone", 8), ("row", 8)]
-    assert order == [("first", 4), ("first", 8), *round_ * 3, "over"]
+    assert order == [("first", 4), ("first", 8), *round_ * 3]
     # 57 times, three of each: the quartile is the 14.5th, the ends are the 2.9th and the 55.1th
     assert [t.size_bytes for t in found] == [4, 8]
     assert [t.one_way_s for t in found] == pytest.approx([0.025, 0.025])
     assert [t.pipelined_s for t in found] == pytest.approx([0.02, 0.04])
     assert [t.spread for t in found] == pytest.approx([19.0, 19.0])
-    assert ray.killed == ["actor"]
+    assert cluster.killed == ["actor"]
     for error in (RuntimeError("cut\n off"), Failed("cut\n off")):
-        monkeypatch.setattr(Way, "in_a_row", lambda self, m, e=error: (_ for _ in ()).throw(e))
+        way.in_a_row = lambda message, error=error: (_ for _ in ()).throw(error)
         why = r"^node b \(10.0.0.2\) does not answer by tcp while its link is timed: cut off$"
         with pytest.raises(CalibrationError, match=why):
             timing.time_messages(HOME, OTHER, "tcp", [4])

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pearl.testing.kernel_buffers import copied
 from pearl_devices import Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import cuda_emulator
@@ -81,10 +82,6 @@ def arrays(kernel: Kernel, given: Mapping[str, Any] | None = None) -> dict[str, 
     return found
 
 
-def copied(given: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: array.copy() for name, array in given.items()}
-
-
 def tensors(given: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     """Copies, as tensors."""
     return {name: torch.from_numpy(array.copy()) for name, array in given.items()}
@@ -107,7 +104,7 @@ def fire_native(
     kernel: Kernel, given: Mapping[str, Array], firings: int = 1, variant: str = "native"
 ) -> dict[str, Array]:
     """The arrays after some firings on the CPU; what is given stays."""
-    found = copied(given)
+    found = copied(dict(given))
     call = backend("cpu").bind(kernel, variant, found)
     for _ in range(firings):
         call()
@@ -256,19 +253,13 @@ def sanitized(
     told_file.write_text(json.dumps({"arrays": files, "launches": told_launches}))
     library = subprocess.run(
         [os.environ.get("CXX", "g++"), "-print-file-name=libasan.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    ).stdout.strip()
+        capture_output=True, text=True, check=True, timeout=30,
+    ).stdout.strip()  # fmt: skip
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", CHILD, str(told_file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        [sys.executable, "-I", "-S", "-c", CHILD, str(told_file)], capture_output=True, text=True,
+        check=False, timeout=300,
         env={"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0", "LC_ALL": "C.UTF-8"},
-    )
+    )  # fmt: skip
     if ran.returncode == 0:
         assert ran.stdout.strip() == "all launches ran"
         return ""

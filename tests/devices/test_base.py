@@ -27,48 +27,45 @@ def joined(*names: tuple[str, str], **more: Any) -> Platform:
 STAR = (("cpu", "gpu"), ("cpu", "npu"))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Platform("p", ()), "platform 'p' has no device; it needs at least one"),
-        (lambda: Platform("p", (CPU, GPU, CPU)), "device names repeat: ['cpu', 'gpu', 'cpu']"),
-        (lambda: joined(host="tpu"), "host 'tpu' is no device of it; it has ['cpu', 'gpu', 'npu']"),
-        (lambda: joined(("cpu", "tpu")), "link cpu-tpu names 'tpu'; it has"),
-        (lambda: joined(("tpu", "cpu")), "link tpu-cpu names 'tpu'; it has"),
-        (lambda: joined(*STAR, ("gpu", "cpu")), "two links join gpu and cpu; one is allowed"),
-        (lambda: joined(("cpu", "gpu")), "no link joins cpu and npu; every device needs a link to"),
-        (
-            lambda: Platform("p", (Device("a"), Device("b-c"), Device("a-b"), Device("c")), (
-                Link("a", "b-c", 1.0, 1.0), Link("a-b", "c", 1.0, 1.0))),
-            "the link of 'a' and 'b-c' and that of 'a-b' and 'c' are both called 'a-b-c'; a plan",
-        ),
-        (
-            lambda: Platform("p", (Device("a"), Device("b.3"), Device("a-b")), (
-                Link("a", "b.3", 1.0, 1.0), Link("a", "a-b", 1.0, 1.0))),
-            "the link of 'a' and 'b.3' is called 'a-b.3', like a lane of device 'a-b'; a plan",
-        ),
-        (lambda: joined(*STAR).device("tpu"), "has no device 'tpu'; it has ['cpu', 'gpu', 'npu']"),
-        (lambda: Link("a", "a", 1.0, 1.0), "link a-a: both ends are 'a'; a link joins two devices"),
-        (lambda: Link("a", "b", 1.0, 1.0, paid_by="all"), "paid_by is 'all'; it must be 'link',"),
-        (lambda: Link("a", "b", 1.0, 0.0), "bytes_per_s is 0.0; it must be finite and above 0"),
-        (lambda: Link("a", "b", 1.0, 1.0, -1.0), "per_message_s is -1.0; it must be finite and"),
-        (lambda: Link("a", "b", 1.0, 1.0, 0.0, -1.0), "energy_j_per_byte is -1.0; it must be"),
-        (lambda: Link("a", "b", 1.0, 1.0, band=(1.0,)), "band is (1.0,); it must be two numbers"),
-        (lambda: Link("a", "b", 1.0, 1.0, band=("a", 1)), "band is ('a', 1); it must be two num"),
-        (lambda: Link("a", "b", 1.0, 1.0, band=(0, 1)), "band is (0, 1); its low end must be abo"),
-        (lambda: Link("a", "b", 1.0, 1.0, band=(1, 0.9)), "band is (1, 0.9); its low end must be"),
-        (lambda: Device("d", width=0), "width is 0; it must be a whole number above 0"),
-        (lambda: Device("d", max_lanes=0), "max_lanes is 0; it must be a whole number above 0"),
-        (lambda: Device("d", peak_flops_per_s=0), "peak_flops_per_s is 0; it must be finite and a"),
-        (lambda: Device("d", memory_bytes_per_s=0), "memory_bytes_per_s is 0; it must be finite"),
-        (lambda: Device("d", memory_bytes=0), "memory_bytes is 0; it must be finite and above 0"),
-        (lambda: Device("d", unit_memory_bytes=0), "unit_memory_bytes is 0; it must be finite an"),
-        (lambda: Device("d", overhead_s=-1), "overhead_s is -1; it must be finite and at least 0"),
-        (lambda: Device("d", figures={"x": -1}), "figure x is -1; it must be finite and at least"),
-        (lambda: Device("d", idle_power_w=2.0, active_power_w=1.0), "busy cannot draw less than i"),
-        (lambda: Device("d", context_power_w=2, active_power_w=1), "busy cannot draw less than w"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: Platform("p", ()), "platform 'p' has no device; it needs at least one"),
+    (lambda: Platform("p", (CPU, GPU, CPU)), "device names repeat: ['cpu', 'gpu', 'cpu']"),
+    (lambda: joined(host="tpu"), "host 'tpu' is no device of it; it has ['cpu', 'gpu', 'npu']"),
+    (lambda: joined(("cpu", "tpu")), "link cpu-tpu names 'tpu'; it has"),
+    (lambda: joined(("tpu", "cpu")), "link tpu-cpu names 'tpu'; it has"),
+    (lambda: joined(*STAR, ("gpu", "cpu")), "two links join gpu and cpu; one is allowed"),
+    (lambda: joined(("cpu", "gpu")), "no link joins cpu and npu; every device needs a link to"),
+    (
+        lambda: Platform("p", (Device("a"), Device("b-c"), Device("a-b"), Device("c")), (
+            Link("a", "b-c", 1.0, 1.0), Link("a-b", "c", 1.0, 1.0))),
+        "the link of 'a' and 'b-c' and that of 'a-b' and 'c' are both called 'a-b-c'; a plan",
+    ),
+    (
+        lambda: Platform("p", (Device("a"), Device("b.3"), Device("a-b")), (
+            Link("a", "b.3", 1.0, 1.0), Link("a", "a-b", 1.0, 1.0))),
+        "the link of 'a' and 'b.3' is called 'a-b.3', like a lane of device 'a-b'; a plan",
+    ),
+    (lambda: joined(*STAR).device("tpu"), "has no device 'tpu'; it has ['cpu', 'gpu', 'npu']"),
+    (lambda: Link("a", "a", 1.0, 1.0), "link a-a: both ends are 'a'; a link joins two devices"),
+    (lambda: Link("a", "b", 1.0, 1.0, paid_by="all"), "paid_by is 'all'; it must be 'link',"),
+    (lambda: Link("a", "b", 1.0, 0.0), "bytes_per_s is 0.0; it must be finite and above 0"),
+    (lambda: Link("a", "b", 1.0, 1.0, -1.0), "per_message_s is -1.0; it must be finite and"),
+    (lambda: Link("a", "b", 1.0, 1.0, 0.0, -1.0), "energy_j_per_byte is -1.0; it must be"),
+    (lambda: Link("a", "b", 1.0, 1.0, band=(1.0,)), "band is (1.0,); it must be two numbers"),
+    (lambda: Link("a", "b", 1.0, 1.0, band=("a", 1)), "band is ('a', 1); it must be two num"),
+    (lambda: Link("a", "b", 1.0, 1.0, band=(0, 1)), "band is (0, 1); its low end must be abo"),
+    (lambda: Link("a", "b", 1.0, 1.0, band=(1, 0.9)), "band is (1, 0.9); its low end must be"),
+    (lambda: Device("d", width=0), "width is 0; it must be a whole number above 0"),
+    (lambda: Device("d", max_lanes=0), "max_lanes is 0; it must be a whole number above 0"),
+    (lambda: Device("d", peak_flops_per_s=0), "peak_flops_per_s is 0; it must be finite and a"),
+    (lambda: Device("d", memory_bytes_per_s=0), "memory_bytes_per_s is 0; it must be finite"),
+    (lambda: Device("d", memory_bytes=0), "memory_bytes is 0; it must be finite and above 0"),
+    (lambda: Device("d", unit_memory_bytes=0), "unit_memory_bytes is 0; it must be finite an"),
+    (lambda: Device("d", overhead_s=-1), "overhead_s is -1; it must be finite and at least 0"),
+    (lambda: Device("d", figures={"x": -1}), "figure x is -1; it must be finite and at least"),
+    (lambda: Device("d", idle_power_w=2.0, active_power_w=1.0), "busy cannot draw less than i"),
+    (lambda: Device("d", context_power_w=2, active_power_w=1), "busy cannot draw less than w"),
+])  # fmt: skip
 def test_what_makes_no_sense_is_refused(make: Any, said: str) -> None:
     with pytest.raises((ValueError, KeyError)) as error:
         make()
@@ -165,18 +162,15 @@ def test_learners_begin_as_the_first_one() -> None:
     assert [a[0] for a in arrays.values()] == [0, 0, 2]
 
 
-@pytest.mark.parametrize(
-    ("mode", "owner", "said"),
-    [
-        (0o040755, 0, ""),
-        (0o040700, 7, ""),
-        (0o040770, 7, "others may write it (`chmod 700` ends that)"),
-        (0o040702, 0, "others may write it (`chmod 700` ends that)"),
-        (0o040700, 8, "it belongs to user 8"),
-        (0o100700, 7, "it is no folder"),
-        (0o120777, 7, "it is no folder"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "owner", "said"), [
+    (0o040755, 0, ""),
+    (0o040700, 7, ""),
+    (0o040770, 7, "others may write it (`chmod 700` ends that)"),
+    (0o040702, 0, "others may write it (`chmod 700` ends that)"),
+    (0o040700, 8, "it belongs to user 8"),
+    (0o100700, 7, "it is no folder"),
+    (0o120777, 7, "it is no folder"),
+])  # fmt: skip
 def test_a_folder_that_others_can_write_is_doubted(
     mode: int, owner: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

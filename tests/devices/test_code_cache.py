@@ -63,14 +63,9 @@ def printed(tree: Path, variable: str, cache: Path, code: str = CALL, *given: st
     """What a process with the kernels of `tree` gets of `called`, and how often it found it."""
     plain = {k: v for k, v in os.environ.items() if not k.endswith("CACHE_DIR")}
     done = subprocess.run(
-        [sys.executable, "-c", code, *given],
-        capture_output=True,
-        text=True,
-        cwd=tree,
-        env=plain | {"PYTHONPATH": str(tree), variable: str(cache)},
-        timeout=300,
-        check=False,
-    )
+        [sys.executable, "-c", code, *given], capture_output=True, text=True, cwd=tree,
+        env=plain | {"PYTHONPATH": str(tree), variable: str(cache)}, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

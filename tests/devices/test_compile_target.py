@@ -20,13 +20,9 @@ HELD = {"NUMBA_CPU_NAME": "znver3", "NUMBA_CPU_FEATURES": ""}
 def told(script: str, **environment: str) -> str:
     """What a process with these variables prints."""
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+        [sys.executable, "-c", script], env={**os.environ, **environment}, capture_output=True,
+        text=True, timeout=120, check=True,
+    )  # fmt: skip
     return done.stdout
 
 
@@ -36,16 +32,13 @@ def every_target() -> None:
     binding.initialize_all_asmprinters()
 
 
-@pytest.mark.parametrize(
-    ("name", "features", "triple", "expected"),
-    [
-        ("znver3", "", "x86_64-unknown-linux-gnu", (8, 16)),
-        ("znver4", "", "x86_64-unknown-linux-gnu", (16, 32)),
-        ("x86-64", "", "x86_64-unknown-linux-gnu", (4, 16)),
-        ("znver4", "+sse2,+avx,+avx2", "x86_64-unknown-linux-gnu", (8, 16)),
-        ("neoverse-n1", "", "aarch64-unknown-linux-gnu", NEON),
-    ],
-)
+@pytest.mark.parametrize(("name", "features", "triple", "expected"), [
+    ("znver3", "", "x86_64-unknown-linux-gnu", (8, 16)),
+    ("znver4", "", "x86_64-unknown-linux-gnu", (16, 32)),
+    ("x86-64", "", "x86_64-unknown-linux-gnu", (4, 16)),
+    ("znver4", "+sse2,+avx,+avx2", "x86_64-unknown-linux-gnu", (8, 16)),
+    ("neoverse-n1", "", "aarch64-unknown-linux-gnu", NEON),
+])  # fmt: skip
 def test_the_registers_are_those_of_the_processor_compiled_for(
     every_target: None, name: str, features: str, triple: str, expected: tuple[int, int]
 ) -> None:

@@ -18,13 +18,8 @@ from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernel
 Q = (4, 16, 16, 2)
 ENVS = 4
 DISCRETE: dict[str, Any] = {
-    "obs": 4,
-    "act": 0,
-    "envs": ENVS,
-    "capacity": 64,
-    "prioritised": 1,
-    "fanout": 4,
-}
+    "obs": 4, "act": 0, "envs": ENVS, "capacity": 64, "prioritised": 1, "fanout": 4,
+}  # fmt: skip
 DRAWS: dict[str, Any] = {"batch": 8, "steps": 2}
 
 
@@ -80,14 +75,11 @@ def test_a_loss_that_breaks_the_protocol_is_an_error_naming_it(name: str) -> Non
         call()
 
 
-@pytest.mark.parametrize(
-    "k",
-    [
-        kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=Q),
-        kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1),
-        kernel("inference.ddpg", envs=ENVS, obs=4, act=1, actor=(4, 16, 1)),
-    ],
-)
+@pytest.mark.parametrize("k", [
+    kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=Q),
+    kernel("inference.dqn", envs=ENVS, obs=4, act=0, q=(4, 16, 3), duelling=1),
+    kernel("inference.ddpg", envs=ENVS, obs=4, act=1, actor=(4, 16, 1)),
+])  # fmt: skip
 def test_act_is_greedy_and_agrees_with_inference_without_exploration(k: Kernel) -> None:
     buffers, act = fill_arrays([k]), k.dim("act")
     buffers["explore"][:] = 0.0

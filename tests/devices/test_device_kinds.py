@@ -30,16 +30,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own_device.md").read_text(encoding="utf-8")
 GOOD, CONTRACT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 NEAR = {
-    "kind": "pim",
-    "source": "made up",
-    "width": 8,
-    "peak": "1 TFLOP/s",
-    "memory_bandwidth": "100 GB/s",
-    "overhead": "1 us",
-    "idle_power": "1 W",
-    "active_power": "10 W",
+    "kind": "pim", "source": "made up", "width": 8, "peak": "1 TFLOP/s",
+    "memory_bandwidth": "100 GB/s", "overhead": "1 us", "idle_power": "1 W", "active_power": "10 W",
     "figures": {"bank_bytes_per_s": "2 GB/s"},
-}
+}  # fmt: skip
 LINK = {"between": ["cpu", "near"], "source": "s", "latency": "1 us", "bandwidth": "16 GB/s"}
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "hidden": [16]},
@@ -124,6 +118,19 @@ def test_a_kind_by_module_path_is_imported_where_the_spec_is_the_users_word(kind
     assert pearl.load(spec).sha256 == pearl.spec.reading.load_static(spec).sha256
 
 
+def commands(spec: Path) -> tuple[tuple[Any, ...], ...]:
+    return ("check", spec), ("plan", spec), ("train", "--emulate", spec)
+
+
+def assert_refused(command: tuple[Any, ...], why: str) -> str:
+    """A command is refused with one line that names the file of `pim`. The line."""
+    ran = Ran(*command)
+    assert ran.status == 2, command
+    assert f"device kind 'pim', {BACKENDS['pim']}.py: {why}" in ran.err, command
+    assert len(ran.err.strip().splitlines()) == 1, command
+    return str(ran.err)
+
+
 FAULTS = {
     "no file": (None, "there is no such file on Python's path; write one that defines offers, b"),
     "no Python": ("def offers(:", "it cannot be imported: SyntaxError: "),
@@ -153,18 +160,8 @@ def test_a_half_registered_kind_is_a_sentence_that_names_file_and_lack(
 ) -> None:
     text, why = FAULTS[fault]
     spec = kind(text)
-    file = f"device kind 'pim', {BACKENDS['pim']}.py: "
-    for command in (
-        ("check", spec),
-        ("plan", spec),
-        ("train", "--emulate", spec),
-        ("list", "devices"),
-        ("list", "kinds"),
-    ):
-        ran = Ran(*command)
-        assert ran.status == 2, command
-        assert f"{file}{why}" in ran.err, command
-        assert len(ran.err.strip().splitlines()) == 1, command
+    for command in (*commands(spec), ("list", "devices"), ("list", "kinds")):
+        assert_refused(command, why)
 
 
 NONSENSE = {
@@ -186,12 +183,8 @@ NONSENSE = {
 @pytest.mark.parametrize("body", NONSENSE)
 def test_an_estimate_that_is_none_is_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
     spec = kind(GOOD.replace('    if "bank', f'    {body}\n    if "bank'))
-    for command in (("check", spec), ("plan", spec), ("train", "--emulate", spec)):
-        ran = Ran(*command)
-        assert ran.status == 2, command
-        assert f"device kind 'pim', {BACKENDS['pim']}.py: ESTIMATE fails for kernel" in ran.err
-        assert NONSENSE[body] in ran.err
-        assert len(ran.err.strip().splitlines()) == 1, command
+    for command in commands(spec):
+        assert NONSENSE[body] in assert_refused(command, "ESTIMATE fails for kernel")
 
 
 @pytest.mark.parametrize(
@@ -200,21 +193,16 @@ def test_an_estimate_that_is_none_is_a_sentence_that_names_the_file(kind: Any, b
 )
 def test_offers_that_are_none_are_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
     spec = kind(GOOD.replace('    return (("near', f'    return {body}\n    return (("near'))
-    for command in (("check", spec), ("plan", spec)):
-        ran = Ran(*command)
-        assert ran.status == 2, command
-        assert f"device kind 'pim', {BACKENDS['pim']}.py: offers " in ran.err
-        assert len(ran.err.strip().splitlines()) == 1, command
+    for command in commands(spec)[:2]:
+        assert_refused(command, "offers ")
 
 
 def test_offers_that_fail_are_a_sentence_where_a_plan_is_given(kind: Any, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     assert Ran("plan", kind(GOOD), "--json", plan).status == 0
     spec = kind(GOOD.replace('    return (("near', '    return 1 / 0\n    return (("near'))
-    ran = Ran("train", spec, "--plan", plan, "--emulate", "--out", tmp_path / "run")
-    assert ran.status == 2
-    assert f"plan: device kind 'pim', {BACKENDS['pim']}.py: offers fails for kernel" in ran.err
-    assert len(ran.err.strip().splitlines()) == 1
+    given = "train", spec, "--plan", plan, "--emulate", "--out", tmp_path / "run"
+    assert "plan: device kind" in assert_refused(given, "offers fails for kernel")
 
 
 @pytest.mark.parametrize("function", ["offers", "ESTIMATE"])

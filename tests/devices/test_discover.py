@@ -80,22 +80,19 @@ def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(tmp_path: Path) -
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("files", "clock_hz", "source"),
-    [
-        ({"proc/cpuinfo": "cpu MHz : 1000.0\ncpu MHz : 2000.0\ncpu MHz : 1500\n"}, 2.8e9, "1.4 x"),
-        ({"proc/cpuinfo": "cpu MHz : 0.000\n"}, 2.5e9, "assumed"),
-        ({}, 2.5e9, "assumed"),
-        (
-            {
-                "proc/cpuinfo": CPUINFO,
-                "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3500000\n",
-            },
-            3.5e9,
-            "cpufreq, cpuinfo_max_freq",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("files", "clock_hz", "source"), [
+    ({"proc/cpuinfo": "cpu MHz : 1000.0\ncpu MHz : 2000.0\ncpu MHz : 1500\n"}, 2.8e9, "1.4 x"),
+    ({"proc/cpuinfo": "cpu MHz : 0.000\n"}, 2.5e9, "assumed"),
+    ({}, 2.5e9, "assumed"),
+    (
+        {
+            "proc/cpuinfo": CPUINFO,
+            "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3500000\n",
+        },
+        3.5e9,
+        "cpufreq, cpuinfo_max_freq",
+    ),
+])  # fmt: skip
 def test_the_clock_is_that_of_one_busy_core(
     tmp_path: Path, files: dict[str, str], clock_hz: float, source: str
 ) -> None:
@@ -159,20 +156,17 @@ def test_a_microarchitecture_is_that_of_the_family_and_the_model() -> None:
         assert name("AuthenticAMD", family, runs[-1][0]) == "fma"
 
 
-@pytest.mark.parametrize(
-    ("part", "core"),
-    [
-        (0xD03, Core("Cortex-A53", 64, 1)),
-        (0xD08, Core("Cortex-A72", 64, 2)),
-        (0xD0B, Core("Cortex-A76", 128, 2)),
-        (0xD0C, Core("Neoverse N1", 128, 2)),
-        (0xD40, Core("Neoverse V1", 256, 2)),
-        (0xD42, Core("Cortex-A78AE", 128, 2)),
-        (0xD49, Core("Neoverse N2", 128, 2)),
-        (0xD4F, Core("Neoverse V2", 128, 4)),
-        (0xD4E, Core("asimd", 128, 2)),
-    ],
-)
+@pytest.mark.parametrize(("part", "core"), [
+    (0xD03, Core("Cortex-A53", 64, 1)),
+    (0xD08, Core("Cortex-A72", 64, 2)),
+    (0xD0B, Core("Cortex-A76", 128, 2)),
+    (0xD0C, Core("Neoverse N1", 128, 2)),
+    (0xD40, Core("Neoverse V1", 256, 2)),
+    (0xD42, Core("Cortex-A78AE", 128, 2)),
+    (0xD49, Core("Neoverse N2", 128, 2)),
+    (0xD4F, Core("Neoverse V2", 128, 4)),
+    (0xD4E, Core("asimd", 128, 2)),
+])  # fmt: skip
 def test_an_arm_core_is_that_of_its_part_number(part: int, core: Core) -> None:
     text = f"CPU implementer\t: 0x41\nCPU part\t: {part:#x}\n"
     assert core_of(text, ["asimd"]) == core
@@ -186,22 +180,19 @@ WIDTHS = {
 """Model of Intel's family 6 → float32 flops a cycle."""
 
 
-@pytest.mark.parametrize(
-    ("core", "flops"),
-    [
-        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n", 32),  # Zen 3
-        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", 32),  # Zen 4
-        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 64),  # Zen 5
-        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 106\n", 64),  # Ice Lake
-        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 140\n", 32),  # Tiger Lake
-        ("vendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n", 16),  # Zen
-        *(
-            (f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n", flops)
-            for model, flops in WIDTHS.items()
-        ),
-        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", 32),  # Neoverse V2
-    ],
-)
+@pytest.mark.parametrize(("core", "flops"), [
+    ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n", 32),  # Zen 3
+    ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", 32),  # Zen 4
+    ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 64),  # Zen 5
+    ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 106\n", 64),  # Ice Lake
+    ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 140\n", 32),  # Tiger Lake
+    ("vendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n", 16),  # Zen
+    *(
+        (f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n", flops)
+        for model, flops in WIDTHS.items()
+    ),
+    ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", 32),  # Neoverse V2
+])  # fmt: skip
 @pytest.mark.usefixtures("cpu_as_it_is")
 def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instructions(
     tmp_path: Path, core: str, flops: int
@@ -210,17 +201,10 @@ def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instruction
     assert discover.cpu(root).figures["flops_per_cycle"] == flops
 
 
-@pytest.mark.parametrize(
-    ("flags", "flops"),
-    [
-        ("avx512f avx2 fma", 64),
-        ("avx2 fma", 32),
-        ("avx sse2", 16),
-        ("sse2", 8),
-        ("asimd", 16),
-        ("fpu", 2),
-    ],
-)
+@pytest.mark.parametrize(("flags", "flops"), [
+    ("avx512f avx2 fma", 64), ("avx2 fma", 32), ("avx sse2", 16), ("sse2", 8), ("asimd", 16),
+    ("fpu", 2),
+])  # fmt: skip
 @pytest.mark.usefixtures("cpu_as_it_is")
 def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
     key = "Features" if flags == "asimd" else "flags"
@@ -228,50 +212,35 @@ def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops
     assert discover.cpu(root).figures["flops_per_cycle"] == flops
 
 
-@pytest.mark.parametrize(
-    ("files", "width"),
-    [
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "250000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 8),
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "800000 100000\n"}, 8),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/cpu.max": "500000 100000\n",
-                "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
-                "sys/fs/cgroup/a/b/cpu.max": "300000 100000\n",
-            },
-            2,
-        ),
-        ({"proc/self/cgroup": "0::/../..\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),
-        (
-            {
-                "proc/self/cgroup": "3:cpu,cpuacct:/x\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "400000\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
-            },
-            4,
-        ),
-    ],
-)
-def test_a_cpu_quota_bounds_the_width(tmp_path: Path, files: dict[str, str], width: int) -> None:
-    cpu = discover.cpu(tree(tmp_path, {**cpus(8, 1), **files}))
+@pytest.mark.parametrize(("group", "files", "width"), [
+    ("0::/a/b", {"a/cpu.max": "250000 100000\n"}, 2),
+    ("0::/a", {"a/cpu.max": "50000 100000\n"}, 1),
+    ("0::/a", {"a/cpu.max": "max 100000\n"}, 8),
+    ("0::/a", {"a/cpu.max": "800000 100000\n"}, 8),
+    ("0::/a/b", {"cpu.max": "5 1\n", "a/cpu.max": "2 1\n", "a/b/cpu.max": "3 1\n"}, 2),
+    ("0::/../..", {"cpu.max": "300000 100000\n"}, 3),
+    ("3:cpu,cpuacct:/x", {"cpu/x/cpu.cfs_quota_us": "4\n", "cpu/x/cpu.cfs_period_us": "1\n"}, 4),
+])  # fmt: skip
+def test_a_cpu_quota_bounds_the_width_and_the_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, files: dict[str, str], width: int
+) -> None:
+    groups = {f"sys/fs/cgroup/{name}": quota for name, quota in files.items()}
+    root = tree(tmp_path, {**cpus(8, 1), "proc/self/cgroup": f"{group}\n", **groups})
+    cpu = discover.cpu(root)
     assert cpu.width == cpu.max_lanes == width
     told = "cores behind" if width == 8 else "CPU quota of the control group: "
     assert cpu.sources["width"].startswith(told)
+    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
+    assert cpu_count.usable_cpu_count(root) == width
 
 
-@pytest.mark.parametrize(
-    ("files", "gibibytes", "source"),
-    [
-        ({}, 8, "/proc/meminfo, MemTotal"),
-        ({"a/memory.max": "1", "a/b/memory.max": "max"}, 1, "control group, memory.max"),
-        ({"a/memory.max": "2", "a/b/memory.max": "1", "memory.max": "3"}, 1, "control group, m"),
-        ({"a/memory.max": "8", "memory.max": "0"}, 8, "/proc/meminfo, MemTotal"),
-        ({"memory/c/memory.limit_in_bytes": "5"}, 5, "control group, memory.limit_in_bytes"),
-    ],
-)
+@pytest.mark.parametrize(("files", "gibibytes", "source"), [
+    ({}, 8, "/proc/meminfo, MemTotal"),
+    ({"a/memory.max": "1", "a/b/memory.max": "max"}, 1, "control group, memory.max"),
+    ({"a/memory.max": "2", "a/b/memory.max": "1", "memory.max": "3"}, 1, "control group, m"),
+    ({"a/memory.max": "8", "memory.max": "0"}, 8, "/proc/meminfo, MemTotal"),
+    ({"memory/c/memory.limit_in_bytes": "5"}, 5, "control group, memory.limit_in_bytes"),
+])  # fmt: skip
 def test_memory_is_the_least_of_machine_and_control_groups(
     tmp_path: Path, files: dict[str, str], gibibytes: int, source: str
 ) -> None:
@@ -328,13 +297,10 @@ def test_caches_are_read_per_level(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_files_full_of_rubbish_raise_nothing(tmp_path: Path) -> None:
     rubbish = {
-        "proc/cpuinfo": "cpu MHz : many\nflags",
-        "proc/meminfo": "MemTotal: lots",
-        "proc/self/cgroup": "::::\nnonsense\n0::",
-        "sys/fs/cgroup/cpu.max": "1 0",
-        "sys/fs/cgroup/memory.max": "-1",
-        "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
-    }
+        "proc/cpuinfo": "cpu MHz : many\nflags", "proc/meminfo": "MemTotal: lots",
+        "proc/self/cgroup": "::::\nnonsense\n0::", "sys/fs/cgroup/cpu.max": "1 0",
+        "sys/fs/cgroup/memory.max": "-1", "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
+    }  # fmt: skip
     assert discover.cpu(tree(tmp_path, rubbish)).width == 8
 
 
@@ -417,10 +383,8 @@ def told(cores: str, clock: str, power: str) -> dict[str, str]:
         "memory_bytes": "NVML, nvmlDeviceGetMemoryInfo",
         "peak_flops_per_s": f"cores · 2 flops · highest SM clock ({clock})",
         "memory_bytes_per_s": f"bus width · highest memory clock · 2 ({clock})",
-        "active_power_w": power,
-        "clock_hz": clock,
-        **ASSUMED,
-    }
+        "active_power_w": power, "clock_hz": clock, **ASSUMED,
+    }  # fmt: skip
 
 
 def linked(bytes_per_s: float, source: str) -> Link:
@@ -461,13 +425,10 @@ def test_what_a_gpu_does_not_say_is_assumed(monkeypatch: pytest.MonkeyPatch) -> 
     assert a_gpu(monkeypatch, silent) == (wanted, linked(16 * 0.985e9, SILENT))
 
 
-@pytest.mark.parametrize(
-    ("generation", "lanes", "rate"),
-    [
-        (1, 16, 4e9), (2, 8, 4e9), (3, 16, 15.76e9), (5, 16, 63.008e9), (6, 4, 30.252e9),
-        (7, 1, 0.985e9), (4, 0, 1.969e9),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("generation", "lanes", "rate"), [
+    (1, 16, 4e9), (2, 8, 4e9), (3, 16, 15.76e9), (5, 16, 63.008e9), (6, 4, 30.252e9),
+    (7, 1, 0.985e9), (4, 0, 1.969e9),
+])  # fmt: skip
 def test_a_link_is_as_fast_as_its_lanes(
     monkeypatch: pytest.MonkeyPatch, generation: int, lanes: int, rate: float
 ) -> None:
@@ -476,14 +437,11 @@ def test_a_link_is_as_fast_as_its_lanes(
     assert a_gpu(monkeypatch)[1].bytes_per_s == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(
-    ("capability", "cores", "halved"),
-    [
-        ((6, 0), 64, True), ((6, 1), 128, False), ((7, 0), 64, True), ((7, 2), 64, False),
-        ((7, 5), 64, False), ((8, 0), 64, True), ((9, 0), 128, True), ((10, 0), 128, True),
-        ((12, 0), 128, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("capability", "cores", "halved"), [
+    ((6, 0), 64, True), ((6, 1), 128, False), ((7, 0), 64, True), ((7, 2), 64, False),
+    ((7, 5), 64, False), ((8, 0), 64, True), ((9, 0), 128, True), ((10, 0), 128, True),
+    ((12, 0), 128, False),
+])  # fmt: skip
 def test_the_sms_of_a_gpu_are_counted_by_its_compute_capability(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], cores: int, halved: bool
 ) -> None:
@@ -546,16 +504,3 @@ def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) 
         assert found == ("gpu", width, 8 * 2**30, width * 1e11)
     monkeypatch.setattr(torch_gpus, "torch_kind", lambda: None)
     assert list(torch_gpus.torch_gpus("cpu", "gpu")) == []
-
-
-def test_threads_are_those_of_the_affinity_mask_within_the_quota(tmp_path, monkeypatch):
-    monkeypatch.setattr(discover, "usable_cpus", lambda: [3, 5, 6])
-    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
-    assert cpu_count.usable_cpu_count(tmp_path) == 3
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
-    group = tmp_path / "sys/fs/cgroup/job"
-    group.mkdir(parents=True)
-    for quota, threads in (("250000 100000", 2), ("50000 100000", 1), ("max 100000", 3)):
-        (group / "cpu.max").write_text(quota)
-        assert cpu_count.usable_cpu_count(tmp_path) == threads

@@ -35,7 +35,7 @@ from pearl_devices.fpga.bench import (
 )
 from pearl_devices.fpga.export import PARTS, draw, fill
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
-from pearl_devices.fpga.program import Instruction, Shape, product_cycles
+from pearl_devices.fpga.program import Instruction, Shape
 from pearl_devices.fpga.resources import TreeEngine, learner_memories, tree_memories
 from pearl_devices.fpga.simulation import (
     built,
@@ -155,16 +155,13 @@ def test_a_gradient_step_of_dqn(double, every, huber, clip):
 
 
 @rtl
-@pytest.mark.parametrize("widths", [(3, 4), (5, 7, 3), (8, 12, 4)])
-@pytest.mark.parametrize("batch", [1, 6])
-def test_a_gradient_step_of_networks_that_fill_no_tile(widths, batch):
-    agree(Run(dqn(widths, batch, True, SHAPES[4])), 2)
-
-
-@rtl
-@pytest.mark.parametrize("double", [True, False])
-def test_a_gradient_step_of_the_shipped_network(double):
-    agree(Run(dqn((4, 64, 64, 2), 32, double, SHAPES[8])), 2)
+@pytest.mark.parametrize("learner", [
+    # networks that fill no tile
+    *(dqn(w, n, True, SHAPES[4]) for w in ((3, 4), (5, 7, 3), (8, 12, 4)) for n in (1, 6)),
+    *(dqn((4, 64, 64, 2), 32, double, SHAPES[8]) for double in (True, False)),
+])  # fmt: skip
+def test_a_gradient_step_of_networks_of_other_sizes(learner):
+    agree(Run(learner), 2)
 
 
 @rtl
@@ -180,13 +177,11 @@ def test_a_gradient_step_of_ddpg(actor, critic, batch):
 @pytest.mark.parametrize(
     "learner",
     [
-        dqn((4, 8, 8, 2), 10, True, SHAPES[4], 4),
-        dqn((5, 7, 3), 12, False, SHAPES[4], 8),
-        ddpg((3, 16, 1), (4, 16, 1), 6, SHAPES[4], 4),
-        dqn((4, 64, 64, 2), 32, True, SHAPES[8], 8),
+        dqn((4, 8, 8, 2), 10, True, SHAPES[4], 4), dqn((5, 7, 3), 12, False, SHAPES[4], 8),
+        ddpg((3, 16, 1), (4, 16, 1), 6, SHAPES[4], 4), dqn((4, 64, 64, 2), 32, True, SHAPES[8], 8),
     ],
     ids=["ragged", "plain", "ddpg", "shipped"],
-)
+)  # fmt: skip
 def test_a_batch_in_sub_batches_gives_the_bits_of_the_whole_batch(learner):
     """The twin takes the batch whole: sums go on from one sub-batch to the next in their order."""
     assert len(learner.sub_batches) > 1
@@ -266,11 +261,9 @@ def products(array: int) -> Iterator[tuple[Any, Any, bool, bool]]:
         a = rng.normal(size=(m, k)) * 10.0 ** rng.choice([0, 0, -25, -38], (m, k))
         b = rng.normal(size=(k, n)) * 10.0 ** rng.choice([0, 0, -13, 3], (k, n))
         yield (
-            a.astype(np.float32),
-            b.astype(np.float32),
+            a.astype(np.float32), b.astype(np.float32), bool(rng.random() < 0.5),
             bool(rng.random() < 0.5),
-            bool(rng.random() < 0.5),
-        )
+        )  # fmt: skip
 
 
 @rtl
@@ -365,9 +358,7 @@ def test_adam_over_a_hundred_thousand_values():
             "mul", where=4, k=1, rt=64, ct=1, rl=4, cl=4, a_sr=1, a_sk=64, bbase=64, b_sc=1, b_sk=1,
             brow=True,
         ),
-        Instruction("norm"),
-        Instruction("adam", rt=64, ct=1, rl=4, waits=True),
-        HALT,
+        Instruction("norm"), Instruction("adam", rt=64, ct=1, rl=4, waits=True), HALT,
     )  # fmt: skip
     engine.program(program)
     hyper, passes = np.array([BETA1, BETA2, EPS]), 98
@@ -466,13 +457,3 @@ def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fa
     assert blocks == 0
     sizes = tree_memories(capacity, fanout)
     assert memories == Counter((words, bits) for _, words, bits in sizes)
-
-
-def test_a_product_of_full_tiles_takes_what_the_array_takes_and_four_cycles():
-    """R·C·max(k, 2N) + (k − max(k, 2N)) + 3(N − 1) + L + 2 are those of the array alone; memories
-    are read and written, and the rows of the last tile are counted, in 4 more."""
-    for n in (2, 4, 8, 32):
-        for k in (1, n, 2 * n, 5 * n):
-            for tiles_ in (1, 6):
-                alone = tiles_ * max(k, 2 * n) + (k - max(k, 2 * n)) + 3 * (n - 1) + 4 + 2
-                assert product_cycles(tiles_, k, n, Shape(n, 1)) == alone + 2

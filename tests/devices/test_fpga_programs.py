@@ -119,24 +119,17 @@ def card(width: int = 4510, **figures: float | None) -> Device:
 
 RELEASED = replace(CARD, design="released")
 CARDS: dict[str, Device] = {
-    "whole": CARD,
-    "few units": card(150),
-    "few blocks": card(ram_blocks=160),
-    "few cells": card(alms=30_000),
-    "hardly any cells": card(alms=100),
-    "hardly any registers": card(registers=100),
-    "no logic": card(alms=None, registers=None),
-    "slow blocks": card(float32_cycles=5),
-    "soft blocks": card(float32_cycles=None),
+    "whole": CARD, "few units": card(150), "few blocks": card(ram_blocks=160),
+    "few cells": card(alms=30_000), "hardly any cells": card(alms=100),
+    "hardly any registers": card(registers=100), "no logic": card(alms=None, registers=None),
+    "slow blocks": card(float32_cycles=5), "soft blocks": card(float32_cycles=None),
     "two kinds": card(
         ram_blocks=200, ultraram_blocks=20, ultraram_block_bits=294_912, ultraram_word_bits=72
     ),
-    "released": RELEASED,
-    "small released": replace(RELEASED, width=41),
-    "smaller released": replace(RELEASED, width=40),
-    "tiny released": replace(RELEASED, width=5),
+    "released": RELEASED, "small released": replace(RELEASED, width=41),
+    "smaller released": replace(RELEASED, width=40), "tiny released": replace(RELEASED, width=5),
     "released, few blocks": replace(card(ram_blocks=20), design="released"),
-}
+}  # fmt: skip
 RING: dict[str, Any] = {"envs": 4, "obs": 4, "act": 0, "capacity": 3000, "fanout": 8}
 DRAW: dict[str, Any] = {**RING, "batch": 64, "steps": 1, "n_step": 1}
 UPDATE: dict[str, Any] = {"obs": 4, "act": 0, "steps": 1, "double": 1}
@@ -239,18 +232,15 @@ def engines(*variants: tuple[str, str, int]) -> list[tuple[Kernel, str, int]]:
 WHOLE = ("dqn", "array8", 100), ("sample", "integer-tree", 1)
 
 
-@pytest.mark.parametrize(
-    ("device", "parts", "said"),
-    [
-        (CARD, WHOLE, ""),
-        (CARD, (*WHOLE, ("insert", "integer-tree", 1), ("ring", "ring", 1)), ""),
-        (card(ram_blocks=100), WHOLE, "the set of engines needs "),
-        (card(alms=11_342 + 4693), WHOLE, ""),
-        (card(alms=11_342 + 4692), WHOLE, "the set of engines needs 16,035 adaptive logic modul"),
-        (card(alms=4693), WHOLE[1:], ""),
-        (RELEASED, (("dqn", "layered", 9),), ""),
-    ],
-)
+@pytest.mark.parametrize(("device", "parts", "said"), [
+    (CARD, WHOLE, ""),
+    (CARD, (*WHOLE, ("insert", "integer-tree", 1), ("ring", "ring", 1)), ""),
+    (card(ram_blocks=100), WHOLE, "the set of engines needs "),
+    (card(alms=11_342 + 4693), WHOLE, ""),
+    (card(alms=11_342 + 4692), WHOLE, "the set of engines needs 16,035 adaptive logic modul"),
+    (card(alms=4693), WHOLE[1:], ""),
+    (RELEASED, (("dqn", "layered", 9),), ""),
+])  # fmt: skip
 def test_engines_of_a_plan_that_do_not_fit_together_are_refused(
     device: Device, parts: Any, said: str
 ) -> None:
@@ -287,16 +277,13 @@ def test_what_is_no_engine_is_refused_with_those_there_are() -> None:
     fpga.check(CARD)
 
 
-@pytest.mark.parametrize(
-    ("array", "lanes", "said"),
-    [
-        (6, 1, "array is 6; it must be a power of two"),
-        (0, 1, "array is 0; it must be a power of two"),
-        (8, 3, "lanes is 3; it must be a power of two"),
-        (1, 1, "1 lanes with an array of 1 × 1"),
-        (4, 8, "8 lanes with an array of 4 × 4"),
-    ],
-)
+@pytest.mark.parametrize(("array", "lanes", "said"), [
+    (6, 1, "array is 6; it must be a power of two"),
+    (0, 1, "array is 0; it must be a power of two"),
+    (8, 3, "lanes is 3; it must be a power of two"),
+    (1, 1, "1 lanes with an array of 1 × 1"),
+    (4, 8, "8 lanes with an array of 4 × 4"),
+])  # fmt: skip
 def test_a_shape_is_of_powers_of_two(array: int, lanes: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Shape(array, lanes)
@@ -310,16 +297,13 @@ def test_fields_of_an_instruction_have_their_bits() -> None:
             Instruction("mul", **{field: value}).word()
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: dqn((4, 5), 8, False, SMALL), "computes at most 4 outputs, not 5"),
-        (lambda: dqn((4, 4), 4096, False, SMALL), "a batch of 4096 rows: an engine supports at m"),
-        (lambda: ddpg((3, 5), (8, 1), 4, SMALL), "computes at most 4 outputs, not 5"),
-        (lambda: acting((4, 4), 4096, SMALL), "a batch of 4096 rows: an engine supports at most"),
-        (lambda: dqn((4, 8, 2), 85, True, SMALL, 4), "in sub-batches of 4 needs 260 instructions"),
-    ],
-)
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: dqn((4, 5), 8, False, SMALL), "computes at most 4 outputs, not 5"),
+    (lambda: dqn((4, 4), 4096, False, SMALL), "a batch of 4096 rows: an engine supports at m"),
+    (lambda: ddpg((3, 5), (8, 1), 4, SMALL), "computes at most 4 outputs, not 5"),
+    (lambda: acting((4, 4), 4096, SMALL), "a batch of 4096 rows: an engine supports at most"),
+    (lambda: dqn((4, 8, 2), 85, True, SMALL, 4), "in sub-batches of 4 needs 260 instructions"),
+])  # fmt: skip
 def test_a_learner_that_no_engine_holds_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()

@@ -3,8 +3,9 @@ three architectures in turn, gradient steps at small sizes; the slow test compil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -43,7 +44,7 @@ def gradient_steps(k: Kernel) -> Limits:
 
 
 def choice_of(name: str, envs: int, hidden: tuple[int, ...]) -> Limits:
-    choice = ("dqn", "ddpg", "sac", "ppo", "ppo continuous").index(name)
+    choice = ACTING.index(name)
     source, _ = acting.program(act.kernels(envs, hidden)[name], choice)
     return Limits(source, SINE_BYTES if choice in (1, 2, 4) else 0, registers=64)
 
@@ -58,42 +59,30 @@ def environment(name: str, **more: int) -> Limits:
     return Limits(environments.program(env_kernel(name, 8, **more)), SINE_BYTES)
 
 
-def small() -> Iterator[tuple[str, Callable[[], Limits]]]:
-    for file in ("replay.cu", "frames.cu"):
-        yield file, lambda file=file: Limits(Program(file), registers=64)  # type: ignore[misc]
-    for name in sorted(NATIVE_ENVS):
-        yield name, lambda name=name: environment(name)  # type: ignore[misc]
-    yield "normalised", lambda: environment("Pendulum-v1", normalise_obs=1, normalise_reward=1)
-    for name in ("dqn", "ddpg", "sac", "ppo", "ppo continuous"):
-        for envs, hidden in ((8, (64, 64)), (4096, (256, 256))):
-            yield (
-                f"{name} acting in {envs}",
-                lambda n=name, e=envs, h=hidden: choice_of(n, e, h),  # type: ignore[misc]
-            )
-    for size in (0, 2):
-        yield (
-            f"copies of {size}",
-            lambda size=size: Limits(rollouts.copy_program(store.inserting(size))),  # type: ignore[misc]
-        )
-    yield "few rows judged", lambda: judging(8, 128, (64, 64))
-    yield "many rows judged", lambda: judging(1024, 16, (256, 256))
+def copies(size: int) -> Limits:
+    return Limits(rollouts.copy_program(store.inserting(size)))
 
 
-def steps(*cases: str) -> Iterator[tuple[str, Callable[[], Limits]]]:
-    known = {**{n: k for n, ((k, _), _) in learn.CASES.items()}, "ppo": ppo.ODD}
-    known |= {"usual ppo": ppo.USUAL, "ppo, two passes": ppo.PASSES}
-    known["widest dqn"] = learn.dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)[0]
-    for case in cases:
-        yield case, lambda case=case: gradient_steps(known[case])  # type: ignore[misc]
-
-
-QUICK = dict([*small(), *steps(*learn.ODD_CASE.values(), "ppo")])
-SLOW = [*QUICK.values()] + [
-    make
-    for _, make in steps(
-        "double dqn", "ddpg", "td3", "sac", "usual ppo", "ppo, two passes", "widest dqn"
-    )
-]
+ACTING = ("dqn", "ddpg", "sac", "ppo", "ppo continuous")
+STEPS = {n: k for n, ((k, _), _) in learn.CASES.items()} | {
+    "ppo": ppo.ODD, "usual ppo": ppo.USUAL, "ppo, two passes": ppo.PASSES,
+    "widest dqn": learn.dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)[0],
+}  # fmt: skip
+QUICK: dict[str, Callable[[], Limits]] = {
+    **{f: partial(Limits, Program(f), registers=64) for f in ("replay.cu", "frames.cu")},
+    **{name: partial(environment, name) for name in sorted(NATIVE_ENVS)},
+    "normalised": partial(environment, "Pendulum-v1", normalise_obs=1, normalise_reward=1),
+    **{
+        f"{name} acting in {envs}": partial(choice_of, name, envs, hidden)
+        for name in ACTING
+        for envs, hidden in ((8, (64, 64)), (4096, (256, 256)))
+    },
+    **{f"copies of {size}": partial(copies, size) for size in (0, 2)},
+    "few rows judged": partial(judging, 8, 128, (64, 64)),
+    "many rows judged": partial(judging, 1024, 16, (256, 256)),
+    **{case: partial(gradient_steps, STEPS[case]) for case in (*learn.ODD_CASE.values(), "ppo")},
+}
+LARGE = ("double dqn", "ddpg", "td3", "sac", "usual ppo", "ppo, two passes", "widest dqn")
 
 
 @pytest.mark.parametrize(("at", "name"), [*enumerate(QUICK)], ids=QUICK)
@@ -105,6 +94,6 @@ def test_a_program_compiles_without_spills(at: int, name: str) -> None:
 
 @pytest.mark.slow
 def test_every_program_compiles_for_every_architecture_without_spills() -> None:
-    for make in SLOW:
+    for make in (*QUICK.values(), *(partial(gradient_steps, STEPS[case]) for case in LARGE)):
         found = make()
         assert_compiles(found.program, found.stack_bytes, found.registers)

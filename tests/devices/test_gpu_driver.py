@@ -88,12 +88,9 @@ def test_a_launch_goes_to_torchs_stream_with_pointers_and_numbers_of_eight_bytes
     array = torch.zeros(3)
     launch = driver.prepare_launch(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
     assert cupy.calls == [
-        ("enter", 1),
-        ("load", b"sm_90a"),
-        ("function", "axpy"),
-        ("attribute", 77, 8, 100_000),
+        ("enter", 1), ("load", b"sm_90a"), ("function", "axpy"), ("attribute", 77, 8, 100_000),
         ("leave", 1),
-    ]
+    ]  # fmt: skip
     launch()
     _, grid, block, values, shared, stream = cupy.calls[-1]
     assert (grid, block, shared, stream) == ((2,), (32,), 100_000, ("stream", 55))
@@ -156,13 +153,10 @@ def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu:
     assert ("attribute", 77, 8, 47 * 1024) in cupy.calls
 
 
-@pytest.mark.parametrize(
-    ("cuda", "why"),
-    [
-        (None, r"need CuPy, which cannot be imported .*extra \[gpu-cuda12\], or use eager"),
-        (13000, r"CuPy is built for CUDA 13 and torch for CUDA 12, .*\[gpu-cuda12\] in place of "),
-    ],
-)
+@pytest.mark.parametrize(("cuda", "why"), [
+    (None, r"need CuPy, which cannot be imported .*extra \[gpu-cuda12\], or use eager"),
+    (13000, r"CuPy is built for CUDA 13 and torch for CUDA 12, .*\[gpu-cuda12\] in place of "),
+])  # fmt: skip
 def test_a_cupy_that_is_missing_or_of_another_cuda_is_a_sentence(
     cuda: int | None, why: str, gpu: Any
 ) -> None:

@@ -20,16 +20,7 @@ from pearl_devices.kernels.arrays import EPISODES
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs import normalise
 from pearl_devices.primitives.math.rng import key
-from tests.devices.gpu_stand_in import (
-    ORDERS,
-    Array,
-    NotingTwin,
-    arrays,
-    assert_stays_inside,
-    bind_cuda,
-    copied,
-    tensors,
-)
+from tests.devices import gpu_stand_in as stand_in
 
 COUNTED = (
     "env.elapsed", "episode.lengths", "episode.count", "rng.env_step", "step.action",
@@ -44,14 +35,14 @@ def env_kernel(program: str, envs: int, **more: int) -> Kernel:
     return kernel("env_step", program=program, envs=envs, obs=sizes.obs, act=sizes.act, **more)
 
 
-def begun(k: Kernel) -> dict[str, Array]:
+def begun(k: Kernel) -> dict[str, stand_in.Array]:
     """Its arrays before the first firing."""
-    found = arrays(k, {"rng.env_step": [key(3, "env_step"), 0]})
+    found = stand_in.arrays(k, {"rng.env_step": [key(3, "env_step"), 0]})
     normalise.initialise(found, clip=10.0, epsilon=1e-8, discount=0.99)
     return found
 
 
-def actions(k: Kernel, obs: Array, random: np.random.Generator) -> Array:
+def actions(k: Kernel, obs: stand_in.Array, random: np.random.Generator) -> stand_in.Array:
     """Random ones, or those that push with the motion, which brings cars and acrobots to their
     goals."""
     sizes, envs = NATIVE_ENVS[str(k.program)], k.dim("envs")
@@ -63,7 +54,9 @@ def actions(k: Kernel, obs: Array, random: np.random.Generator) -> Array:
     return np.where(along == 0, drawn, along * np.abs(drawn)).astype(np.float32)[:, None]
 
 
-def assert_same(found: dict[str, Array], wanted: dict[str, Array], at: int) -> None:
+def assert_same(
+    found: dict[str, stand_in.Array], wanted: dict[str, stand_in.Array], at: int
+) -> None:
     for name, array in wanted.items():
         if name in COUNTED:
             assert np.array_equal(found[name], array), (name, at)
@@ -74,14 +67,14 @@ def assert_same(found: dict[str, Array], wanted: dict[str, Array], at: int) -> N
 
 def run_both(
     k: Kernel, steps: int, order: int = 0, elapsed: int = 0, bits: bool = False
-) -> dict[str, Array]:
+) -> dict[str, stand_in.Array]:
     """Both sides side by side, equal after every step; the arrays of the CPU. elapsed: steps of the
     first episodes that count as done. bits: equal to the last one."""
     wanted, random = begun(k), np.random.default_rng(5)
-    device = tensors(wanted)
+    device = stand_in.tensors(wanted)
     found = {name: tensor.numpy() for name, tensor in device.items()}
     native = backend("cpu").bind(k, "native", wanted)
-    cuda = bind_cuda(k, device, HostDriver(order))
+    cuda = stand_in.bind_cuda(k, device, HostDriver(order))
     assert_same(found, wanted, -1)
     wanted["env.elapsed"][:] = found["env.elapsed"][:] = elapsed
     for at in range(steps):
@@ -103,7 +96,7 @@ def test_a_thousand_steps_are_those_of_the_cpu(program: str) -> None:
         assert len(np.unique(found["episode.lengths"])) > 10
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", stand_in.ORDERS)
 def test_one_block_and_several_note_episodes_in_the_order_of_environments(order: int) -> None:
     """Pendulum's episodes all end in the same steps, so that one firing fills the whole ring
     more than once; CartPole's end here and there."""
@@ -138,11 +131,11 @@ def test_a_run_goes_on_from_its_arrays() -> None:
     """Bound anew amid a run nothing begins anew."""
     k = env_kernel("CartPole-v1", 37, normalise_obs=1)
     given = begun(k)
-    whole, halves = copied(given), tensors(given)
+    whole, halves = stand_in.copied(given), stand_in.tensors(given)
     native = backend("cpu").bind(k, "native", whole)
     for at in range(40):
         if at % 20 == 0:
-            cuda = bind_cuda(k, halves, HostDriver())
+            cuda = stand_in.bind_cuda(k, halves, HostDriver())
         native()
         cuda()
     assert_same({name: tensor.numpy() for name, tensor in halves.items()}, whole, 40)
@@ -157,11 +150,11 @@ def test_no_product_and_sum_are_fused() -> None:
 
 def test_nothing_lies_beyond_the_arrays(tmp_path: Path) -> None:
     k = env_kernel("CartPole-v1", 300, normalise_obs=1, normalise_reward=1)
-    device, driver = tensors(begun(k)), NotingTwin()
-    bind_cuda(k, device, driver)()
+    device, driver = stand_in.tensors(begun(k)), stand_in.NotingTwin()
+    stand_in.bind_cuda(k, device, driver)()
     assert {launch.kernel for launch in driver.prepared} == {"start", "first", "move", "finish"}
     short = [device[name] for name in ("env.return", "step.next_obs", "step.truncated")]
-    assert_stays_inside(driver.prepared, tmp_path, *short)
+    stand_in.assert_stays_inside(driver.prepared, tmp_path, *short)
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,12 @@ from tests.devices.test_cpu_backend import dqn_kernels
 
 class TestFpga(BackendContract):
     device: ClassVar[Device] = Device(
-        "fpga",
-        "fpga",
-        width=4510,
+        "fpga", "fpga", width=4510,
         figures={
-            "clock_hz": 250e6,
-            "ram_blocks": 7110,
-            "ram_block_bits": 20480,
-            "ram_word_bits": 40,
+            "clock_hz": 250e6, "ram_blocks": 7110, "ram_block_bits": 20480, "ram_word_bits": 40,
             "float32_cycles": 4,
         },
-    )
+    )  # fmt: skip
     kernels: ClassVar[tuple[Kernel, ...]] = tuple(
         k for k in dqn_kernels()[1:] if k.kind != "learn.dqn"
     )

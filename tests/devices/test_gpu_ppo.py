@@ -10,18 +10,7 @@ import pytest
 
 from pearl_devices import Kernel, UnsupportedError, kernel
 from pearl_devices.gpu.driver import HostDriver
-from tests.devices.gpu_stand_in import (
-    ORDERS,
-    Array,
-    NotingTwin,
-    assert_equal,
-    assert_near,
-    assert_stays_inside,
-    bind_cuda,
-    fire_cuda,
-    fire_native,
-    tensors,
-)
+from tests.devices import gpu_stand_in as stand_in
 from tests.devices.test_primitives_ppo import CONTINUOUS, learning, reference, update
 
 USUAL = update({"envs": 8, "obs": 4, "act": 0}, hidden=(64, 64), minibatches=2)
@@ -32,18 +21,14 @@ PASSES = update({"envs": 35, "obs": 5, "act": 2}, hidden=(24, 16), minibatches=8
 A2C = update(CONTINUOUS, "a2c", 1, 1)
 
 CASES: dict[str, tuple[Kernel, dict[str, Any]]] = {
-    "usual": (USUAL, {}),
-    "odd sizes": (ODD, {}),
-    "value clipping": (ODD, {"value_clip": 0.2}),
+    "usual": (USUAL, {}), "odd sizes": (ODD, {}), "value clipping": (ODD, {"value_clip": 0.2}),
     "no clipping": (ODD, {"clip": 0.0, "clip_norm": 0.0}),
-    "advantages as given": (ODD, {"normalise": 0.0}),
-    "annealed": (ODD, {"anneal": 64.0}),
-    "two passes": (PASSES, {}),
-    "a2c": (A2C, {"rmsprop": (0.99, 1e-5)}),
-}
+    "advantages as given": (ODD, {"normalise": 0.0}), "annealed": (ODD, {"anneal": 64.0}),
+    "two passes": (PASSES, {}), "a2c": (A2C, {"rmsprop": (0.99, 1e-5)}),
+}  # fmt: skip
 
 
-def arrays(case: str) -> dict[str, Array]:
+def arrays(case: str) -> dict[str, stand_in.Array]:
     k, constants = CASES[case]
     given = dict(learning(k))
     for name, value in constants.items():
@@ -53,24 +38,28 @@ def arrays(case: str) -> dict[str, Array]:
 
 
 @cache
-def fired(case: str, order: int = 0) -> dict[str, Array]:
-    return fire_cuda(CASES[case][0], arrays(case), driver=HostDriver(order), variant="fused")
+def fired(case: str, order: int = 0) -> dict[str, stand_in.Array]:
+    return stand_in.fire_cuda(
+        CASES[case][0], arrays(case), driver=HostDriver(order), variant="fused"
+    )
 
 
 @cache
 def prepared(case: str) -> Any:
-    twin = NotingTwin()
-    bind_cuda(CASES[case][0], tensors(arrays(case)), twin, "fused")
+    twin = stand_in.NotingTwin()
+    stand_in.bind_cuda(CASES[case][0], stand_in.tensors(arrays(case)), twin, "fused")
     (launch,) = twin.prepared
     return launch
 
 
-def assert_same_steps(found: dict[str, Array], wanted: dict[str, Array], case: str) -> None:
+def assert_same_steps(
+    found: dict[str, stand_in.Array], wanted: dict[str, stand_in.Array], case: str
+) -> None:
     """Parameters and moments within the bars; no element here is near a zero gradient."""
     given = arrays(case)
     for name, array in wanted.items():
         if array.dtype.kind == "f" and name.startswith("learner.") and (array != given[name]).any():
-            assert_near(found[name], array, given[name], name)
+            stand_in.assert_near(found[name], array, given[name], name)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -82,27 +71,27 @@ def test_all_gradient_steps_of_a_rollout_are_those_of_the_float64_reference(case
 @pytest.mark.parametrize("case", CASES)
 def test_all_gradient_steps_are_those_of_the_cpu_and_counters_are_equal(case: str) -> None:
     given, found = arrays(case), fired(case)
-    wanted = fire_native(CASES[case][0], given)
+    wanted = stand_in.fire_native(CASES[case][0], given)
     assert_same_steps(found, wanted, case)
     for name in ("actor", "critic"):
         assert found[f"loss.{name}"] == pytest.approx(wanted[f"loss.{name}"], rel=1e-4, abs=1e-6)
     counters = [n for n in given if n.endswith(".steps") or n in ("learner.step", "rng.update")]
-    assert_equal(found, wanted, *counters)
-    assert_equal(found, given, "rollout.", "hyper.")
+    stand_in.assert_equal(found, wanted, *counters)
+    stand_in.assert_equal(found, given, "rollout.", "hyper.")
     if case == "a2c":  # RMSprop has no first moment
-        assert_equal(found, given, "learner.actor.m", "learner.critic.m")
+        stand_in.assert_equal(found, given, "learner.actor.m", "learner.critic.m")
 
 
 @pytest.mark.parametrize("case", ["usual", "odd sizes", "two passes", "a2c"])
 def test_the_order_of_the_threads_changes_no_bit(case: str) -> None:
-    for order in ORDERS[1:]:
-        assert_equal(fired(case, order), fired(case))
+    for order in stand_in.ORDERS[1:]:
+        stand_in.assert_equal(fired(case, order), fired(case))
 
 
 def test_a_second_firing_draws_another_permutation_and_goes_on() -> None:
     given = arrays("annealed")
-    found = fire_cuda(ODD, given, 2, variant="fused")
-    wanted = fire_native(ODD, given, 2)
+    found = stand_in.fire_cuda(ODD, given, 2, variant="fused")
+    wanted = stand_in.fire_native(ODD, given, 2)
     assert found["rng.update"][1] == 2
     assert found["learner.step"][0] == 16 + 2 * ODD.dim("steps")
     assert_same_steps(found, wanted, "annealed")
@@ -110,11 +99,11 @@ def test_a_second_firing_draws_another_permutation_and_goes_on() -> None:
 
 def test_no_array_is_read_or_written_beyond_its_end(tmp_path: Path) -> None:
     launch = prepared("odd sizes")
-    assert_stays_inside([launch], tmp_path, launch.arguments[0])
+    stand_in.assert_stays_inside([launch], tmp_path, launch.arguments[0])
 
 
 def test_minibatches_that_do_not_fill_a_rollout_are_refused() -> None:
     k = kernel(ODD.kind, {**ODD.dims, "batch": 11}, program=ODD.program)
-    given = tensors(arrays("odd sizes"))
+    given = stand_in.tensors(arrays("odd sizes"))
     with pytest.raises(UnsupportedError, match="minibatches of 11 rows do not fill a rollout"):
-        bind_cuda(k, given, HostDriver(), "fused")
+        stand_in.bind_cuda(k, given, HostDriver(), "fused")

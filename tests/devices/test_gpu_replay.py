@@ -28,16 +28,7 @@ from pearl_devices.kernels import kind_of
 from pearl_devices.kernels import replay as replay_kernels
 from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
 from pearl_devices.primitives.replay import sum_tree
-from tests.devices.gpu_stand_in import (
-    ORDERS,
-    NotingTwin,
-    assert_equal,
-    assert_stays_inside,
-    bind_cuda,
-    copied,
-    on_the_host,
-    tensors,
-)
+from tests.devices import gpu_stand_in as stand_in
 
 PROGRAMS = (Program("replay.cu"), Program("frames.cu"))
 
@@ -56,7 +47,7 @@ class Beside:
         variant: str = "cuda",
     ) -> None:
         given = fill_arrays(kernels)
-        self.native, self.device = copied(given), dict[str, Any](tensors(given))
+        self.native, self.device = stand_in.copied(given), dict[str, Any](stand_in.tensors(given))
         named = {k: variant if variant in kind_of(k).cuda else "cuda" for k in kernels}
         self.host = {n for k, v in named.items() for n in kind_of(k).on_host(k, v)}
         self.device |= {name: given[name] for name in self.host}
@@ -65,7 +56,7 @@ class Beside:
         self.calls = {
             k.kind: (
                 backend("cpu").bind(k, "native", self.native),
-                bind_cuda(k, self.device, driver, named[k]),
+                stand_in.bind_cuda(k, self.device, driver, named[k]),
             )
             for k in kernels
         }
@@ -105,8 +96,8 @@ class Beside:
     def same(self) -> None:
         kept = {name: self.device[name] for name in self.host}
         rest = {name: a for name, a in self.device.items() if name not in kept}
-        found, wanted = on_the_host(rest) | kept, self.native
-        assert_equal(found, wanted, *(n for n in wanted if n != "batch.weight"))
+        found, wanted = stand_in.on_the_host(rest) | kept, self.native
+        stand_in.assert_equal(found, wanted, *(n for n in wanted if n != "batch.weight"))
         if "batch.weight" in wanted:
             np.testing.assert_allclose(found["batch.weight"], wanted["batch.weight"], rtol=1e-6)
 
@@ -159,14 +150,11 @@ def test_no_product_fuses_with_a_sum_so_that_a_gpu_rounds_as_the_cpu_does(progra
 # Trees, rings and batches
 
 
-@pytest.mark.parametrize(
-    ("fanout", "order", "one_block"),
-    [
-        (fanout, ORDERS[(at + apart) % 3], bool(apart))
-        for at, fanout in enumerate((16, 8, 5))
-        for apart in (0, 1)
-    ],
-)
+@pytest.mark.parametrize(("fanout", "order", "one_block"), [
+    (fanout, stand_in.ORDERS[(at + apart) % 3], bool(apart))
+    for at, fanout in enumerate((16, 8, 5))
+    for apart in (0, 1)
+])  # fmt: skip
 def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     fanout: int, order: int, one_block: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,19 +193,13 @@ def test_a_prefix_beyond_the_last_child_finds_what_it_finds_on_the_cpu(fanout: i
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    envs=st.integers(1, 70),
-    rounds=st.integers(2, 40),
-    fanout=st.sampled_from([2, 3, 8, 16, 33, 64]),
-    act=st.sampled_from([0, 1, 3]),
-    batch=st.integers(1, 70),
-    steps=st.integers(1, 3),
-    n_step=st.integers(1, 6),
-    prioritised=st.sampled_from([0, 1]),
-    ends=st.sampled_from([0.0, 0.1, 0.6]),
-    anew=st.sampled_from([0.0, 0.3]),
-    whole=st.sampled_from([1, 20, 1024]),
-    order=st.sampled_from(ORDERS),
-)
+    envs=st.integers(1, 70), rounds=st.integers(2, 40),
+    fanout=st.sampled_from([2, 3, 8, 16, 33, 64]), act=st.sampled_from([0, 1, 3]),
+    batch=st.integers(1, 70), steps=st.integers(1, 3), n_step=st.integers(1, 6),
+    prioritised=st.sampled_from([0, 1]), ends=st.sampled_from([0.0, 0.1, 0.6]),
+    anew=st.sampled_from([0.0, 0.3]), whole=st.sampled_from([1, 20, 1024]),
+    order=st.sampled_from(stand_in.ORDERS),
+)  # fmt: skip
 def test_any_sizes_compute_what_the_cpu_computes(
     envs: int, rounds: int, ends: float, anew: float, whole: int, order: int, **sizes: int
 ) -> None:
@@ -252,7 +234,7 @@ def test_a_batch_of_4096_goes_over_many_blocks(fanout: int, order: int) -> None:
 
 def test_of_a_row_drawn_twice_the_last_counts_across_batches_and_the_largest_of_all() -> None:
     update = kernels(36, 4, batch=4, steps=2)[2]
-    for order in ORDERS:
+    for order in stand_in.ORDERS:
         run = Beside(update, order=order)
         run.write("batch.index", [[5, 7, 5, 9], [7, 1, 1, 1]])
         run.write("batch.td", [[1, 2, 3, 4], [5, 6, -70, 0]])
@@ -286,7 +268,7 @@ def test_a_capacity_that_would_split_a_step_is_an_error_on_a_gpu_too(kind: str) 
     with pytest.raises(
         ValueError, match=f"kernel {kind}: capacity 10 must be a multiple of envs 4"
     ):
-        bind_cuda(k, tensors(fill_arrays([k])), HostDriver())
+        stand_in.bind_cuda(k, stand_in.tensors(fill_arrays([k])), HostDriver())
 
 
 # Frames
@@ -297,7 +279,7 @@ def frame_kernels(capacity: int, **more: int) -> tuple[Kernel, ...]:
     return kernels(capacity, **sizes)
 
 
-@pytest.mark.parametrize(("prioritised", "order"), [*zip((0, 1, 1), ORDERS, strict=True)])
+@pytest.mark.parametrize(("prioritised", "order"), [*zip((0, 1, 1), stand_in.ORDERS, strict=True)])
 def test_frames_equal_the_cpus_while_the_ring_goes_round(prioritised: int, order: int) -> None:
     """Each order once; no longer run: the other three pairs."""
     sizes = {"prioritised": prioritised, "steps": 2, "n_step": 3, "batch": 40}
@@ -326,8 +308,11 @@ def test_many_environments_of_frames_find_their_slots_in_order() -> None:
 
 def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None:
     insert = frame_kernels(60, ends=4)[0]
-    native, device = fill_arrays([insert]), tensors(fill_arrays([insert]))
-    calls = (backend("cpu").bind(insert, "native", native), bind_cuda(insert, device, HostDriver()))
+    native, device = fill_arrays([insert]), stand_in.tensors(fill_arrays([insert]))
+    calls = (
+        backend("cpu").bind(insert, "native", native),
+        stand_in.bind_cuda(insert, device, HostDriver()),
+    )
     native["step.truncated"][:], device["step.truncated"][:] = 1, 1
     for call in calls:
         for _ in range(3):  # the first rows of both groups, and one more step whose rows were cut
@@ -374,11 +359,11 @@ def test_an_insertion_into_the_hosts_memory_waits_for_the_device(
 
 @pytest.mark.parametrize(("stack", "fanout"), [(0, 16), (3, 3)])
 def test_no_kernel_leaves_its_arrays(stack: int, fanout: int, tmp_path: Path) -> None:
-    driver, sizes = NotingTwin(), {"fanout": fanout, "n_step": 3, "batch": 9, "steps": 2}
+    driver, sizes = stand_in.NotingTwin(), {"fanout": fanout, "n_step": 3, "batch": 9, "steps": 2}
     some = frame_kernels(36, **sizes) if stack else kernels(36, **sizes)
     run = Beside(*some, driver=driver)
     for _ in range(13):
         run.step(ends=0.3)
     run.learn()
     short = [run.device[name] for name in ("replay.tree", "batch.next_obs")]
-    assert_stays_inside(driver.prepared, tmp_path, *short)
+    stand_in.assert_stays_inside(driver.prepared, tmp_path, *short)

@@ -8,30 +8,17 @@ import numpy as np
 import pytest
 
 from pearl_devices import Kernel, kernel
-from pearl_devices.gpu import rollouts
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
-from tests.devices.gpu_stand_in import (
-    ORDERS,
-    Array,
-    NotingTwin,
-    arrays,
-    assert_equal,
-    assert_near,
-    assert_stays_inside,
-    bind_cuda,
-    fire_cuda,
-    fire_native,
-    tensors,
-)
+from tests.devices import gpu_stand_in as stand_in
 
 JUDGED = ("rollout.value", "rollout.advantage", "rollout.returns")
 
 
-def filled(k: Kernel) -> dict[str, Array]:
+def filled(k: Kernel) -> dict[str, stand_in.Array]:
     """Its arrays with random numbers; episodes that end here and there, both ways or one."""
-    random, found = np.random.default_rng(6), arrays(k)
+    random, found = np.random.default_rng(6), stand_in.arrays(k)
     for name, array in found.items():
         if array.dtype == np.float32:
             array[:] = random.normal(size=array.shape)
@@ -65,7 +52,7 @@ def syncing(**sizes: int) -> Kernel:
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", stand_in.ORDERS)
 @pytest.mark.parametrize("act", [0, 2])
 def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None:
     """Four firings in a rollout of three: the last is stored over the first."""
@@ -74,68 +61,61 @@ def test_vector_steps_are_stored_one_after_another(act: int, order: int) -> None
         given = filled(k)
         given["rollout.at"][0] = 2
         for firings in (1, 4):
-            found = fire_cuda(k, given, firings, driver=HostDriver(order))
-            assert_equal(found, fire_native(k, given, firings))
+            found = stand_in.fire_cuda(k, given, firings, driver=HostDriver(order))
+            stand_in.assert_equal(found, stand_in.fire_native(k, given, firings))
             assert found["rollout.at"][0] == (2 + firings) % 3
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,))])
+@pytest.mark.parametrize("order", stand_in.ORDERS)
+@pytest.mark.parametrize(
+    "k", [judging(37, 70), judging(5, 3, tanh=0), judging(9, 1, (1100,)), judging(70, 32)]
+)
 def test_advantages_are_those_of_the_cpu(k: Kernel, order: int) -> None:
     given = filled(k)
-    found, wanted = fire_cuda(k, given, driver=HostDriver(order)), fire_native(k, given)
+    found, wanted = (
+        stand_in.fire_cuda(k, given, driver=HostDriver(order)),
+        stand_in.fire_native(k, given),
+    )
     for name in JUDGED:
-        assert_near(found[name], wanted[name], name=name)
-    assert_equal(found, given, *(n for n in given if n not in JUDGED))
-
-
-def test_many_rows_are_judged_in_large_tiles() -> None:
-    k = judging(70, 32)
-    given = filled(k)
-    assert rollouts.advantages_program(k)[1].tile == 32
-    found, wanted = fire_cuda(k, given, driver=HostDriver(7)), fire_native(k, given)
-    for name in JUDGED:
-        assert_near(found[name], wanted[name], name=name)
+        stand_in.assert_near(found[name], wanted[name], name=name)
+    stand_in.assert_equal(found, given, *(n for n in given if n not in JUDGED))
 
 
 def test_only_successors_that_are_asked_for_count() -> None:
     """Elsewhere their observations may be anything."""
     k = judging(37, 70)
     given = filled(k)
-    wanted = fire_cuda(k, given)
+    wanted = stand_in.fire_cuda(k, given)
     asked = (given["rollout.truncated"] > 0) & (given["rollout.terminated"] == 0)
     asked[-1] = given["rollout.terminated"][-1] == 0
     assert 0 < asked.sum() < asked.size / 2
     given["rollout.next_obs"][~asked] = np.nan
-    found = fire_cuda(k, given)
-    assert_equal(found, wanted, *JUDGED)
+    found = stand_in.fire_cuda(k, given)
+    stand_in.assert_equal(found, wanted, *JUDGED)
 
 
 @pytest.mark.parametrize("sizes", [{"q": 1000}, {"actor": 70_000, "critic": 300}])
 def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> None:
     k = syncing(**sizes)
     given = filled(k)
-    found = fire_cuda(k, given, driver=HostDriver(1))
-    assert_equal(found, fire_native(k, given))
+    found = stand_in.fire_cuda(k, given, driver=HostDriver(1))
+    stand_in.assert_equal(found, stand_in.fire_native(k, given))
     for name in sizes:
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
 
 
-@pytest.mark.parametrize(
-    ("k", "short"),
-    [
-        (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
-        (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),
-        (syncing(actor=7000, critic=300), ["policy.actor", "learner.critic"]),
-    ],
-)
+@pytest.mark.parametrize(("k", "short"), [
+    (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
+    (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),
+    (syncing(actor=7000, critic=300), ["policy.actor", "learner.critic"]),
+])  # fmt: skip
 def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: Path) -> None:
     given = filled(k)
     if "rollout.terminated" in given:
         given["rollout.terminated"][-1] = 0
     if k.kind == "rollout_insert":
         given["rollout.at"][0] = 2
-    device, driver = tensors(given), NotingTwin()
-    bind_cuda(k, device, driver)
+    device, driver = stand_in.tensors(given), stand_in.NotingTwin()
+    stand_in.bind_cuda(k, device, driver)
     assert len(driver.prepared) == kind_of(k).cuda["cuda"].launches(k)
-    assert_stays_inside(driver.prepared, tmp_path, *(device[name] for name in short))
+    stand_in.assert_stays_inside(driver.prepared, tmp_path, *(device[name] for name in short))

@@ -109,15 +109,12 @@ def test_a_graph_repeats_its_operators_with_the_numbers_of_its_tensors() -> None
         graph.capture(lambda: print(total[0].item()))
 
 
-@pytest.mark.parametrize(
-    ("change", "differences"),
-    [
-        ([0.0, 0.0, 0.0], (0.0, 0.0)),
-        ([0.0, 0.0, 1.0], (0.0, 0.25)),  # of a largest change of 4
-        ([0.5, 2.0, 1.0], (0.25, 0.5)),
-        ([0.0, np.inf, 0.0], (np.inf, np.inf)),
-    ],
-)
+@pytest.mark.parametrize(("change", "differences"), [
+    ([0.0, 0.0, 0.0], (0.0, 0.0)),
+    ([0.0, 0.0, 1.0], (0.0, 0.25)),  # of a largest change of 4
+    ([0.5, 2.0, 1.0], (0.25, 0.5)),
+    ([0.0, np.inf, 0.0], (np.inf, np.inf)),
+])  # fmt: skip
 def test_differences_are_shares_of_the_largest_change(
     change: list[float], differences: tuple[float, float]
 ) -> None:

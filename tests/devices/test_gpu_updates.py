@@ -15,18 +15,7 @@ from pearl_devices.gpu import program, updates
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.fused import WIDEST
-from tests.devices.gpu_stand_in import (
-    ORDERS,
-    Array,
-    NotingTwin,
-    assert_equal,
-    assert_near,
-    assert_stays_inside,
-    bind_cuda,
-    fire_cuda,
-    fire_native,
-    tensors,
-)
+from tests.devices import gpu_stand_in as stand_in
 from tests.devices.test_primitives_nets import Reference, fresh, hyper, in_double, losses_of
 
 Widths = dict[str, tuple[int, ...]]
@@ -81,7 +70,7 @@ ODD_CASE = {f"update.{name}": f"{name} of odd sizes" for name in ("dqn", "ddpg",
 """Of each kind a case of sizes that are no multiples of warps or of four."""
 
 
-def arrays(case: str) -> dict[str, Array]:
+def arrays(case: str) -> dict[str, stand_in.Array]:
     (k, widths), constants = CASES[case]
     given = fresh(k, widths, seed=3)
     for name, value in constants.items():
@@ -90,22 +79,22 @@ def arrays(case: str) -> dict[str, Array]:
 
 
 @cache
-def fired(case: str, order: int = 0) -> dict[str, Array]:
+def fired(case: str, order: int = 0) -> dict[str, stand_in.Array]:
     k, _ = CASES[case][0]
-    return fire_cuda(k, arrays(case), driver=HostDriver(order), variant="fused")
+    return stand_in.fire_cuda(k, arrays(case), driver=HostDriver(order), variant="fused")
 
 
 @cache
 def prepared(case: str) -> Any:
     k, _ = CASES[case][0]
-    twin = NotingTwin()
-    bind_cuda(k, tensors(arrays(case)), twin, "fused")
+    twin = stand_in.NotingTwin()
+    stand_in.bind_cuda(k, stand_in.tensors(arrays(case)), twin, "fused")
     (launch,) = twin.prepared
     return launch
 
 
 @cache
-def in_float64(case: str) -> dict[str, Array]:
+def in_float64(case: str) -> dict[str, stand_in.Array]:
     """Parameters, targets, moments and errors of the reference; clear.X: which elements of network
     X are not near a zero gradient."""
     (k, widths), constants = CASES[case]
@@ -114,7 +103,7 @@ def in_float64(case: str) -> dict[str, Array]:
     every = int(constants.get("target_every", 0))
     if every:  # the reference moves targets by tau alone
         given["hyper.tau"][:] = 0.0
-    found: dict[str, Array] = {"batch.td": np.zeros(given["batch.td"].shape)}
+    found: dict[str, stand_in.Array] = {"batch.td": np.zeros(given["batch.td"].shape)}
     for s in range(STEPS):
         td = reference.step(losses_of(k), in_double(given, s), hyper(k, given, s + 1))
         found["batch.td"][s] = td.numpy()
@@ -139,20 +128,22 @@ def in_float64(case: str) -> dict[str, Array]:
     return found
 
 
-def assert_same_steps(found: dict[str, Array], wanted: dict[str, Array], case: str) -> None:
+def assert_same_steps(
+    found: dict[str, stand_in.Array], wanted: dict[str, stand_in.Array], case: str
+) -> None:
     """Within the bars; elements near a zero gradient are compared by their mean gradient, the first
     moment, instead of their steps."""
     widths, given = CASES[case][0][1], arrays(case)
     for name in widths:
         for moment in (f"learner.{name}.m", f"learner.{name}.v"):
-            assert_near(found[moment], wanted[moment], given[moment], moment)
+            stand_in.assert_near(found[moment], wanted[moment], given[moment], moment)
         clear = in_float64(case)[f"clear.{name}"]
         assert clear.mean() >= 0.9
         for array in (f"learner.{name}", f"learner.{name}.target"):
             if array in wanted:
-                assert_near(*(x[array][clear] for x in (found, wanted, given)), array)
+                stand_in.assert_near(*(x[array][clear] for x in (found, wanted, given)), array)
         assert found[f"loss.{name}"] == pytest.approx(wanted[f"loss.{name}"], rel=1e-4)
-    assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
+    stand_in.assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -164,18 +155,18 @@ def test_gradient_steps_are_those_of_the_float64_reference(case: str) -> None:
 def test_gradient_steps_are_those_of_the_cpu_and_counters_are_equal(case: str) -> None:
     k, _ = CASES[case][0]
     given, found = arrays(case), fired(case)
-    wanted = fire_native(k, given)
+    wanted = stand_in.fire_native(k, given)
     assert_same_steps(found, wanted, case)
     counters = [n for n in given if n.endswith(".steps") or n in ("learner.step", "rng.update")]
-    assert_equal(found, wanted, *counters)
+    stand_in.assert_equal(found, wanted, *counters)
     read = [n for n in given if n.startswith(("hyper.", "act.", "batch.")) and n != "batch.td"]
-    assert_equal(found, given, *read)
+    stand_in.assert_equal(found, given, *read)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_order_of_the_threads_changes_no_bit(case: str) -> None:
-    for order in ORDERS[1:]:
-        assert_equal(fired(case, order), fired(case))
+    for order in stand_in.ORDERS[1:]:
+        stand_in.assert_equal(fired(case, order), fired(case))
 
 
 @pytest.mark.parametrize("case", ODD_CASE.values())
@@ -185,10 +176,10 @@ def test_a_launch_of_five_steps_is_five_launches_of_one(case: str) -> None:
     single = arrays(case)
     for s in range(STEPS):
         rows = {n: a[s : s + 1] if n.startswith("batch.") else a for n, a in single.items()}
-        after = fire_cuda(one, rows, variant="fused")
+        after = stand_in.fire_cuda(one, rows, variant="fused")
         single |= {n: a for n, a in after.items() if not n.startswith("batch.")}
         single["batch.td"][s] = after["batch.td"][0]
-    assert_equal(fired(case), single)
+    stand_in.assert_equal(fired(case), single)
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])
@@ -199,18 +190,21 @@ def test_step_numbers_go_on_where_their_constants_are_computed_anew(algorithm: s
     for name in widths:
         given[f"learner.{name}.steps"][:] = 1000
         given[f"hyper.lr.{name}"][:] = 1e-5
-    found, wanted = fire_cuda(long, given, variant="fused"), fire_native(long, given)
-    assert_equal(found, wanted, *(f"learner.{name}.steps" for name in widths))
+    found, wanted = (
+        stand_in.fire_cuda(long, given, variant="fused"),
+        stand_in.fire_native(long, given),
+    )
+    stand_in.assert_equal(found, wanted, *(f"learner.{name}.steps" for name in widths))
     for name in widths:
         array = f"learner.{name}"
-        assert_near(found[array], wanted[array], given[array], array)
+        stand_in.assert_near(found[array], wanted[array], given[array], array)
 
 
 @pytest.mark.parametrize("case", ODD_CASE.values())
 def test_learning_rates_are_read_at_each_firing(case: str) -> None:
     k, widths = CASES[case][0]
-    given = tensors(arrays(case))
-    call = bind_cuda(k, given, HostDriver(), "fused")
+    given = stand_in.tensors(arrays(case))
+    call = stand_in.bind_cuda(k, given, HostDriver(), "fused")
     call()
     before = {name: given[f"learner.{name}"].clone() for name in widths}
     for name in widths:
@@ -228,21 +222,24 @@ def test_what_shared_memory_does_not_hold_lies_in_the_devices(
     case = "double dqn"
     monkeypatch.setattr(updates, "STAND_IN_BYTES", kilobytes * 1024)
     k, _ = CASES[case][0]
-    given, twin = arrays(case), NotingTwin(7)
-    found = fire_cuda(k, given, driver=twin, variant="fused")
+    given, twin = arrays(case), stand_in.NotingTwin(7)
+    found = stand_in.fire_cuda(k, given, driver=twin, variant="fused")
     (launch,) = twin.prepared
     assert 0 < launch.shared_bytes <= kilobytes * 1024 - updates.STATIC_BYTES
     assert launch.program.constants["SCRATCH_FLOATS"] > 0
     assert launch.program.constants["ROWS"] == rows
-    assert_same_steps(found, fire_native(k, given), case)
+    assert_same_steps(found, stand_in.fire_native(k, given), case)
 
 
 def test_the_widest_networks_are_learned_too() -> None:
     k, _ = dqn((16, WIDEST, WIDEST, 4), 32, steps=1, double=1)
-    given, twin = dict(fresh(k, {"q": k.layers()})), NotingTwin()
-    found, wanted = fire_cuda(k, given, driver=twin, variant="fused"), fire_native(k, given)
-    assert_near(found["learner.q.m"], wanted["learner.q.m"], name="learner.q.m")
-    assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
+    given, twin = dict(fresh(k, {"q": k.layers()})), stand_in.NotingTwin()
+    found, wanted = (
+        stand_in.fire_cuda(k, given, driver=twin, variant="fused"),
+        stand_in.fire_native(k, given),
+    )
+    stand_in.assert_near(found["learner.q.m"], wanted["learner.q.m"], name="learner.q.m")
+    stand_in.assert_near(found["batch.td"], wanted["batch.td"], name="batch.td")
     (launch,) = twin.prepared
     assert launch.program.constants["Q_PARAMS_SHARED"] == 0
 
@@ -250,7 +247,7 @@ def test_the_widest_networks_are_learned_too() -> None:
 @pytest.mark.parametrize("case", [c for c in ODD_CASE.values() if not c.startswith("ddpg")])
 def test_no_array_is_read_or_written_beyond_its_end(case: str, tmp_path: Path) -> None:
     launch = prepared(case)
-    assert_stays_inside([launch], tmp_path, launch.arguments[0])
+    stand_in.assert_stays_inside([launch], tmp_path, launch.arguments[0])
 
 
 def faulty(monkeypatch: pytest.MonkeyPatch, folder: Path, file: str, old: str, new: str) -> None:
@@ -276,7 +273,10 @@ def test_a_missing_barrier_is_seen_in_another_order(
     case = "dqn of odd sizes"
     k, _ = CASES[case][0]
     faulty(monkeypatch, tmp_path, file, barrier, barrier.replace("__syncthreads()", ""))
-    found = [fire_cuda(k, arrays(case), driver=HostDriver(o), variant="fused") for o in ORDERS]
+    found = [
+        stand_in.fire_cuda(k, arrays(case), driver=HostDriver(o), variant="fused")
+        for o in stand_in.ORDERS
+    ]
     assert any((a[name] != fired(case)[name]).any() for a in found for name in a)
 
 
@@ -290,4 +290,4 @@ def test_networks_that_one_block_does_not_take_are_refused_with_a_reason() -> No
         k, widths = dqn(layers, batch, steps=1)
         assert not kind_of(k).cuda["fused"].fits(k)
         with pytest.raises(UnsupportedError, match=f"{reason}.*'eager'"):
-            bind_cuda(k, tensors(fresh(k, widths)), HostDriver(), "fused")
+            stand_in.bind_cuda(k, stand_in.tensors(fresh(k, widths)), HostDriver(), "fused")

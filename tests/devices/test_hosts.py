@@ -100,25 +100,22 @@ def test_a_way_costs_its_links_one_after_the_other(
         assert seconds(platform, one.name, two.name) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("network", "problem"),
-    [
-        (
-            [Link("a", "b", 1.0, 1.0)],
-            r"no link joins host 'a' and host 'c'; every host needs one to 'a', the first: a link "
-            r"between 'a' and 'c' with latency, per_message and bandwidth, or leave the host out",
-        ),
-        (
-            [Link("a", "b", 1.0, 1.0), Link("b", "c", 1.0, 1.0)],
-            r"link b-c joins 'b' and 'c'; messages between hosts pass the first host, 'a', so the "
-            r"allowed links between hosts are those of \[a, b\], \[a, c\]",
-        ),
-        (
-            [Link("a", "b", 1.0, 1.0), Link("b", "a", 1.0, 1.0), Link("a", "c", 1.0, 1.0)],
-            "two links join hosts 'a' and 'b'; one is allowed",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("network", "problem"), [
+    (
+        [Link("a", "b", 1.0, 1.0)],
+        r"no link joins host 'a' and host 'c'; every host needs one to 'a', the first: a link "
+        r"between 'a' and 'c' with latency, per_message and bandwidth, or leave the host out",
+    ),
+    (
+        [Link("a", "b", 1.0, 1.0), Link("b", "c", 1.0, 1.0)],
+        r"link b-c joins 'b' and 'c'; messages between hosts pass the first host, 'a', so the "
+        r"allowed links between hosts are those of \[a, b\], \[a, c\]",
+    ),
+    (
+        [Link("a", "b", 1.0, 1.0), Link("b", "a", 1.0, 1.0), Link("a", "c", 1.0, 1.0)],
+        "two links join hosts 'a' and 'b'; one is allowed",
+    ),
+])  # fmt: skip
 def test_every_other_host_has_one_link_to_the_first(network: list[Link], problem: str) -> None:
     hosts = {name: machine("cpu") for name in "abc"}
     with pytest.raises(ValueError, match=problem):

@@ -19,10 +19,8 @@ from pearl_devices.primitives.math.rng import key
 DISCRETE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")
 CONTINUOUS = ("Pendulum-v1", "MountainCarContinuous-v0")
 CASES = [
-    ("dqn", "CartPole-v1", "uniform", 1, 1),
-    ("dqn", "CartPole-v1", "prioritised", 3, 1),
-    ("dqn", "Acrobot-v1", "uniform", 2, "1/4"),
-    ("dqn", "MountainCar-v0", "prioritised", 1, "1/4"),
+    ("dqn", "CartPole-v1", "uniform", 1, 1), ("dqn", "CartPole-v1", "prioritised", 3, 1),
+    ("dqn", "Acrobot-v1", "uniform", 2, "1/4"), ("dqn", "MountainCar-v0", "prioritised", 1, "1/4"),
     *[
         (name, env, replay, n_step, ratio)
         for name in ("ddpg", "td3", "sac")
@@ -31,28 +29,20 @@ CASES = [
             ("MountainCarContinuous-v0", "prioritised", 2, "1/2"),
         )
     ],
-]
+]  # fmt: skip
 
 
 def system(name="dqn", env="CartPole-v1", replay="uniform", n_step=1, ratio: Any = 1, **more):
     return pearl.load(
         {
             "algorithm": {
-                "name": name,
-                "env": env,
-                "num_envs": 2,
-                "hidden": [16, 16],
-                "batch_size": 16,
-                "replay": {"kind": replay, "capacity": 500},
-                "n_step": n_step,
-                "replay_ratio": ratio,
-                "learning_starts": 60,
+                "name": name, "env": env, "num_envs": 2, "hidden": [16, 16], "batch_size": 16,
+                "replay": {"kind": replay, "capacity": 500}, "n_step": n_step,
+                "replay_ratio": ratio, "learning_starts": 60,
             },
-            "platform": "cpu_gpu",
-            "train": {"steps": 400},
-            **more,
+            "platform": "cpu_gpu", "train": {"steps": 400}, **more,
         }
-    )
+    )  # fmt: skip
 
 
 def fusion(graph, name="iteration"):

@@ -91,41 +91,38 @@ def test_a_copy_has_rows_where_the_shape_of_a_smaller_kernel_is_shorter_and_nowh
 TEN = ((10,), "float32")
 
 
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({}, ""),
-        ({"count": lambda k: (0.0, 1.0, 2.0, 3.0)}, ""),
-        ({"count": lambda k: (0.0, 1.0, 2.0)}, "count gives (0.0, 1.0, 2.0); it must give"),
-        ({"count": lambda k: (0.0, -1.0, 2.0, 3.0)}, "count gives (0.0, -1.0, 2.0, 3.0); it must"),
-        ({"count": lambda k: 1 / 0}, "count fails: ZeroDivisionError: division by zero"),
-        ({"arrays": lambda k: 1 / 0}, "arrays fails: ZeroDivisionError: division by zero"),
-        ({"arrays": lambda k: {}}, "arrays gives {}; it must be a dict from names to (shape,"),
-        ({"arrays": lambda k: [TEN]}, "it must be a dict from names to (shape, dtype)"),
-        ({"arrays": lambda k: {3: TEN}}, "arrays gives the name 3; it must be text without @"),
-        ({"arrays": lambda k: {"a@b": TEN}}, "arrays gives the name 'a@b'; it must be text"),
-        ({"arrays": lambda k: {"x": ((0,), "uint8")}}, ""),
-        ({"arrays": lambda k: {"x": ([1], "uint8")}}, "([1], 'uint8') for x; it must be a tuple"),
-        ({"arrays": lambda k: {"x": ((-1,), "uint8")}}, "((-1,), 'uint8') for x; it must be a t"),
-        ({"arrays": lambda k: {"x": ((1.0,), "uint8")}}, "((1.0,), 'uint8') for x; it must be a"),
-        ({"arrays": lambda k: {"x": ((1,), float)}}, "for x; it must be a tuple of whole number"),
-        ({"arrays": lambda k: {"x": ((1,), "complex64")}}, "((1,), 'complex64') for x; it must"),
-        ({"arrays": lambda k: {"x": ((1,), "none")}}, "((1,), 'none') for x; it must be a tuple"),
-        ({"arrays": lambda k: {"x": 3}}, "arrays gives 3 for x; it must be a tuple of whole num"),
-        ({"writes": ()}, "writes is empty; it must name the arrays that a firing writes"),
-        ({"writes": "x"}, "writes is 'x'; a tuple of names of arrays is needed"),
-        ({"sends": (3,)}, "sends is (3,); a tuple of names of arrays is needed"),
-        ({"writes": ("x", "y")}, "writes has 'y', which is none of its arrays ['x', 'z']"),
-        ({"per_copy": ("y.",)}, "per_copy has 'y.', which is none of its arrays ['x', 'z']"),
-        ({"sends": ("z",)}, "it sends ['z'] but does not write them; add them to writes"),
-        ({"variants": {}}, "variants is empty; it needs one, such as {'python': 'module:f'}"),
-        ({"variants": {"a": "no name"}}, "variant a is 'no name'; it must be 'module:function'"),
-        ({"variants": {"a": "no_such:f"}}, "variant a: no_such:f: No module named 'no_such'"),
-        ({"in_evaluation": "left out"}, ""),
-        ({"in_evaluation": "no name"}, "in_evaluation is 'no name'; it must be 'module:functio"),
-        ({"in_evaluation": "no_such:f"}, "in_evaluation: no_such:f: No module named 'no_such'"),
-    ],
-)
+@pytest.mark.parametrize(("record", "said"), [
+    ({}, ""),
+    ({"count": lambda k: (0.0, 1.0, 2.0, 3.0)}, ""),
+    ({"count": lambda k: (0.0, 1.0, 2.0)}, "count gives (0.0, 1.0, 2.0); it must give"),
+    ({"count": lambda k: (0.0, -1.0, 2.0, 3.0)}, "count gives (0.0, -1.0, 2.0, 3.0); it must"),
+    ({"count": lambda k: 1 / 0}, "count fails: ZeroDivisionError: division by zero"),
+    ({"arrays": lambda k: 1 / 0}, "arrays fails: ZeroDivisionError: division by zero"),
+    ({"arrays": lambda k: {}}, "arrays gives {}; it must be a dict from names to (shape,"),
+    ({"arrays": lambda k: [TEN]}, "it must be a dict from names to (shape, dtype)"),
+    ({"arrays": lambda k: {3: TEN}}, "arrays gives the name 3; it must be text without @"),
+    ({"arrays": lambda k: {"a@b": TEN}}, "arrays gives the name 'a@b'; it must be text"),
+    ({"arrays": lambda k: {"x": ((0,), "uint8")}}, ""),
+    ({"arrays": lambda k: {"x": ([1], "uint8")}}, "([1], 'uint8') for x; it must be a tuple"),
+    ({"arrays": lambda k: {"x": ((-1,), "uint8")}}, "((-1,), 'uint8') for x; it must be a t"),
+    ({"arrays": lambda k: {"x": ((1.0,), "uint8")}}, "((1.0,), 'uint8') for x; it must be a"),
+    ({"arrays": lambda k: {"x": ((1,), float)}}, "for x; it must be a tuple of whole number"),
+    ({"arrays": lambda k: {"x": ((1,), "complex64")}}, "((1,), 'complex64') for x; it must"),
+    ({"arrays": lambda k: {"x": ((1,), "none")}}, "((1,), 'none') for x; it must be a tuple"),
+    ({"arrays": lambda k: {"x": 3}}, "arrays gives 3 for x; it must be a tuple of whole num"),
+    ({"writes": ()}, "writes is empty; it must name the arrays that a firing writes"),
+    ({"writes": "x"}, "writes is 'x'; a tuple of names of arrays is needed"),
+    ({"sends": (3,)}, "sends is (3,); a tuple of names of arrays is needed"),
+    ({"writes": ("x", "y")}, "writes has 'y', which is none of its arrays ['x', 'z']"),
+    ({"per_copy": ("y.",)}, "per_copy has 'y.', which is none of its arrays ['x', 'z']"),
+    ({"sends": ("z",)}, "it sends ['z'] but does not write them; add them to writes"),
+    ({"variants": {}}, "variants is empty; it needs one, such as {'python': 'module:f'}"),
+    ({"variants": {"a": "no name"}}, "variant a is 'no name'; it must be 'module:function'"),
+    ({"variants": {"a": "no_such:f"}}, "variant a: no_such:f: No module named 'no_such'"),
+    ({"in_evaluation": "left out"}, ""),
+    ({"in_evaluation": "no name"}, "in_evaluation is 'no name'; it must be 'module:functio"),
+    ({"in_evaluation": "no_such:f"}, "in_evaluation: no_such:f: No module named 'no_such'"),
+])  # fmt: skip
 def test_a_fault_of_a_record_is_a_sentence(record: dict[str, Any], said: str) -> None:
     sound: dict[str, Any] = {
         "name": "m:K", "writes": ("x",), "variants": {"python": "pearl_devices.kernel:Kernel"},
@@ -143,12 +140,10 @@ def test_a_fault_of_a_record_is_a_sentence(record: dict[str, Any], said: str) ->
 
 def test_the_call_of_a_record_is_bound_over_its_arrays_and_a_failure_names_it() -> None:
     kind = KernelKind(
-        name="m:K",
-        arrays=lambda k: {"x": TEN},
-        writes=("x",),
+        name="m:K", arrays=lambda k: {"x": TEN}, writes=("x",),
         variants={n: f"{__name__}:{n}" for n in ("filling", "failing", "nothing")}
         | {"python": f"{__name__}:fill"},
-    )
+    )  # fmt: skip
     arrays = {"x": np.zeros(10, np.float32), "other": np.zeros(1)}
     for variant in ("python", "filling"):
         arrays["x"][:] = 0

@@ -59,18 +59,15 @@ def test_options_change_what_is_learnt_and_a_wrong_one_is_refused_by_name() -> N
         pearl.compile(SMALL, set={"algorithm.options": {"warmth": 1}}).train()
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("no_such.module", "its module no_such.module cannot be imported"),
-        (
-            "pearl.graph.task_graph",
-            "task_graph.py is no algorithm: it has no POLICY, graph, initialise, losses",
-        ),
-        ("not a.module", "allowed: the path of a module"),
-        ("mine", "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path"),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), [
+    ("no_such.module", "its module no_such.module cannot be imported"),
+    (
+        "pearl.graph.task_graph",
+        "task_graph.py is no algorithm: it has no POLICY, graph, initialise, losses",
+    ),
+    ("not a.module", "allowed: the path of a module"),
+    ("mine", "allowed are dqn, ddpg, td3, sac, ppo, a2c, q_learning, sarsa, a module path"),
+])  # fmt: skip
 def test_a_name_that_is_no_algorithm_is_a_line_that_says_why(name: str, says: str) -> None:
     with pytest.raises(SpecError, match=r"algorithm\.name") as refused:
         pearl.load(SMALL, set={"algorithm.name": name})

@@ -107,15 +107,12 @@ def test_actors_and_critics_may_be_modules_too() -> None:
     assert trainer.policy.act(np.zeros((5, 3))).shape == (5, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("normed", "has buffers .*running_mean.*LayerNorm"),
-        ("short", r"gives \(2, 3\); it must give \(2, 2\)"),
-        ("broken", "cannot be built: no such layer"),
-        ("absent", "cannot be built: .*absent"),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), [
+    ("normed", "has buffers .*running_mean.*LayerNorm"),
+    ("short", r"gives \(2, 3\); it must give \(2, 2\)"),
+    ("broken", "cannot be built: no such layer"),
+    ("absent", "cannot be built: .*absent"),
+])  # fmt: skip
 def test_a_network_that_does_not_fit_is_a_line_that_says_why(name: str, says: str) -> None:
     with pytest.raises(SpecError, match=f"algorithm.network.*{says}"):
         pearl.compile(own(name))

@@ -44,14 +44,12 @@ print(json.dumps([found, buffers["act.action"].tolist()]))
 def inferred(cache: Path) -> tuple[dict[str, list[int]], list[int]]:
     """Function → found and compiled, of a process of its own, and the actions that it chose."""
     done = subprocess.run(
-        [sys.executable, "-c", INFER],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", INFER], capture_output=True, text=True,
         env=os.environ
         | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         timeout=300,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found, actions = json.loads(done.stdout)
     return found, actions
@@ -128,11 +126,9 @@ def test_references_are_counted_only_where_an_array_is_made_or_returned() -> Non
         native.fast(lambda x: x[1:])(x)
 
     given: tuple[Any, ...] = (
-        np.ones(4 * 8 + 8 + 8 * 2 + 2, np.float32),
-        np.array([4, 8, 2]),
-        np.ones((3, 4), np.float32),
-        np.zeros(3 * 10, np.float32),
-    )
+        np.ones(4 * 8 + 8 + 8 * 2 + 2, np.float32), np.array([4, 8, 2]),
+        np.ones((3, 4), np.float32), np.zeros(3 * 10, np.float32),
+    )  # fmt: skip
     held = [sys.getrefcount(array) for array in given]
     views = [nets.forward(*given, False) for _ in range(3)]
     assert all(view.base is not None and np.shares_memory(view, given[3]) for view in views)

@@ -15,11 +15,9 @@ from pearl_devices import Device, FigureError, Kernel, Refused, kernel, offers, 
 from pearl_estimators import estimate
 
 BOX: dict[str, Any] = {
-    "name": "box",
-    "host": "cpu",
-    "devices": {"cpu": "xeon_gold_6326", "pim": "upmem_2556"},
+    "name": "box", "host": "cpu", "devices": {"cpu": "xeon_gold_6326", "pim": "upmem_2556"},
     "links": [{"between": ["cpu", "pim"], "latency": "20 us", "bandwidth": "6 GB/s"}],
-}
+}  # fmt: skip
 
 
 def system(rows: int = 1_000_000, chunks: int = 2000, tau: int = 1, **options: Any) -> pearl.System:
@@ -47,17 +45,14 @@ def with_tasklets(device: Device, tasklets: int) -> Device:
     return replace(device, figures={**device.figures, "tasklets": tasklets})
 
 
-@pytest.mark.parametrize(
-    ("sizes", "why"),
-    [
-        ({"batch": 640, "chunks": 64}, ""),
-        ({"batch": 1000, "chunks": 65}, "65 chunks need a DPU each, has 64"),
-        ({"batch": 64, "chunks": 64, "states": 2048}, ""),  # 32 KiB and 16 blocks of 2 KiB
-        ({"batch": 64, "chunks": 64, "states": 2049}, "need 64.02 KiB of WRAM, has 64 KiB"),
-        ({"batch": 2**26 // 24, "chunks": 1}, ""),  # rows of 24 bytes that fill a bank of 64 MiB
-        ({"batch": 2**26 // 24 + 1, "chunks": 1}, "a chunk needs 64 MiB of MRAM, has 64 MiB"),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "why"), [
+    ({"batch": 640, "chunks": 64}, ""),
+    ({"batch": 1000, "chunks": 65}, "65 chunks need a DPU each, has 64"),
+    ({"batch": 64, "chunks": 64, "states": 2048}, ""),  # 32 KiB and 16 blocks of 2 KiB
+    ({"batch": 64, "chunks": 64, "states": 2049}, "need 64.02 KiB of WRAM, has 64 KiB"),
+    ({"batch": 2**26 // 24, "chunks": 1}, ""),  # rows of 24 bytes that fill a bank of 64 MiB
+    ({"batch": 2**26 // 24 + 1, "chunks": 1}, "a chunk needs 64 MiB of MRAM, has 64 MiB"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_need_and_the_limit(
     sizes: dict[str, int], why: str
 ) -> None:

@@ -54,59 +54,6 @@ def test_the_native_table_says_what_gymnasium_registers(program: str) -> None:
         assert (env.action_space.shape, sizes.actions) == ((sizes.act,), 0)
 
 
-def lively(program: str, obs: Any, random: np.random.Generator, share: float) -> Any:
-    """An action that brings the environment everywhere: a share random, else with the motion."""
-    sizes = NATIVE_ENVS[program]
-    if program in ("CartPole-v1", "Pendulum-v1") or random.random() < share:
-        if sizes.actions:
-            return int(random.integers(sizes.actions))
-        return random.uniform(-1.3, 1.3, 1).astype(np.float32) * (2 if sizes.obs == 3 else 1)
-    speed = obs[5] if program == "Acrobot-v1" else obs[1]
-    if sizes.actions:
-        return sizes.actions - 1 if speed > 0 else 0
-    return np.sign([speed]).astype(np.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted(NATIVE_ENVS))
-def test_native_steps_equal_gymnasiums_over_100_000_steps_of_its_own_episodes(program: str) -> None:
-    """gymnasium's seeded episodes; each step starts from its state, so that nothing builds up."""
-    k, size = native_kernel(program, envs=1), STATE.get(program, 2)
-    buffers = fill_arrays([k])
-    call = cpu.bind(k, "native", buffers)
-    env, random = gymnasium.make(program, disable_env_checker=True), np.random.default_rng(0)
-    raw: Any = env.unwrapped
-    obs, _ = env.reset(seed=100)
-    equal_steps = terminations = truncations = 0
-    for i in range(100_000):
-        fresh = buffers["env.elapsed"][0] == 0
-        buffers["env.state"][0, :3] = (0.0, 0.0, not fresh)
-        buffers["env.state"][0, :size] = raw.state
-        buffers["env.obs"][0] = obs
-        action = lively(program, obs, random, 0.3 if i % 20_000 < 15_000 else 1.0)
-        buffers["act.action"][0] = action
-        call()
-        obs, reward, terminated, truncated, _ = env.step(action)
-        assert buffers["step.terminated"][0] == terminated
-        assert buffers["step.truncated"][0] == truncated
-        assert buffers["step.reward"][0] == np.float32(reward)
-        assert np.abs(buffers["step.next_obs"][0] - obs).max() <= 1e-6
-        if terminated or truncated:
-            terminations, truncations = terminations + terminated, truncations + truncated
-            equal_steps += 1
-            obs, _ = env.reset()
-            continue
-        state = buffers["env.state"][0, :size]
-        if np.array_equal(state, raw.state):
-            equal_steps += 1
-        else:  # sine and cosine of numpy and of the C library may differ in the last bit
-            assert program in ("Acrobot-v1", "CartPole-v1", "Pendulum-v1")
-            np.testing.assert_allclose(state, raw.state, rtol=1e-12, atol=1e-14)
-    assert equal_steps >= 90_000
-    assert terminations >= (0 if program == "Pendulum-v1" else 100)
-    assert truncations >= (0 if program == "CartPole-v1" else 1)
-
-
 EDGES: dict[str, list[tuple[float, ...]]] = {
     "CartPole-v1": [
         *[(x, v, 0.01, 0.0) for x in (2.39, -2.39) for v in (0.4, 0.6, -0.6)],
@@ -184,7 +131,11 @@ def test_a_vector_step_is_gymnasiums_from_every_kind_of_state(program: str) -> N
             see = getattr(raw, "_get_obs", getattr(raw, "_get_ob", lambda: raw.state))
             np.testing.assert_allclose(buffers["env.obs"][row], see(), atol=1e-6)
             continue
-        np.testing.assert_allclose(buffers["env.state"][row, :size], raw.state, rtol=1e-6)
+        if program in FLAT:  # elsewhere sine and cosine may differ in the last bit
+            assert np.array_equal(buffers["env.state"][row, :size], raw.state), cases[row]
+        np.testing.assert_allclose(
+            buffers["env.state"][row, :size], raw.state, rtol=1e-12, atol=1e-14
+        )
         assert program not in FLAT or buffers["env.state"][row, 2] == 1
         assert buffers["env.elapsed"][row] == age[row] + 1
         assert buffers["env.return"][row] == pytest.approx(total, rel=1e-6)
@@ -367,21 +318,6 @@ def test_gymnasiums_batched_cartpole_never_yields_a_reset_as_a_transition() -> N
     assert (buffers["episode.returns"][:count] == buffers["episode.lengths"][:count]).all()
 
 
-@pytest.mark.parametrize("program", ["CartPole-v1", "Pendulum-v1"])
-def test_the_gymnasium_variant_is_reproducible_and_depends_on_the_seed(program: str) -> None:
-    k, runs = native_kernel(program, envs=2), []
-    for seed in (0, 0, 1):
-        buffers, random = fill_arrays([k], seed=seed), np.random.default_rng(5)
-        call = cpu.bind(k, "gymnasium", buffers)
-        for _ in range(220):
-            random_actions(buffers, random)
-            call()
-        runs.append(buffers)
-    assert equal(runs[0], runs[1]) == []
-    assert "env.obs" in equal(runs[0], runs[2])
-    assert not np.array_equal(runs[0]["env.obs"][0], runs[0]["env.obs"][1])
-
-
 def test_single_environments_give_the_episodes_that_gymnasium_gives_for_their_seeds() -> None:
     k, random = native_kernel("Acrobot-v1", envs=2), np.random.default_rng(3)
     buffers = fill_arrays([k])
@@ -443,16 +379,13 @@ def test_environments_bound_amid_a_run_mark_their_first_transitions_as_a_new_sta
     assert not buffers["step.truncated"].any()
 
 
-@pytest.mark.parametrize(
-    ("program", "sizes", "text"),
-    [
-        ("NoSuchEnv-v0", (4, 0), "NoSuchEnv-v0"),
-        ("tests.no_such_module:Counter", (2, 0), "no_such_module"),
-        ("tests.devices.test_primitives_envs:no_such_name", (2, 0), "no_such_name"),
-        ("CartPole-v1", (5, 0), r"\(4, 0, 0\)"),
-        ("Pendulum-v1", (3, 0), r"\(3, 1, 0\)"),
-    ],
-)
+@pytest.mark.parametrize(("program", "sizes", "text"), [
+    ("NoSuchEnv-v0", (4, 0), "NoSuchEnv-v0"),
+    ("tests.no_such_module:Counter", (2, 0), "no_such_module"),
+    ("tests.devices.test_primitives_envs:no_such_name", (2, 0), "no_such_name"),
+    ("CartPole-v1", (5, 0), r"\(4, 0, 0\)"),
+    ("Pendulum-v1", (3, 0), r"\(3, 1, 0\)"),
+])  # fmt: skip
 def test_an_environment_that_cannot_be_made_or_does_not_fit_is_unsupported(
     program: str, sizes: tuple[int, int], text: str
 ) -> None:

@@ -189,13 +189,10 @@ def single_step(k: Kernel) -> Kernel:
 
 
 CASES = {
-    "dqn": dqn_case(double=0, steps=5),
-    "double dqn": dqn_case(double=1, steps=5),
-    "duelling dqn": dqn_case(double=1, steps=5, duelling=1),
-    "ddpg": ddpg_case(steps=5),
-    "td3": twin_case("td3", steps=5),
-    "sac": twin_case("sac", steps=5),
-}
+    "dqn": dqn_case(double=0, steps=5), "double dqn": dqn_case(double=1, steps=5),
+    "duelling dqn": dqn_case(double=1, steps=5, duelling=1), "ddpg": ddpg_case(steps=5),
+    "td3": twin_case("td3", steps=5), "sac": twin_case("sac", steps=5),
+}  # fmt: skip
 
 
 def losses_of(k: Kernel) -> Any:

@@ -17,20 +17,15 @@ from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math import rng
 from pearl_devices.primitives.replay import sum_tree as sum_tree
-from tests.training import test_frames
 
 ENVS, CAPACITY, FANOUT, DRAWN = 3, 36, 4, 16
 
 
 def ring(prioritised: int = 1, capacity: int = CAPACITY, act: int = 0) -> dict[str, Any]:
     return {
-        "envs": ENVS,
-        "obs": 2,
-        "act": act,
-        "capacity": capacity,
-        "prioritised": prioritised,
+        "envs": ENVS, "obs": 2, "act": act, "capacity": capacity, "prioritised": prioritised,
         "fanout": FANOUT,
-    }
+    }  # fmt: skip
 
 
 def sample_kernel(n_step: int = 1, steps: int = 1, **changes: int) -> Kernel:
@@ -72,11 +67,9 @@ def stored(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    capacity=st.integers(2, 700),
-    fanout=st.sampled_from([2, 3, 4, 8, 16]),
-    seed=st.integers(0, 2**32 - 1),
-    sparse=st.booleans(),
-)
+    capacity=st.integers(2, 700), fanout=st.sampled_from([2, 3, 4, 8, 16]),
+    seed=st.integers(0, 2**32 - 1), sparse=st.booleans(),
+)  # fmt: skip
 def test_the_tree_finds_what_searchsorted_finds_in_the_cumulative_sum(
     capacity: int, fanout: int, seed: int, sparse: bool
 ) -> None:
@@ -257,16 +250,14 @@ def naive(buffers: Buffers, row: int, n_step: int, gamma: float) -> tuple[float,
 
 @settings(max_examples=40, deadline=None)
 @given(
-    steps=st.integers(1, 40),
-    n_step=st.integers(1, 6),
-    act=st.sampled_from([0, 2]),
+    steps=st.integers(1, 40), n_step=st.integers(1, 6), act=st.sampled_from([0, 2]),
     prioritised=st.sampled_from([0, 1]),
     ends=st.dictionaries(
         st.tuples(st.integers(0, 39), st.integers(0, ENVS - 1)),
         st.sampled_from(["terminated", "truncated", "both"]),
         max_size=25,
     ),
-)
+)  # fmt: skip
 def test_n_step_returns_equal_the_definition_at_ends_truncations_and_the_newest_row(
     steps: int, n_step: int, act: int, prioritised: int, ends: dict[tuple[int, int], str]
 ) -> None:
@@ -295,55 +286,6 @@ def test_priorities_follow_the_formula_and_of_duplicates_the_last_counts() -> No
     np.testing.assert_allclose(leaves(buffers)[:CAPACITY], expected, rtol=1e-6)
     assert buffers["replay.tree"][0] == pytest.approx(expected.sum(), rel=1e-6)
     assert buffers["replay.priority"][2] == pytest.approx(7.01**0.6)
-
-
-def test_a_ring_of_a_million_rows_that_went_round_gives_every_row_its_own_return() -> None:
-    """Inserted step by step with resets in between; against sums over whole arrays."""
-    envs, capacity, n_step, gamma, drawn = 8, 1_000_000, 3, 0.97, 4096
-    times, random = (capacity + 100_000) // envs, np.random.default_rng(2)
-    reward = random.random((times, envs)).astype(np.float32)
-    stop, cut = (random.random((2, times, envs)) < 0.02).astype(np.uint8)
-    ring = {"envs": envs, "obs": 1, "act": 0, "capacity": capacity, "fanout": 16}
-    insert = kernel("replay_insert", ring, prioritised=1)
-    sample = kernel("replay_sample", ring, prioritised=1, batch=drawn, steps=1, n_step=n_step)
-    buffers = fill_arrays([insert, sample])
-    buffers["replay.priority"][2] = 1.0
-    call = cpu.bind(insert, "native", buffers)
-    step = [buffers[f"step.{name}"] for name in ("reward", "terminated", "truncated", "obs")]
-    for time in range(times):
-        step[0][:], step[1][:], step[2][:], step[3][:] = reward[time], stop[time], cut[time], time
-        call()
-    cpu.bind(sample, "native", buffers)()
-    assert buffers["replay.cursor"].tolist() == [100_000, capacity]
-    assert buffers["replay.tree"][0] == capacity
-    row = buffers["batch.index"][0]
-    env, time = row % envs, row // envs
-    time = time + np.where(row < 100_000, capacity // envs, 0)
-    np.testing.assert_array_equal(buffers["batch.obs"][0, :, 0], time)
-    total, factor, goes_on = np.zeros(drawn), np.full(drawn, 1.0), np.ones(drawn, bool)
-    last = time
-    for m in range(n_step):
-        at = np.minimum(time + m, times - 1)
-        goes_on &= time + m < times
-        total += np.where(goes_on, gamma**m * reward[at, env], 0.0)
-        factor, last = np.where(goes_on, factor * gamma, factor), np.where(goes_on, at, last)
-        goes_on &= (stop[at, env] == 0) & (cut[at, env] == 0)
-    np.testing.assert_allclose(buffers["batch.reward"][0], total, rtol=1e-6)
-    expected = factor * (stop[last, env] == 0)
-    np.testing.assert_allclose(buffers["batch.discount"][0], expected, rtol=1e-6)
-    assert np.unique(row).size == drawn  # one from each share of equal priorities
-
-
-@pytest.mark.parametrize(("stack", "n_step", "groups"), [(1, 1, 1), (2, 3, 3), (4, 2, 1)])
-def test_frames_give_the_batches_of_whole_observations(
-    stack: int, n_step: int, groups: int
-) -> None:
-    """With ends of every kind, before and after the ring goes round, and at its newest row."""
-    kinds = ("terminated", "truncated", "both", "anew")
-    for steps in (4, 11, 13, 31):
-        ends = {(t, t % ENVS): kinds[t // 2 % 4] for t in (0, 2, 3, 5, 6, 8, 9, 10, 12, 20, 22, 29)}
-        ends[steps - 1, 0], ends[steps - 1, 2] = "truncated", "terminated"
-        test_frames.compare(stack, n_step, steps, 0, groups, ends)
 
 
 # Fused and grouped calls

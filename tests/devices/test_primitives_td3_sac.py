@@ -96,16 +96,12 @@ def test_pairs_of_normal_numbers_are_normal_and_depend_on_their_index_alone() ->
 def spec(algorithm: str, replay: str) -> dict[str, Any]:
     return {
         "algorithm": {
-            "name": algorithm,
-            "env": "Pendulum-v1",
-            "num_envs": 2,
-            "hidden": [16, 16],
-            "batch_size": 16,
-            "replay": {"kind": replay, "capacity": 500, "fanout": 8},
+            "name": algorithm, "env": "Pendulum-v1", "num_envs": 2, "hidden": [16, 16],
+            "batch_size": 16, "replay": {"kind": replay, "capacity": 500, "fanout": 8},
             "learning_starts": 100,
         },
         "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 200},
-    }
+    }  # fmt: skip
 
 
 def test_options_reach_their_arrays() -> None:

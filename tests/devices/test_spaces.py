@@ -19,23 +19,15 @@ def image(*shape: int, low: int = 0, high: int = 255, kind: Any = np.uint8) -> B
     return Box(low, high, shape, kind)
 
 
-@pytest.mark.parametrize(
-    ("space", "found"),
-    [
-        (image(2, 3), ((0, 6),)),
-        (image(2, 3, 1), ((0, 6),)),
-        (image(6), ()),
-        (image(1, 1, 2, 3), ()),
-        (image(2, 3, low=1), ()),
-        (image(2, 3, high=254), ()),
-        (image(2, 3, kind=np.int16), ()),
-        (Discrete(3), ()),
-        (
-            Dict(a=image(2), b=image(2, 3), c=Tuple((Discrete(3), image(2, 2), image(1, 1)))),
-            ((2, 8), (11, 15), (15, 16)),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("space", "found"), [
+    (image(2, 3), ((0, 6),)), (image(2, 3, 1), ((0, 6),)), (image(6), ()),
+    (image(1, 1, 2, 3), ()), (image(2, 3, low=1), ()), (image(2, 3, high=254), ()),
+    (image(2, 3, kind=np.int16), ()), (Discrete(3), ()),
+    (
+        Dict(a=image(2), b=image(2, 3), c=Tuple((Discrete(3), image(2, 2), image(1, 1)))),
+        ((2, 8), (11, 15), (15, 16)),
+    ),
+])  # fmt: skip
 def test_pixels_are_the_components_of_images(space: Any, found: Any) -> None:
     assert spaces.pixels(space) == found
     assert spaces.is_image(space) == (isinstance(space, Box) and bool(found))
@@ -50,18 +42,15 @@ def test_pixels_are_scaled_to_1_and_nothing_else() -> None:
 SQUARE = MultiDiscrete([[2, 3], [4, 5]], start=[[0, 0], [0, 7]])
 
 
-@pytest.mark.parametrize(
-    ("space", "choices", "starts", "given", "taken"),
-    [
-        (Discrete(3), (), (), [0, 2], [0, 2]),
-        (Discrete(3, start=-1), (), (-1,), [0, 2], [-1, 1]),
-        (MultiBinary(2), (2, 2), (), [[0, 1], [1, 1]], [[0, 1], [1, 1]]),
-        (MultiBinary((1, 2)), (2, 2), (), [[0, 1]], [[[0, 1]]]),
-        (MultiDiscrete([2, 3]), (2, 3), (), [[1, 2]], [[1, 2]]),
-        (SQUARE, (2, 3, 4, 5), (0, 0, 0, 7), [[1, 2, 3, 4]], [[[1, 2], [3, 11]]]),
-        (Box(-1, 1, (2, 1), np.float64), (), (), [[0.5, -1]], [[[0.5], [-1]]]),
-    ],
-)
+@pytest.mark.parametrize(("space", "choices", "starts", "given", "taken"), [
+    (Discrete(3), (), (), [0, 2], [0, 2]),
+    (Discrete(3, start=-1), (), (-1,), [0, 2], [-1, 1]),
+    (MultiBinary(2), (2, 2), (), [[0, 1], [1, 1]], [[0, 1], [1, 1]]),
+    (MultiBinary((1, 2)), (2, 2), (), [[0, 1]], [[[0, 1]]]),
+    (MultiDiscrete([2, 3]), (2, 3), (), [[1, 2]], [[1, 2]]),
+    (SQUARE, (2, 3, 4, 5), (0, 0, 0, 7), [[1, 2, 3, 4]], [[[1, 2], [3, 11]]]),
+    (Box(-1, 1, (2, 1), np.float64), (), (), [[0.5, -1]], [[[0.5], [-1]]]),
+])  # fmt: skip
 def test_actions_are_counted_from_0_and_given_in_the_spaces_shape_and_type(
     space: Any, choices: Any, starts: Any, given: Any, taken: Any
 ) -> None:

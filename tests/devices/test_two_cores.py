@@ -24,7 +24,6 @@ from pearl.training.trainer import Trainer
 from pearl_devices import Buffers, Device, Kernel, UnsupportedError, cpu, kernel
 from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
-from pearl_estimators.host import user_code_timing
 from pearl_estimators.host.timer import Timing, time_call
 from tests.devices.test_primitives_td3_sac import started
 
@@ -197,28 +196,20 @@ def test_the_runtime_times_its_own_firing_and_handoff() -> None:
 def spec(**limits: object) -> dict[str, Any]:
     return {
         "algorithm": {
-            "name": "dqn",
-            "env": "CartPole-v1",
-            "num_envs": 8,
-            "hidden": [64, 64],
-            "batch_size": 64,
-            "replay_ratio": 1,
-            "learning_starts": 64,
+            "name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 64],
+            "batch_size": 64, "replay_ratio": 1, "learning_starts": 64,
             "replay": {"capacity": 1000},
         },
         "platform": "host",
         "limits": {"policy_lag": 2, **limits},
         "train": {"evaluate_every": 0, "final_episodes": 0},
-    }
+    }  # fmt: skip
 
 
 US = {
-    "inference": 1.4,
-    "replay_insert": 0.8,
-    "replay_sample": 10.0,
-    "update": 100.0,
+    "inference": 1.4, "replay_insert": 0.8, "replay_sample": 10.0, "update": 100.0,
     "param_sync": 0.3,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -316,32 +307,6 @@ def test_with_one_lane_no_mode_takes_two_cores() -> None:
     assert all(m.width == 1 for m in problem(system)[1].modes)
     wide = replace(system, limits=replace(system.limits, max_lanes=2))
     assert any(m.width == 2 for m in problem(wide)[1].modes)
-
-
-# Environments of the user's own
-
-
-@pytest.mark.usefixtures("user_code_in_a_process")
-def test_an_environment_nobody_knows_is_timed() -> None:
-    def step(us: int) -> Kernel:
-        args: dict[str, Any] = {"us": us}
-        dims: dict[str, Any] = {"envs": 8, "obs": 4, "act": 0}
-        return kernel("env_step", dims, program="benchmarks.slow_env:cartpole", args=args)
-
-    quick, slow = (user_code_timing.time_user_env(step(us), "gymnasium") for us in (30, 300))
-    assert quick.rung == slow.rung == "measured"
-    assert slow.latency_s > 8 * 300e-6
-    assert quick.latency_s > 8 * 30e-6
-    assert slow.latency_s > 2 * quick.latency_s  # both are CPU time
-
-
-@pytest.mark.usefixtures("user_code_in_a_process")
-def test_one_that_cannot_be_timed_says_why() -> None:
-    dims: dict[str, Any] = {"envs": 2, "obs": 4, "act": 0}
-    k = kernel("env_step", dims, program="benchmarks.slow_env:missing")
-    found = pearl.estimate(k, HOST, variant="gymnasium")
-    assert found.rung == "datasheet"
-    assert "could not be timed" in found.source
 
 
 def test_a_call_on_two_cores_is_timed_where_it_had_both() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
@@ -227,3 +230,54 @@ def test_held_out_kernels_are_timed_in_three_rounds_and_the_fastest_counts(
     assert [r.held for r in found] == [False, True]
     low, high = found[0].low_s, found[0].high_s
     assert [HeldOutTiming("", "", 1, s, low, high).held for s in (low, high)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("cores", "runtime", "there"), [(1, "pearl.x", 0), (2, "no_such.x", 0), (2, "pearl.x", 1)]
+)
+def test_lanes_are_measured_only_with_two_cores_and_a_runtime(
+    monkeypatch: pytest.MonkeyPatch, cores: int, runtime: str, there: int
+) -> None:
+    told, given = list[Any](), list[float]()
+    for name, stand in {
+        "CORES": cores, "RUNTIME": runtime, "_runtime": lambda apart_s: {"apart": apart_s},
+        "time_points": lambda seconds, *_, apart_s: given.append(seconds) or 4.0,
+        "time_threads": lambda *_: None,
+        "interference": SimpleNamespace(measure_slowdowns=lambda *_: {}),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(calibrate_host, name, stand)
+    for seconds in (30.0, 10.0):
+        calibrate_host.measure_all(seconds, ["inference.dqn"], empty_calibration(), told.append)
+    assert given == [22.0, 5.0]
+    assert told == [{"runtime": {"apart": 4.0}}, {"beside": {}}] * 2 * there
+
+
+@pytest.mark.parametrize(
+    ("only", "measured"),
+    [
+        (None, ()),
+        ([], (2.5, ["dqn"], empty_calibration(), "j")),
+        (["x"], (2.5, (["x"], ["dqn"], empty_calibration()), "j", 0.0)),
+    ],
+)
+def test_the_first_line_of_input_is_checked_or_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, only: Any, measured: tuple[Any, ...]
+) -> None:
+    """only: the codes to time again; None: a check."""
+    base, calls = empty_calibration(), list[Any]()
+    rows = [HeldOutTiming("a", "b", 2.0, 1.0, 1.0, 3.0)]
+    for name, stand in {
+        "time_held_out": lambda known, seconds: rows * (known == base and seconds == 2.5),
+        "journal_writer": str, "select_jobs": lambda *asked: asked, "_end_with_parent": list,
+        "time_points": lambda *a, apart_s: calls.append((*a, apart_s)),
+        "measure_all": lambda *a: calls.append(a),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(calibrate_host, name, stand)
+    whole = {"groups": ["dqn"], "known": base.to_json(), "journal": "j", "only": only}
+    request = json.dumps(base.to_json() if only is None else whole)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{request}\nmore"))
+    calibrate_host.main(["check" if only is None else "measure", "2.5"])
+    said = json.loads(capsys.readouterr().out)
+    assert (said, calls) == (
+        ([asdict(r) for r in rows], []) if only is None else (None, [measured])
+    )

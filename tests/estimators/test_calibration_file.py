@@ -86,12 +86,8 @@ def test_a_stored_calibration_comes_back_the_same(cache, calibration):
     store(calibration)
     assert load_calibration() == calibration
     assert measuring.calibrate() == calibration
+    json.dumps(calibration.to_json(), allow_nan=False)
     assert [p.name for p in cache.glob(".calibration-*")] == []
-
-
-def test_json_holds_no_nan_and_survives_a_round_trip(calibration):
-    text = json.dumps(calibration.to_json(), allow_nan=False)
-    assert Calibration.from_json(json.loads(text)) == calibration
 
 
 DAMAGED = {

@@ -208,11 +208,4 @@ def test_news_that_travels_within_a_round_changes_no_ratio(seed: int, monkeypatc
     monkeypatch.setattr(cycle_ratio, "COMPILED_ARCS", 10**9)
     ratio, _ = howard(n, arcs)
     monkeypatch.setattr(policy_iteration, "EAGER", 1)
-    eager, cycle = howard(n, arcs)
-    assert eager == pytest.approx(ratio, rel=1e-12)
-    seconds = {
-        (s, d): max((w - ratio * m, w, m) for i, j, w, m in arcs if (i, j) == (s, d))
-        for s, d in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
-    }
-    tokens = sum(m for _, _, m in seconds.values())
-    assert sum(w for _, w, _ in seconds.values()) / tokens == pytest.approx(ratio, rel=1e-12)
+    assert howard(n, arcs)[0] == pytest.approx(ratio, rel=1e-12)

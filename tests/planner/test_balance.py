@@ -17,9 +17,7 @@ from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner import gpu_balance
 from pearl.planner.gpu_balance import Machine, balance, halvings
-from pearl.report.balance_page import balance_page
 from pearl.report.balance_text import verdict_sentence
-from pearl.report.terminal import page_text
 from pearl.spec.catalogue import catalogue
 from pearl.spec.platform_entries import YOURS
 from pearl.spec.platform_files import read_platform, unfold
@@ -120,10 +118,7 @@ def test_the_ratio_of_threads_to_sms_matters_where_environments_are_slow() -> No
     )
     assert fast.verdict.busiest == "gpu"
     assert (fast.halved_cores or 0) > 0.98
-    text = " ".join(page_text(balance_page(fast)).split())
-    assert "1 thread feeds all 108 SMs of NVIDIA A100-SXM4-40GB; the GPU is the bottleneck" in text
-    assert "from 1 to 16 cores and from 1 to 256 actors" in text
-    assert text.count("env steps/J") == 1  # a table of equal rows is left out
+    assert verdict_sentence(fast.verdict).startswith("1 thread feeds all 108 SMs of NVIDIA A100")
 
 
 def test_the_band_of_the_threads_is_that_of_the_estimates(monkeypatch) -> None:
@@ -147,17 +142,6 @@ def test_the_band_of_the_threads_is_that_of_the_estimates(monkeypatch) -> None:
     assert one.share == 1.0
     assert one.env_steps_per_s == pytest.approx((rate, rate, rate))
     assert re.match(r"It takes \d+ threads to feed", verdict_sentence(one))
-
-
-def test_where_no_number_of_threads_suffices_the_sentence_says_why() -> None:
-    found = balance(pearl.load(EXAMPLE)).verdict
-    never = replace(found, threads=float("inf"), threads_band=(70.0, float("inf")))
-    assert verdict_sentence(never).startswith("No number of threads feeds all 108 SMs of NVIDIA")
-    some = replace(found, threads=80.0, threads_band=(70.0, float("inf")), used_sms=4)
-    assert verdict_sentence(some).startswith(
-        "It takes 80 threads (at least 70) to feed NVIDIA A100-SXM4-40GB, whose kernels use at "
-        "most 4 of 108 SMs, and 16 can run here: the actors are the bottleneck, in "
-    )
 
 
 def test_a_platform_with_two_gpus_is_refused() -> None:

@@ -1,13 +1,15 @@
 """Lanes of other hosts compute what the lanes of one host compute, whatever happens to them."""
 
 import random
+import re
 import typing
 from dataclasses import replace
 
 import pytest
 
-from pearl.runtime.remote import batching
+from pearl.runtime.remote import batching, lane_server, remote_worker
 from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
+from pearl.runtime.remote.remote_worker import RemoteWorker
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
@@ -54,10 +56,18 @@ class Here(LaneServer):
     """An outpost in this process, each made noted in `made`."""
 
     made: typing.ClassVar = []
+    dies_at_start = False
+    """Whether the next one that takes the place of another is lost as it begins."""
 
     def __init__(self, island, *, losses=0):
-        self.gone = False
+        self.gone, self.losses = False, losses
         Here.made.append(self)
+
+    def start(self, arrays):
+        if Here.dies_at_start and self.losses:
+            Here.dies_at_start, self.gone = False, True
+            raise RemoteLostError("it is gone at once")
+        super().start(arrays)
 
     def push(self, messages):
         if self.gone:
@@ -78,7 +88,7 @@ class Here(LaneServer):
 def here(monkeypatch):
     from pearl.runtime.remote import ray_lane_client
 
-    Here.made = []
+    Here.made, Here.dies_at_start = [], False
     monkeypatch.setattr(ray_lane_client, "RayLaneClient", Here)
 
 
@@ -108,7 +118,11 @@ def often(monkeypatch):
 def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch):
     system, plan = apart(*slack_plan(case))
     jitter(monkeypatch, 0.0003)
+    monkeypatch.setattr(remote_worker, "MAX_LOG_BYTES", 20_000)
+    pauses, on_pause = [], RemoteWorker.on_pause
+    monkeypatch.setattr(RemoteWorker, "on_pause", lambda w: (pauses.append(w), on_pause(w))[1])
     assert differing(alone(case), trained(system, plan, "ray")) == []
+    assert len(pauses) > 2 * len(set(pauses))  # whenever the messages for a lost host were too many
     assert len(Here.made) == len([k for k in plan.lanes if k.width > 0]) - 1
 
 
@@ -140,12 +154,26 @@ def test_other_plans_compute_the_same_over_hosts(planned, together):
 def test_lost_islands_do_their_firings_again_and_nothing_is_lost(often, tmp_path):
     case, lose = "dqn, prioritised", losing(6, 200)
     system, plan = apart(*slack_plan(case))
-    often = told(system, checkpoint_every=504)
+    often, Here.dies_at_start = told(system, checkpoint_every=504), True
     trainer = trained(often, plan, "ray", progress=lose, out=tmp_path)
-    assert (trainer.run.status, len(lose.lost), trainer.run.restarts) == ("done", 6, 6)
+    assert (trainer.run.status, len(lose.lost), trainer.run.restarts) == ("done", 6, 7)
+    assert not Here.dies_at_start
     assert "firings since the last pause were repeated" in trainer.run.events[0]
     assert trainer.run.lost_transitions == 0
     assert differing(alone(case), trainer) == []
+
+
+def test_a_lane_of_another_host_that_fails_ends_the_run_by_name(monkeypatch):
+    def failing(*given, **more):
+        runner = bind_lane(*given, **more)
+        runner.serve = lambda: 1 / 0
+        return runner
+
+    bind_lane = lane_server.bind_lane
+    monkeypatch.setattr(lane_server, "bind_lane", failing)
+    run = trained(*apart(*slack_plan("sac")), "ray").run
+    assert run.status == "failed"
+    assert re.search(r"lane cpu\.\d failed: ZeroDivisionError: division by zero", run.message)
 
 
 def test_a_failure_of_a_firing_that_is_done_again_counts_once(often, tmp_path):

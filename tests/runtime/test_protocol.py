@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+import re
 import time
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 
 from pearl import load
 from pearl.errors import SpecError
+from pearl.runtime.lanes.lane_runner import LaneRunner
 from pearl.runtime.protocol import run_context
 from pearl.training.trainer import Trainer
 from tests.lanes import SECONDS, cut, differing, planned, replay_spec, spread, told, trained
@@ -180,6 +182,13 @@ def test_returns_over_several_steps_end_at_the_newest_row_of_each_group():
         for index, found in zip(a["batch.index"][0], a["batch.reward"][0], strict=True):
             row = next(r for r in held if r % 32 == index)
             assert found == sum(r % 32 for r in (row, row + 8, row + 16) if r < stored)
+
+
+def test_lanes_of_one_thread_that_wait_for_each_other_are_named(monkeypatch):
+    monkeypatch.setattr(LaneRunner, "try_advance", lambda *given, **more: False)
+    run = trained(*slack_plan("dqn"), "one").run
+    assert run.status == "failed"
+    assert re.search(r"lanes wait for each other: .*cpu\.\d waits for", run.message)
 
 
 def test_slack_that_cannot_be_run_is_said():

@@ -11,7 +11,13 @@ import pytest
 import pearl
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.residency import Residency
-from pearl.runtime.protocol.single_lane import STOP, BoundCall, Job, SingleLaneRunner
+from pearl.runtime.protocol.single_lane import (
+    STOP,
+    BoundCall,
+    Job,
+    LaneError,
+    SingleLaneRunner,
+)
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
@@ -221,18 +227,34 @@ def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monke
     assert np.all(trainer.session.arrays["loop.stop"][1] > 0)
 
 
-def test_a_stop_between_the_calls_of_a_timed_iteration_ends_it_there(monkeypatch):
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize(
+    ("stops", "calls"),
+    [
+        ([(1, 0), (0, 0)], ["a", "b"]),  # between two calls
+        ([(1, 3), (1, 5), (0, 0), (0, 0)], ["a", "a", "ab"]),  # amid the first, twice
+        ([(0, 0), (1, 3), (0, 0)], ["ab", "b"]),
+        ([(0, 0), (1, 0)], ["ab"]),  # after the last, the iteration is over
+    ],
+)
+def test_an_iteration_ends_at_the_stop_and_goes_on_with_the_same_call(
+    stops, calls, timed, monkeypatch
+):
+    """stops: the stop word and the gradient steps done after each call. calls: of each run."""
     monkeypatch.setattr(single_lane, "is_interruptible", lambda kernel: True)
-    arrays, called = {STOP: np.zeros(2, np.int64)}, []
+    arrays, called, stops = {STOP: np.zeros(2, np.int64)}, [], iter(stops)
 
     def call(name):
         called.append(name)
-        arrays[STOP][0] = len(called) == 1
+        arrays[STOP][:] = next(stops)
 
     jobs = [Job((name,), Kernel(name), "cpu", "") for name in "ab"]
     steps = [BoundCall(job, functools.partial(call, job.name), False) for job in jobs]
     runner = SingleLaneRunner(steps, arrays, 0, Residency({}, arrays))
-    assert runner.run(1, 1, timed=True) == 0
-    assert called == ["a"]
-    assert runner.run(1, 1, timed=True) == 1
-    assert called == ["a", "b"]
+    for number, expected in enumerate(calls, 1):
+        called.clear()
+        assert runner.run(1, 1, timed=timed) == (number == len(calls))
+        assert "".join(called) == expected
+    assert runner.under_way() == {}
+    with pytest.raises(LaneError, match="in part 2 of an iteration that has 2 parts"):
+        SingleLaneRunner(steps, arrays, 0, Residency({}, arrays), under_way={"part": 2})

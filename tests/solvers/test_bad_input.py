@@ -24,10 +24,10 @@ from pearl.solvers import METHODS, solver
 from pearl.solvers.infeasible import iis
 from pearl.solvers.methods import cpsat, local_search
 from pearl.solvers.period.period_form import PeriodForm
-from pearl.testing.graphs import devices, loop, mode, random_problem, star
-from pearl_estimators import Estimate
+from pearl.testing.graphs import loop, random_problem
 from tests.graphs import anything
 from tests.schemas.test_schemas import problems as schema_problems
+from tests.solvers.test_answers import both
 
 WAYS = [
     (name, objective)
@@ -95,7 +95,7 @@ def test_no_number_that_cannot_be_gets_into_a_problem(
     estimate = data.draw(st.sampled_from(costs.modes)).estimate
     kernel = data.draw(st.sampled_from(graph.tasks)).kernel
     parts: list[tuple[Any, tuple[str, ...]]] = [
-        (estimate, ("latency_s", "energy_j")),
+        (estimate, ("latency_s", "low_s", "energy_j")),
         (kernel, ("flops", "bytes_in", "bytes_out", "resident_bytes")),
         (platform.devices[0], ("idle_power_w", "active_power_w", "overhead_s")),
         (Limits(), ("power_w", "period_s", "min_throughput_per_s")),
@@ -142,39 +142,6 @@ def test_fronts_of_random_problems_are_fronts_or_one_of_our_errors(problem: int)
         check_plan(plan, Problem(graph, costs))
 
 
-def asked(graph: TaskGraph, costs: CostTable, method: str, **more: Any) -> Plan:
-    """A plan by a method for the first of its objectives."""
-    return solve(graph, costs, method=method, objective=METHODS[method].objectives[0], **more)
-
-
-ONE = CostTable(star(devices("a", "b")), (mode("x", "a", 1.0), mode("y", "b", 1.0)))
-
-
-@pytest.mark.parametrize("value", [math.inf, -1.0])
-def test_a_band_that_cannot_be_is_not_built(value: float) -> None:
-    with pytest.raises(ValueError, match="low_s"):
-        Estimate(latency_s=1.0, low_s=value)
-
-
-def test_pair_terms_must_be_finite_and_leave_a_time_of_at_least_zero() -> None:
-    x, y = ("x", ("a", "v", 1)), ("y", ("b", "v", 1))
-    with pytest.raises(SpecError, match="pair term of x with y, in seconds, is nan; it must"):
-        CostTable(ONE.platform, ONE.modes, {(x, y): math.nan})
-    shorter = CostTable(ONE.platform, ONE.modes, {(x, y): -0.5})
-    assert solve(loop("x", "y"), shorter).period_s == pytest.approx(1.5)
-    with pytest.raises(SpecError, match=r"pair terms of task 'x' on a add up to -1\.5 s"):
-        solve(loop("x", "y"), CostTable(ONE.platform, ONE.modes, {(x, y): -1.5}))
-
-
-# What conflicts, and nothing else: a smallest set.
-
-
-def on_a_and_b(*names: str, seconds: tuple[float, float] = (1.0, 1.0), **more: float) -> CostTable:
-    """Each task on a and on b, in so many seconds there."""
-    modes = (mode(t, d, s) for t in names for d, s in zip("ab", seconds, strict=True))
-    return CostTable(star(devices("a", "b", **more)), tuple(modes))  # type: ignore[arg-type]
-
-
 def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,8 +151,9 @@ def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
     names = [f"t{i}" for i in range(7)]
     limits = Limits(period_s=8.0, max_lanes=2)
     unproved = "did not prove that there is none|none is excluded"
+    problem = loop(*names), both(*names)
     with pytest.raises(InfeasibleError, match=unproved) as error:
-        asked(loop(*names), on_a_and_b(*names), "exhaustive", limits=limits, time_limit_s=1e-6)
+        solve(*problem, limits=limits, method="exhaustive", time_limit_s=1e-6)
     assert error.value.conflict == ()
 
 
@@ -205,7 +173,7 @@ def test_explaining_ends_with_the_time_given_but_for_a_moment(
     monkeypatch.setattr(PeriodForm, "run", counted)
     for module in (iis, time_limit):
         monkeypatch.setattr(module, "time", clock)
-    costs = on_a_and_b(*"xyz", seconds=(2.0, 2.0))
+    costs = both(*"xyz", seconds=(2.0, 2.0))
     limits = Limits(period_s=1.0, pin=dict.fromkeys("xyz", "a"), max_lanes=1, power_w=100.0)
     error = iis.find_conflict(Problem(loop(*"xyz"), costs, limits), deadline=0.0)
     assert 0 < len(solved) <= math.ceil(iis.LEAST_S / 0.4)  # none begins after it

@@ -20,7 +20,6 @@ from pearl.solvers.model.dag_instance import fastest
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import devices, mode, random_limited, star
-from pearl.time_limit import OutOfTimeError, within
 from pearl_devices import Kernel, Link, Platform
 
 LONG_S = 3600.0
@@ -123,14 +122,3 @@ def test_cheap_bounds_are_there_however_little_time_there_is():
     assert plan.status == "time_limit"
     assert plan.bound_s == pytest.approx(300e-3 / 4)
     assert plan.bound_from == "work"
-
-
-def test_nothing_is_proved_where_no_time_is_left_at_all():
-    with within(0.0), pytest.raises(OutOfTimeError):
-        cost_floor._cycles_s(*_space_of_two())
-
-
-def _space_of_two():
-    graph, costs = two_on_each(Link("x", "y", 1e-6, 1e9))
-    (space,) = search_spaces(Problem(graph, costs))
-    return space, fastest(space)

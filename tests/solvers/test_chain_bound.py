@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.solver.instances import small
 from benchmarks.solver.loops import pipeline, ring
-from pearl import solve
-from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.chain_bound import chain_bound
@@ -18,7 +15,6 @@ from pearl.solvers.model import cost_floor
 from pearl.solvers.model.dag_instance import fastest
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
-from pearl.testing.graphs import random_limited
 
 
 def least_period_s(space):
@@ -53,24 +49,6 @@ def test_one_token_and_much_memory_leave_nothing_between_bound_and_plan():
 def _with_memory(platform):
     devices = tuple(replace(d, memory_bytes=1e9) for d in platform.devices)
     return replace(platform, devices=devices)
-
-
-def test_the_bound_holds_for_any_graph():
-    """Graphs with chords, transfers of links, pipelined modes, several lanes, rates and groups."""
-    problems = [(*small(seed, tasks=5, modes=2), None) for seed in range(4)]
-    problems += [random_limited(seed, most_tasks=5, most_devices=3) for seed in range(24)]
-    tight = 0
-    for graph, costs, limits in problems:
-        options = {} if limits is None else {"limits": limits}
-        try:
-            spaces = search_spaces(Problem(graph, costs, **options))
-            bound = min(chain_bound(space).bound_s for space in spaces)
-            period = solve(graph, costs, time_limit_s=2, **options).period_s
-        except InfeasibleError:
-            continue
-        assert bound <= period * (1 + 1e-9), graph.name
-        tight += bound > period * (1 - 1e-6)
-    assert tight > 3
 
 
 def test_a_pipeline_pays_for_its_cuts():

@@ -12,12 +12,15 @@ from pearl.errors import InfeasibleError
 from pearl.graph.cycle_ratio import howard
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
+from pearl.solvers.large import timed_native
 from pearl.solvers.large.load_annealing import to_load_problem
+from pearl.solvers.large.loop_search import LoopSearch
 from pearl.solvers.large.loop_tables import scratch_of, to_tables
+from pearl.solvers.large.starts import every, few
 from pearl.solvers.methods import milp
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.orders.list_orders import in_turn
+from pearl.solvers.orders.list_orders import in_turn, ring_period
 from pearl.solvers.orders.rings import to_arrays
 from pearl.testing.graphs import random_limited
 
@@ -40,8 +43,6 @@ def some_spaces():
 
 
 def test_compiled_timing_is_that_of_planning():
-    from pearl.solvers.large import timed_native
-
     dice, transfers, several = random.Random(1), 0, 0
     for space in some_spaces():
         b = to_load_problem(space)
@@ -80,29 +81,7 @@ def known_rings(arrays):
     return [(i, i, seconds, 1) for i, seconds in enumerate(arrays.occupancy)]
 
 
-def searched(loop, seed, work):
-    from pearl.solvers.large.loop_search import LoopSearch
-
-    (space,) = search_spaces(Problem(*loop))
-    search = LoopSearch(space, seed)
-    search.run(work)
-    return search
-
-
-def test_a_pipeline_gets_rows_of_blocks_that_overlap():
-    search = searched(pipeline(1, 16, 4, 8, equal=False), 0, 0.1)
-    a, orders, period_s = search.orders()
-    assert period_s == pytest.approx(search.best.period_s, rel=1e-9)
-    assert not search.space.violates_coupling(a)
-    assert search.bound.bound_s <= period_s <= 1.15 * search.bound.bound_s
-    ahead = [offset for entries in orders.values() for _, offset in entries]
-    assert max(ahead) > 0  # iterations overlap
-
-
 def test_every_assignment_of_a_small_space_is_met_once_by_rising_bound():
-    from pearl.solvers.large import timed_native
-    from pearl.solvers.large.starts import every, few
-
     (space,) = search_spaces(Problem(*small_cycles(2)))
     b = to_load_problem(space)
     t, met = to_tables(b), dict[tuple[int, ...], float]()
@@ -133,15 +112,11 @@ def test_the_search_of_loops_meets_the_optimum_of_small_graphs(seed, optimum_s):
 
 def test_plans_of_many_rates_are_lists():
     """Of a schedule that no list of entries says, the next one is tried."""
-    from pearl.solvers.orders.list_orders import ring_period
-
     several = 0
     for space in some_spaces():
         firings = [space.expansion.firings(u) for u in range(len(space.options))]
         if max(firings) == 1:
             continue
-        from pearl.solvers.large.loop_search import LoopSearch
-
         search = LoopSearch(space, 1)
         search.run(0.005)
         found = search.orders()

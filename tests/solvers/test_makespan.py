@@ -26,7 +26,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, local_search
-from pearl.solvers.methods.cpsat_model import Model, ticks_per_s
+from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.tabu import TabuSearch, build_arrays
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.solver import default_method
@@ -179,27 +179,18 @@ def test_the_program_of_cpsat_leaves_nothing_of_a_case_by_hand_out(case: str) ->
 
 
 @pytest.mark.parametrize("method", SOONEST)
-class TestEveryMethod:
-    def test_pins_pairs_and_memory_are_kept(self, method: str) -> None:
-        graph = TaskGraph(
-            "g", tuple(replace(t, writes=(t.name,)) for t in tasks("x", "y", "z")),
-            tuple(Edge(t, t, tokens_seq=1) for t in "xyz"), dict.fromkeys("xyz", 4e8),
-        )  # fmt: skip
-        modes = (mode(t, d, s) for t in "xyz" for d, s in (("a", 1.0), ("b", 10.0)))
-        costs = table(*modes, at=star(devices("a", "b", lanes=1, memory_bytes=1e9)))
-        assert shortest(graph, costs, method).value == pytest.approx(10.0)  # a holds two of three
-        plan = shortest(graph, costs, method, limits=Limits(pin={"x": "b"}, together=(("x", "y"),)))
-        assert plan.value == pytest.approx(20.0)
-        with pytest.raises(InfeasibleError, match="memory"):
-            shortest(graph, costs, method, limits=Limits(memory_bytes={"a": 4e8, "b": 5e8}))
-
-    def test_limits_on_what_repeats_are_errors_naming_the_limit(self, method: str) -> None:
-        for name in ("power_w", "period_s", "min_throughput_per_s"):
-            says = (
-                rf"limits\.{name.rpartition('_')[0].removesuffix('_per')} is 5.*makespan.*max_lanes"
-            )
-            with pytest.raises(SpecError, match=says):
-                shortest(loop("x"), table(X), method, limits=Limits(**{name: 5.0}))  # type: ignore[arg-type]
+def test_pins_pairs_and_memory_are_kept(method: str) -> None:
+    graph = TaskGraph(
+        "g", tuple(replace(t, writes=(t.name,)) for t in tasks("x", "y", "z")),
+        tuple(Edge(t, t, tokens_seq=1) for t in "xyz"), dict.fromkeys("xyz", 4e8),
+    )  # fmt: skip
+    modes = (mode(t, d, s) for t in "xyz" for d, s in (("a", 1.0), ("b", 10.0)))
+    costs = table(*modes, at=star(devices("a", "b", lanes=1, memory_bytes=1e9)))
+    assert shortest(graph, costs, method).value == pytest.approx(10.0)  # a holds two of three
+    plan = shortest(graph, costs, method, limits=Limits(pin={"x": "b"}, together=(("x", "y"),)))
+    assert plan.value == pytest.approx(20.0)
+    with pytest.raises(InfeasibleError, match="memory"):
+        shortest(graph, costs, method, limits=Limits(memory_bytes={"a": 4e8, "b": 5e8}))
 
 
 def test_makespan_and_period_say_little_about_each_other() -> None:
@@ -297,14 +288,6 @@ def test_without_ortools_the_default_is_local_search_and_cpsat_names_the_extra(
         solve(loop("x"), costs, objective="makespan", method="cpsat")
 
 
-def test_ticks_are_exact_for_whole_numbers_and_fine_for_others() -> None:
-    assert ticks_per_s([3.0, 7.0], 100.0, 10) == (1.0, True)
-    assert ticks_per_s([0.003, 0.0125], 1.0, 10) == (1e4, True)
-    scale, exact = ticks_per_s([math.pi * 1e-5], 1e-3, 20)
-    assert not exact
-    assert 20 / (scale * 1e-3) < 1e-6
-
-
 # Fattahi, Saidi Mehrabad and Jolai 2007, the first of their small instances; optimum 66.
 SFJS01 = "2 2\n2 2 0 25 1 37 2 0 32 1 24\n2 2 0 45 1 65 2 0 21 1 65\n"
 
@@ -316,19 +299,6 @@ def test_a_flexible_job_shop_is_solved_to_proof(tmp_path: Path) -> None:
     assert plan.value == pytest.approx(66)
     assert plan.status == "optimal"
     assert plan.period_s <= plan.value
-
-
-def test_machines_counted_from_one_and_an_average_in_the_first_line_are_read(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "one.txt").write_text("1 2 1.5\n2 2 1 5 2 7 1 2 3\n")
-    graph, costs = read_fjsp(tmp_path / "one.txt")
-    assert [t.name for t in graph.tasks] == ["j0o0", "j0o1"]
-    assert [(m.device, m.estimate.latency_s) for m in costs.modes] == [
-        ("m0", 5.0),
-        ("m1", 7.0),
-        ("m1", 3.0),
-    ]
 
 
 def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTable]:

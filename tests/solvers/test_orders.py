@@ -19,7 +19,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.orders import lane_sequencing, modulo, search, swaps
+from pearl.solvers.orders import lane_sequencing, modulo, search
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
@@ -86,13 +86,6 @@ def test_orders_of_a_ring_are_exact_and_near_the_bound(tokens: int) -> None:
     assert modulo_orders(timing, (listed, listed_s)) == (orders, period_s)
 
 
-def test_best_orders_of_many_nodes_are_those_of_modulo_schedules() -> None:
-    timing = ring(60, 4, 4, seed=2)
-    found = best_orders(timing, nodes=0)
-    listed = listed_orders(timing, math.inf)[1]
-    assert timing.order_bound_s <= found.bound_s <= found.period_s < listed
-
-
 def test_orders_are_searched_only_where_they_may_be_better(monkeypatch: Any) -> None:
     def search(*_: Any) -> Any:
         raise AssertionError
@@ -136,24 +129,6 @@ def test_a_modulo_schedule_keeps_every_arc_and_no_two_nodes_of_a_lane_overlap() 
         following = [p for p, _ in phases[1:]] + [phases[0][0] + target]
         assert all(e <= f + 1e-9 * target for e, f in zip(ends, following, strict=True))
     assert rings.fit(0.9 * timing.order_bound_s, 0.0) is None
-
-
-def test_an_undone_swap_leaves_the_ring_as_it_was() -> None:
-    for size in (2, 3, 5):
-        dice = random.Random(size)
-        first = np.arange(size + 1)
-        heads = np.roll(np.arange(size), -1)
-        tokens = np.array([dice.randint(-1, 2) for _ in range(size)])
-        previous = np.roll(np.arange(size), 1)
-        for a in range(size):
-            before = heads.copy(), tokens.copy(), previous.copy()
-            b = int(heads[a])
-            swaps.swap(first, heads, tokens, previous, a)
-            assert tokens.sum() == before[1].sum()
-            assert (heads[previous] == np.arange(size)).all()
-            swaps.unswap(first, heads, tokens, previous, a, b)
-            after = heads, tokens, previous
-            assert all((x == y).all() for x, y in zip(before, after, strict=True))
 
 
 def test_firings_of_one_task_stay_in_their_order() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pearl import Limits, solve
-from pearl.errors import InfeasibleError, SpecError
+from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, scale_costs
@@ -100,19 +100,6 @@ def test_least_regret_is_that_of_enumeration(seed: int, objective: str) -> None:
     assert plan.regret.bound <= least + 1e-6
 
 
-def test_a_bound_that_is_not_met_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without enumeration the bound of weighted means alone is left, below the worst regret."""
-    monkeypatch.setattr(robust, "FEW", 0)
-    gaps = []
-    for seed in SMALL:
-        graph, costs = small(seed)
-        found = solve(graph, costs, objective="robust_worst", seed=seed).regret
-        assert found is not None
-        gaps.append(found.worst - found.bound)
-    assert max(gaps) > 1e-3
-    assert min(gaps) >= 0
-
-
 def coin() -> CostTable:
     """Two devices near each other by the estimates; the first is known well, the second is not."""
     sure = replace(mode("x", "cpu", 1.05), estimate=Estimate(1.05, 1.05, 1.0, 1.1))
@@ -138,13 +125,7 @@ def test_a_device_that_nobody_knows_is_left_where_one_that_is_known_is_near() ->
 
 def test_without_bands_it_is_the_plan_of_throughput() -> None:
     graph, costs = random_problem(3, most_tasks=4, most_devices=2)
-    exact = tuple(
-        replace(
-            m, estimate=replace(m.estimate, low_s=m.estimate.latency_s, high_s=m.estimate.latency_s)
-        )
-        for m in costs.modes
-    )
-    costs = replace(costs, modes=exact)
+    costs = banded(costs, 1.0, 1.0)
     plain, robust = solve(graph, costs), solve(graph, costs, objective="robust")
     assert robust.value == pytest.approx(plain.value)
     assert robust.regret is not None
@@ -160,13 +141,6 @@ def test_limits_hold_for_the_estimates() -> None:
         solve(loop("x"), coin(), objective="robust", limits=Limits(min_throughput_per_s=2.0))
 
 
-@pytest.mark.parametrize("method", ["exhaustive", "local_search"])
-def test_any_method_of_throughput_serves(method: str) -> None:
-    plan = solve(loop("x"), coin(), objective="robust", method=method)
-    assert plan.task("x").device == "cpu"
-    assert plan.method == method
-
-
 def test_one_seed_gives_one_plan_and_a_plan_keeps_its_regret_in_a_file() -> None:
     graph, costs = small(SMALL[0])
     first, again = (solve(graph, costs, objective="robust", seed=5) for _ in range(2))
@@ -174,11 +148,6 @@ def test_one_seed_gives_one_plan_and_a_plan_keeps_its_regret_in_a_file() -> None
     assert load_plan(first.to_json()).regret == first.regret
     other = solve(graph, costs, objective="robust", seed=6)
     assert other.regret != first.regret
-
-
-def test_an_objective_that_is_not_there_names_these_too() -> None:
-    with pytest.raises(SpecError, match="robust_worst"):
-        solve(loop("x"), coin(), objective="sturdy")
 
 
 def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
@@ -192,20 +161,11 @@ def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
 def lottery(power_w: float | None = None) -> tuple[TaskGraph, CostTable, Limits]:
     """Two tasks on four devices that nobody knows: in each draw another plan is best."""
     found = devices("a", "b", "c", "d", idle_power_w=5.0, active_power_w=60.0)
+    times = [(d, 1.0 + 0.1 * n) for n, d in enumerate("abcd")]
     modes = tuple(
-        replace(
-            mode(task, d, 1.0 + 0.1 * n, energy=40.0),
-            estimate=Estimate(
-                1.0 + 0.1 * n,
-                1.0 + 0.1 * n,
-                (1.0 + 0.1 * n) / 3,
-                (1.0 + 0.1 * n) * 3,
-                40.0,
-                source=power.SOURCE,
-            ),
-        )
-        for task in ("x", "y")
-        for n, d in enumerate("abcd")
+        replace(mode(t, d, s), estimate=Estimate(s, s, s / 3, s * 3, 40.0, source=power.SOURCE))
+        for t in "xy"
+        for d, s in times
     )
     return loop("x", "y"), CostTable(star(found), modes), Limits(power_w=power_w)
 

@@ -7,15 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import processes
-from pearl import solve
 from pearl.solvers.model import highs, linear, solver_process
-from pearl.testing.graphs import random_problem
+from tests.processes import HANG_S, until, until_gone
 from tests.profiler import spent_cpu_s
 
 ROOT = Path(__file__).parents[2]
@@ -49,33 +49,29 @@ def hard():
 
 def children():
     """The processes that this one started, ended ones that were not waited for too."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(p) for t in tasks for p in t.read_text().split()}
+    return set(processes.children("self"))
 
 
-def running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+@contextmanager
+def running(code, *args, **more):
+    """A process that runs this code. It is killed at the end, and where it hangs."""
+    more |= {"stdout": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
+    with subprocess.Popen([sys.executable, "-c", code, *args], **more) as process:
+        alarm = threading.Timer(HANG_S, process.kill)
+        alarm.start()
+        try:
+            yield process
+        finally:
+            alarm.cancel()
+            process.kill()
 
 
-def cpu_s(pid):
-    """CPU-seconds of a living process."""
-    return processes.cpu_s([pid])
-
-
-def gone(pids):
-    """Waits until these processes have ended; False: they go on after LONG_S."""
-    return came(lambda: not any(running(p) for p in pids))
-
-
-def came(about):
-    """Waits until this is so; False: it is not so after LONG_S."""
-    until = time.monotonic() + LONG_S
-    while not (so := about()) and time.monotonic() < until:
-        time.sleep(0.02)
-    return so
+def output_of(code):
+    """The lines that a process prints which runs this code."""
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    assert shown.stderr == ""
+    return shown.stdout.splitlines()
 
 
 @pytest.fixture(autouse=True)
@@ -116,19 +112,10 @@ print("end", count, flush=True)
 
 
 def test_threads_that_solve_at_once_leave_standard_output_alone():
-    shown = subprocess.run(
-        [sys.executable, "-c", THREADS],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=3600,
-        check=True,
-    )
-    *lines, last = shown.stdout.splitlines()
+    *lines, last = output_of(THREADS)
     assert len(lines) > 10
     assert lines == [str(k) for k in range(len(lines))]
     assert last == f"end {len(lines)}"
-    assert shown.stderr == ""
 
 
 def test_a_program_keeps_its_whole_numbers_its_bounds_and_terms_that_come_twice():
@@ -265,32 +252,16 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_amid_a_solve_is_heard_and_leaves_no_process(number):
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        process_group=0,
-    )
-    alarm = threading.Timer(LONG_S, process.kill)  # long before the time of the solve is up
-    alarm.start()
-    try:
+    with running(STUCK, stderr=subprocess.PIPE, process_group=0) as process:
         (solver,) = map(int, process.stdout.readline().split())
-        begin = cpu_s(solver)
-        assert came(lambda: cpu_s(solver) > begin + 0.2)  # it solves
+        begin = processes.cpu_s([solver])
+        until(lambda: processes.cpu_s([solver]) > begin + 0.2, "a solve")
         os.killpg(process.pid, number)  # as a terminal does
         if number == signal.SIGINT:
             assert process.stdout.readline() == "heard 0\n"
         assert process.wait() == (0 if number == signal.SIGINT else -number)
-        assert gone([solver])
+        until_gone([solver])
         assert process.stderr.read() == ""
-    finally:
-        alarm.cancel()
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
 
 def test_a_fork_has_processes_of_its_own():
@@ -321,10 +292,7 @@ def test_the_solvers_are_there_without_scipy_and_a_plan_without_its_optimisers()
         "solve(*random_problem(3, most_tasks=4, most_devices=2))\n"
         "print({'scipy.optimize', 'highspy'} & set(sys.modules))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True
-    )
-    assert shown.stdout.splitlines() == ["False", "set()"]
+    assert output_of(code) == ["False", "set()"]
 
 
 def test_what_is_said_comes_back_as_it_was():
@@ -344,12 +312,3 @@ def test_what_is_said_comes_back_as_it_was():
         assert (back.status, back.value, back.bound) == ("stopped", 1.0, -np.inf)
         assert (back.x is None) == (x is None)
         assert x is None or np.array_equal(back.x, x)
-
-
-def test_a_solved_plan_leaves_its_process_for_the_next():
-    before = children()
-    solve(*random_problem(3, most_tasks=4, most_devices=2))
-    mine = children() - before
-    solve(*random_problem(4, most_tasks=4, most_devices=2))
-    assert len(mine) == 1
-    assert children() - before == mine

@@ -2,15 +2,13 @@
 
 import itertools
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 
 import pytest
 
-from benchmarks.processes import below
+from benchmarks.processes import below, cpu_s
 from benchmarks.solver.instances import large
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
@@ -28,7 +26,8 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
 from pearl_devices import Kernel
-from tests.solvers.test_solver_process import ENVIRONMENT, LONG_S, came, children, cpu_s, gone
+from tests.processes import until, until_gone
+from tests.solvers.test_solver_process import LONG_S, children, running
 
 LATE_S = 8.0
 """CPU-seconds that a solve may take beyond its limit here: what it may be is 1 s, on a machine that
@@ -96,26 +95,17 @@ def test_the_decoder_has_as_many_firings_as_is_said():
     assert sum(audio().repetition.values()) == 5_303
 
 
-def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(monkeypatch):
-    looks = []
+@pytest.mark.parametrize(("walk", "of"), [(watched, list), (drained, deque)])
+def test_loops_look_at_the_clock_before_they_begin_and_every_so_often(walk, of, monkeypatch):
+    looks, seen = [], []
     monkeypatch.setattr(time_limit, "look", lambda: looks.append(1))
-    assert list(watched(range(2 * STRIDE + 1))) == list(range(2 * STRIDE + 1))
+    assert list(walk(of(range(2 * STRIDE + 1)))) == list(range(2 * STRIDE + 1))
     assert len(looks) == 3
-    looks.clear()
-    queue = deque(range(2 * STRIDE + 1))
-    assert list(drained(queue)) == list(range(2 * STRIDE + 1))
-    assert len(looks) == 3
-    growing = [0]
-    for item in watched(growing):
-        if item < 10:
-            growing.append(item + 1)
-    assert growing == list(range(11))
-    queue = deque([0])
-    seen = []
-    for item in drained(queue):
+    growing = of([0])
+    for item in walk(growing):
         seen.append(item)
         if item < 10:
-            queue.append(item + 1)
+            growing.append(item + 1)
     assert seen == list(range(11))
 
 
@@ -238,30 +228,20 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("what", ["cpsat", "milp", "_anneal_loads"])
 def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
-    process = subprocess.Popen(
-        [sys.executable, "-c", SOLVE, what], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    alarm = threading.Timer(2 * LONG_S, process.kill)  # long before the time of the solve is up
-    alarm.start()
-    try:
+    with running(SOLVE, what) as process:
         assert process.stdout.readline() == "began\n"
-        begin = cpu_s(process.pid)
-        of_all = lambda: sum(map(cpu_s, [process.pid, *below(process.pid)]))  # noqa: E731
-        assert came(lambda: of_all() > begin + 0.2)  # it searches, here or in the solver's process
-        begin = cpu_s(process.pid)
+        begin = cpu_s([process.pid])
+        # it searches, here or in the solver's process
+        until(lambda: cpu_s([process.pid, *below(process.pid)]) > begin + 0.2, "a search")
+        begin = cpu_s([process.pid])
         process.send_signal(signal.SIGINT)
         said = ""
         while said != "heard\n":
             said = process.stdout.readline()
             assert said in ("began\n", "heard\n")
-        assert cpu_s(process.pid) - begin < LATE_S
+        assert cpu_s([process.pid]) - begin < LATE_S
         assert process.stdout.read() == "1 thread 0 processes\n"
         assert process.wait() == 0
-    finally:
-        alarm.cancel()
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_no_process_of_a_solve_whose_time_is_up_goes_on():
@@ -270,4 +250,4 @@ def test_no_process_of_a_solve_whose_time_is_up_goes_on():
     solve(graph, table(graph), time_limit_s=1e-3)
     waiting = children() - before
     assert len(waiting) <= 1
-    assert gone([p for p in waiting if p not in children()])
+    until_gone([p for p in waiting if p not in children()])
