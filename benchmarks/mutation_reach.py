@@ -35,8 +35,8 @@ TEST_S = 30.0
 
 
 def record(tree: Tree, choice: Choice, mutants: list[Mutant]) -> Reach:
-    """Run the tests that are not known to be dear. A mutant without a place for a probe is taken to
-    be reached by all."""
+    """Run the tests that are not known to be dear. A mutant whose probe none of them meets is taken
+    to be reached by all: code that runs at import has its probe elsewhere, or none."""
     hits, reach, texts = tree.home / "hits", Reach(), probed(choice, mutants)
     hits.touch()
     (tree.home / "site" / f"{MODULE}.py").write_text(TEXT.format(file=str(hits)))
@@ -48,14 +48,12 @@ def record(tree: Tree, choice: Choice, mutants: list[Mutant]) -> Reach:
             reach.cpu_s |= ran.costs_s
             rest = [test for test in left if test not in reach.cpu_s and test != ran.test]
             left = rest if len(rest) < len(left) else []
-    sources = b"".join(texts.values())
-    for number, mutant in enumerate(mutants):
-        has_probe = (PROBE % number).encode() in sources
-        reach.tests[key(mutant)] = set() if has_probe else set(reach.cpu_s)
+    reach.tests = {key(mutant): set() for mutant in mutants}
     for line in hits.read_text().splitlines():
         which, _, test = line.partition(" ")
         if test in reach.cpu_s:
             reach.tests[key(mutants[int(which)])].add(test)
+    reach.tests = {mutant: found or set(reach.cpu_s) for mutant, found in reach.tests.items()}
     return reach
 
 
