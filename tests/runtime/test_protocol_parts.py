@@ -315,3 +315,23 @@ def test_a_program_of_a_child_ends_with_its_status(request_, status, replies, mo
     assert len(ran) == (request_ is not None and request_["sources"] == "mine")
     names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     assert ignored == [(n, signal.SIG_IGN) for n in names]
+
+
+def test_a_pace_is_held_until_its_time(monkeypatch):
+    now, slept = [2_000_000_000], []
+    monkeypatch.setattr(lane_recorder, "perf_counter_ns", lambda: now[0])
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += round(seconds * 1e9)
+
+    monkeypatch.setattr(lane_recorder, "time", SimpleNamespace(sleep=sleep))
+    recorder = LaneRecorder("", [], Sampling())
+    recorder.hold(2.5)
+    recorder.hold(1.0)
+    assert (slept, recorder.held_ns) == ([0.5, 0.0], 500_000_000)
+    with recorder.running():
+        now[0] += 7
+    with recorder.running():
+        now[0] += 8
+    assert recorder.wall_ns == 15

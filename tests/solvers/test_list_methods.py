@@ -41,6 +41,20 @@ def test_simulated_loads_are_those_of_a_replay_byte_for_byte(case: str) -> None:
         assert getattr(loads, key) == pytest.approx(expected, rel=1e-12), key
 
 
+def test_the_cost_of_a_device_is_the_sum_of_the_highest_loads() -> None:
+    """Kept, received and sent bytes, counted by hand."""
+    x, y = (("x", 0), "a", 3.0), (("y", 0), "b", 2.0)
+    loads = lshs.ByteLoads.of("abc")
+    loads.place("a", 4.0, [])
+    assert loads.cost_bytes("a", 2.0, [x]) == 4 + 2
+    assert loads.cost_bytes("b", 2.0, [x]) == (2 + 3) + 3 + 3
+    loads.place("b", 2.0, [x])
+    assert loads.cost_bytes("b", 1.0, [x]) == (5 + 1) + 3 + 3  # the copy of x is there
+    assert loads.cost_bytes("c", 1.0, [x, y]) == (1 + 5) + 5 + (3 + 3)
+    assert loads.kept == {"a": 4.0, "b": 5.0, "c": 0.0}
+    assert [*loads.received.values(), *loads.sent.values()] == [0.0, 3.0, 0.0, 3.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("case", ["product", "gradient"])
 def test_block_products_move_half_the_bytes_of_first_idle_and_copy_a_quarter(case: str) -> None:
     sent, added = compare(CASES[case])
