@@ -177,11 +177,8 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around exactly
     such cycles.
     """
-    shift = _retiming(n, arcs)
-    if shift is not None:
-        free = [(s, d) for s, d, _, m in watched(arcs) if m + shift[s] - shift[d] == 0]
-        if len(topological(n, free)) == n:
-            return []
+    if _retiming(n, arcs) is not None:
+        return []
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for s, d, _, m in watched(arcs):
         out[s].append((d, m * (n + 1) - 1))
@@ -202,18 +199,23 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     return []
 
 
-def _retiming(n: int, arcs: Sequence[Arc]) -> list[int] | None:
-    """Return the tokens of the least path to each node, 0 or less: tokens + shift[src] − shift[dst]
-    ≥ 0 on every arc. None if the tokens of a cycle sum to less than 0."""
-    shift, least = [0] * n, sum(min(a[3], 0) for a in watched(arcs))
+def _retiming(n: int, arcs: Sequence[Arc]) -> tuple[list[int], list[int]] | None:
+    """Return the tokens of the least path to each node, 0 or less, and the nodes in an order of the
+    arcs that are left without tokens. None if the tokens of a cycle sum to 0 or less.
+
+    The retimed tokens, tokens + shift[src] − shift[dst], are 0 or more on every arc.
+    """
+    shift, least = [0] * n, sum(a[3] for a in watched(arcs) if a[3] < 0)
+    # In this order only arcs with tokens lead back: most shifts are final after one pass.
+    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
+    if len(order) < n:
+        return None
     if least == 0:
-        return shift
+        return shift, order
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for s, d, _, m in watched(arcs):
         out[s].append((d, m))
-    # In this order only arcs with tokens lead back: most shifts are final after one pass.
-    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
-    changed = len(order) == n
+    changed = True
     while changed:
         changed = False
         for s in watched(order):
@@ -222,7 +224,8 @@ def _retiming(n: int, arcs: Sequence[Arc]) -> list[int] | None:
                     shift[d], changed = shift[s] + m, True
         if min(shift) < least:
             return None
-    return shift if len(order) == n else None
+    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m + shift[s] == shift[d]])
+    return (shift, order) if len(order) == n else None
 
 
 def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
@@ -250,11 +253,14 @@ def max_cycle_ratio(
         SpecError: the tokens of a cycle sum to 0 or less; the text gives its nodes by `names`, else
             by number.
     """
-    cycle = token_free_cycle(n, arcs)
-    if cycle:
-        around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
-        raise SpecError(f"the cycle {around} has no token; no firing on it can ever start")
+    if cycle := token_free_cycle(n, arcs):
+        raise _deadlock(cycle, names)
     return howard(n, arcs)
+
+
+def _deadlock(cycle: Sequence[int], names: Sequence[str] | None = None) -> SpecError:
+    around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
+    return SpecError(f"the cycle {around} has no token; no firing on it can ever start")
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
@@ -296,17 +302,13 @@ def simulate(
     negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
     last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
-    shift = _retiming(n, arcs)
-    if shift is None or token_free_cycle(n, arcs):
-        max_cycle_ratio(n, arcs)  # names the cycle
-    assert shift is not None
+    retimed = _retiming(n, arcs)
+    if retimed is None:
+        raise _deadlock(token_free_cycle(n, arcs))
+    shift, order = retimed
     into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
-    same: list[tuple[int, int]] = []
     for s, d, w, m in watched(arcs):
         into[d].append((s, w, m))
-        if m + shift[s] - shift[d] == 0:
-            same.append((s, d))
-    order = topological(n, same)
     rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
     scale = None if factors is None else factors.tolist()
     for turn in range(iterations - min(shift, default=0)):

@@ -1,10 +1,9 @@
 """The value of a plan under many samples of its times, without solving anything again.
 
 With its lane orders a plan is a timed graph whose arcs are sums of sampled times and a constant, so
-its period in each sample is a maximum cycle ratio. In a large graph, Howard's algorithm runs for
-every sample. In a small one, all samples are computed at once: the ratio of the known cycles is a
-lower bound, and longest paths at that period (one number per sample on every node) prove it. If
-they do not end in a sample, Howard's algorithm finds another cycle there.
+its period in each sample is a maximum cycle ratio. All samples are computed at once. The ratio of
+the known cycles is a lower bound, and longest paths at that period (one number per sample on every
+node) prove it. If they do not end in a sample, Howard's algorithm finds another cycle there.
 """
 
 from __future__ import annotations
@@ -196,8 +195,6 @@ def _ratios(n: int, arcs: Sequence[Arc], weights: NDArray[np.float64], least: Ve
         ratios[draw] = max(ratios[draw], ratio)
 
     learn(0)
-    middle = int(np.argsort(ratios)[len(ratios) // 2])
-    learn(middle)
     # In this order most paths are longest after one pass.
     early = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
     place = {u: i for i, u in enumerate(early)}
