@@ -44,6 +44,7 @@ class CyclicPart:
 
     @classmethod
     def of(cls, n: int, arcs: Sequence[Arc]) -> CyclicPart:
+        """Return the part of a graph of n nodes."""
         into: list[list[int]] = [[] for _ in range(n)]
         degree = [0] * n
         for s, d, _, _ in watched(arcs):
@@ -86,8 +87,8 @@ class CyclicPart:
         Arguments:
             seconds: of each of these arcs.
             compiled: run compiled; None: as `compiles` says.
-            policy: node → the arc that the search begins with, its place among these; -1 for none.
-                Replaced by the search's last policy, which is a good start for similar seconds.
+            policy: node → place of the arc that the search begins with; -1 for none. The search
+                writes its last policy there, a good start for similar seconds. Shape (nodes,).
         """
         if not self.heads:
             return 0.0, []

@@ -179,8 +179,7 @@ def _fastest_calls(costs: CostTable, graph: TaskGraph, which: int) -> list[tuple
     modes = [m for m in costs.modes if m.share is None and side_tasks.issuperset(m.tasks)]
 
     def seconds(mode: Mode) -> float:
-        task, *others = mode.tasks
-        firings = 1 if others else graph.repetition[task]
+        firings = 1 if mode.fused else graph.repetition[mode.tasks[0]]
         return firings * mode.estimate.latency_s
 
     alone = {

@@ -26,7 +26,7 @@ def balance_page(balance: Balance, written: str = "") -> Page:
     """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
-    part = busiest_part(v).rstrip(",")
+    part = busiest_part(v)
     lead = (
         LeadSentence("What you get", f"About {count(rate)} env steps/s",
                      f", likely {range_text((low, high))}, with {v.actors} actors."),

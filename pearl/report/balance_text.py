@@ -18,8 +18,8 @@ ALIKE = 0.02
 
 def busiest_part(v: BalanceAnswer) -> str:
     """Return the words for the part that bounds the rate."""
-    rest = "the replay" if v.gpu else "the learner with its replay"
-    return {"actors": "the actors", "gpu": "the GPU", "host": f"{rest}, on one core,"}[v.busiest]
+    rest = "the replay" if v.gpu else "the learner and its replay"
+    return {"actors": "the actors", "gpu": "the GPU", "host": f"the core of {rest}"}[v.busiest]
 
 
 def sureness(v: BalanceAnswer) -> str:

@@ -171,7 +171,7 @@ def time_tasks(run: TrainingRun, times_ns: dict[str, list[int]]) -> tuple[TaskTi
         seconds, count = measured.get(call.name, (None, 0))
         members = [plan.task(t) for t in call.tasks]
         if len(members) == 1:
-            rows += [timing(m, seconds, count) for m in members]
+            rows.append(timing(members[0], seconds, count))
             continue
         call_s = sum(m.seconds * m.firings for m in members)
         rows.append(TaskTiming(call.name, call_s, seconds, count))
