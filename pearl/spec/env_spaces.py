@@ -113,7 +113,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
         return None, [(where, f"given {given}; exactly one of them is needed")]
     low, high = spaces.low, spaces.high
     if spaces.act and spaces.start:
-        what = f"given start {spaces.start}; continuous actions have no first number; leave start out"
+        what = f"given start {spaces.start}; continuous actions have no first number; leave it out"
         return None, [(where, what)]
     if not spaces.act:
         if low is not None or high is not None:
