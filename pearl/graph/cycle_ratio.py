@@ -25,7 +25,7 @@ def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
     """Compute `max_cycle_ratio` by policy iteration (`policy_iteration`), unchecked: a cycle of
     positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
     part = CyclicPart.of(n, arcs)
-    ratio, critical = part.critical([arcs[e][2] for e in part.arcs])
+    ratio, critical = part.find_critical([arcs[e][2] for e in part.arcs])
     return ratio, [arcs[e][0] for e in critical]
 
 
@@ -74,7 +74,7 @@ class CyclicPart:
         """Return whether policy iteration runs compiled here. loading_arcs: as LOADING_ARCS."""
         return len(self.heads) >= (COMPILED_ARCS if "numba" in sys.modules else loading_arcs)
 
-    def critical(
+    def find_critical(
         self,
         seconds: Sequence[float],
         *,

@@ -173,11 +173,10 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
 
-    A topological order of the arcs that a retiming leaves without tokens proves that there is none.
-    Else integer Bellman-Ford with lengths tokens·(n + 1) − 1, which are negative around exactly
-    such cycles.
+    A retiming proves that there is none. Otherwise integer Bellman-Ford finds a cycle: its lengths,
+    tokens·(n + 1) − 1, are negative around exactly such cycles.
     """
-    if _retiming(n, arcs) is not None:
+    if _retime(n, arcs) is not None:
         return []
     out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for s, d, _, m in watched(arcs):
@@ -199,11 +198,12 @@ def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
     return []
 
 
-def _retiming(n: int, arcs: Sequence[Arc]) -> tuple[list[int], list[int]] | None:
-    """Return the tokens of the least path to each node, 0 or less, and the nodes in an order of the
-    arcs that are left without tokens. None if the tokens of a cycle sum to 0 or less.
+def _retime(n: int, arcs: Sequence[Arc]) -> tuple[list[int], list[int]] | None:
+    """Return a shift of each node and an order of the nodes; None if the tokens of a cycle sum to 0
+    or less.
 
-    The retimed tokens, tokens + shift[src] − shift[dst], are 0 or more on every arc.
+    A shift is the sum of the tokens on the least path to the node, 0 or less. So tokens +
+    shift[src] − shift[dst] is 0 or more on every arc. The order follows the arcs where it is 0.
     """
     shift, least = [0] * n, sum(a[3] for a in watched(arcs) if a[3] < 0)
     # In this order only arcs with tokens lead back: most shifts are final after one pass.
@@ -254,11 +254,11 @@ def max_cycle_ratio(
             by number.
     """
     if cycle := token_free_cycle(n, arcs):
-        raise _deadlock(cycle, names)
+        raise _describe_deadlock(cycle, names)
     return howard(n, arcs)
 
 
-def _deadlock(cycle: Sequence[int], names: Sequence[str] | None = None) -> SpecError:
+def _describe_deadlock(cycle: Sequence[int], names: Sequence[str] | None = None) -> SpecError:
     around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
     return SpecError(f"the cycle {around} has no token; no firing on it can ever start")
 
@@ -302,9 +302,9 @@ def simulate(
     negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
     last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
-    retimed = _retiming(n, arcs)
+    retimed = _retime(n, arcs)
     if retimed is None:
-        raise _deadlock(token_free_cycle(n, arcs))
+        raise _describe_deadlock(token_free_cycle(n, arcs))
     shift, order = retimed
     into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
     for s, d, w, m in watched(arcs):

@@ -26,7 +26,8 @@ SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 COMPILED_ARCS = 4_000
-"""Least arcs for which policy iteration, which may run for every sample, loads numba (assumed)."""
+"""From this number of arcs on, valuing loads numba for policy iteration, which may run for every
+sample (assumed)."""
 
 PATIENCE = 4
 """Passes over all arcs in which longest paths usually end; then a cycle is searched."""
@@ -188,7 +189,7 @@ def _ratios(n: int, arcs: Sequence[Arc], weights: NDArray[np.float64], least: Ve
     def learn(draw: int) -> None:
         """Add the critical cycle of a sample to the known ones."""
         seconds = weights[part.arcs, draw].tolist()
-        ratio, cycle = part.critical(seconds, compiled=compiled, policy=policy)
+        ratio, cycle = part.find_critical(seconds, compiled=compiled, policy=policy)
         if ratio > ratios[draw] * (1 + SAME):
             round_s = weights[cycle].sum(axis=0) / max(tokens[cycle].sum(), 1e-300)
             np.maximum(ratios, round_s, out=ratios)

@@ -11,9 +11,9 @@ from pearl.planner.gpu_balance import Balance, SweepPoint
 from pearl.planning.plans import pearl_version
 from pearl.report.balance_text import (
     ALIKE,
-    busiest_part,
+    describe_sureness,
     halves_sentence,
-    sureness,
+    name_busiest_part,
     sweep_table,
     verdict_sentence,
 )
@@ -26,11 +26,11 @@ def balance_page(balance: Balance, written: str = "") -> Page:
     """Return the page of a balance. written: the date, for the footer; empty for none."""
     v = balance.verdict
     rate, low, high = v.env_steps_per_s
-    part = busiest_part(v)
+    part = name_busiest_part(v)
     lead = (
         LeadSentence("What you get", f"About {count(rate)} env steps/s",
                      f", likely {range_text((low, high))}, with {v.actors} actors."),
-        LeadSentence("What limits it", part[0].upper() + part[1:], f", {sureness(v)}."),
+        LeadSentence("What limits it", part[0].upper() + part[1:], f", {describe_sureness(v)}."),
         LeadSentence("What would help most", *_help(balance)),
     )  # fmt: skip
     sweeps = [("cores", "Cores, an actor each", balance.cores)]

@@ -16,13 +16,13 @@ ALIKE = 0.02
 """Rates that differ by less than this share share a row of a table (assumed)."""
 
 
-def busiest_part(v: BalanceAnswer) -> str:
+def name_busiest_part(v: BalanceAnswer) -> str:
     """Return the words for the part that bounds the rate."""
     rest = "the replay" if v.gpu else "the learner and its replay"
     return {"actors": "the actors", "gpu": "the GPU", "host": f"the core of {rest}"}[v.busiest]
 
 
-def sureness(v: BalanceAnswer) -> str:
+def describe_sureness(v: BalanceAnswer) -> str:
     """Return `in 97.5 % of 200 draws`, the share in which the same part bounds the rate."""
     return f"in {percent(v.share).replace('.0', '')} of {v.draws} draws"
 
@@ -32,8 +32,8 @@ def verdict_sentence(v: BalanceAnswer) -> str:
     rate, low, high = v.env_steps_per_s
     rates = f"{count(rate)} env steps/s ({range_text((low, high))})"
     machine = f"{v.cpu} with {v.cores} core{'' if v.cores == 1 else 's'}"
-    verb = "are" if v.busiest == "actors" else "is"
-    bound = f"{busiest_part(v)} {verb} the bottleneck, {sureness(v)}: {rates} on {machine}."
+    part = f"{name_busiest_part(v)} {'are' if v.busiest == 'actors' else 'is'} the bottleneck"
+    bound = f"{part}, {describe_sureness(v)}: {rates} on {machine}."
     if v.gpu is None or v.threads is None or v.threads_band is None:
         return bound[:1].upper() + bound[1:]
     all_sms = f"all {v.sms} SMs of {v.gpu}"

@@ -167,11 +167,11 @@ def _plan_help(plan: Plan) -> LeadSentence:
     exact = plan.bottleneck.kind == "lane" and len([k for k in plan.lanes if k.width]) == 1
     upto = "" if exact else "up to "
     reason = f" gives {upto}+{percent(gain)}; `pearl plan --explain` tries every other change."
-    answer = f"{_a_call(words.short_name(most.task))} 20{words.BLANK}% faster"
+    answer = f"{_name_call(words.short_name(most.task))} 20{words.BLANK}% faster"
     return LeadSentence(HELPS, f"{answer[:1].upper()}{answer[1:]}", reason)
 
 
-def _a_call(word: str) -> str:
+def _name_call(word: str) -> str:
     """Return `a learn call` or `an act call`."""
     return f"{'an' if word[:1] in 'aeiou' else 'a'} {word} call"
 
@@ -315,7 +315,7 @@ def _run_help(run: Run) -> LeadSentence:
     tail = ""
     if waited(run) < BUSY:
         gain = faster_gain(most[1])
-        word = _a_call(most[0].partition(words.BLANK)[0])
+        word = _name_call(most[0].partition(words.BLANK)[0])
         upto = "up to " if len([k for k in run.plan.lanes if k.width]) > 1 else ""
         tail = f"{word} 20{words.BLANK}% faster gives {upto}+{percent(gain)}"
     best = max(options, default=None)

@@ -62,7 +62,7 @@ def load_networks(session: Session, path: Path) -> list[str]:
         if f"{name}.target" in arrays and f"{name}.target" not in given:
             arrays[f"{name}.target"][...] = given[name]
     for name, array in arrays.items():
-        source = _trained(session, name.partition("@")[0])
+        source = _find_trained(session, name.partition("@")[0])
         if name.startswith("policy.") and name != source and source in taken:
             array[...] = arrays[source]
     copy_to_learners(arrays)
@@ -80,11 +80,11 @@ def _is_copied(session: Session, name: str) -> bool:
     """Whether an array belongs to a network, or to a kernel between environment and network."""
     if session.acting and name in states(session.acting):
         return True
-    table = name.startswith("policy.") and name == _trained(session, name)
+    table = name.startswith("policy.") and name == _find_trained(session, name)
     return (table or name.startswith(KEPT)) and not name.endswith(LEFT)
 
 
-def _trained(session: Session, name: str) -> str:
+def _find_trained(session: Session, name: str) -> str:
     """The array that the update writes for an array of the policy; of a table, the same array."""
     learner = name.replace("policy.", "learner.", 1)
     return learner if learner in session.arrays else name
@@ -106,7 +106,7 @@ def _read_networks(session: Session, file: Path, acting: str) -> dict[str, Array
         return {f"learner.{acting}": _flatten(session, file, acting, tensors)}
     if "parameters" in names:
         tensors, _ = read_policy_file(file)
-        trained = _trained(session, f"policy.{acting}")
+        trained = _find_trained(session, f"policy.{acting}")
         return {trained: tensors["parameters"], **pick_states(tensors)}
     stored = checkpoint.load(file)
     wanted = [n for n in stored.places if _is_copied(session, n)]
