@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pearl.solvers.model.linear import Linear, Terms
 from pearl.solvers.model.search_space import SearchSpace
 
@@ -85,15 +88,19 @@ def window_rows(
     space: SearchSpace,
     linear: Linear,
     potential: Mapping[int, int],
+    component: NDArray[np.int32],
     seconds_at: Callable[[Place], tuple[Terms, Terms]],
     places: Mapping[Place, Terms],
 ) -> None:
     """Add a row for each window and lane: the lane runs the window's firings one after the other.
 
     If the first unit runs elsewhere, its completion precedes them. So the rows tell how a pipeline
-    of firings fills and drains.
+    of firings fills and drains. A window between two strongly connected components gets no row: the
+    program fixes the starts of each component alone, because iterations of one may run any number
+    of periods ahead of the other.
 
-    potential: node → the variable of its start. seconds_at: place of a unit → its occupancy and
+    potential: node → the variable of its start. component: node → the number of its strongly
+    connected component. seconds_at: place of a unit → its occupancy and
     latency there, in the seconds of the program.
     """
     at = {place: seconds_at(place) for place in places}
@@ -101,6 +108,8 @@ def window_rows(
     rows: list[Terms] = []
     for window in space.expansion.windows:
         if window.begin not in potential or window.end not in potential:
+            continue
+        if component[window.begin] != component[window.end]:
             continue
         between = [(potential[window.end], 1.0), (potential[window.begin], -1.0)]
         firings = {u: n - (u == window.last) for u, n in window.firings}

@@ -59,7 +59,8 @@ class PeriodForm:
         self.transfers = Transfers(space, self.linear, self._places, self._used)
         self.potential: dict[int, int] = {}
         self._arcs()
-        window_rows(space, self.linear, self.potential, self._seconds_at, self._places)
+        potential = self.potential, self.component
+        window_rows(space, self.linear, *potential, self._seconds_at, self._places)
         self._loads()
         self._memory()
         lane_rules(space, self.linear, self.x, self._places)
@@ -205,6 +206,7 @@ class PeriodForm:
         shape = (len(x.nodes), len(x.nodes))
         adjacent = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
         _, component = connected_components(adjacent, connection="strong")
+        self.component = component
         heaviest: dict[tuple[int, int, int], float] = {}
         for src, dst, tokens, e in watched(x.arcs):
             if component[src] != component[dst]:
