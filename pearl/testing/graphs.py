@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 from pearl.graph.limits import Limits
@@ -14,6 +15,12 @@ from pearl_estimators import Estimate
 
 KEYS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 """The limits on slack in random graphs."""
+
+SHAPES = ("loop", "chain", "fork", "join", "forward", "parts", "mixed")
+"""The shapes of random graphs: one cycle through all tasks with chords; a chain; a tree that leaves
+one source; a tree that ends in one sink; forward edges alone, with several sources and sinks;
+components that no edge joins, some of one task; cycles that forward edges join. Only the first is
+strongly connected."""
 
 
 def mode(
@@ -66,14 +73,24 @@ def loop(*names: str, tokens: int = 1, size: float = 0.0) -> TaskGraph:
 
 
 def random_limited(
-    seed: int, *, most_tasks: int = 8, most_devices: int = 4, rates: bool = True
+    seed: int,
+    *,
+    most_tasks: int = 8,
+    most_devices: int = 4,
+    rates: bool = True,
+    shape: str = "loop",
 ) -> tuple[TaskGraph, CostTable, Limits]:
-    """Return a strongly connected graph of at least two tasks, with costs and limits: cycles,
-    rates, slack, replicas, states, memory, transfers, pair terms, fused modes, lanes and widths,
-    and at most three modes per task. rates: some tasks fire twice per iteration."""
-    r = random.Random(seed)
+    """Return a graph of at least two tasks with costs and limits: cycles, rates, slack, replicas,
+    states, memory, transfers, pair terms, fused modes, lanes and widths, and at most three modes
+    per task.
+
+    rates: some tasks fire several times per iteration.
+    shape: one of SHAPES.
+    """
+    r = random.Random(seed if shape == "loop" else f"{shape} {seed}")
     names = [f"t{i}" for i in range(r.randint(2, most_tasks))]
-    q = {n: r.choice([1, 1, 1, 2]) if rates else 1 for n in names}
+    often = [1, 1, 1, 2] if shape == "loop" else [1, 1, 2, 3]
+    q = {n: r.choice(often) if rates else 1 for n in names}
     environments = {n: r.choice([0, 0, 0, 4]) for n in names}
     slack_edges = r.randint(0, 2)
 
@@ -82,27 +99,40 @@ def random_limited(
         tokens = least * r.choice([1, 1, 2]) if back else 0
         return Edge(a, b, least // q[a], least // q[b], tokens, bytes=r.choice([0.0, 1e3, 5e4]))
 
-    edges = [edge(a, b, False) for a, b in pairwise(names)] + [edge(names[-1], names[0], True)]
-    taken = {(e.src, e.dst) for e in edges}
-    for _ in range(r.randint(0, 3)):
-        i, j = r.sample(range(len(names)), 2)
-        if (names[i], names[j]) not in taken:
-            taken.add((names[i], names[j]))
-            edges.append(edge(names[i], names[j], j < i))
+    if shape == "loop":
+        edges = [edge(a, b, False) for a, b in pairwise(names)] + [edge(names[-1], names[0], True)]
+        taken = {(e.src, e.dst) for e in edges}
+        for _ in range(r.randint(0, 3)):
+            i, j = r.sample(range(len(names)), 2)
+            if (names[i], names[j]) not in taken:
+                taken.add((names[i], names[j]))
+                edges.append(edge(names[i], names[j], j < i))
+    else:
+        edges = []
+        for a, b in dict.fromkeys(_pairs(r, len(names), shape)):
+            e, many = edge(names[a], names[b], b < a), r.choice([1, 1, 1, 2, 3])
+            rate = e.production * many, e.consumption * many
+            part = r.randrange(many)  # the least rates cannot express this part of a token
+            edges.append(Edge(e.src, e.dst, *rate, e.tokens * many + part, bytes=e.bytes))
+        taken = {(e.src, e.dst) for e in edges}
     for n in names:
-        if r.random() < 0.4:
+        if r.random() < (0.4 if shape == "loop" else 0.6):
             edges.append(Edge(n, n, tokens_seq=1))
+    slack_edges = min(slack_edges, len(taken))
     keys = r.sample(KEYS, slack_edges)
-    for key, i in zip(keys, r.sample(range(len(names)), slack_edges), strict=True):
+    between = range(len(names) if shape == "loop" else len(taken))
+    for key, i in zip(keys, r.sample(between, slack_edges), strict=True):
         e = edges[i]
         edges[i] = Edge(e.src, e.dst, e.production, e.consumption, e.tokens_seq, 0, e.bytes, key)
     states: dict[str, float] = {}
     holds: dict[str, tuple[str, ...]] = {}
     if r.random() < 0.3:
         states["s"] = 3e6
-        holds = {names[0]: ("s",), names[-1]: ("s",)}
-        if (names[0], names[-1]) not in taken:
-            edges.append(edge(names[0], names[-1], False))
+        holds = {names[0]: ("s",)}
+        if shape == "loop":  # tasks that share a state need a path each way
+            holds[names[-1]] = ("s",)
+            if (names[0], names[-1]) not in taken:
+                edges.append(edge(names[0], names[-1], False))
     found = tuple(
         Task(
             n,
@@ -115,14 +145,42 @@ def random_limited(
     fusions: tuple[Fusion, ...] = ()
     if len(names) > 2 and r.random() < 0.3:
         fusions = (Fusion("f", (names[1], names[2]), Kernel("f")),)
-    graph = TaskGraph(f"seed {seed}", found, tuple(edges), states, fusions, r.choice([0, 8]))
+    title = f"seed {seed}" if shape == "loop" else f"{shape}, seed {seed}"
+    graph = TaskGraph(title, found, tuple(edges), states, fusions, r.choice([0, 8]))
     platform = _platform(r, most_devices)
     limits = Limits(
         **{key: r.randint(0, 2) for key in keys},  # type: ignore[arg-type]
         replicas={n: 2 for n in names if environments[n] and r.random() < 0.7},
         max_lanes=r.choice([None, None, None, 2, 3]),
     )
+    if shape != "loop":
+        pairs = [tuple(r.sample(names, 2)) for _ in range(2)]
+        together, apart = (pairs[i : i + 1] if r.random() < 0.2 else () for i in range(2))
+        limits = replace(limits, together=tuple(together), apart=tuple(apart))
     return graph, _costs(r, graph, platform, limits), limits
+
+
+def _pairs(r: random.Random, n: int, shape: str) -> list[tuple[int, int]]:
+    """Return the edges between `n` tasks of a shape other than a loop. An edge that goes back to an
+    earlier task closes a cycle."""
+    if shape == "chain":
+        return list(pairwise(range(n)))
+    if shape == "fork":
+        return [(r.randrange(i), i) for i in range(1, n)]
+    if shape == "join":
+        return [(i, r.randrange(i + 1, n)) for i in range(n - 1)]
+    if shape == "forward":
+        return [(i, j) for j in range(n) for i in range(j) if r.random() < 0.5]
+    cuts = sorted(r.sample(range(1, n), min(n - 1, r.choice([1, 1, 2]))))
+    groups = [list(range(a, b)) for a, b in pairwise([0, *cuts, n])]
+    pairs = []
+    for group in groups:
+        pairs += pairwise(group)
+        if len(group) > 1 and (shape == "mixed" or r.random() < 0.6):
+            pairs.append((group[-1], group[0]))
+    if shape == "mixed":
+        pairs += [(r.choice(a), r.choice(b)) for a, b in pairwise(groups)]
+    return pairs
 
 
 def _platform(r: random.Random, most_devices: int) -> Platform:
@@ -186,10 +244,15 @@ def _costs(r: random.Random, graph: TaskGraph, platform: Platform, limits: Limit
 
 
 def random_problem(
-    seed: int, *, most_tasks: int = 5, most_devices: int = 3, rates: bool = True
+    seed: int,
+    *,
+    most_tasks: int = 5,
+    most_devices: int = 3,
+    rates: bool = True,
+    shape: str = "loop",
 ) -> tuple[TaskGraph, CostTable]:
     """Return graph and costs of `random_limited`."""
     graph, costs, _ = random_limited(
-        seed, most_tasks=most_tasks, most_devices=most_devices, rates=rates
+        seed, most_tasks=most_tasks, most_devices=most_devices, rates=rates, shape=shape
     )
     return graph, costs
