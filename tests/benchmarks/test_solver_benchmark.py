@@ -11,13 +11,7 @@ import pytest
 from benchmarks.bars import ABSENT, AbsentError
 from benchmarks.run import main
 from benchmarks.solver.__main__ import PARTS
-from benchmarks.solver.oracle import (
-    OBJECTIVES,
-    Problem,
-    compare_bounds,
-    compare_plans,
-    problems,
-)
+from benchmarks.solver.oracle import Problem, compare_bounds, compare_plans, problems
 from benchmarks.solver.sdf import (
     Case,
     by_linear_program,
@@ -58,22 +52,11 @@ def test_bounds_equal_those_of_enumeration(drawn: list[Problem]) -> None:
         assert tally.wrong == []
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_plans_and_their_slack_equal_those_of_enumeration(
-    drawn: list[Problem], objective: str
-) -> None:
-    values, slack = compare_plans(drawn, objective, COUNT)
-    assert values.compared > COUNT * 3 // 4
-    assert values.wrong == []
-    assert slack.compared > 5
-    assert slack.wrong == []
-
-
-def test_makespans_equal_those_of_enumeration_where_it_tries_every_order() -> None:
+def test_plans_of_every_shape_equal_those_of_enumeration() -> None:
     pytest.importorskip("ortools")
-    values, _ = compare_plans(problems(12, first=600_000, most=60), "makespan", COUNT)
-    assert values.compared > 3
-    assert values.wrong == []
+    for tally in compare_plans(problems(18, first=500_000, most=60)).values():
+        assert tally.compared >= 3
+        assert tally.wrong == []
 
 
 PRODUCER_CONSUMER = """
