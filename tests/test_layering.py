@@ -63,9 +63,6 @@ ROOMS = [
 ]
 """The rooms of `pearl/`, lowest first: a module imports from its own room and from lower ones."""
 
-LONGEST = 400
-"""Lines of a file of the packages at most."""
-
 WHOLE = {"test_docs.py", "test_installed.py", "test_knowledge.py", "test_layering.py"}
 WHOLE |= {"test_public.py", "test_slow.py"}
 """Test files that are about the whole tree."""
@@ -220,11 +217,6 @@ def test_every_test_file_lies_in_the_folder_of_a_room_that_it_imports():
         if not found:
             misplaced.append(str(file.relative_to(ROOT)))
     assert misplaced == []
-
-
-def test_no_file_is_long():
-    lines = {str(f.relative_to(ROOT)): len(f.read_text().splitlines()) for f in FILES.values()}
-    assert {file: count for file, count in lines.items() if count > LONGEST} == {}
 
 
 def test_a_name_is_of_one_class():
