@@ -195,7 +195,7 @@ def exceeds(value: float, bound: float, objective: str) -> bool:
 def faults_of(p: Problem, objective: str, tally: Tally) -> list[str]:
     """What is wrong with the plans of a problem by the default method and by `heft`."""
     with tally.timed("enumeration"):
-        oracle = plan_of(p, objective, "exhaustive")
+        oracle = plan_of(p, objective, "pearl.testing.exhaustive")
     with tally.timed("method"):
         ours = plan_of(p, objective, None)
     if oracle is None or ours is None:

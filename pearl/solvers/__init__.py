@@ -15,7 +15,6 @@ __all__ = ["METHODS", "find_method", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
-    "exhaustive": Method("pearl.solvers.methods.exhaustive:solve", OBJECTIVES),
     "heft": Method("pearl.solvers.methods.heft:solve", OBJECTIVES),
     "peft": Method("pearl.solvers.methods.peft:solve", OBJECTIVES),
     "lshs": Method("pearl.solvers.methods.lshs:solve", OBJECTIVES),
@@ -23,6 +22,11 @@ METHODS = {
     "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
 }
 """Name of a method, as in `pearl plan --method NAME` → its code and objectives."""
+
+MOVED = {
+    "exhaustive": "'pearl.testing.exhaustive', for tests",
+}
+"""Former name of a method → what to use instead."""
 
 
 def find_method(name: object) -> Method:
@@ -41,8 +45,10 @@ def find_method(name: object) -> Method:
         own.load(name)
         METHODS[name] = own
     if name not in list(METHODS):
+        shipped = [other for other in METHODS if "." not in other]
+        moved = MOVED.get(name) if isinstance(name, str) else None
         raise SpecError(
-            f"method {quote(name)} is unknown; allowed are {list(METHODS)}, and the module path of "
-            "your own, such as 'my_package.mine'"
+            f"method {quote(name)} is unknown; allowed are {shipped}, and the module path of your "
+            f"own, such as 'my_package.mine'{f'; {name} is now {moved}' if moved else ''}"
         )
     return METHODS[str(name)]

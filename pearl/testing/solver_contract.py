@@ -243,7 +243,7 @@ class SolverContract:
             pytest.skip(f"method {self.method} is not registered for {objective}")
         for seed in (1, 2):
             graph, costs = random_problem(seed, most_tasks=4, most_devices=3)
-            known = solve(graph, costs, objective=objective, method="exhaustive")
+            known = solve(graph, costs, objective=objective, method="pearl.testing.exhaustive")
             plan = self.solve(graph, costs, objective=objective, known=known)
             if objective == "makespan":
                 assert plan.value <= known.value * (1 + TOLERANCE)
@@ -265,7 +265,7 @@ class SolverContract:
             low_s, high_s = m.estimate.latency_s / 3, m.estimate.latency_s * 3
             modes.append(replace(m, estimate=replace(m.estimate, low_s=low_s, high_s=high_s)))
         costs = replace(costs, modes=tuple(modes))
-        known = solve(graph, costs, objective=objective, method="exhaustive")
+        known = solve(graph, costs, objective=objective, method="pearl.testing.exhaustive")
         regret = self.solve(graph, costs, objective=objective, known=known).regret
         assert regret is not None
         timed, orders, _ = plan_orders(known, Problem(graph, costs))

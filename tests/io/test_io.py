@@ -28,7 +28,7 @@ def test_a_shop_becomes_chains_on_machines(tmp_path: Path) -> None:
         ("m0", 4.0),
         ("m1", 1.0),
     ]
-    plan = pearl.solve(graph, costs, objective="makespan", method="exhaustive")
+    plan = pearl.solve(graph, costs, objective="makespan", method="pearl.testing.exhaustive")
     assert plan.value == 5.0  # job 1 on machine 1 or after job 0's first
 
 

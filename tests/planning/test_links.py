@@ -146,7 +146,7 @@ def test_plans_where_lanes_pay_keep_their_own_check_and_agree_with_enumeration()
     for graph, costs in paying(8000, 25, 300, 4):
         plan = solve(graph, costs)
         check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), Problem(graph, costs))
-        oracle = solve(graph, costs, method="exhaustive")
+        oracle = solve(graph, costs, method="pearl.testing.exhaustive")
         assert plan.value <= oracle.bound_value * (1 + 1e-6)
         assert oracle.value <= plan.bound_value * (1 + 1e-6)
         if plan.status == oracle.status == "optimal":

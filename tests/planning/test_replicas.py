@@ -148,7 +148,7 @@ def test_kernels_of_known_kinds_are_counted_anew() -> None:
     assert part.bytes_in > whole.bytes_in / 4  # the weights are read in full
 
 
-@pytest.mark.parametrize("method", ["milp", "exhaustive"])
+@pytest.mark.parametrize("method", ["milp", "pearl.testing.exhaustive"])
 def test_uneven_shares_balance_a_fast_and_a_slow_lane(method: str) -> None:
     graph = ring_with_lag()
     alone = solve(graph, FAST_AND_SLOW, method=method)

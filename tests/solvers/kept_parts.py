@@ -28,9 +28,7 @@ from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
 from pearl.solvers import robust
 from pearl.solvers.first_plan import first_plan
 from pearl.solvers.known_plan import translate_plan
-from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import every_space
-from pearl.solvers.methods.exhaustive import _every_order
 from pearl.solvers.model import cost_floor
 from pearl.solvers.model.dag_instance import build_instance, fastest, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
@@ -50,6 +48,8 @@ from pearl.solvers.period.symmetry import find_orbits
 from pearl.solvers.period.tie_breaking import fewest_lanes, fewest_watts
 from pearl.solvers.robust import least_regret
 from pearl.solvers.under_draws import Scale
+from pearl.testing import exhaustive
+from pearl.testing.exhaustive import _every_order
 from pearl.testing.graphs import random_limited
 from pearl.time_limit import OutOfTimeError
 from pearl_estimators import Estimate
@@ -321,7 +321,7 @@ def exact_lines(seed: int) -> Iterable[str]:
     """Plans of as good a cost with less slack or less power, by enumeration."""
     graph, costs, limits = random_limited(seed, most_tasks=3, most_devices=2)
     asked = Problem(graph, costs, limits)
-    search = Search(time.monotonic() + 1e6, 0, "exhaustive")
+    search = Search(time.monotonic() + 1e6, 0, "pearl.testing.exhaustive")
     found = exhaustive.solve(asked, search).best
     yield f"best {valued(found)}"
     most = slack_choices(found.assignment.expansion.graph, limits)[0]
@@ -375,7 +375,7 @@ def regret_lines(seed: int) -> Iterable[str]:
         ("worst", None, 0, 3),
     ):
         asked = Problem(graph, costs, replace(limits, power_w=power_w))
-        search = Search(time.monotonic() + 1e6, 0, "exhaustive")
+        search = Search(time.monotonic() + 1e6, 0, "pearl.testing.exhaustive")
         calls = itertools.count()
 
         def run(problem: Problem, search: Search, calls: Any = calls, most: int = most) -> Outcome:

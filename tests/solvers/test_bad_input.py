@@ -23,6 +23,7 @@ from pearl.planning.problem import Problem
 from pearl.solvers import METHODS, solver
 from pearl.solvers.infeasible import iis
 from pearl.solvers.methods import cpsat, local_search
+from pearl.solvers.model.method import OBJECTIVES
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import loop, random_problem
 from tests.graphs import anything
@@ -34,7 +35,7 @@ WAYS = [
     for name, method in METHODS.items()
     if name != "cpsat" or cpsat.installed()
     for objective in method.objectives
-]
+] + [("pearl.testing.exhaustive", objective) for objective in OBJECTIVES]
 """Every method with every objective it can be asked for."""
 
 QUIET = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -119,7 +120,7 @@ def test_random_problems_give_valid_plans_by_every_method(
     limits = Limits(policy_lag=lag)
     plans = {way: plan for way in WAYS if (plan := attempt(graph, costs, limits, *way))}
     for (method, objective), plan in plans.items():
-        other = plans.get(("exhaustive", objective))
+        other = plans.get(("pearl.testing.exhaustive", objective))
         if other:
             sign = -1 if objective == "makespan" else 1
             assert sign * plan.value <= sign * other.bound_value * (1 + sign * 1e-6), method
@@ -153,7 +154,7 @@ def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
     unproved = "did not prove that there is none|none is excluded"
     problem = loop(*names), both(*names)
     with pytest.raises(InfeasibleError, match=unproved) as error:
-        solve(*problem, limits=limits, method="exhaustive", time_limit_s=1e-6)
+        solve(*problem, limits=limits, method="pearl.testing.exhaustive", time_limit_s=1e-6)
     assert error.value.conflict == ()
 
 

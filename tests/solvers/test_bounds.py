@@ -52,7 +52,9 @@ def compared(seeds, **sizes):
     for seed in seeds:
         graph, costs, limits = random_limited(seed, **sizes)
         try:
-            best = solve(graph, costs, limits=limits, method="exhaustive", time_limit_s=LONG_S)
+            best = solve(
+                graph, costs, limits=limits, method="pearl.testing.exhaustive", time_limit_s=LONG_S
+            )
         except InfeasibleError:
             continue
         assert best.status == "optimal"

@@ -42,6 +42,7 @@ STRICTER = {
     "examples.linear_clustering": ListContract,
     "local_search": FewMoves,
     "cpsat": WithCpsat,
+    "pearl.testing.exhaustive": SolverContract,
 }
 """Methods whose contract has more to it; every other one is held to `SolverContract`."""
 

@@ -23,7 +23,6 @@ from pearl.solvers.methods import (
     cpsat,
     cpsat_model,
     enumeration,
-    exhaustive,
     first_schedule,
     heft,
     local_search,
@@ -39,6 +38,7 @@ from pearl.solvers.model.dag_instance import DagInstance, build_instance, makesp
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
+from pearl.testing import exhaustive
 from pearl.time_limit import OutOfTimeError
 from tests.solvers.kept import Clock, Kept, mixed, rounded
 from tests.solvers.test_lane_rules import pool

@@ -29,11 +29,11 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.methods import heft
 from pearl.solvers.methods.enumeration import assignments, every_space
-from pearl.solvers.methods.exhaustive import _every_order
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
+from pearl.testing.exhaustive import _every_order
 from pearl.testing.graphs import random_limited
 
-METHODS = ("milp", "exhaustive", "heft", "peft", "local_search", "cpsat")
+METHODS = ("milp", "pearl.testing.exhaustive", "heft", "peft", "local_search", "cpsat")
 
 
 def pool(seed: int, *, firings: int = 1, terms: bool = True) -> tuple[TaskGraph, CostTable, Limits]:
@@ -73,7 +73,7 @@ def outcome(method: str, given: tuple[TaskGraph, CostTable, Limits], objective: 
 @pytest.mark.parametrize("seed", range(30))
 def test_milp_finds_what_enumeration_finds(seed: int) -> None:
     given = pool(seed, firings=1 + seed % 2)
-    best = outcome("exhaustive", given, "throughput")
+    best = outcome("pearl.testing.exhaustive", given, "throughput")
     assert outcome("milp", given, "throughput") == pytest.approx(best)
 
 
@@ -84,7 +84,7 @@ def test_no_other_method_breaks_a_rule_or_beats_enumeration(method: str) -> None
     for seed in range(8):
         given = pool(seed)
         for objective in ("throughput", "makespan") if method != "cpsat" else ("makespan",):
-            best = outcome("exhaustive", given, objective)
+            best = outcome("pearl.testing.exhaustive", given, objective)
             assert outcome(method, given, objective) >= best * (1 - 1e-9)
             if method == "cpsat":
                 assert outcome(method, given, objective) == pytest.approx(best)

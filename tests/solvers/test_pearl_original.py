@@ -89,7 +89,7 @@ def costs() -> CostTable:
     return CostTable(Platform("pearl", found, links, "CPU"), tuple(modes), extra)
 
 
-@pytest.mark.parametrize("method", ["milp", "exhaustive"])
+@pytest.mark.parametrize("method", ["milp", "pearl.testing.exhaustive"])
 def test_unpinned_the_best_pair_is_replay_on_cpu_and_learner_on_gpu1(method: str) -> None:
     plan = solve(graph(), costs(), method=method)
     assert (plan.task("sample").device, plan.task("train").device) == ("CPU", "GPU1")

@@ -22,13 +22,13 @@ from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.planning.valuation import evaluate_samples
 from pearl.report.bands_text import regret_text
 from pearl.solvers import robust
-from pearl.solvers.methods import exhaustive
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.method import ROBUST as KINDS
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Outcome
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.robust import DRAWS
+from pearl.testing import exhaustive
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.time_limit import OutOfTimeError
 from pearl_estimators import Estimate, power
@@ -190,11 +190,13 @@ def test_the_regret_of_draws_that_are_not_solved_is_an_interval_that_holds_the_t
         return exhaustive.solve(problem, search)
 
     deadline = time.monotonic() + 1e6
-    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "exhaustive")
+    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "pearl.testing.exhaustive")
     outcome, said = robust.least_regret(problem, search, run, KINDS[objective], draws)
     assert said.solved == solved or solved == 0
     tables = draws.tables(graph, costs)
-    least = [solve(graph, t, limits=limits, method="exhaustive").period_s for t in tables]
+    least = [
+        solve(graph, t, limits=limits, method="pearl.testing.exhaustive").period_s for t in tables
+    ]
     timed = build_timed_graph(outcome.best.assignment)
     own = evaluate_samples(timed, outcome.best.ordered.orders, draws, power_w=power_w).period_s
     true = own / np.array(least) - 1
@@ -249,7 +251,7 @@ def test_the_estimates_get_the_time_of_the_draws_where_their_share_is_too_short(
         return exhaustive.solve(problem, search)
 
     deadline = time.monotonic() + 1e6
-    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "exhaustive")
+    problem, search = Problem(graph, costs, limits), Search(deadline, 0, "pearl.testing.exhaustive")
     outcome, _ = robust.least_regret(problem, search, run, "mean", Draws(DRAWS, 1))
     assert deadlines[0] < deadlines[1] == deadline
     assert outcome.best.cost > 0

@@ -64,8 +64,7 @@ def refuse_more(number: float, what: str) -> None:
     """
     if number > PLANS:
         raise SpecError(
-            f"method exhaustive: there are more than {PLANS} {what}, the most that it "
-            "enumerates: use method 'milp'"
+            f"there are more than {PLANS} {what}, the most that are enumerated: use method 'milp'"
         )
 
 
@@ -105,8 +104,8 @@ def assignments(spaces: Sequence[SearchSpace]) -> Iterator[Assignment]:
     if total > PLANS:
         modes = sum(math.prod(len(m) for m in p.options) for p in spaces)
         raise SpecError(
-            f"method exhaustive: this graph has {modes} choices of modes and more than {PLANS} "
-            f"assignments to lanes; at most {PLANS} are enumerated: use method 'milp'"
+            f"this graph has {modes} choices of modes and more than {PLANS} assignments to lanes; "
+            f"at most {PLANS} are enumerated: use method 'milp'"
         )
     for space, assignment in _every(spaces):
         if not space.violates_coupling(assignment):

@@ -1,4 +1,5 @@
-"""Every assignment and every order: the reference in tests of other methods.
+"""Every assignment and every order: the oracle in tests of methods, `pearl.testing.exhaustive` as
+the method of `solve`.
 
 The method enumerates replicas, fusions, slack of every edge from 0 to its limit, modes and lanes.
 Then, from the least order bound upwards, it enumerates all orders with offsets of lanes with at
