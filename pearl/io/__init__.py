@@ -17,18 +17,22 @@ __all__ = ["from_networkx", "read_fjsp"]
 
 
 def read_fjsp(path: str | Path) -> tuple[TaskGraph, CostTable]:
-    """Read a flexible job shop from a file in Brandimarte's format, for `objective="makespan"`.
+    """Read a flexible job shop from a file in Brandimarte's format, or a plain job shop, for
+    `objective="makespan"`.
 
     An operation is a task `j0o0`, a machine a device `m0` with one lane, a job a chain of edges.
     Links between machines are free. Times become seconds.
 
-    The first line of the file has the numbers of jobs and machines; the rest of the line is
-    ignored. Each further line is a job: its number of operations, and for each operation the number
-    of machines and the pairs machine, time. Machines count from 0 or from 1, as fits the file
-    (Brandimarte 1993, "Routing and scheduling in a flexible job shop by tabu search").
+    The first line of the file has the numbers of jobs and machines, and at most one more number,
+    the mean number of machines of an operation, which is not read. Each further line is a job: its
+    number of operations, and for each operation the number of machines and the pairs machine, time
+    (Brandimarte 1993, "Routing and scheduling in a flexible job shop by tabu search"). If not all
+    lines are such jobs, each may be a job of a plain job shop: the pair machine, time of each
+    operation, every machine at most once. Machines count from 0 or from 1, as fits the file.
+    Nothing may follow the jobs: set-up times and other additions are refused.
 
     Raises:
-        SpecError: the file cannot be read or is no flexible job shop; the text names the line.
+        SpecError: the file cannot be read or is no job shop; the text names the line.
     """
     if not isinstance(path, str | Path):
         raise SpecError(f"path is {quote(path)}; the path of a file is needed")
@@ -38,18 +42,28 @@ def read_fjsp(path: str | Path) -> tuple[TaskGraph, CostTable]:
         raise SpecError(f"{path}: cannot be read: {error}") from None
     lines = [(n, line.split()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
+        first_line = [float(word) for word in lines[0][1][2:]]
         jobs, machines = (int(word) for word in lines[0][1][:2])
     except (IndexError, ValueError):
+        first_line = [0.0, 0.0]
+    if len(first_line) > 1:
         raise SpecError(
-            f"{path}: not a flexible job shop: its first line must begin with the numbers of jobs "
-            "and machines"
-        ) from None
-    shop = [_job(words, f"{path}, line {n}") for n, words in lines[1 : jobs + 1]]
-    if jobs < 1 or len(shop) < jobs:
-        raise SpecError(
-            f"{path}: {jobs} jobs announced, {len(shop)} lines of jobs found; there must be one "
-            "line for each job, and one job at least"
+            f"{path}: not a job shop: its first line must have the numbers of jobs and machines, "
+            "and at most the mean number of machines of an operation"
         )
+    found = len(lines) - 1
+    if jobs < 1 or found < jobs:
+        raise SpecError(
+            f"{path}: {jobs} jobs announced, {found} lines of jobs found; there must be one line "
+            "for each job, and one job at least"
+        )
+    if found > jobs:
+        raise SpecError(
+            f"{path}, line {lines[jobs + 1][0]}: {jobs} jobs are announced and end before this "
+            "line; further jobs, set-up times and other additions are not read: announce all jobs, "
+            "or remove what follows them"
+        )
+    shop = _jobs(lines[1:], str(path))
     used = {m for job in shop for ways in job for m, _ in ways}
     first = 1 if max(used) == machines else 0
     if min(used) < first or max(used) > machines - 1 + first:
@@ -70,8 +84,35 @@ def read_fjsp(path: str | Path) -> tuple[TaskGraph, CostTable]:
     return TaskGraph(Path(path).stem, tuple(tasks), tuple(edges)), CostTable(platform, tuple(modes))
 
 
-def _job(words: list[str], where: str) -> list[list[tuple[int, float]]]:
-    """The ways (machine, time) of each operation of a job."""
+Job = list[list[tuple[int, float]]]
+"""The ways (machine, time) of each operation of a job."""
+
+
+def _jobs(lines: list[tuple[int, list[str]]], path: str) -> list[Job]:
+    """Return the jobs of lines, given with their numbers; of a plain job shop if that fits all
+    lines and Brandimarte's format does not."""
+    try:
+        return [_job(words, f"{path}, line {n}") for n, words in lines]
+    except SpecError:
+        plain = [_plain_job(words) for _, words in lines]
+        if not all(plain):
+            raise
+        return plain
+
+
+def _plain_job(words: list[str]) -> Job:
+    """Return the operations of a line of pairs machine, time; none if it is no such line."""
+    try:
+        machines = [int(word) for word in words[::2]]
+        times = [float(word) for word in words[1::2]]
+    except ValueError:
+        return []
+    fits = len(machines) == len(times) == len(set(machines)) and all(0 <= t < 1e15 for t in times)
+    return [[way] for way in zip(machines, times, strict=True)] if fits else []
+
+
+def _job(words: list[str], where: str) -> Job:
+    """Return the operations of a line in Brandimarte's format."""
     job, at = [], 1
     try:
         operations = int(words[0])
@@ -84,7 +125,8 @@ def _job(words: list[str], where: str) -> list[list[tuple[int, float]]]:
     if operations < 1 or not all(job) or at != len(words):
         raise SpecError(
             f"{where}: {operations} operations announced, {len(words)} numbers found; each "
-            "operation needs its number of machines, at least 1, and as many pairs of machine, time"
+            "operation needs its number of machines, at least 1, and as many pairs of machine, "
+            "time (in a plain job shop, every line has pairs only, each machine at most once)"
         )
     if any(not 0 <= seconds < 1e15 for ways in job for _, seconds in ways):
         raise SpecError(f"{where}: a time is below 0, above 1e15 or no number")

@@ -47,6 +47,17 @@ def test_machines_count_from_0_or_from_1_and_links_are_free(first: int, tmp_path
     ]  # fmt: skip
 
 
+def test_a_plain_job_shop_has_one_machine_for_each_operation(tmp_path: Path) -> None:
+    """Machine 0 runs 3 s and then 4 s, machine 1 runs 2 s after the 3 s and 2 s at the start."""
+    (tmp_path / "plain.txt").write_text("2 2\n0 3 1 2\n1 2 0 4\n")
+    graph, costs = read_fjsp(tmp_path / "plain.txt")
+    assert [(m.tasks, m.device, m.estimate.latency_s) for m in costs.modes] == [
+        (("j0o0",), "m0", 3.0), (("j0o1",), "m1", 2.0),
+        (("j1o0",), "m1", 2.0), (("j1o1",), "m0", 4.0),
+    ]  # fmt: skip
+    assert pearl.solve(graph, costs, objective="makespan").value == 7.0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -54,14 +65,20 @@ def test_machines_count_from_0_or_from_1_and_links_are_free(first: int, tmp_path
         ("1 2\n1 1 -1 1\n", "machines -1 to -1 are used"),
         ("1 2\n1 1 1 1e15\n", "line 2: a time is below 0"),
         ("1 2\n0\n", "line 2: 0 operations announced, 1 numbers found"),
-        ("", "first line must begin"),
-        ("two 2\n1 1 1 1\n", "first line must begin"),
+        ("", "first line must have"),
+        ("two 2\n1 1 1 1\n", "first line must have"),
         ("2 2\n1 1 1 1\n", "2 jobs announced, 1 lines"),
         ("0 2\n", "0 jobs announced"),
+        ("1 2 1.5 3\n1 1 1 1\n", "first line must have"),
+        ("1 2 x\n1 1 1 1\n", "first line must have"),
+        ("1 2\n1 1 1 5\n\n1 1 1 100\n", "line 4: 1 jobs are announced"),
+        ("1 2\n1 1 1 5\n0 5\n5 0\n", "line 3: 1 jobs are announced"),
+        ("1 2\n1 1 1 5\nsetups\n", "line 3: 1 jobs are announced"),
+        ("2 2\n0 3 1 2\n0 3 0 2\n", "line 2: 0 operations announced"),
         ("1 2\n1 1 1\n", "line 2: not a job"),
         ("1 2\n1 1 1 x\n", "line 2: not a job"),
         ("1 2\n1 1 1 2 9\n", "line 2: 1 operations announced"),
-        ("1 2\n1 0\n", "line 2: 1 operations announced"),
+        ("1 2\n1 0 1\n", "line 2: 1 operations announced"),
         ("1 2\n1 1 1 -2\n", "line 2: a time is below 0"),
         ("1 2\n1 1 1 nan\n", "line 2: a time is below 0"),
         ("1 2\n1 1 5 2\n", "machines 5 to 5 are used, 2 announced"),
