@@ -8,9 +8,10 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -159,15 +160,57 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
         (s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.arcs_of(edge)
     )
     cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
+    expansion = Expansion(graph, units, tuple(nodes), node, arcs)
     if cycle:
-        names = ["+".join(units[nodes[n][0]]) for n in cycle]
-        around = " → ".join(n for i, n in enumerate(names) if i == 0 or n != names[i - 1])
         raise SpecError(
-            f"graph {graph.name!r}: deadlock: the cycle {around} → {names[0]} has no token, so "
-            "none of its firings can ever start; give one of its edges tokens"
+            f"graph {graph.name!r}: deadlock: {_lacking_tokens(expansion, cycle)}"
             + (", or do not fuse these tasks" if fused else "")
         )
-    return Expansion(graph, units, tuple(nodes), node, arcs)
+    return expansion
+
+
+def _lacking_tokens(x: Expansion, cycle: Sequence[int]) -> str:
+    """Return which tokens a cycle of firings has, and how many it needs."""
+    names = ["+".join(x.units[x.nodes[n][0]]) for n in cycle]
+    around = " → ".join(n for i, n in enumerate(names) if i == 0 or n != names[i - 1])
+    around = f"the cycle {around} → {names[0]}"
+    steps = set(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    fewest: dict[tuple[int, int], tuple[int, int]] = {}
+    for s, d, m, e in x.arcs:
+        if (s, d) in steps:
+            fewest[s, d] = min((m, e), fewest.get((s, d), (m, e)))
+    on_cycle = sorted({e for _, e in fewest.values()})
+    found = []
+    for e in on_cycle:
+        edge = x.graph.edges[e]
+        if edge.tokens:
+            needed = _tokens_needed(x, on_cycle, e)
+            needs = f", and needs {needed} with the other edges as they are" if needed else ""
+            found.append(f"the edge {edge.src} → {edge.dst} has {edge.tokens}{needs}")
+    if not found:
+        return (
+            f"{around} has no token, so none of its firings can ever start; give one of its edges "
+            "tokens"
+        )
+    return (
+        f"{around} has too few tokens for all firings of an iteration: {'; '.join(found)}: give "
+        "one of its edges more tokens"
+    )
+
+
+def _tokens_needed(x: Expansion, on_cycle: Sequence[int], e: int) -> int | None:
+    """Return the fewest tokens of edge e with which the edges of a cycle have no deadlock; None if
+    no number is enough."""
+    edge = x.graph.edges[e]
+    rest = [(s, d, 0.0, m) for s, d, m, k in x.arcs if k in on_cycle and k != e]
+
+    def is_live(added: int) -> bool:
+        arcs = x.arcs_of(replace(edge, tokens_seq=edge.tokens_seq + added))
+        return not token_free_cycle(len(x.nodes), [*rest, *((s, d, 0.0, m) for s, d, m in arcs)])
+
+    least = range(edge.production * x.graph.repetition[edge.src] + 1)  # the last: an iteration's
+    added = bisect_left(least, True, key=is_live)
+    return edge.tokens + added if added < len(least) else None
 
 
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
@@ -260,7 +303,9 @@ def max_cycle_ratio(
 
 def _describe_deadlock(cycle: Sequence[int], names: Sequence[str] | None = None) -> SpecError:
     around = " → ".join(str(names[i] if names else i) for i in [*cycle, cycle[0]])
-    return SpecError(f"the cycle {around} has no token; no firing on it can ever start")
+    return SpecError(
+        f"the tokens of the cycle {around} sum to 0 or less; no firing on it can ever start"
+    )
 
 
 def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:

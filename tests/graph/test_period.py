@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from pearl.errors import SpecError
 from pearl.graph import cycle_ratio, policy_iteration
 from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import expand, max_cycle_ratio, simulate, start_times, token_free_cycle
@@ -209,3 +210,21 @@ def test_news_that_travels_within_a_round_changes_no_ratio(seed: int, monkeypatc
     ratio, _ = howard(n, arcs)
     monkeypatch.setattr(policy_iteration, "EAGER", 1)
     assert howard(n, arcs)[0] == pytest.approx(ratio, rel=1e-12)
+
+
+def test_a_cycle_with_too_few_tokens_is_told_how_many_it_has_and_needs() -> None:
+    def cycle(tokens: int) -> TaskGraph:
+        edges = (
+            Edge("a", "b", production=2, consumption=3),
+            Edge("b", "a", production=3, consumption=2, tokens_seq=6),
+            Edge("b", "c", production=3, consumption=2),
+            Edge("c", "a", tokens_seq=tokens),
+        )
+        return TaskGraph("cycle", tasks("a", "b", "c"), edges)
+
+    with pytest.raises(SpecError, match="c → a has 1, and needs 2"):
+        expand(cycle(1))
+    assert expand(cycle(2)).nodes
+    alone = TaskGraph("own", tasks("a"), (Edge("a", "a", 2, 2, tokens_seq=1),))
+    with pytest.raises(SpecError, match="a → a has 1, and needs 2"):
+        expand(alone)
