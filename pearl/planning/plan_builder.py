@@ -83,10 +83,11 @@ def build_plan(
     energy = assignment.energy_j(period)
     if period == 0 or (energy == 0 and proof.objective == "power_efficiency"):
         fault = "takes 0 s" if period == 0 else "costs 0 J"
+        ends = "its makespan is 0 s" if single else f"its {proof.objective} has no end"
         raise SpecError(
-            f"an iteration of graph {graph.name!r} {fault} by the cost table, so there is no "
-            f"{proof.objective} to maximise; give some mode a time above 0, and for "
-            "power_efficiency some mode an energy or the host an idle power"
+            f"an iteration of graph {graph.name!r} {fault} by the cost table, so {ends} and no "
+            "plan is better; give some mode a time above 0, and for power_efficiency "
+            "some mode an energy or the host an idle power"
         )
     if proof.objective == "throughput":
         value, bound_value, per = steps / period, _value_bound(steps, proof.bound, period), "s"

@@ -178,15 +178,21 @@ def order_by_times(
     """Return an assignment with its lanes and links in the order of given times, evaluated exactly.
 
     firings: keys by node of the expansion. copies: (`src>device`, firing) → key of a transfer that
-    this iteration waits for. The keys determine the order only: each firing and transfer then
-    starts as early as possible.
+    this iteration waits for; one without a key follows its sender at once. The keys determine the
+    order only: each firing and transfer then starts as early as possible.
     """
     timed = build_timed_graph(a)
-    last = (math.inf, math.inf, math.inf)
-    keys = [
-        firings[i] if i < len(firings) else copies.get(name, last)
-        for i, name in enumerate(timed.names)
-    ]
+    now = [(s, d) for s, d, _, m in watched(timed.arcs) if m == 0]
+    awaited, sender = {s for s, _ in now}, {d: s for s, d in now}
+
+    def key(i: int) -> Key:
+        if i < len(firings):
+            return firings[i]
+        if i not in awaited:
+            return math.inf, math.inf, math.inf
+        return copies.get(timed.names[i]) or key(sender[i])
+
+    keys = [key(i) for i in range(len(timed.names))]
     orders, start = list_by_keys(timed, keys)
     period = ring_period(timed, orders)
     value = ends_s(timed, start)

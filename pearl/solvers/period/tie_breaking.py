@@ -93,7 +93,8 @@ def fewest_watts(found: Candidate, problem: Problem, search: Search, run: Solve)
     """
     limits, lanes = problem.limits, len(_lanes(found.assignment))
     firings = sum(problem.graph.repetition.values())
-    if problem.objective != "throughput" or limits.power_w or lanes == 1 or firings > FEW:
+    one = lanes == 1 or found.period_s == 0
+    if problem.objective != "throughput" or limits.power_w or one or firings > FEW:
         return found
     most = min(limits.period_s or found.period_s, found.period_s) * (1 + SLOWER)
     frugal = replace(limits.without_slack(), max_lanes=lanes, period_s=most)
