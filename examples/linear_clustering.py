@@ -5,8 +5,8 @@ architectures"; as used by Das and Rauchwerger 2023, "Automatic Task Paralleliza
 Graphs in ML/DL models", arXiv 2308.11192. The longest path of the remaining firings, including
 transfers, becomes a cluster, until no firing remains. Clusters whose times do not overlap are
 merged, which cannot lengthen the iteration. The plan is the better of this one and of all firings
-in one lane. The method works on the token-free arcs of one iteration. For throughput or power
-efficiency, the plan is evaluated like any other plan.
+in one lane. The method works on the token-free arcs of one iteration. For throughput, the plan is
+evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pearl.solvers.model.list_schedule import Place, Schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look, watched
+
+OBJECTIVES = ("throughput", "makespan")
+"""The objectives of the method, which looks at time alone."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:

@@ -20,13 +20,13 @@ import pearl
 from benchmarks.bars import Bar, Part, at_least, at_most
 from benchmarks.literature import COLUMNS, command
 from benchmarks.solver.instances import blocks, branches
+from examples import lshs
 from examples.twin_critics import branches as twin_critics
 from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import lshs
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule
 from pearl_devices import Link, Platform

@@ -33,6 +33,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
+from pearl.solvers import METHODS
 from pearl.solvers.model.highs import LinearProgram
 from pearl.testing.graphs import devices, mode, random_limited, star
 from pearl_devices import Kernel
@@ -202,7 +203,8 @@ def random_case(seed: int) -> tuple[TaskGraph, CostTable, Limits, str, str | Non
         few, many = r.choice([1, 2, 5]), r.randint(1, 40)
         graph = rates(few, few * many, few * many * r.randint(1, 40))
         costs = costs_of(graph, "abcd"[: r.randint(1, 4)], seed)
-    methods = [None, None, None, "heft", "peft", "local_search"]
+    methods = [None, None, None]
+    methods += [m for m in ("heft", "tabu") if _checked(objective) in METHODS[m].objectives]
     return graph, costs, limits, objective, r.choice(methods), limit_s
 
 

@@ -15,16 +15,17 @@ __all__ = ["METHODS", "find_method", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
-    "heft": Method("pearl.solvers.methods.heft:solve", OBJECTIVES),
-    "peft": Method("pearl.solvers.methods.peft:solve", OBJECTIVES),
-    "lshs": Method("pearl.solvers.methods.lshs:solve", OBJECTIVES),
-    "local_search": Method("pearl.solvers.methods.local_search:solve", OBJECTIVES),
+    "heft": Method("pearl.solvers.methods.heft:solve", ("throughput", "makespan")),
+    "tabu": Method("pearl.solvers.methods.tabu:solve", ("makespan",)),
     "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
 }
 """Name of a method, as in `pearl plan --method NAME` → its code and objectives."""
 
 MOVED = {
     "exhaustive": "'pearl.testing.exhaustive', for tests",
+    "local_search": "'milp', for makespan 'cpsat' or 'tabu'",
+    "lshs": "'examples.lshs', a file of the repository",
+    "peft": "'examples.peft', a file of the repository",
 }
 """Former name of a method → what to use instead."""
 

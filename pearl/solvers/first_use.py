@@ -29,14 +29,16 @@ STEPPED_S = 0.1
 def compile_searches(problem: Problem) -> None:
     """Run the compiled searches that a problem may use on a tiny problem, unless their machine code
     is cached on this machine. Compilation takes some seconds."""
-    if sum(problem.graph.repetition.values()) < MANY:
-        return
+    firings = sum(problem.graph.repetition.values())
     if problem.objective == "makespan":
-        from pearl.solvers.methods import tabu_native
+        from pearl.solvers.methods import cpsat
 
-        if not _is_compiled(tabu_native.search):
-            _search_makespan()
-    else:
+        if firings >= cpsat.LARGE or not cpsat.installed():
+            from pearl.solvers.methods import tabu_native
+
+            if not _is_compiled(tabu_native.search):
+                _search_makespan()
+    elif firings >= MANY:
         from pearl.solvers.orders import modulo
 
         if not _is_compiled(modulo.fit):
@@ -56,14 +58,14 @@ def _is_compiled(function: Any) -> bool:
 
 def _search_makespan() -> None:
     """Run tabu search."""
-    from pearl.solvers.methods import heft, local_search
+    from pearl.solvers.methods import heft, tabu
 
     (space,) = makespan_spaces(_tiny("makespan"))
     it = build_instance(space)
     first = heft.schedule(it)
     if first is not None:
-        lanes = local_search.plain_lanes(it)
-        local_search.tabu_search(it, lanes, first, 10, 0.0, math.inf, 0)
+        lanes = tabu.plain_lanes(it)
+        tabu.tabu_search(it, lanes, first, 10, 0.0, math.inf, 0)
 
 
 def _search_period() -> None:

@@ -68,12 +68,12 @@ fewer firings, the spare plan takes 30 ms and is made after the method, if neede
 
 def default_method(objective: str) -> str:
     """Return the default method of an objective: milp. For makespan it is cpsat if OR-Tools is
-    installed, else local_search, which starts from HEFT's schedule and never gets worse."""
+    installed, else tabu: the list schedule and the tabu search from which cpsat begins."""
     from pearl.solvers.methods import cpsat
 
     if objective != "makespan":
         return "milp"
-    return "cpsat" if cpsat.installed() else "local_search"
+    return "cpsat" if cpsat.installed() else "tabu"
 
 
 def solve(

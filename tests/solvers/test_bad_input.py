@@ -22,7 +22,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS, solver
 from pearl.solvers.infeasible import iis
-from pearl.solvers.methods import cpsat, local_search
+from pearl.solvers.methods import cpsat
 from pearl.solvers.model.method import OBJECTIVES
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import loop, random_problem
@@ -111,11 +111,8 @@ def test_no_number_that_cannot_be_gets_into_a_problem(
 
 @settings(QUIET, max_examples=15)
 @given(problem=st.integers(0, 10_000), lag=st.integers(0, 2))
-def test_random_problems_give_valid_plans_by_every_method(
-    monkeypatch: pytest.MonkeyPatch, problem: int, lag: int
-) -> None:
+def test_random_problems_give_valid_plans_by_every_method(problem: int, lag: int) -> None:
     """No value is beyond the bound of enumeration, and no bound short of what it found."""
-    monkeypatch.setattr(local_search, "MOVES", 100)
     graph, costs = random_problem(problem, most_tasks=3, most_devices=2)
     limits = Limits(policy_lag=lag)
     plans = {way: plan for way in WAYS if (plan := attempt(graph, costs, limits, *way))}

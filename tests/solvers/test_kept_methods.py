@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from benchmarks.solver.instances import large
 from benchmarks.solver.loops import small_cycles
 from pearl.errors import InfeasibleError
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment
 from pearl.solvers.large import load_annealing, load_bound, load_search
 from pearl.solvers.methods import (
     cpsat,
@@ -25,11 +23,7 @@ from pearl.solvers.methods import (
     enumeration,
     first_schedule,
     heft,
-    local_search,
-    lshs,
     milp,
-    moves,
-    peft,
     relaxation_bounds,
     simple_plans,
     tabu,
@@ -84,77 +78,16 @@ def free(deadline: float = math.inf, **given: Any) -> Search:
     return Search(deadline, 1, "own", workers=1, **given)
 
 
-@KEPT.case(heft, peft, lshs)
-def list_schedules(method: Any) -> Any:
-    return [plan(method.schedule(it)) for _, it in instances(2, 7, 23, 26, 29, 37, 48, 141, 174)]
-
-
 @KEPT.case()
-def ranks() -> Any:
-    found = instances(3, 23, 29, 37, 141)
-    return [(heft.upward_rank(it), peft.optimistic_costs(it)) for _, it in found]
-
-
-@KEPT.case()
-def simulated_loads() -> Any:
-    found = []
-    for _, it in instances(3, 23, 29, 37, 141, 174):
-        made = lshs.simulate(it)
-        found.append(None if made is None else list(vars(made[1]).values()))
-    return found
+def list_schedules() -> Any:
+    return [plan(heft.schedule(it)) for _, it in instances(2, 7, 23, 26, 29, 37, 48, 141, 174)]
 
 
 @KEPT.case()
 def first_schedules() -> Any:
     found = []
-    for problem, it in instances(7, 23, 26, 29, 141):
-        found.append([plan(f) for f in first_schedule._gathered(it)])
-        found.append(plan(first_schedule.initial_schedule(it, problem, math.inf)))
-    return found
-
-
-@KEPT.case(23, 29, 37, 141)
-def random_moves(seed: int) -> Any:
-    r, found = random.Random(3), []
-    for _, it in instances(seed):
-        p = it.space
-        group, places = moves.groups_of(p), [(0, 0)] * len(p.options)
-        for turn in range(60):
-            new = moves.random_move(p, places, group, r)
-            accepted = new is not None and moves.accept(r, 1.0, 1.0 + turn % 3, 1.0)
-            places = new if accepted else places
-            found.append(new)
-        a = Assignment(p.expansion, p.costs, tuple(o[-1] for o in p.options), (3, 1) * 9)
-        a = replace(a, lanes=a.lanes[: len(p.options)])
-        found.append((moves.places_of(p, a), moves.compact(a), moves.accept(r, 1.0, 2.0, 0.0)))
-    return found
-
-
-@KEPT.case(23, 29, 141)
-def annealed_schedules(seed: int) -> Any:
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_search, "MOVES", 60)
-        for problem, it in instances(seed):
-            first = heft.schedule(it)
-            assert first is not None
-            found.append(plan(local_search.improve(it, first, problem, math.inf, 2)))
-    return found
-
-
-@KEPT.case((29, "throughput"), (141, "throughput"), (23, "power_efficiency"), (7, "throughput"))
-def annealed_places(given: tuple[int, str]) -> Any:
-    seed, objective = given
-    problem = replace(mixed(seed), objective=objective)
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_search, "MOVES", 40)
-        for space in search_spaces(problem)[:2]:
-            first = heft.schedule(build_instance(space))
-            if first is not None:
-                given_ = space, first, problem, math.inf, 2
-                kept = local_search._anneal_steady(*given_)
-                found += [kept, plan(local_search._ordered(space, kept, first, problem, math.inf))]
+    for _, it in instances(7, 23, 26, 29, 141):
+        found.append([plan(f) for f in first_schedule._list_schedules(it)])
     return found
 
 
@@ -162,7 +95,7 @@ def annealed_places(given: tuple[int, str]) -> Any:
 def lanes_of_tabu_search() -> Any:
     found: list[Any] = []
     for _, it in [*instances(*range(0, 40, 5)), *pools(1, 2)]:
-        found.append((local_search.plain_widths(it.space), local_search.plain_lanes(it)))
+        found.append((tabu.plain_widths(it.space), tabu.plain_lanes(it)))
     return found
 
 
@@ -171,7 +104,7 @@ def tabu_moves(given: tuple[int, int]) -> Any:
     """Some moves from HEFT's schedule, with perturbation after so many moves without a gain."""
     seed, stale = given
     it = build_instance(makespan_spaces(Problem(*random_shop(seed, 3, 3)))[0])
-    lanes = local_search.plain_lanes(it)
+    lanes = tabu.plain_lanes(it)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tabu, "STALE", stale)
         shop = tabu.build_arrays(it, lanes)
@@ -239,10 +172,9 @@ def relaxed(given: tuple[str, int]) -> Any:
     )
 
 
-@KEPT.case(*[(m, o, s) for m in (heft, lshs) for o in OBJECTIVES[:2] for s in (7, 29)])
-def listed_outcomes(given: tuple[Any, str, int]) -> Any:
-    method, objective, seed = given
-    return outcome(method.solve(replace(mixed(seed), objective=objective), free()))
+@KEPT.case(7, 29)
+def listed_outcomes(seed: int) -> Any:
+    return outcome(heft.solve(mixed(seed), free()))
 
 
 @KEPT.case(*[(o, s) for o in OBJECTIVES[:2] for s in (3, 8, 14, 21, 30)])
@@ -290,8 +222,7 @@ class Interrupted:
             relax, run = form.relaxation, form.run
             patch.setattr(form, "relaxation", lambda self, _: relax(self, 600.0))
             patch.setattr(form, "run", lambda self, below, _: run(self, below, 600.0))
-            patch.setattr(local_search, "MOVES", 25)
-            patch.setattr(local_search, "TABU_MOVES", 30)
+            patch.setattr(tabu, "MOVES", 30)
             deadline = clock.start_s + 1024 * (looks + 0.5)
             try:
                 return outcome(self.solve(problem, free(deadline, **given)))
@@ -307,12 +238,12 @@ def interrupted_enumerations(given: tuple[str, int]) -> Any:
     ]
 
 
-@KEPT.case(*[(o, s) for o in OBJECTIVES for s in (2, 14)])
-def interrupted_searches(given: tuple[str, int]) -> Any:
-    own = Interrupted(local_search.solve, local_search, relaxation_bounds)
-    found = [own.outcome(tiny(*given), looks) for looks in (2, 6, 20, 90)]
-    start = local_search.solve(tiny(*given), free()).best
-    return *found, own.outcome(tiny(*given), 2, start=start)
+@KEPT.case(2, 14)
+def interrupted_searches(seed: int) -> Any:
+    own, problem = Interrupted(tabu.solve, tabu, first_schedule), tiny("makespan", seed)
+    found = [own.outcome(problem, looks) for looks in (2, 6, 20, 90)]
+    start = tabu.solve(problem, free()).best
+    return *found, own.outcome(problem, 2, start=start)
 
 
 @KEPT.case()
@@ -334,34 +265,6 @@ def schedules_of_last_resort(objective: str) -> Any:
         stuck = relaxation_bounds.listed_outcome(lambda _: None, problem, free(far))
         found.append(outcome(stuck))
     return found
-
-
-@KEPT.case((0, 40), (1, 7))
-def tabu_schedules(given: tuple[int, int]) -> Any:
-    seed, many = given
-    problem = Problem(*random_shop(seed, 3, 3), objective="makespan")
-    it = build_instance(makespan_spaces(problem)[0])
-    first = heft.schedule(it)
-    assert first is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_search, "LARGE", 12)
-        patch.setattr(local_search, "TABU_MOVES", many)
-        return plan(local_search.improve(it, first, problem, math.inf, 2))
-
-
-@KEPT.case()
-def loads_of_local_search() -> Any:
-    problem = Problem(*large(2, 1.0, tasks=16, devices=3))
-    (space,) = search_spaces(problem)
-    first = heft.schedule(build_instance(space))
-    assert first is not None
-    with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        for module in (local_search, load_annealing):
-            patch.setattr(module, "time", clock)
-        patch.setattr(load_annealing, "MOVES", 1)
-        patch.setattr(local_search, "EXACT", 15)
-        return plan(local_search.improve(build_instance(space), first, problem, 2.0**40, 2))
 
 
 @KEPT.case(2, 5)

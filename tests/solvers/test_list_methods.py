@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import pearl
 from benchmarks.literature.lists import CLUSTERING, Case, compare, replay, set_apart, to_instance
 from benchmarks.solver.instances import blocks, branches, large
+from examples import lshs
 from examples.linear_clustering import find_clusters, find_spans, merge_clusters
 from pearl import solve
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.solvers.methods import lshs
 from pearl.testing import KernelKindContract
 from pearl.testing.graphs import devices, mode, star, tasks
 from pearl_devices import Link, Platform, kernel

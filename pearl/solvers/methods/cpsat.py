@@ -3,9 +3,9 @@
 The model has an optional interval for every firing, mode and lane, no-overlap on lanes and links (a
 cumulative for interchangeable lanes), transfers as delays between devices, and memory as a linear
 row; after Laborie, Rogerie, Shaw and Vilim 2018, "IBM ILOG CP Optimizer for scheduling", and Perron
-and Didier's CP-SAT. The best schedule of HEFT and local search is the hint and the horizon. The
-model omits some details (see `cpsat_model`) and is then a relaxation. So its bound is valid, and
-the value of a plan is always simulated.
+and Didier's CP-SAT. The best list schedule, improved by tabu search, is the hint and the horizon.
+The model omits some details (see `cpsat_model`) and is then a relaxation. So its bound is valid,
+and the value of a plan is always simulated.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pearl.errors import SpecError
 from pearl.planning.problem import Problem
-from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.methods import local_search
+from pearl.solvers.methods import tabu
 from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.first_schedule import initial_schedule, start_in
-from pearl.solvers.model.bounds import ALL, CostBound
-from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
+from pearl.solvers.methods.tabu import search_each
+from pearl.solvers.model.dag_instance import DagInstance
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
+
+LARGE = 12
+"""Number of firings from which tabu search repays loading its compiled code (assumed)."""
 
 MOMENT = 5_000
 """First moves of tabu search (0.4 s on 240 operations on 2 x AMD EPYC)."""
@@ -38,7 +40,7 @@ SHORT = 0.2
 """Work of CP-SAT's first search, in its deterministic seconds (0.4 to 1.4 s on 2 x AMD EPYC)."""
 
 BESIDE = 0.5
-"""Share of the remaining time in which local search and CP-SAT run in parallel."""
+"""Share of the remaining time in which tabu search and CP-SAT run in parallel."""
 
 WORKERS = 2
 """Largest number of threads, within the number that the process may use."""
@@ -62,111 +64,78 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if not installed():
         raise SpecError(
             "method 'cpsat' needs OR-Tools, which is not installed: "
-            "pip install 'pearl-toolkit[cpsat]', or use method 'local_search'"
+            "pip install 'pearl-toolkit[cpsat]', or use method 'tabu'"
         )
-    deadline = search.deadline
-    spaces = makespan_spaces(problem)
-    cases = [build_instance(p) for p in spaces]
-    starts_of = [_start(it, problem, search) for it in cases]
-    candidates = [f for f in starts_of if f]
-    if not candidates:
-        raise no_plan_error(problem, search)
-    best = min(candidates, key=lambda f: f.cost)
-    search.offer(best)
-    least, timed_out = ALL, False
-    for number, (it, own) in enumerate(zip(cases, starts_of, strict=True)):
-        floor, source = 0.0, "path"
-        try:
-            floor = longest_s = least_s(it, deadline)
-            if own and floor < best.cost * (1 - SAME):
-                left = deadline - time.monotonic()
-                until = time.monotonic() + left / (len(spaces) - number)
-                below = min(best.cost, own.cost)
-                result, floor, finished = improve(
-                    it, problem, own, below, floor, until, search.seed, search.workers
-                )
-                timed_out |= not finished
-                source = "search" if floor > longest_s else source
-                best = min(best, result, key=lambda f: f.cost)
-                search.offer(best)
-        except OutOfTimeError:
-            timed_out = True
-        least = min(least, CostBound(floor, source if floor > 0 else ""))
-    return Outcome(best, min(least.cost, best.cost), timed_out, least.source)
+    return search_each(problem, search, partial(_improve, search))
 
 
-def _start(it: DagInstance, problem: Problem, search: Search) -> Candidate | None:
-    """Return the better of the local search's first schedule and the start of the search."""
-    first = initial_schedule(it, problem, search.deadline)
-    both = [f for f in (start_in(it.space, search), first) if f]
-    return min(both, key=lambda f: f.cost, default=None)
-
-
-def improve(
+def _improve(
+    search: Search,
     it: DagInstance,
-    problem: Problem,
-    best: Candidate,
+    first: Candidate | None,
     below: float,
     floor: float,
     deadline: float,
-    seed: int,
-    workers: int,
-) -> tuple[Candidate, float, bool]:
-    """Return (a better schedule of a search space than `best` or `best`, bound, search finished).
+) -> tuple[Candidate | None, float, bool]:
+    """Return (a schedule of a search space that is no worse than `first`, bound, search finished).
 
-    A better schedule has a makespan of at most `below` seconds. Tabu search runs for a moment if it
-    applies, then CP-SAT on one thread. Then local search and CP-SAT run in parallel for half of the
-    time, and CP-SAT alone continues from the best of both.
+    Only schedules with a makespan of at most `below` seconds are searched. Tabu search runs for a
+    moment if it applies, then CP-SAT on one thread. Then both run in parallel for half of the time,
+    and CP-SAT alone continues from the better of them.
     """
-    lanes = local_search.plain_lanes(it) if len(it.order) >= local_search.LARGE else []
-    if lanes:
-        best = local_search.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
-    threads = min(WORKERS, workers)
-    below = min(below, best.cost)
+    best, seed = first, search.seed
+    lanes = tabu.plain_lanes(it) if first and len(it.order) >= LARGE else []
+    if best and lanes:
+        best = tabu.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
+    threads = min(WORKERS, search.workers)
     best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
-    if best.cost <= floor * (1 + SAME):
+    if finished or (best and best.cost <= floor * (1 + SAME)):
         return best, floor, True
-    if finished:  # the model is a relaxation, so its best schedule may be worse than its value
-        other = local_search.improve(it, best, problem, deadline, seed + 1)
-        return min(best, other or best, key=lambda f: f.cost), floor, True
-    until = time.monotonic() + BESIDE * (deadline - time.monotonic())
-    search, given_up = local_search.improve, threading.Event()
-    call = beside(given_up, search, it, best, problem, until, seed + 1, enough=floor)
-    with ThreadPoolExecutor(1) as pool:
-        other_search = pool.submit(call)
-        try:
-            if threads > 1:
-                some = threads - 1
-                best, floor, finished = _search(it, best, below, floor, until, some, seed + 1)
-            with suppress(OutOfTimeError):
-                best = min(best, other_search.result() or best, key=lambda f: f.cost)
-        except BaseException:
-            given_up.set()
-            raise
-    if finished or best.cost <= floor * (1 + SAME):
-        return best, floor, True
+    if best and lanes:
+        until = time.monotonic() + BESIDE * (deadline - time.monotonic())
+        given_up = threading.Event()
+        moves = tabu.MOVES
+        call = beside(given_up, tabu.tabu_search, it, lanes, best, moves, floor, until, seed + 1)
+        with ThreadPoolExecutor(1) as pool:
+            other_search = pool.submit(call)
+            try:
+                if threads > 1:
+                    some = threads - 1
+                    best, floor, finished = _search(it, best, below, floor, until, some, seed + 1)
+                with suppress(OutOfTimeError):
+                    best = _better(best, other_search.result())
+            except BaseException:
+                given_up.set()
+                raise
+        if finished or (best and best.cost <= floor * (1 + SAME)):
+            return best, floor, True
     if deadline > time.monotonic():
         best, floor, finished = _search(it, best, below, floor, deadline, threads, seed + 2)
-    return best, floor, finished or best.cost <= floor * (1 + SAME)
+    return best, floor, finished or bool(best and best.cost <= floor * (1 + SAME))
+
+
+def _better(one: Candidate | None, other: Candidate | None) -> Candidate | None:
+    """Return the schedule of less cost, `one` if they are equal."""
+    return min((f for f in (one, other) if f), key=lambda f: f.cost, default=None)
 
 
 def _search(
     it: DagInstance,
-    best: Candidate,
+    best: Candidate | None,
     below: float,
     floor: float,
     deadline: float,
     threads: int,
     seed: int,
     patience: float = math.inf,
-) -> tuple[Candidate, float, bool]:
+) -> tuple[Candidate | None, float, bool]:
     """Return the better of a schedule and CP-SAT's, the bound, and whether the search finished."""
     try:
-        model = Model(it, best, min(below, best.cost), floor)
+        model = Model(it, best, min(below, best.cost) if best else below, floor)
         result, bound, finished = run(model, deadline, threads, seed, patience)
     except OutOfTimeError:
         return best, floor, False
-    return min(best, result or best, key=lambda f: f.cost), max(floor, bound), finished
+    return _better(best, result), max(floor, bound), finished
 
 
 def run(

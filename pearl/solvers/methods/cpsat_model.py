@@ -18,6 +18,10 @@ PAIRS = 100_000
 """Largest number of rows for transfers between pairs of devices; above, an edge has its least
 delay."""
 
+NUMBERED = 200
+"""Largest number of choices of modes and lanes of a device whose equal lanes are told apart for
+firings of no time; above, such firings run beside all others, so that the bound may be too low."""
+
 TICKS = 4_000_000
 """Ticks of the horizon for every firing on a chain: rounding every time by less than a tick is
 then below 1e-6 of the horizon."""
@@ -44,7 +48,7 @@ class Model:
     larger of two sizes of a shared copy, and times below a tick.
     """
 
-    def __init__(self, it: DagInstance, best: Candidate, below: float, floor: float) -> None:
+    def __init__(self, it: DagInstance, best: Candidate | None, below: float, floor: float) -> None:
         from ortools.sat.python import cp_model
 
         self.it = it
@@ -76,7 +80,9 @@ class Model:
         self._lanes()
         memory_rows(self.model, p, self.on)
         lane_rules(self.model, p, self.x)
-        self._hint(best)
+        self.model.minimize(self.span)
+        if best is not None:
+            self._hint(best)
 
     def ticks(self, seconds: float) -> int:
         """Return whole ticks, rounded down so that the program stays a relaxation."""
@@ -88,11 +94,14 @@ class Model:
         p, m = self.it.space, self.model
         self.by_lane: dict[str, bool] = {}
         for d in p.costs.platform.devices:
-            users = [(u, w.width) for u, o in enumerate(p.options) for w in o if w.device == d.name]
-            widest = max((w for _, w in users), default=0)
+            users = [(u, w) for u, o in enumerate(p.options) for w in o if w.device == d.name]
+            widest = max((w.width for _, w in users), default=0)
             lanes = min(p.lanes[d.name], len({u for u, _ in users}))
             single = all(p.expansion.firings(u) == 1 for u, _ in users)
             free = widest * lanes <= d.width and p.max_lanes == math.inf
+            # a cumulative lets firings of no time run inside others, no-overlap does not
+            if len(users) * lanes <= NUMBERED:
+                free = free and all(self.ticks(w.estimate.occupancy_s) > 0 for _, w in users)
             single = single and not p.lanes_couple
             alike = (lanes <= 1 and p.max_lanes == math.inf) or (single and free)
             self.by_lane[d.name] = not alike
@@ -153,10 +162,8 @@ class Model:
                     free = m.new_int_var(0, 2 * self.horizon, "")
                     interval = m.new_optional_interval_var(start, size, free, x, "")
                     busy -= sum(max(-t, 0) for t, _ in terms)
-                elif busy:
-                    interval = m.new_optional_fixed_size_interval_var(start, busy, x, "")
                 else:
-                    continue
+                    interval = m.new_optional_fixed_size_interval_var(start, busy, x, "")
                 self.intervals.setdefault((mode.device, k), []).append((v, busy, interval, x))
 
     def _precedence(self) -> None:
@@ -315,7 +322,6 @@ class Model:
 
     def _hint(self, best: Candidate) -> None:
         m = self.model
-        m.minimize(self.span)
         a = best.assignment
         timed = build_timed_graph(a)
         start = start_times_s(timed, best.ordered.orders)

@@ -1,48 +1,63 @@
-"""The first schedule of local search: the best of HEFT's, PEFT's and all on one device, or the
-start of the search."""
+"""The first schedule of an iteration: the best of HEFT's, CPoP's and all on one device, or the
+start of the search.
+
+CPoP, critical path on a processor: Topcuoglu, Hariri and Wu 2002, "Performance-effective and
+low-complexity task scheduling for heterogeneous computing", IEEE Transactions on Parallel and
+Distributed Systems 13(3).
+"""
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import heft, peft
-from pearl.solvers.methods.moves import build_assignment
-from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, to_plan
+from pearl.solvers.methods import heft
+from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, best_of
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Place, build_schedule
+from pearl.solvers.model.list_schedule import Place, Schedule, build_assignment, build_schedule
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.result import Candidate
-from pearl.solvers.model.search_space import SearchSpace, without_numbers
-from pearl.time_limit import OutOfTimeError, look
+from pearl.solvers.model.result import SAME, Candidate
+from pearl.solvers.model.search_space import SearchSpace
+from pearl.time_limit import OutOfTimeError, look, watched
 
 
-def initial_schedule(it: DagInstance, problem: Problem, deadline: float) -> Candidate | None:
-    """Return the best simple plan of a search space: HEFT's, PEFT's, or all on one device as far as
-    possible; else any plan that satisfies the rules. It may break limits on period, throughput and
-    power."""
-    free = without_numbers(problem)
-    gathered: list[Candidate | None] = []
-    listed: list[Candidate | None] = []
-    with suppress(OutOfTimeError):  # the quickest constructions come first
-        for schedule in _gathered(it):
-            gathered.append(schedule)
-        for method in (heft, peft):
-            if time.monotonic() > deadline:
+def first_schedule(
+    it: DagInstance, problem: Problem, search: Search, until: float
+) -> Candidate | None:
+    """Return the best simple schedule of a search space: HEFT's, CPoP's, all on one device as far
+    as possible, or the start of the search; else any that satisfies the rules; None if there is
+    none.
+
+    until: `time.monotonic()` seconds, after which the schedules so far are enough.
+    """
+    best = _start_in(it.space, search)
+    with suppress(OutOfTimeError):
+        for found in _list_schedules(it):
+            if found and (best is None or found.cost < best.cost):
+                best = found
+            if best and time.monotonic() > until:
                 break
-            listed.append(method.schedule(it))
-    candidates = [f for f in (to_plan(f, free) for f in [*listed, *gathered]) if f]
-    if not candidates:
+    if best is None:
         look()
-        return to_plan(any_feasible_schedule(it, problem, deadline), free)
-    return min(candidates, key=lambda f: f.cost)
+        best = any_feasible_schedule(it, problem, search.deadline)
+    return best
 
 
-def start_in(space: SearchSpace, search: Search) -> Candidate | None:
+def _list_schedules(it: DagInstance) -> Iterator[Candidate | None]:
+    gathered = _gathered(it)
+    yield from islice(gathered, 1)  # the quickest
+    yield heft.schedule(it)
+    yield critical_path_schedule(it)
+    yield from gathered
+
+
+def _start_in(space: SearchSpace, search: Search) -> Candidate | None:
     """Return the start of a search as a plan of one of its search spaces; None if it belongs to
     another one, or has a mode that the space omits."""
     start = search.start
@@ -54,6 +69,55 @@ def start_in(space: SearchSpace, search: Search) -> Candidate | None:
     if any(m not in options for m, options in zip(a.modes, space.options, strict=True)):
         return None
     return replace(start, assignment=replace(a, expansion=x, costs=space.costs))
+
+
+def critical_path_schedule(it: DagInstance) -> Candidate | None:
+    """Return CPoP's schedule: the firings of the longest path on the device that runs them in the
+    least time, each other one where it ends first."""
+    ahead, behind = downward_rank(it), heft.upward_rank(it)
+    rank = [a + b for a, b in zip(ahead, behind, strict=True)]
+    path = {v for v in range(len(rank)) if rank[v] >= max(rank) * (1 - SAME)}
+    seconds: dict[str, float] = {}
+    for device in set.intersection(*(set(it.devices[it.unit[v]]) for v in path)):
+        seconds[device] = sum(_quickest(it.space, it.unit[v], device)[0] for v in path)
+    home = min(sorted(seconds), key=lambda d: seconds[d], default=None)
+
+    def make(most_lanes: float) -> Schedule | None:
+        made, waits = Schedule(it, most_lanes), list(it.waits)
+        ready = [(-rank[v], it.place[v], v) for v in range(len(rank)) if waits[v] == 0]
+        heapq.heapify(ready)
+        while ready:
+            look()
+            v = heapq.heappop(ready)[2]
+            places = list(made.places(v))
+            if v in path:
+                there = [k for k in places if made.mode(it.unit[v], k[0]).device == home]
+                places = there or places
+            if not places:
+                return None
+            made.put(v, min(places, key=lambda k: (made.at(v, k)[1], k)))
+            for d in it.nexts[v]:
+                waits[d] -= 1
+                if waits[d] == 0:
+                    heapq.heappush(ready, (-rank[d], it.place[d], d))
+        return made
+
+    return best_of(make)
+
+
+def downward_rank(it: DagInstance) -> list[float]:
+    """Return for each firing the longest path before it, with the means of `heft.upward_rank`
+    (equation 10 of the paper)."""
+    mean, busy = heft.mean_seconds(it)
+    rank = [0.0] * len(it.order)
+    for v in watched(it.order):
+        u = it.unit[v]
+        for s, size, _ in it.after[v]:
+            delay = it.mean_delay_s(u, it.unit[s], size)
+            rank[s] = max(rank[s], rank[v] + mean[u] + delay)
+        if it.turn[v] >= 0:
+            rank[it.turn[v]] = max(rank[it.turn[v]], rank[v] + busy[u])
+    return rank
 
 
 def _gathered(it: DagInstance) -> Iterator[Candidate | None]:

@@ -3,7 +3,7 @@
 Topcuoglu, Hariri and Wu 2002, "Performance-effective and low-complexity task scheduling for
 heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3). HEFT works on
 the token-free arcs of one iteration, over devices, modes and lanes. It fills gaps, and links do one
-thing at a time. For throughput or power efficiency, the plan is evaluated like any other plan.
+thing at a time. For throughput, the plan is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def schedule(it: DagInstance) -> Candidate | None:
 def upward_rank(it: DagInstance) -> list[float]:
     """Return for each firing the mean seconds of its modes plus the longest path after it,
     transfers at their mean over pairs of different devices (equation 8 of the paper)."""
-    p = it.space
-    mean = [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in p.options]
-    busy = [math.fsum(m.estimate.occupancy_s for m in o) / len(o) for o in p.options]
+    mean, busy = mean_seconds(it)
     rank = [0.0] * len(it.order)
     for v in watched(reversed(it.order)):
         u = it.unit[v]
@@ -50,6 +48,15 @@ def upward_rank(it: DagInstance) -> list[float]:
         if it.turn[v] >= 0:
             rank[v] = max(rank[v], busy[u] + rank[it.turn[v]])
     return rank
+
+
+def mean_seconds(it: DagInstance) -> tuple[list[float], list[float]]:
+    """Return the mean latency and the mean occupancy of the modes of each unit."""
+    options = it.space.options
+    return (
+        [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in options],
+        [math.fsum(m.estimate.occupancy_s for m in o) / len(o) for o in options],
+    )
 
 
 def listed(it: DagInstance, rank: list[float], most_lanes: float) -> Schedule | None:

@@ -1,24 +1,43 @@
-"""Tabu search for makespan: one firing at a time to another lane or position in its lane.
+"""Makespan by tabu search: one firing at a time to another lane or position in its lane.
 
 Mastrolilli and Gambardella 2000, "Effective neighbourhood functions for the flexible job shop
 problem", Journal of Scheduling 3(1), with transfers between devices. A firing on a critical path is
 removed and inserted where the longest path through it is shortest; heads and tails of the graph
-without the firing give the length of the path. Compiled with numba: imported on use.
+without the firing give the length of the path. The search begins with the best list schedule. It
+applies where each unit fires once and no rule couples units; elsewhere the list schedule is the
+plan. Two calls with one seed give the same plan unless time runs out. Compiled with numba.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pearl.planning.costs import Mode
-from pearl.solvers.methods.tabu_native import search
-from pearl.solvers.model.dag_instance import Arrival, DagInstance
-from pearl.time_limit import look
+from pearl.planning.problem import Problem
+from pearl.planning.timing import build_timed_graph
+from pearl.solvers.infeasible.iis import no_plan_error
+from pearl.solvers.methods.first_schedule import first_schedule
+from pearl.solvers.model.bounds import ALL, CostBound
+from pearl.solvers.model.dag_instance import (
+    Arrival,
+    DagInstance,
+    build_instance,
+    least_s,
+    makespan_spaces,
+    order_by_times,
+    start_times_s,
+)
+from pearl.solvers.model.list_schedule import Place, build_assignment, places_of
+from pearl.solvers.model.method import Search
+from pearl.solvers.model.result import SAME, Candidate, Outcome
+from pearl.solvers.model.search_space import SearchSpace
+from pearl.time_limit import OutOfTimeError, look
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,6 +48,142 @@ ones."""
 
 STALE = 2_000
 """Moves without a better schedule after which the search returns to the best and perturbs it."""
+
+
+STARTING = 0.3
+"""Share of the time for list schedules (assumed)."""
+
+MOVES = 60_000
+"""Largest number of moves of the method, for each choice of fusions."""
+
+
+Improve = Callable[
+    [DagInstance, Candidate | None, float, float, float], tuple[Candidate | None, float, bool]
+]
+"""From a schedule of a search space, the makespan of the best plan so far, a lower bound and the
+time when to stop: a schedule that is no worse, a lower bound, and whether the search finished."""
+
+
+def solve(problem: Problem, search: Search) -> Outcome:
+    """Return the plan of tabu search from the best list schedule, with a bound from paths and work.
+
+    Raises:
+        SpecError: a limit does not apply to a makespan.
+        InfeasibleError: no plan is within the limits, or none was found.
+    """
+
+    def improve(
+        it: DagInstance, first: Candidate | None, below: float, floor: float, until: float
+    ) -> tuple[Candidate | None, float, bool]:
+        lanes = plain_lanes(it)
+        if first and lanes:
+            first = tabu_search(it, lanes, first, MOVES, floor, until, search.seed)
+        return first, floor, True
+
+    return search_each(problem, search, improve)
+
+
+def search_each(problem: Problem, search: Search, improve: Improve) -> Outcome:
+    """Return the best plan over all search spaces, each improved from its first schedule in its
+    share of the time."""
+    deadline = search.deadline
+    spaces = makespan_spaces(problem)
+    cases = [build_instance(p) for p in spaces]
+    now = time.monotonic()
+    until = now + STARTING * (deadline - now)
+    starts = [first_schedule(it, problem, search, until) for it in cases]
+    candidates = [f for f in starts if f]
+    if not candidates:
+        raise no_plan_error(problem, search)
+    best = min(candidates, key=lambda f: f.cost)
+    search.offer(best)
+    least, timed_out = ALL, False
+    for number, (it, first) in enumerate(zip(cases, starts, strict=True)):
+        floor, source = 0.0, "path"
+        try:
+            floor = longest_s = least_s(it, deadline)
+            if floor < best.cost * (1 - SAME):
+                left = deadline - time.monotonic()
+                until = time.monotonic() + left / (len(spaces) - number)
+                found, floor, finished = improve(it, first, best.cost, floor, until)
+                timed_out |= not finished
+                source = "search" if floor > longest_s else source
+                if found and found.cost < best.cost:
+                    best = found
+                    search.offer(best)
+        except OutOfTimeError:
+            timed_out = True
+        least = min(least, CostBound(floor, source if floor > 0 else ""))
+    timed_out = timed_out or time.monotonic() > deadline
+    return Outcome(best, min(least.cost, best.cost), timed_out, least.source)
+
+
+def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
+    """Return device and number of every lane if tabu search supports the search space, else
+    nothing.
+
+    Tabu search supports spaces in which each unit fires once and no class, memory, width, limit on
+    lanes, pair term or busy link couples units.
+    """
+    p = it.space
+    total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
+    for members, size in zip(p.classes, p.memory_bytes, strict=True):
+        for d in {m.device for u in members for m in p.options[u]}:
+            total[d] += size
+    used = [d.name for d in p.costs.platform.devices if any(d.name in row for row in it.devices)]
+    lanes = {d: min(p.lanes[d], len(p.options)) for d in used}
+    plain = (
+        len(it.order) == len(p.options)
+        and all(len(members) == 1 for members in p.classes)
+        and all(total[d] <= p.capacity_bytes[d] for d in total)
+        and len(plain_widths(p)) == len(used)
+        and not p.costs.pair_extra_s
+        and not p.lanes_couple
+        and not any(link.paid_by == "link" for link in p.costs.platform.links)
+    )
+    return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
+
+
+def plain_widths(p: SearchSpace) -> list[str]:
+    """Return the devices on which every lane may have the width of its widest mode, in a search
+    space without a limit on the number of all lanes."""
+    used = dict.fromkeys(m.device for o in p.options for m in o)
+    widest = {d: max(m.width for o in p.options for m in o if m.device == d) for d in used}
+    if p.max_lanes < math.inf:
+        return []
+    return [
+        d
+        for d in used
+        if widest[d] * min(p.lanes[d], len(p.options)) <= p.costs.platform.device(d).width
+    ]
+
+
+def tabu_search(
+    it: DagInstance,
+    lanes: list[tuple[str, int]],
+    first: Candidate,
+    moves: int,
+    enough: float,
+    deadline: float,
+    seed: int,
+) -> Candidate:
+    """Run tabu search from a schedule to a makespan of `enough` seconds, `moves` or the
+    deadline."""
+    p, n = it.space, len(it.order)
+    s = build_arrays(it, lanes)
+    ways = [alternatives(p.options[u], lanes) for u in it.unit]
+    taken = places_of(p, first.assignment)
+    way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
+    begin = np.array(start_times_s(build_timed_graph(first.assignment), first.ordered.orders)[:n])
+    search = TabuSearch(s, way, begin, seed)
+    search.run(moves, deadline, enough * (1 + 1e-9))
+    start = [float(t) for t in search.best_start]
+    busy = [float(t) for t in s.occupancy[search.best_way]]
+    keys = [(start[v], start[v] + busy[v], float(it.place[v])) for v in range(n)]
+    places: list[Place] = [(0, 0)] * n
+    for v, u in enumerate(it.unit):
+        places[u] = ways[v][int(search.best_way[v] - s.first[v])]
+    return min(first, order_by_times(build_assignment(p, places), keys, {}), key=lambda f: f.cost)
 
 
 class JobShopArrays(NamedTuple):
@@ -132,6 +287,8 @@ class TabuSearch:
     def run(self, moves: int, deadline: float, enough: float) -> float:
         """Make `moves` moves, or stop at the deadline (`time.monotonic()` seconds) or at a makespan
         of `enough` seconds; return the best makespan so far."""
+        from pearl.solvers.methods.tabu_native import search  # numba takes time to load
+
         s = self.shop
         done = 0
         chunk = max(1, CHUNK * FEW // max(FEW, len(s.first)))

@@ -17,10 +17,27 @@ from pearl.planning.costs import Mode
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.dag_instance import DagInstance, Key, order_by_times
 from pearl.solvers.model.result import Candidate
+from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look
 
 Place = tuple[int, int]
 """Index of an option of a unit, and of a lane of that option's device."""
+
+
+def build_assignment(p: SearchSpace, places: Sequence[Place]) -> Assignment:
+    """Return the assignment with these places of the units."""
+    modes = tuple(p.options[u][o] for u, (o, _) in enumerate(places))
+    return Assignment(p.expansion, p.costs, modes, tuple(lane for _, lane in places))
+
+
+def places_of(p: SearchSpace, a: Assignment) -> list[Place]:
+    """Return the places of the units, with consecutive lane numbers from 0 on every device."""
+    numbers: dict[str, dict[int, int]] = {}
+    places = []
+    for u, (m, lane) in enumerate(zip(a.modes, a.lanes, strict=True)):
+        here = numbers.setdefault(m.device, {})
+        places.append((p.options[u].index(m), here.setdefault(lane, len(here))))
+    return places
 
 
 @dataclass
@@ -282,12 +299,7 @@ class Schedule:
         """Return the finished schedule, evaluated exactly; None if it breaks a coupling rule."""
         p = self.it.space
         places = [place for place in self.taken if place is not None]
-        a = Assignment(
-            p.expansion,
-            p.costs,
-            tuple(self.mode(u, o) for u, (o, _) in enumerate(places)),
-            tuple(lane for _, lane in places),
-        )
+        a = build_assignment(p, places)
         if p.violates_coupling(a):
             return None
         keys: list[Key] = []

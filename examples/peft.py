@@ -2,8 +2,8 @@
 
 Arabnejad and Barbosa 2014, "List scheduling algorithm for heterogeneous systems by an optimistic
 cost table", IEEE Transactions on Parallel and Distributed Systems 25(3). A mode takes the role of
-the paper's processor. PEFT works on the token-free arcs of one iteration. For throughput or power
-efficiency, the plan is evaluated like any other plan.
+the paper's processor. PEFT works on the token-free arcs of one iteration. For throughput, the plan
+is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pearl.solvers.model.list_schedule import Schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look, watched
+
+OBJECTIVES = ("throughput", "makespan")
+"""The objectives of the method, which looks at time alone."""
 
 
 def solve(problem: Problem, search: Search) -> Outcome:

@@ -4,8 +4,7 @@ Elibol and others 2022, "NumS: Scalable Array Programming for the Cloud", arXiv 
 loads of a choice of device are simulated: bytes that each device stores, receives and sends. The
 choice with the least sum of the highest loads over the devices is taken. A firing may go to the
 devices that hold data it reads, and to any device if it reads none. The method works on the
-token-free arcs of one iteration. For throughput or power efficiency, the plan is evaluated like any
-other plan.
+token-free arcs of one iteration. For throughput, the plan is evaluated like any other plan.
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from pearl.solvers.model.list_schedule import Schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look
+
+OBJECTIVES = ("throughput", "makespan")
+"""The objectives of the method, which looks at time alone."""
 
 Message = tuple[tuple[str, int], str, float]
 """Task and firing that made an array, device of that firing, and bytes."""
