@@ -44,8 +44,8 @@ def ticks_per_s(values: Sequence[float], horizon: float, firings: int) -> tuple[
 class Model:
     """One iteration of a search space as a constraint program.
 
-    The program is a relaxation: it omits the occupancy of copies on lanes that pay for them, the
-    larger of two sizes of a shared copy, and times below a tick.
+    The program is a relaxation: it omits the occupancy of copies on lanes that pay for them, and
+    times below a tick.
     """
 
     def __init__(self, it: DagInstance, best: Candidate | None, below: float, floor: float) -> None:
@@ -69,6 +69,9 @@ class Model:
                     for d in it.devices[it.unit[s]]
                     for e in it.devices[it.unit[v]]
                 ]
+        copying = [k for k in p.costs.platform.links if k.paid_by == "link"]
+        sizes = {size for row in it.before for _, size, _ in row}
+        times += [k.per_message_s + size / k.bytes_per_s for k in copying for size in sizes]
         self.scale, self.exact = ticks_per_s(sorted(set(times)), horizon, len(it.order))
         self.horizon = math.ceil(horizon * self.scale * (1 + 1e-12))
         low = math.ceil(floor * self.scale - 1e-3) if self.exact else self.ticks(floor)
@@ -171,7 +174,7 @@ class Model:
         rows = 0
         self.copies: dict[str, list[Any]] = {}
         self.sent: dict[tuple[str, int, str], Any] = {}
-        self._sender: dict[tuple[int, str, str, str], Any] = {}
+        self._sender: dict[tuple[int, str, str, str], tuple[Any, Any]] = {}
         for v, row in enumerate(it.before):
             look()
             u = it.unit[v]
@@ -228,26 +231,43 @@ class Model:
                 m.add(begin >= before + passed).only_enforce_if(ends)
                 rest = self.ticks(math.fsum(delay_s(k, size) for k in route[n:]))
                 m.add(self.start[v] >= begin + rest).only_enforce_if(ends)
-                self._occupy(s, task, d, to, link, begin, ends)
+                self._occupy(s, task, d, to, link, begin, size, ends)
                 before, passed = begin, 0
             passed += self.ticks(delay_s(link, self._least_bytes[task]))
 
     def _occupy(
-        self, s: int, task: str, d: str, to: str, link: Link, begin: Any, ends: list[Any]
+        self,
+        s: int,
+        task: str,
+        d: str,
+        to: str,
+        link: Link,
+        begin: Any,
+        size: float,
+        ends: list[Any],
     ) -> None:
-        """Add the time of a copy on its link: one interval per sender and reached device."""
+        """Add the time of a copy on its link: one interval per sender and reached device, as long
+        as its largest message."""
         m = self.model
         sender = (s, task, d, to)
         if sender not in self._sender:
             present = m.new_bool_var("")
-            self._sender[sender] = present
             sizes = [b for _, b, t in self.it.after[s] if t == task]
-            busy = self.ticks(link.per_message_s + min(sizes) / link.bytes_per_s)
+            least, most = (self._copying(link, b) for b in (min(sizes), max(sizes)))
+            busy = m.new_int_var(least, most, "")
+            self._sender[sender] = present, busy
             m.add_implication(present, ends[0])
-            if busy:
-                interval = m.new_optional_fixed_size_interval_var(begin, busy, present, "")
+            if most:
+                free = m.new_int_var(0, self.horizon + most, "")
+                interval = m.new_optional_interval_var(begin, busy, free, present, "")
                 self.copies.setdefault(link.name, []).append(interval)
-        m.add_bool_or([self._sender[sender], *(end.negated() for end in ends)])
+        present, busy = self._sender[sender]
+        m.add_bool_or([present, *(end.negated() for end in ends)])
+        m.add(busy >= self._copying(link, size)).only_enforce_if(ends)
+
+    def _copying(self, link: Link, size: float) -> int:
+        """Return the ticks for which a message keeps a link."""
+        return self.ticks(link.per_message_s + size / link.bytes_per_s)
 
     @cached_property
     def _least_bytes(self) -> dict[str, float]:

@@ -33,7 +33,7 @@ from pearl.solvers.model.dag_instance import (
     order_by_times,
     start_times_s,
 )
-from pearl.solvers.model.list_schedule import Place, build_assignment, places_of
+from pearl.solvers.model.list_schedule import Place, build_assignment, build_schedule, places_of
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace
@@ -123,7 +123,7 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
     nothing.
 
     Tabu search supports spaces in which each unit fires once and no class, memory, width, limit on
-    lanes, pair term or busy link couples units.
+    lanes or pair term couples units. It takes links as never busy.
     """
     p = it.space
     total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
@@ -139,7 +139,6 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
         and len(plain_widths(p)) == len(used)
         and not p.costs.pair_extra_s
         and not p.lanes_couple
-        and not any(link.paid_by == "link" for link in p.costs.platform.links)
     )
     return [(d, k) for d in lanes for k in range(lanes[d])] if plain else []
 
@@ -183,7 +182,10 @@ def tabu_search(
     places: list[Place] = [(0, 0)] * n
     for v, u in enumerate(it.unit):
         places[u] = ways[v][int(search.best_way[v] - s.first[v])]
-    return min(first, order_by_times(build_assignment(p, places), keys, {}), key=lambda f: f.cost)
+    found: Candidate | None = order_by_times(build_assignment(p, places), keys, {})
+    if any(link.paid_by == "link" for link in p.costs.platform.links):
+        found = build_schedule(it, start, places).to_candidate()
+    return min(first, found or first, key=lambda f: f.cost)
 
 
 class JobShopArrays(NamedTuple):
