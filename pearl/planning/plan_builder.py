@@ -67,7 +67,7 @@ def build_plan(
     puts into them.
 
     Raises:
-        SpecError: an iteration takes 0 s, or costs 0 J for power efficiency.
+        SpecError: the period is 0 s, or an iteration costs 0 J for power efficiency.
     """
     single = proof.objective == "makespan"
     timed = build_timed_graph(assignment)
@@ -81,13 +81,15 @@ def build_plan(
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
     energy = assignment.energy_j(period)
-    if period == 0 or (energy == 0 and proof.objective == "power_efficiency"):
-        fault = "takes 0 s" if period == 0 else "costs 0 J"
-        ends = "its makespan is 0 s" if single else f"its {proof.objective} has no end"
+    if period == 0:
         raise SpecError(
-            f"an iteration of graph {graph.name!r} {fault} by the cost table, so {ends} and no "
-            "plan is better; give some mode a time above 0, and for power_efficiency "
-            "some mode an energy or the host an idle power"
+            f"the period of graph {graph.name!r} is 0 s by the cost table: no lane, link or cycle "
+            "is busy for any time, so no plan has a finite rate; give some mode a time above 0"
+        )
+    if energy == 0 and proof.objective == "power_efficiency":
+        raise SpecError(
+            f"an iteration of graph {graph.name!r} costs 0 J by the cost table, so its power "
+            "efficiency has no end; give some mode an energy or the host an idle power"
         )
     if proof.objective == "throughput":
         value, bound_value, per = steps / period, _value_bound(steps, proof.bound, period), "s"

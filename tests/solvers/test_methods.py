@@ -3,6 +3,7 @@ methods by module path."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from pearl.explanation import resolve
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import load_plan
-from pearl.solvers import METHODS, solver
+from pearl.solvers import METHODS, find_method, solver
 from pearl.solvers.model.method import OBJECTIVES, Method
 from pearl.testing.graphs import devices, loop, mode, star
 
@@ -191,3 +192,11 @@ def test_a_plan_that_breaks_a_rule_of_several_tasks_is_one_sentence(faulty: Regi
     )
     with pytest.raises(SpecError, match=r"breaks a rule that couples tasks .*max_lanes"):
         solve(GRAPH, COSTS, method="mine", limits=Limits(max_lanes=1))
+
+
+@pytest.mark.parametrize("name", solvers.MOVED)
+def test_a_method_of_former_days_is_told_what_to_use(name: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(solvers.MOVED[name])):
+        solve(GRAPH, COSTS, method=name)
+    for path in re.findall(r"'([\w.]+)'", solvers.MOVED[name]):
+        assert find_method(path).load(path)
