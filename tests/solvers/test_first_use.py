@@ -2,6 +2,7 @@
 
 from pearl.planning.problem import Problem
 from pearl.solvers import first_use
+from pearl.solvers.methods import cpsat
 from pearl.testing.graphs import random_problem
 from tests.solvers.test_solver_process import output_of
 
@@ -39,6 +40,7 @@ def test_small_problems_wait_for_no_compiler(monkeypatch):
     first_use.compile_searches(small)
     assert searched == []
     monkeypatch.setattr(first_use, "MANY", 2)
+    monkeypatch.setattr(cpsat, "LARGE", 2)
     first_use.compile_searches(small)
     first_use.compile_searches(Problem(small.graph, small.costs, objective="makespan"))
     assert searched == ["period", "makespan"]
