@@ -190,6 +190,7 @@ from benchmarks.solver.instances import large, small
 from pearl.solvers.model import linear, solver_process
 from pearl import solve
 from pearl.solvers.methods import cpsat, tabu
+from tests.solvers.test_makespan import random_shop
 from tests.solvers.test_solver_process import children
 
 what = sys.argv[1]
@@ -211,7 +212,7 @@ elif what == "milp":
     began(linear.solver_process, "solve_in_process")
     more = {}
 else:
-    graph, costs = large(0, 1.0, tasks=100, devices=4)
+    graph, costs = random_shop(0, 30, 4)
     began(tabu.TabuSearch, what)
     tabu.MOVES = 10**12
     more = {"objective": "makespan", "method": "tabu"}
