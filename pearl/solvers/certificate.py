@@ -89,14 +89,14 @@ class Relaxation:
             self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
         self.cost, self.period_s = cost, period_s
         matrix = rows.matrix.tocoo()
-        entry = [list(matrix.row), list(matrix.col), list(matrix.data / self.unit[matrix.row])]
+        entry = [list(matrix.col), list(matrix.row), list(matrix.data / self.unit[matrix.col])]
 
         def add(r: int, c: int, v: float) -> None:
             for part, value in zip(entry, (r, c, v), strict=True):
                 part.append(value)
 
         for r, row in enumerate(rows.rows):
-            if row.tokens and r != rows.power:
+            if row.tokens:
                 add(r, n, -row.tokens)
             if row.ends and row.ends[0] != row.ends[1]:
                 add(r, n + 1 + row.ends[0], 1.0)

@@ -59,6 +59,8 @@ class Rows:
         self.x, self.energy = x, energy
         self.rows: list[Row] = []
         self.names = [d.name for d in x.problem.costs.platform.devices]
+        idle = x.problem.costs.platform.idle_w
+        self.idle_used, self.idle_unused = (np.array([*idle(d).values()]) for d in (self.names, ()))
         self._ways()
         self.joules: list[Term] = [
             (c, x.firings(u) * m.estimate.energy_j) for c, (u, m, _) in enumerate(self.ways)
@@ -70,8 +72,8 @@ class Rows:
         self.count = self.columns
         terms = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.terms]
         r, c, v = (np.array(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
-        self.matrix = csr_array((v, (r, c)), shape=(len(self.rows), self.count))
-        self.magnitude = abs(self.matrix)
+        self.matrix = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))
+        self.magnitude = np.abs(self.matrix).sum(axis=0)
         self.constant = np.array([row.constant for row in self.rows])
         self.tokens = np.array([row.tokens for row in self.rows])
         self.equal = np.array([row.equal for row in self.rows])
@@ -301,7 +303,7 @@ class Rows:
         self.longest = longest
         if longest < math.inf:
             self.rows.append(Row("period", (), -longest, -1))
-        self.power = len(self.rows)
+        self.power = len(self.rows)  # its row, if there is a limit
         self.most_w = p.limits.power_w or math.inf
         if self.most_w < math.inf:
             self.rows.append(Row("power", self.joules))
@@ -414,9 +416,8 @@ class Rows:
         """Watts of the devices that every plan left uses."""
         has = np.zeros((len(self.x.units), len(self.names)), bool)
         has[self.unit[open_], self.device[open_]] = True
-        alone = has[has.sum(axis=1) == 1].any(axis=0)
-        used = {d for d, sure in zip(self.names, alone, strict=True) if sure}
-        return math.fsum(self.x.problem.costs.platform.idle_w(used).values())
+        sure = has[has.sum(axis=1) == 1].any(axis=0)
+        return float(np.where(sure, self.idle_used, self.idle_unused).sum())
 
     def least_cost(self, open_: Mask, y: Floats) -> float:
         """Return what the multipliers of rows prove: no plan of the ways left costs less.
@@ -431,7 +432,7 @@ class Rows:
             tokens[self.power] = self.most_w - idle
         if not tokens @ y <= weight:
             return -math.inf
-        cost = self.matrix.T @ y + (self.dynamic_j if self.energy else 0.0)
+        cost = self.matrix @ y + (self.dynamic_j if self.energy else 0.0)
         least = np.full((len(self.x.units), len(self.names)), math.inf)
         ways = cost[: len(self.ways)]
         np.minimum.at(least, (self.unit[open_], self.device[open_]), ways[open_])
@@ -440,7 +441,7 @@ class Rows:
         total = per_class.min(axis=1).sum() + np.minimum(cost[len(self.ways) :], 0.0).sum()
         if total == math.inf:
             return math.inf
-        size = (self.magnitude.T @ abs(y)).sum() + abs(self.constant) @ abs(y)
+        size = (self.magnitude + abs(self.constant)) @ abs(y)
         size += self.dynamic_j.sum() if self.energy else 0.0
         rounding = 4 * np.finfo(float).eps * (self.count + len(self.rows)) * size
         return float(total + self.constant @ y - rounding)
