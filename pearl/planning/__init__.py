@@ -10,6 +10,7 @@ __all__ = [
     "plan_validation",
     "plans",
     "problem",
+    "problem_files",
     "replicas",
     "runs",
     "timing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from pearl.planning.problem import Problem
 
 SCHEMA = 1
+
+INSIDE_BYTES = 64_000
+"""Size of a certificate up to which a plan's own file holds it."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,10 @@ class Plan(HasPage):
     regret: of a plan chosen by regret (objective robust); else None.
     rollout: the stored part of its rollout; empty if there is none.
     simulated: the platform's devices without hardware; texts mark each of them as simulated.
+    certified: what its certificate proves, by `pearl.verify`: that the plan is optimal, a bound
+        above 0 (gap), or nothing. Plans are compared without it: making one may end early.
+    certified_bound: the value that no plan exceeds by its certificate; None without one.
+    certificate: the proof, and in a file the problem that it is of; None if there is none.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     timetable: start and end times of its firings; None for a plan from a file. Neither written nor
@@ -241,6 +249,9 @@ class Plan(HasPage):
     regret: Regret | None = None
     simulated: tuple[str, ...] = ()
     rollout: tuple[StoredArray, ...] = ()
+    certified: Literal["optimal", "gap", ""] = field(default="", compare=False)
+    certified_bound: float | None = field(default=None, compare=False)
+    certificate: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     problem: Problem | None = field(default=None, compare=False, repr=False)
     timetable: Timetable | None = field(default=None, compare=False, repr=False)
 
@@ -257,9 +268,33 @@ class Plan(HasPage):
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        result: dict[str, Any] = plain(asdict(replace(self, problem=None, timetable=None)))
+        bare = replace(self, problem=None, timetable=None, certificate=None)
+        result: dict[str, Any] = plain(asdict(bare))
         del result["problem"], result["timetable"]
-        return result
+        whole = self.whole_certificate()
+        small = whole is not None and len(json.dumps(whole)) <= INSIDE_BYTES
+        return result | {"certificate": whole if small else None}
+
+    def whole_certificate(self) -> dict[str, Any] | None:
+        """Return the proof with the graph, costs and limits that it is of; None without one."""
+        if self.certificate is None or self.problem is None or "problem" in self.certificate:
+            return None if self.certificate is None else dict(self.certificate)
+        from pearl.planning.problem_files import problem_to_json
+
+        return {**self.certificate, "problem": problem_to_json(self.problem)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as a page for the suffix .html, else as JSON, with its certificate beside
+        it if that is large."""
+        super().save(path)
+        self.save_certificate(path)
+
+    def save_certificate(self, path: str | Path) -> None:
+        """Write a certificate too large for the JSON file of a plan beside that file, as
+        `plan.proof.json.gz`."""
+        whole = self.whole_certificate()
+        if whole is not None and len(text := json.dumps(whole)) > INSIDE_BYTES:
+            write_atomically(_beside(path), gzip.compress(text.encode(), mtime=0))
 
     PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
@@ -303,6 +338,10 @@ class Plan(HasPage):
                 "firings are not known; solve its problem again with known= this plan"
             )
         return self.timetable
+
+
+def _beside(path: str | Path) -> Path:
+    return Path(path).with_suffix(".proof.json.gz")
 
 
 def plain(value: Any) -> Any:
@@ -363,6 +402,8 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(
             f"{where}: tasks or lanes is an empty list; a plan has at least one of each"
         )
+    if plan.certificate is None and where != "plan" and _beside(where).exists():
+        plan = replace(plan, certificate=read_object(_beside(where), "the proof of a plan"))
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
 

@@ -12,16 +12,19 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
+from pearl.planning.problem_files import digest
+from pearl.verification import check_plan
 from pearl.verification.model import Space, spaces
-from pearl.verification.proof import Orders, orders_of
+from pearl.verification.proof import Orders, check_bound, orders_of
 from pearl.verification.rows import Floats, Mask, Rows
 
 SAME = 1e-6
@@ -33,6 +36,9 @@ every relaxation feasible, so that it has multipliers."""
 
 MOST_COLUMNS = 20_000
 """Columns of a space above which no certificate is tried (assumed: a relaxation takes a second)."""
+
+QUICK = 5_000
+"""Work for the certificate that every solve tries: about 20 ms."""
 
 RECENT = 6
 """Multipliers tried for a case before its relaxation is solved."""
@@ -386,7 +392,7 @@ def _late_cycle(state: Orders, start: list[float]) -> list[int] | None:
     small = 1e-12 * period
     into = [-1] * n
     arcs = [(s, d, w - m * period) for s, d, w, m in state.arcs]
-    for turn in range(n + 2):
+    for _ in range(n + 2):
         changed = -1
         for number, (s, d, w) in enumerate(arcs):
             if start[s] + w > start[d] + small:
@@ -418,13 +424,46 @@ def _overlap(state: Orders, start: list[float]) -> tuple[int, int, int] | None:
     return found
 
 
+def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) -> Plan:
+    """Return the plan with a certificate, as far as one is found; `pearl.verify` checks it.
+
+    seconds: at most. work: at most, in rows and columns of all relaxations; a plan of which no
+        proof of optimality is found within `work` stays as it is.
+    """
+    p, quick = plan.problem, work < math.inf
+    if p is None or plan.regret is not None or plan.objective == "makespan":
+        return plan
+    problem = replace(p, objective=plan.objective)
+    checked = check_plan(plan, problem)
+    proof = prove(problem, checked.cost, plan.period_s, seconds=seconds, work=work)
+    if proof is not None:
+        proof["bound"] = check_bound(proof, problem)
+    bound = proof["bound"] if proof is not None else 0.0
+    proved = bound >= checked.cost * (1 - 1.005 * SAME)
+    if quick and not proved:
+        return plan
+    certificate = {"sha256": digest(problem), "start": checked.starts, **(proof or {})}
+    return replace(
+        plan,
+        certified="optimal" if proved else "gap" if bound else "",
+        certified_bound=(problem.graph.env_steps or 1) / bound if bound else None,
+        certificate=certificate,
+    )
+
+
 def prove(
-    problem: Problem, cost: float, period_s: float, *, seconds: float = math.inf
+    problem: Problem,
+    cost: float,
+    period_s: float,
+    *,
+    seconds: float = math.inf,
+    work: float = math.inf,
 ) -> dict[str, Any] | None:
     """Return a proof that no plan costs less than about `cost`, or the best bound found in time;
     None if nothing above 0 is found.
 
-    cost: of the best plan known, in seconds or joules. period_s: its period.
+    cost: of the best plan known, in seconds or joules. period_s: its period. seconds, work: as of
+    `certify`.
     """
     if problem.objective == "makespan" or not 0 < cost < math.inf:
         return None
@@ -435,7 +474,8 @@ def prove(
             return None
         if x.deadlocked or not all(x.modes):
             continue
-        if _size(x) > MOST_COLUMNS:
+        work -= _size(x)
+        if _size(x) > MOST_COLUMNS or work < 0:
             return None
         rows = Rows(x, problem.objective == "power_efficiency")
         if rows.every.any():
@@ -444,8 +484,9 @@ def prove(
     heap = [(tree.root.bound, next(number), tree, tree.root) for tree in trees]
     heapq.heapify(heap)
     bound = target
-    while heap and heap[0][0] < min(target, bound) and time.monotonic() < until:
+    while heap and heap[0][0] < min(target, bound) and time.monotonic() < until and work > 0:
         least, _, tree, case = heapq.heappop(heap)
+        work -= tree.rows.count + len(tree.rows.rows)
         branches = tree.grow(case)
         if branches is None:
             bound = min(bound, least)

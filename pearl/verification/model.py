@@ -58,6 +58,13 @@ def load_s(link: Link, size: float) -> float:
     return link.per_message_s + size / link.bytes_per_s
 
 
+def longest_s(problem: Problem) -> float:
+    """Return the longest period within the limits."""
+    limits, steps = problem.limits, problem.graph.env_steps or 1
+    least = limits.min_throughput_per_s
+    return min(limits.period_s or math.inf, steps / least if least else math.inf)
+
+
 @dataclass(frozen=True)
 class Space:
     """One choice of copies, slack and fused calls.

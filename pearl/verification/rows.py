@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from pearl.planning.costs import Mode
-from pearl.verification.model import Space, channel_bytes, delay_s, load_s
+from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s
 
 WINDOW_UNITS = 16
 """Most units of a space with rows for windows."""
@@ -297,10 +297,7 @@ class Rows:
         places = {(m.device, k) for _, m, k in self.ways}
         if p.limits.max_lanes and p.limits.max_lanes < len(places):
             self._shares("max_lanes", places, p.limits.max_lanes, wide=False)
-        steps, longest = p.graph.env_steps or 1, p.limits.period_s or math.inf
-        if p.limits.min_throughput_per_s:
-            longest = min(longest, steps / p.limits.min_throughput_per_s)
-        self.longest = longest
+        self.longest = longest = longest_s(p)
         if longest < math.inf:
             self.rows.append(Row("period", (), -longest, -1))
         self.power = len(self.rows)  # its row, if there is a limit

@@ -17,12 +17,15 @@ from pearl.planning.plan_validation import plan_orders, unfold_replicas
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import split_of
+from pearl.planning.timing import Orders as LaneOrders
+from pearl.planning.timing import TimedGraph
 from pearl.verification.model import (
     Arc,
     Space,
     Timed,
     channel_bytes,
     fits_slack,
+    longest_s,
     require,
     timed_graph,
 )
@@ -33,13 +36,16 @@ TOLERANCE, SAME = 1e-9, 1e-6
 
 @dataclass(frozen=True)
 class Checked:
-    """A plan that keeps all rules: its timed graph, and its cost in seconds or joules."""
+    """What the start times of an allowed assignment prove: its cost in seconds or joules of an
+    iteration, and its energy. For makespan the cost is the end of the first iteration."""
 
-    timed: Timed
+    space: Space
     cost: float
+    energy_j: float
+    starts: Mapping[str, float]
 
 
-def check_value(plan: Plan, problem: Problem, start: Mapping[str, float] | None = None) -> Checked:
+def check_plan(plan: Plan, problem: Problem, start: Mapping[str, float] | None = None) -> Checked:
     """Check a plan against its problem, without its bound.
 
     start: the start of each firing `task[0]` in a period, in seconds; by default the earliest.
@@ -48,63 +54,96 @@ def check_value(plan: Plan, problem: Problem, start: Mapping[str, float] | None 
         RefusedError: the plan breaks a rule or a limit, or states a wrong figure.
         SpecError: the plan is not one of the problem's graph and modes.
     """
-    single, replicas = plan.objective == "makespan", problem.limits.replicas
-    if single:
-        problem = replace(problem, limits=problem.limits.without_slack())
     given, orders, _ = plan_orders(plan, problem)
-    plan, copies = unfold_replicas(plan, problem.graph)
-    split = split_of(copies)
+    whole, _ = unfold_replicas(plan, problem.graph)
+    channels, edges = key_edges(whole.edges), key_edges(given.assignment.expansion.graph.edges)
+    for key, e in edges.items():
+        said, true = (channels[key].tokens, channels[key].bytes), (e.tokens, e.bytes)
+        require(said == true, f"edge {e.src} → {e.dst}", f"tokens and bytes {said}, not {true}")
+    held = [channels[key].capacity for key in edges]
+    checked = check_timing(given, orders, problem, plan.period_s, held, start)
+    _check_lanes(whole, checked.space, given.assignment.modes)
+    cost, single = checked.cost, plan.objective == "makespan"
+    value = cost if single else (problem.graph.env_steps or 1) / cost if cost > 0 else math.inf
+    best = plan.bound_value
+    gap = 1 - best / value if single else 1 - value / best if best > 0 else 1.0
+    figures = {
+        "energy_per_iteration_j": (checked.energy_j, checked.energy_j),
+        "power_w": (checked.energy_j / plan.period_s, checked.energy_j),
+        "value": (value, value),
+        "gap": (plan.gap if plan.regret else max(0.0, gap), 1.0),
+    }
+    for name, (number, unit) in figures.items():
+        same = abs(getattr(plan, name) - number) <= SAME * max(abs(number), abs(unit))
+        text = f"it is {getattr(plan, name):.9g}; with these costs it is {number:.9g}"
+        require(same, name, f"{text}: the plan was made with other estimates or altered")
+    proved = plan.status != "optimal" or plan.gap <= SAME
+    require(proved and plan.bound_s <= plan.period_s, "status", f"{plan.status}, gap {plan.gap}")
+    return checked
+
+
+def check_timing(
+    given: TimedGraph,
+    orders: LaneOrders,
+    problem: Problem,
+    period_s: float,
+    held: Sequence[int | None] = (),
+    start: Mapping[str, float] | None = None,
+) -> Checked:
+    """Check the modes, lanes and orders of an assignment: they keep all rules and limits.
+
+    given: only its assignment and the names of its nodes are used. held: the capacity of each
+    channel; by default no channel is ever full.
+
+    Raises:
+        RefusedError: it breaks a rule or a limit.
+    """
+    a, single = given.assignment, problem.objective == "makespan"
+    copies, split = a.expansion.graph, split_of(a.expansion.graph)
     for task in split.tasks:
-        most = replicas.get(task, 1)
-        require(len(split.shares) <= most, f"replicas {task}", f"{len(split.shares)}, above {most}")
+        most, row = problem.limits.replicas.get(task, 1), f"replicas {task}"
+        require(len(split.shares) <= most, row, f"{len(split.shares)}, above the limit of {most}")
     part = split_problem(problem, split)
-    a, channels = given.assignment, key_edges(plan.edges)
-    x = Space(replace(part, graph=a.expansion.graph), part.graph, a.expansion.units)
-    slack = {key: c.slack for key, c in channels.items()}
-    require(fits_slack(slack, part.graph, part.limits), "slack", "it exceeds its limit")
-    timed = timed_graph(x, a.modes, a.lanes)
-    names = {name: i for i, name in enumerate(timed.names)}
-    rings = {lane: [(names[given.names[i]], o) for i, o in ring] for lane, ring in orders.items()}
-    held = [channels[key].capacity for key in key_edges(part.graph.edges)]
-    for e, room in zip(x.problem.graph.edges, held, strict=True):
+    limits = part.limits.without_slack() if single else part.limits
+    slack = {key: e.slack for key, e in key_edges(copies.edges).items()}
+    same = copies.tasks == part.graph.tasks and slack.keys() == key_edges(part.graph.edges).keys()
+    same = same and part.graph.with_slack(slack).edges == copies.edges
+    require(same, "graph", "it is of another graph")
+    require(fits_slack(slack, part.graph, limits), "slack", f"{slack} exceeds its limit")
+    x = Space(replace(part, graph=copies), part.graph, a.expansion.units)
+    for u, (unit, mode) in enumerate(zip(x.units, a.modes, strict=True)):
+        text = f"the mode {mode.key} is not among those allowed: {[m.key for m in x.modes[u]]}"
+        require(mode in x.modes[u], f"choose {'+'.join(unit)}", text)
+    for e, room in zip(copies.edges, held, strict=False):
         least = e.least_capacity if e.is_channel else None
         fits = room is None if least is None else room is not None and room >= least
         require(fits, f"capacity {e.src} → {e.dst}", f"it is {room}; it must be {least} at least")
-    _check_lanes(plan, x, a.modes)
-    check_places(x, a.modes, a.lanes, held)
+    timed = timed_graph(x, a.modes, a.lanes)
+    check_places(x, a.modes, a.lanes, held or [e.least_capacity for e in copies.edges])
+    number = {name: i for i, name in enumerate(timed.names)}
+    rings = {k: [(number[given.names[i]], o) for i, o in ring] for k, ring in orders.items()}
     arcs = [*timed.arcs, *_rings(timed, rings), *_full(timed, held)]
-    period = plan.period_s
-    _check_starts(timed, arcs, period, start)
-    idle_w = math.fsum(part.costs.platform.idle_w({m.device for m in a.modes}).values())
-    energy, steps = idle_w * period + timed.dynamic_j, part.graph.env_steps or 1
-    cost = energy if plan.objective == "power_efficiency" else period
-    value = steps / cost if cost > 0 else math.inf
+    starts = _check_starts(timed, arcs, period_s, start)
+    idle = x.problem.costs.platform.idle_w({m.device for m in a.modes})
+    energy = math.fsum(idle.values()) * period_s + timed.dynamic_j
+    cost = energy if problem.objective == "power_efficiency" else period_s
     if single:
         now = [arc for arc in arcs if arc[3] == 0]
         begin = start_times(len(timed.names), now, 0.0)
-        cost = value = max(begin[i] + timed.latency[i] for i in range(len(x.nodes)))
-    figures = {"energy_per_iteration_j": energy, "power_w": energy / period, "value": value}
-    for name, number in figures.items():
-        said = getattr(plan, name)
-        same = abs(said - number) <= SAME * max(abs(number), abs(said))
-        require(same, name, f"it is {said:.9g}; with these costs it is {number:.9g}")
-    limits, longest = part.limits, part.limits.period_s or math.inf
-    if limits.min_throughput_per_s:
-        longest = min(longest, steps / limits.min_throughput_per_s)
-    if not single:
-        require(period <= longest * (1 + SAME), "period", f"{period:.9g} s, above {longest:.9g} s")
-        most = (limits.power_w or math.inf) * (1 + SAME)
-        require(energy / period <= most, "power", f"{energy / period:.6g} W, above {most:.6g} W")
-    return Checked(timed, cost)
+        cost = max(begin[i] + timed.latency[i] for i in range(len(x.nodes)))
+    else:
+        longest = longest_s(x.problem) * (1 + SAME)
+        require(period_s <= longest, "period", f"{period_s:.9g} s, above {longest:.9g} s")
+        most_w = (limits.power_w or math.inf) * (1 + SAME)
+        text = f"{energy / period_s:.6g} W, above {most_w:.6g} W"
+        require(energy / period_s <= most_w, "power", text)
+    return Checked(x, cost, energy, starts)
 
 
 def _check_lanes(plan: Plan, x: Space, modes: Sequence[Mode]) -> None:
     """Check that each task has the mode and lane of its call, and lanes the widths of their
     tasks."""
     for u, unit in enumerate(x.units):
-        allowed = [m.key for m in x.modes[u]]
-        text = f"the mode {modes[u].key} is not among those that limits allow: {allowed}"
-        require(modes[u] in x.modes[u], f"choose {'+'.join(unit)}", text)
         for t in (plan.task(name) for name in unit):
             said = t.device, t.variant, t.width, t.lane, {t.task, *t.fused_with}
             same = said == (*modes[u].key, plan.task(unit[0]).lane, set(unit))
@@ -190,7 +229,7 @@ def _full(timed: Timed, held: Sequence[int | None]) -> list[Arc]:
 
 def _check_starts(
     timed: Timed, arcs: list[Arc], period: float, start: Mapping[str, float] | None
-) -> None:
+) -> dict[str, float]:
     """Check that starts of a period keep every arc. They come from the proof or from a search that
     nothing depends on: an arc that they break is refused."""
     require(0 < period < math.inf, "period", f"it is {period}")
@@ -207,3 +246,4 @@ def _check_starts(
     row = f"arc {names[s[worst]]} → {names[d[worst]]}"
     text = f"{late[worst]:.3g} s short at a period of {period:.9g} s"
     require(bool(late[worst] <= TOLERANCE * period), row, text)
+    return dict(zip(names, begin.tolist(), strict=True))

@@ -26,7 +26,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.report.report import Report

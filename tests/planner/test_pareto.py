@@ -17,7 +17,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import energy_front
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph

@@ -14,7 +14,8 @@ from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan, completions, costs_from_plan, unfold_replicas
+from pearl.planning.plan_validation import completions, costs_from_plan, unfold_replicas
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.testing.graphs import devices, loop, mode, star

@@ -18,7 +18,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Replica, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.estimated_costs import build_cost_table
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import (

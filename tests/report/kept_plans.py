@@ -15,7 +15,8 @@ from pearl.planner.gpu_balance import balance
 from pearl.planner.gpu_slices import plan_slices
 from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plan_builder import Proof, build_plan
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods.enumeration import assignments, every_space

@@ -11,7 +11,7 @@ from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft, local_search, peft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces

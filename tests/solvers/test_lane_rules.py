@@ -24,7 +24,7 @@ from pearl import (
     solve,
 )
 from pearl.graph.cycle_ratio import howard
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.methods import heft

@@ -20,7 +20,8 @@ from pearl.graph.task_graph import Edge, Fusion, TaskGraph
 from pearl.io import read_fjsp
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph

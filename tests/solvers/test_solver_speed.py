@@ -12,7 +12,7 @@ from benchmarks.solver.instances import large, small
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import load_annealing

@@ -14,7 +14,7 @@ from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers import METHODS, solver
