@@ -220,7 +220,7 @@ def _rings(timed: Timed, rings: Mapping[str, list[tuple[int, int]]]) -> list[Arc
 def _full(timed: Timed, held: Sequence[int | None]) -> list[Arc]:
     """Return the arcs by which a producer waits while its channel is full."""
     x, arcs = timed.space, list[Arc]()
-    for e, capacity in zip(x.problem.graph.edges, held, strict=True):
+    for e, capacity in zip(x.problem.graph.edges, held, strict=False):
         if x.is_channel(e) and capacity is not None:
             back = Edge(e.dst, e.src, e.consumption, e.production)
             arcs += [(s, d, timed.latency[s], m) for s, d, m in x.waits(back, capacity - e.tokens)]
