@@ -2,6 +2,7 @@
 
 __all__ = [
     "bands",
+    "certificate_files",
     "costs",
     "draws",
     "estimated_costs",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from pearl.graph.liveness import StoredArray
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
+from pearl.planning.certificate_files import inside, read_beside, save_beside
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
 from pearl_devices.validation import check_type
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pearl.planning.problem import Problem
 
 SCHEMA = 1
-
-INSIDE_BYTES = 64_000
-"""Size of a certificate up to which a plan's own file holds it."""
 
 
 @dataclass(frozen=True)
@@ -271,30 +268,13 @@ class Plan(HasPage):
         bare = replace(self, problem=None, timetable=None, certificate=None)
         result: dict[str, Any] = plain(asdict(bare))
         del result["problem"], result["timetable"]
-        whole = self.whole_certificate()
-        small = whole is not None and len(json.dumps(whole)) <= INSIDE_BYTES
-        return result | {"certificate": whole if small else None}
-
-    def whole_certificate(self) -> dict[str, Any] | None:
-        """Return the proof with the graph, costs and limits that it is of; None without one."""
-        if self.certificate is None or self.problem is None or "problem" in self.certificate:
-            return None if self.certificate is None else dict(self.certificate)
-        from pearl.planning.problem_files import problem_to_json
-
-        return {**self.certificate, "problem": problem_to_json(self.problem)}
+        return result | {"certificate": inside(self)}
 
     def save(self, path: str | Path) -> None:
         """Write the plan as a page for the suffix .html, else as JSON, with its certificate beside
         it if that is large."""
         super().save(path)
-        self.save_certificate(path)
-
-    def save_certificate(self, path: str | Path) -> None:
-        """Write a certificate too large for the JSON file of a plan beside that file, as
-        `plan.proof.json.gz`."""
-        whole = self.whole_certificate()
-        if whole is not None and len(text := json.dumps(whole)) > INSIDE_BYTES:
-            write_atomically(_beside(path), gzip.compress(text.encode(), mtime=0))
+        save_beside(self, path)
 
     PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
@@ -338,10 +318,6 @@ class Plan(HasPage):
                 "firings are not known; solve its problem again with known= this plan"
             )
         return self.timetable
-
-
-def _beside(path: str | Path) -> Path:
-    return Path(path).with_suffix(".proof.json.gz")
 
 
 def plain(value: Any) -> Any:
@@ -402,8 +378,8 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(
             f"{where}: tasks or lanes is an empty list; a plan has at least one of each"
         )
-    if plan.certificate is None and where != "plan" and _beside(where).exists():
-        plan = replace(plan, certificate=read_object(_beside(where), "the proof of a plan"))
+    if plan.certificate is None and where != "plan":
+        plan = replace(plan, certificate=read_beside(where))
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
 

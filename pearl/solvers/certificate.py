@@ -22,17 +22,14 @@ from numpy.typing import NDArray
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.problem_files import digest
+from pearl.solvers.period.proof_parts import NEAR, Relaxation, exclude_orders, peel
 from pearl.verification import check_plan
 from pearl.verification.model import Space, spaces
-from pearl.verification.proof import Orders, check_bound, orders_of
-from pearl.verification.rows import Floats, Mask, Rows
+from pearl.verification.proof import check_bound, orders_of
+from pearl.verification.rows import Floats, Mask, SpaceRows
 
 SAME = 1e-6
 """Relative difference of cost and bound at which a plan counts as optimal, as in plans."""
-
-PRICE = 1e4
-"""Price, in costs of the plan, of a whole device's memory or width that is missing: it keeps
-every relaxation feasible, so that it has multipliers."""
 
 MOST_COLUMNS = 20_000
 """Columns of a space above which no certificate is tried (assumed: a relaxation takes a second)."""
@@ -42,12 +39,6 @@ QUICK = 5_000
 
 RECENT = 6
 """Multipliers tried for a case before its relaxation is solved."""
-
-MOST_ORDERS = 5_000
-"""Nodes of the tree of one assignment's orders."""
-
-NEAR = 1e-7
-"""Share of a way, or multiplier, that counts as none."""
 
 
 @dataclass(eq=False)
@@ -60,7 +51,7 @@ class Multipliers:
 
 
 @dataclass(eq=False)
-class Case:
+class ProofCase:
     """A node of the tree: the ways that it leaves.
 
     bound: nothing below costs less, by `by`. unit, parts, children: of its branch. orders: the
@@ -73,162 +64,47 @@ class Case:
     share: Floats | None = None
     unit: int = -1
     parts: list[list[int]] = field(default_factory=list)
-    children: list[Case] = field(default_factory=list)
+    children: list[ProofCase] = field(default_factory=list)
     orders: list[list[Any]] | None = None
 
 
-class Relaxation:
-    """The linear relaxation of a space in HiGHS, with the ways of one case at a time."""
-
-    def __init__(self, rows: Rows, cost: float, period_s: float) -> None:
-        import highspy
-
-        self.rows, x = rows, rows.x
-        n, ways = rows.count, len(rows.ways)
-        self.period = n
-        nodes = len(x.nodes)
-        elastic = [r for r, row in enumerate(rows.rows) if row.constant < 0]
-        columns = n + 1 + nodes + len(elastic)
-        timed = np.array([row.ends is not None or row.tokens != 0 for row in rows.rows])
-        self.unit = np.where(timed, period_s, 1.0)
-        if rows.most_w < math.inf:
-            self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
-        self.cost, self.period_s = cost, period_s
-        matrix = rows.matrix.tocoo()
-        entry = [list(matrix.col), list(matrix.row), list(matrix.data / self.unit[matrix.col])]
-
-        def add(r: int, c: int, v: float) -> None:
-            for part, value in zip(entry, (r, c, v), strict=True):
-                part.append(value)
-
-        for r, row in enumerate(rows.rows):
-            if row.tokens:
-                add(r, n, -row.tokens)
-            if row.ends and row.ends[0] != row.ends[1]:
-                add(r, n + 1 + row.ends[0], 1.0)
-                add(r, n + 1 + row.ends[1], -1.0)
-        for k, r in enumerate(elastic):
-            add(r, n + 1 + nodes + k, -1.0)
-        constant = rows.constant / self.unit
-        low = list(np.where(rows.equal, -constant, -math.inf))
-        high = list(-constant)
-        if rows.most_w < math.inf:
-            add(rows.power, n, self._power(rows.every))
-        for u in range(len(x.units)):
-            for c in np.flatnonzero(rows.unit == u):
-                add(len(low), int(c), 1.0)
-            low.append(1.0)
-            high.append(1.0)
-        for members in x.classes:
-            for u in members[1:]:
-                for d in range(len(rows.names)):
-                    for v, sign in ((members[0], 1.0), (u, -1.0)):
-                        for c in np.flatnonzero((rows.unit == v) & (rows.device == d)):
-                            add(len(low), int(c), sign)
-                    low.append(0.0)
-                    high.append(0.0)
-        objective = np.zeros(columns)
-        if rows.energy:
-            objective[:n] = rows.dynamic_j / cost
-        objective[n] = self._weight(rows.every)
-        objective[n + 1 + nodes :] = PRICE
-        lower, upper = np.zeros(columns), np.ones(columns)
-        upper[n:] = math.inf
-        lower[n + 1 : n + 1 + nodes] = -math.inf
-        if nodes:
-            lower[n + 1] = upper[n + 1] = 0.0
-        from scipy.sparse import csr_array
-
-        rowwise = csr_array((entry[2], (entry[0], entry[1])), shape=(len(low), columns))
-        h = self.highs = highspy.Highs()
-        h.setOptionValue("output_flag", False)
-        h.setOptionValue("threads", 1)
-        h.setOptionValue("presolve", "off")
-        h.setOptionValue("solver", "simplex")
-        h.passModel(
-            columns,
-            len(low),
-            rowwise.nnz,
-            int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize),
-            0.0,
-            objective,
-            lower,
-            upper,
-            np.array(low),
-            np.array(high),
-            rowwise.indptr.astype(np.int32),
-            rowwise.indices.astype(np.int32),
-            rowwise.data,
-            np.zeros(columns, np.int32),
-        )
-        self.ways = np.arange(ways, dtype=np.int32)
-        self.optimal = highspy.HighsModelStatus.kOptimal
-
-    def solve(self, open_: Mask) -> tuple[Floats, Floats] | None:
-        """Return the shares of the ways and the multipliers of the rows."""
-        rows, h = self.rows, self.highs
-        h.changeColsBounds(len(self.ways), self.ways, np.zeros(len(open_)), open_.astype(float))
-        if rows.energy:
-            h.changeColCost(self.period, self._weight(open_))
-        if rows.most_w < math.inf:
-            h.changeCoeff(rows.power, self.period, self._power(open_))
-        h.run()
-        if h.getModelStatus() != self.optimal:
-            return None
-        solution = h.getSolution()
-        y = -np.array(solution.row_dual)[: len(rows.rows)]
-        y[abs(y) < NEAR / 100] = 0.0
-        y = np.where(rows.equal, y, np.maximum(y, 0.0)) * self.cost / self.unit
-        return np.array(solution.col_value)[: len(open_)], y
-
-    def _weight(self, open_: Mask) -> float:
-        """Cost of a period: its idle joules, or itself."""
-        rows = self.rows
-        return rows.idle_w(open_) * self.period_s / self.cost if rows.energy else 1.0
-
-    def _power(self, open_: Mask) -> float:
-        """Coefficient of the period in the row of power."""
-        return -(self.rows.most_w - self.rows.idle_w(open_)) * self.period_s / self.joules
-
-
-class Tree:
+class ProofTree:
     """The proof of one space, grown from its root until every case is closed."""
 
-    def __init__(self, rows: Rows, target: float, cost: float, period_s: float, until: float):
+    def __init__(self, rows: SpaceRows, target: float, cost: float, period_s: float, until: float):
         self.rows, self.target, self.until = rows, target, until
         self.relaxation = Relaxation(rows, cost, period_s)
         self.recent: deque[Multipliers] = deque(maxlen=RECENT)
         nothing = Multipliers([], [], np.zeros(len(rows.rows)))
-        self.root = self._case(rows.every, Case(rows.every, 0.0, nothing))
+        self.root = self._case(rows.every, ProofCase(rows.every, 0.0, nothing))
 
-    def _case(self, open_: Mask, parent: Case) -> Case:
+    def _case(self, open_: Mask, parent: ProofCase) -> ProofCase:
         """Return a case with the best bound known, by old multipliers if they close it."""
         rows, best = self.rows, (parent.bound, parent.by)
         for by in dict.fromkeys([parent.by, *reversed(self.recent)]):
             if (bound := rows.least_cost(open_, by.y)) >= self.target:
-                return Case(open_, bound, by)
+                return ProofCase(open_, bound, by)
             best = max(best, (bound, by), key=lambda pair: pair[0])
         answer = self.relaxation.solve(open_)
         if answer is None:
-            return Case(open_, rows.least_cost(open_, best[1].y), best[1])
+            return ProofCase(open_, rows.least_cost(open_, best[1].y), best[1])
         share, exact = answer
         for digits in (4, 7, 17):
             by = self._rounded(open_, exact, digits)
             bound = rows.least_cost(open_, by.y)
             if bound >= self.target:
                 self.recent.append(by)
-                return Case(open_, bound, by)
+                return ProofCase(open_, bound, by)
         if bound <= best[0]:
             bound, by = rows.least_cost(open_, best[1].y), best[1]
-        return Case(open_, bound, by, share)
+        return ProofCase(open_, bound, by, share)
 
     def _rounded(self, open_: Mask, exact: Floats, digits: int) -> Multipliers:
         """Multipliers of few digits, whose arcs are closed cycles and whose periods cost no more
         than the period does."""
         rows = self.rows
         arcs = [(r, *row.ends) for r, row in enumerate(rows.rows) if row.ends and exact[r] > 0]
-        cycles = _peel(arcs, exact)
+        cycles = peel(arcs, exact)
         tokens = rows.tokens.copy()
         if rows.most_w < math.inf:
             tokens[rows.power] = rows.most_w - rows.idle_w(open_)
@@ -252,7 +128,7 @@ class Tree:
             np.add.at(y, list(cycle), times)
         return Multipliers(flat, kept, y)
 
-    def grow(self, case: Case) -> list[Case] | None:
+    def grow(self, case: ProofCase) -> list[ProofCase] | None:
         """Branch a case and return the branches; None if it cannot be closed."""
         rows = self.rows
         units = [np.flatnonzero(case.open_ & (rows.unit == u)) for u in range(len(rows.x.units))]
@@ -318,112 +194,6 @@ class Tree:
         return {"cycles": [list(c) for c in cycles], "nodes": nodes}
 
 
-def _peel(
-    arcs: Sequence[tuple[int, int, int]], flow: Floats
-) -> list[tuple[tuple[int, ...], float]]:
-    """Return closed cycles of arcs (row, from, to) whose sum is the flow, but for rounding."""
-    left = {r: float(flow[r]) for r, _, _ in arcs}
-    small = NEAR / 10 * max(left.values(), default=0.0)
-    out: dict[int, list[tuple[int, int]]] = {}
-    for r, s, d in arcs:
-        out.setdefault(s, []).append((r, d))
-    found: dict[tuple[int, ...], float] = {}
-    path: list[tuple[int, int]] = []
-    seen: dict[int, int] = {}
-    for root in list(out):
-        here = root
-        while True:
-            if here in seen:
-                cycle = [r for r, _ in path[seen[here] :]]
-                times = min(left[r] for r in cycle)
-                found[tuple(cycle)] = found.get(tuple(cycle), 0.0) + times
-                for r in cycle:
-                    left[r] -= times
-                path, seen, here = [], {}, root
-            ways = [(left[r], r, d) for r, d in out.get(here, ()) if left[r] > small]
-            if ways:
-                seen[here] = len(path)
-                _, r, d = max(ways)
-                path.append((r, here))
-                here = d
-            elif path:
-                r, before = path.pop()
-                left[r] = 0.0
-                here = before
-                del seen[here]
-            else:
-                break
-    return list(found.items())
-
-
-def exclude_orders(first: Orders, until: float) -> list[list[Any]] | None:
-    """Return the nodes of a tree that excludes all orders of an assignment; None if a schedule
-    below the bound exists, or if time runs out."""
-    nodes: list[list[Any]] = []
-    stack: list[tuple[Orders, list[float]]] = [(first, [0.0] * len(first.timed.names))]
-    while stack:
-        if time.monotonic() > until or len(nodes) > MOST_ORDERS:
-            return None
-        state, start = stack.pop()
-        start = list(start)
-        cycle = _late_cycle(state, start)
-        if cycle is not None:
-            nodes.append(["cycle", cycle])
-            continue
-        pair = _overlap(state, start)
-        if pair is None:
-            return None
-        i, j, k = pair
-        if state.parts[i] != state.parts[j]:
-            nodes.append(["anchor", i, j])
-            stack.append((state.order(i, j, 0).order(j, i, 1), start))
-        else:
-            nodes.append(["order", i, j, k])
-            stack += [(state.order(j, i, -k), start), (state.order(i, j, k), start)]
-    return nodes
-
-
-def _late_cycle(state: Orders, start: list[float]) -> list[int] | None:
-    """Return the arcs of a cycle that takes longer than its tokens allow; else None, and `start`
-    keeps every arc."""
-    n, period = len(start), state.least_s
-    if period == math.inf:
-        period = 1e30
-    small = 1e-12 * period
-    into = [-1] * n
-    arcs = [(s, d, w - m * period) for s, d, w, m in state.arcs]
-    for _ in range(n + 2):
-        changed = -1
-        for number, (s, d, w) in enumerate(arcs):
-            if start[s] + w > start[d] + small:
-                start[d], into[d], changed = start[s] + w, number, d
-        if changed < 0:
-            return None
-    here = changed
-    for _ in range(n):
-        here = arcs[into[here]][0]
-    cycle, there = [into[here]], arcs[into[here]][0]
-    while there != here:
-        cycle.append(into[there])
-        there = arcs[into[there]][0]
-    return cycle[::-1]
-
-
-def _overlap(state: Orders, start: list[float]) -> tuple[int, int, int] | None:
-    """Return two firings of a lane that overlap most, and the tokens that both orders break."""
-    period, best, found = state.least_s, 1e-9 * state.least_s, None
-    for members in state.timed.lanes.values():
-        for n, i in enumerate(members):
-            for j in members[:n]:
-                took_i, took_j = state.timed.occupancy[i], state.timed.occupancy[j]
-                ahead = start[i] - start[j]
-                k = math.floor((ahead + took_i) / period)
-                late = min(ahead + took_i - k * period, took_j - ahead + k * period)
-                if late > best:
-                    best, found = late, (i, j, k)
-    return found
-
-
 def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) -> Plan:
     """Return the plan with a certificate, as far as one is found; `pearl.verify` checks it.
 
@@ -468,7 +238,7 @@ def prove(
     if problem.objective == "makespan" or not 0 < cost < math.inf:
         return None
     until, target = time.monotonic() + seconds, cost * (1 - SAME)
-    trees: list[Tree] = []
+    trees: list[ProofTree] = []
     for x in spaces(problem):
         if time.monotonic() > until:
             return None
@@ -477,9 +247,9 @@ def prove(
         work -= _size(x)
         if _size(x) > MOST_COLUMNS or work < 0:
             return None
-        rows = Rows(x, problem.objective == "power_efficiency")
+        rows = SpaceRows(x, problem.objective == "power_efficiency")
         if rows.every.any():
-            trees.append(Tree(rows, target, cost, period_s, until))
+            trees.append(ProofTree(rows, target, cost, period_s, until))
     number = count()
     heap = [(tree.root.bound, next(number), tree, tree.root) for tree in trees]
     heapq.heapify(heap)

@@ -18,7 +18,7 @@ from pearl.verification.model import (
     spaces,
     timed_graph,
 )
-from pearl.verification.rows import Floats, Mask, Rows, strong_parts
+from pearl.verification.rows import Floats, Mask, SpaceRows, strong_parts
 from pearl.verification.value import check_places
 
 
@@ -46,7 +46,7 @@ class Orders:
         return i != j and any(i in lane and j in lane for lane in self.timed.lanes.values())
 
 
-def orders_of(rows: Rows, open_: Mask, bound: float) -> Orders | None:
+def orders_of(rows: SpaceRows, open_: Mask, bound: float) -> Orders | None:
     """Return the orders of the one assignment left; None if it breaks a rule, or if no order of it
     costs less than the bound.
 
@@ -87,7 +87,9 @@ def orders_of(rows: Rows, open_: Mask, bound: float) -> Orders | None:
     return Orders(timed, least, inner, tuple(parts))
 
 
-def multipliers(rows: Rows, flat: Sequence[float], cycles: Sequence[float], known: Any) -> Floats:
+def multipliers(
+    rows: SpaceRows, flat: Sequence[float], cycles: Sequence[float], known: Any
+) -> Floats:
     """Return a multiplier of each row, from `[row, multiplier, …]` and `[cycle, multiplier, …]`."""
     y = np.zeros(len(rows.rows))
     for r, times in zip(flat[::2], flat[1::2], strict=True):
@@ -101,7 +103,7 @@ def multipliers(rows: Rows, flat: Sequence[float], cycles: Sequence[float], know
     return y
 
 
-def check_cycle(rows: Rows, cycle: Sequence[int]) -> list[int]:
+def check_cycle(rows: SpaceRows, cycle: Sequence[int]) -> list[int]:
     """Check that the arcs of a cycle close it, so that the starts cancel."""
     ends = [rows.rows[r].ends for r in cycle if r >= 0]
     closed = bool(ends) and all(
@@ -124,7 +126,7 @@ def check_bound(proof: Mapping[str, Any], problem: Problem) -> float:
         for x in spaces(problem):
             if x.deadlocked or not all(x.modes):
                 continue
-            rows = Rows(x, problem.objective == "power_efficiency")
+            rows = SpaceRows(x, problem.objective == "power_efficiency")
             if not rows.every.any():
                 continue
             require(bool(trees), "space", f"no tree for {x.units} with {x.problem.graph.name}")
@@ -136,7 +138,7 @@ def check_bound(proof: Mapping[str, Any], problem: Problem) -> float:
     return bound
 
 
-def check_tree(rows: Rows, nodes: Sequence[Any], cycles: Any, bound: float) -> None:
+def check_tree(rows: SpaceRows, nodes: Sequence[Any], cycles: Any, bound: float) -> None:
     """Check one tree, its nodes listed from the root, each before its branches."""
     left: list[Mask | Orders] = [rows.every]
     known: list[Floats] = []

@@ -48,7 +48,7 @@ class Row:
     ends: tuple[int, int] | None = None
 
 
-class Rows:
+class SpaceRows:
     """The rows of a space, and the least cost under multipliers of them.
 
     A column is a way (mode, lane) of a unit; or 1 if two units have two places, if a message crosses
@@ -271,7 +271,7 @@ class Rows:
         return found
 
     def _rooms(self) -> None:
-        """Rows of memory, widths and lanes, divided by what there is; and of power and period."""
+        """SpaceRows of memory, widths and lanes, divided by what there is; and of power and period."""
         x, p = self.x, self.x.problem
         needs, room = x.memory
         into = [0.0] * len(x.units)
@@ -311,7 +311,7 @@ class Rows:
             self.rows.append(Row(name, [(c, v / unit) for c, v in terms], -size / unit))
 
     def _shares(self, name: str, places: set[tuple[str, int]], most: float, *, wide: bool) -> None:
-        """Rows of a column for each lane, at least the width of each unit there or 1: at most
+        """SpaceRows of a column for each lane, at least the width of each unit there or 1: at most
         `most` together."""
         column = {place: self.column() for place in sorted(places)}
         found: dict[tuple[int, tuple[str, int]], list[Term]] = {}
@@ -324,7 +324,7 @@ class Rows:
         self._room(name, [(c, most if wide else 1.0) for c in column.values()], most)
 
     def _arcs(self) -> None:
-        """Rows of the arcs between starts, of the sequence of firings, and of the windows."""
+        """SpaceRows of the arcs between starts, of the sequence of firings, and of the windows."""
         x, graph = self.x, self.x.problem.graph
         n = len(x.nodes)
         turn = [

@@ -54,6 +54,7 @@ def check_plan(plan: Plan, problem: Problem, start: Mapping[str, float] | None =
         RefusedError: the plan breaks a rule or a limit, or states a wrong figure.
         SpecError: the plan is not one of the problem's graph and modes.
     """
+    problem = replace(problem, objective=plan.objective)
     given, orders, _ = plan_orders(plan, problem)
     whole, _ = unfold_replicas(plan, problem.graph)
     channels, edges = key_edges(whole.edges), key_edges(given.assignment.expansion.graph.edges)
