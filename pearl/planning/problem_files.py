@@ -14,17 +14,17 @@ from pearl.graph.task_graph import Edge, Fusion, Replica, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
 from pearl_devices import Device, Kernel, Link, Platform
+from pearl_devices.kernel import Module
 from pearl_devices.kernels import KINDS as KERNELS
 from pearl_estimators import Estimate
 
-KINDS = (CostTable, Device, Edge, Estimate, Fusion, Kernel, Limits, Link, Mode, Platform)
+KINDS = (CostTable, Device, Edge, Estimate, Fusion, Kernel, Limits, Link, Mode, Module, Platform)
 KINDS += (Replica, Task, TaskGraph)
 """Dataclasses of a problem: each is written as an object with its fields that are not default."""
 
 FACTS = {"sources", "source", "rung", "bound_by", "parts", "low_s", "high_s", "band", "figures"}
-FACTS |= {"flops", "bytes_in", "bytes_out", "program", "args", "modules", "interface", "evaluation"}
-"""Fields that no plan's value or bound depends on; they are not written. So a file names no code of
-a user."""
+FACTS |= {"flops", "bytes_in", "bytes_out", "interface", "evaluation"}
+"""Fields that no plan's value or bound depends on; they are not written."""
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def _plain(value: object) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value if value is None or isinstance(value, str | bool) else _number(value)
     if isinstance(value, Kernel) and value.kind not in KERNELS:
+        # a file that is checked elsewhere names no code of a user
         value = Kernel("unknown", resident_bytes=value.resident_bytes)
     found = {"": type(value).__name__}
     for f in fields(value):

@@ -247,7 +247,7 @@ def prove(
         work -= _size(x)
         if _size(x) > MOST_COLUMNS or work < 0:
             return None
-        rows = SpaceRows(x, problem.objective == "power_efficiency")
+        rows = SpaceRows(x, problem.objective)
         if rows.every.any():
             trees.append(ProofTree(rows, target, cost, period_s, until))
     number = count()

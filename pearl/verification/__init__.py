@@ -50,12 +50,16 @@ def verify(
     problem, proof = Problem(graph, costs, limits, objective), plan.certificate
     proof = proof if proof is not None and "trees" in proof else None
     require(plan.objective == objective, "objective", f"{plan.objective}, not {objective}")
-    start = proof.get("start") if proof is not None else None
-    checked, bound = check_plan(plan, problem, start), 0.0
-    if proof is not None:
-        require(proof.get("sha256") == digest(problem), "problem", "the proof is of another one")
-        bound = check_bound(proof, problem)
-        require(bound <= checked.cost * (1 + SAME), "bound", f"{bound} is above the plan's cost")
+    bound = 0.0
+    try:
+        checked = check_plan(plan, problem, proof["start"] if proof is not None else None)
+        if proof is not None:
+            row = "problem", "the proof is of another graph, costs or limits"
+            require(proof["sha256"] == digest(problem), *row)
+            bound = check_bound(proof, problem)
+            require(bound <= checked.cost * (1 + SAME), "bound", f"{bound}, above the cost")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RefusedError("proof", f"malformed: {error!r}") from None
     cost, gap = checked.cost, 1 - bound / checked.cost if checked.cost > 0 else 0.0
     words = "" if not bound else "optimal" if gap <= 1.01 * SAME else "gap"
     require(plan.certified == words, "certified", f"it says {plan.certified!r}, not {words!r}")

@@ -51,12 +51,13 @@ class Row:
 class SpaceRows:
     """The rows of a space, and the least cost under multipliers of them.
 
-    A column is a way (mode, lane) of a unit; or 1 if two units have two places, if a message crosses
-    a link, if a lane is used; or the share of a device that is a lane's width. All are 0 to 1.
+    A column is a way (mode, lane) of a unit; or 1 if two units have two places, if a message
+    crosses a link, if a lane is used; or the share of a device that is a lane's width. All are 0 to
+    1.
     """
 
-    def __init__(self, x: Space, energy: bool) -> None:
-        self.x, self.energy = x, energy
+    def __init__(self, x: Space, objective: str) -> None:
+        self.x, self.energy = x, objective == "power_efficiency"
         self.rows: list[Row] = []
         self.names = [d.name for d in x.problem.costs.platform.devices]
         idle = x.problem.costs.platform.idle_w
@@ -271,7 +272,7 @@ class SpaceRows:
         return found
 
     def _rooms(self) -> None:
-        """SpaceRows of memory, widths and lanes, divided by what there is; and of power and period."""
+        """Rows of memory, widths and lanes, divided by what there is; of power and period."""
         x, p = self.x, self.x.problem
         needs, room = x.memory
         into = [0.0] * len(x.units)
@@ -311,7 +312,7 @@ class SpaceRows:
             self.rows.append(Row(name, [(c, v / unit) for c, v in terms], -size / unit))
 
     def _shares(self, name: str, places: set[tuple[str, int]], most: float, *, wide: bool) -> None:
-        """SpaceRows of a column for each lane, at least the width of each unit there or 1: at most
+        """Rows of a column for each lane, at least the width of each unit there or 1: at most
         `most` together."""
         column = {place: self.column() for place in sorted(places)}
         found: dict[tuple[int, tuple[str, int]], list[Term]] = {}
@@ -324,7 +325,7 @@ class SpaceRows:
         self._room(name, [(c, most if wide else 1.0) for c in column.values()], most)
 
     def _arcs(self) -> None:
-        """SpaceRows of the arcs between starts, of the sequence of firings, and of the windows."""
+        """Rows of the arcs between starts, of the sequence of firings, and of the windows."""
         x, graph = self.x, self.x.problem.graph
         n = len(x.nodes)
         turn = [

@@ -15,11 +15,11 @@ from pearl.explanation import explain
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl.verification import check_plan
 from pearl_devices import Device, Link, Platform
 from tests.graphs import act_and_learn, dqn, dqn_costs, share_modes
 

@@ -15,10 +15,10 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.plan_validation import completions, costs_from_plan, unfold_replicas
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.testing.graphs import devices, loop, mode, star
+from pearl.verification import check_plan
 from tests.graphs import dqn, dqn_costs
 
 PLATFORM = star(devices("cpu", "gpu"), 2e-6, 16e9)

@@ -19,7 +19,6 @@ from pearl.graph.task_graph import Replica, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plan_validation import completions
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import (
@@ -36,6 +35,7 @@ from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces
 from pearl.spec.reading import load
 from pearl.testing.graphs import devices, mode, star
+from pearl.verification import check_plan
 from pearl_devices import kernel
 from tests.graphs import act_and_learn, share_modes
 from tests.schemas.test_schemas import problems as schema_problems

@@ -16,12 +16,12 @@ from pearl.planner.gpu_slices import plan_slices
 from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plan_validation import completions
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.orders.list_orders import listed_orders
 from pearl.testing.graphs import random_limited
+from pearl.verification import check_plan
 from tests.graphs import banded
 from tests.report.kept_pages import rounded
 

@@ -11,12 +11,12 @@ from pearl import solve
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft, local_search, peft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.graphs import devices, loop, mode, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices
+from pearl.verification import check_plan
 from pearl_devices import Link, Platform
 
 HEURISTICS = ("heft", "peft", "local_search")
