@@ -149,7 +149,7 @@ def plan_of(p: Problem, objective: str, method: str | None) -> Plan | None:
         plan = solve(p.graph, p.costs, objective=objective, limits=p.limits, method=method)
     except InfeasibleError:
         return None
-    check_plan(plan, planning.Problem(p.graph, p.costs))
+    check_plan(plan, planning.Problem(p.graph, p.costs, p.limits))
     return plan
 
 

@@ -35,8 +35,10 @@ def two(*between: Edge) -> TaskGraph:
 
 def same(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
     """The plan passes its check, also when it has been a file, and is explained."""
-    check_plan(plan, Problem(graph, costs))
-    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), Problem(graph, costs))
+    assert plan.problem is not None
+    problem = Problem(graph, costs, plan.problem.limits)
+    check_plan(plan, problem)
+    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), problem)
     assert explain(plan, time_limit_s=0.2).value == plan.value
 
 
@@ -84,7 +86,7 @@ def test_an_edge_beside_a_stricter_one_changes_no_plan():
             continue
         limits = Limits(prefetch=2)
         both = solve(doubled, costs, objective=objective, method=method, limits=limits)
-        check_plan(both, Problem(doubled, costs))
+        check_plan(both, Problem(doubled, costs, limits))
         if one.status == both.status == "optimal":
             compared += 1
             assert both.value == pytest.approx(one.value, rel=1e-6), seed

@@ -176,7 +176,8 @@ def test_a_plan_with_replicas_survives_json_its_schema_and_its_check() -> None:
     assert schema_problems(value, "plan") == []
     again = load_plan(value)
     assert again == plan
-    check_plan(again, Problem(ring_with_lag(), FAST_AND_SLOW))
+    assert plan.problem is not None
+    check_plan(again, plan.problem)
     named = {e.task for k in again.lanes for e in k.order if k.width > 0}
     assert named == {"act", "learn"}
     pairs = {(c.src, c.src_replica, c.dst, c.dst_replica) for c in again.edges}
@@ -235,6 +236,6 @@ def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> 
     assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
     assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
     plan = solve(graph, costs, limits=system.limits, time_limit_s=10)
-    check_plan(plan, Problem(graph, costs))
+    check_plan(plan, Problem(graph, costs, system.limits))
     with pytest.raises(SpecError, match=r"limits\.replicas.*envstep"):
         load({**SPEC, "limits": {"replicas": {"envstep": 2}}})
