@@ -8,11 +8,17 @@ from pearl.errors import SpecError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.model.result import Candidate, Outcome
-from pearl.verification import check_timing
+from pearl.verification import RefusedError, check_timing
 from pearl_devices.validation import quote
 
 TOLERANCE = 1e-6
 """Relative difference up to which two costs count as equal."""
+
+
+def in_flight(error: RefusedError) -> bool:
+    """Return whether a plan is refused for its memory. No search counts the data in channels yet,
+    so this is no fault of a method; the plan's note says it."""
+    return error.row.startswith(("memory", "unit memory"))
 
 
 def fault_of(outcome: object, problem: Problem) -> str:
@@ -25,6 +31,8 @@ def fault_of(outcome: object, problem: Problem) -> str:
     try:
         timed = build_timed_graph(best.assignment)
         cost = check_timing(timed, best.ordered.orders, problem, best.period_s).cost
+    except RefusedError as error:
+        return "" if in_flight(error) else f"its {error}"
     except SpecError as error:
         return f"its {error}"
     if not abs(best.cost - cost) <= TOLERANCE * max(abs(best.cost), abs(cost)) < math.inf:

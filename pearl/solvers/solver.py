@@ -31,7 +31,7 @@ from pearl.solvers.methods.relaxation_bounds import cheap_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Outcome
-from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.outcome_check import fault_of, in_flight
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl.verification import RefusedError, check_plan
@@ -260,7 +260,10 @@ def solve_problem(
     try:
         check_plan(plan, problem)
     except RefusedError as error:
-        raise registered.fault_error(name, f"its {error}") from error
+        if not in_flight(error):
+            raise registered.fault_error(name, f"its {error}") from error
+        notes = (plan.note, f"with the data in its channels, {error}")
+        plan, certify = replace(plan, note="; ".join(filter(None, notes))), False
     if certify or (certify is None and plan.status == "optimal"):
         from pearl.solvers.certificate import QUICK
         from pearl.solvers.certificate import certify as certified
