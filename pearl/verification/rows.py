@@ -4,7 +4,6 @@ period. A bound is a sum of rows."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,6 @@ from scipy.sparse.csgraph import connected_components
 
 from pearl.planning.costs import Mode
 from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s
-
-WINDOW_UNITS = 16
-"""Most units of a space with rows for windows."""
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -325,7 +321,7 @@ class SpaceRows:
         self._room(name, [(c, most if wide else 1.0) for c in column.values()], most)
 
     def _arcs(self) -> None:
-        """Rows of the arcs between starts, of the sequence of firings, and of the windows."""
+        """Rows of the arcs between starts, and of the sequence of firings."""
         x, graph = self.x, self.x.problem.graph
         n = len(x.nodes)
         turn = [
@@ -357,45 +353,6 @@ class SpaceRows:
         for s, d, m in turn:
             terms = seconds[x.nodes[s][0], False]
             self.rows.append(Row(f"arc {s}>{d}", terms, tokens=m, ends=(s, d)))
-        if 1 < len(x.units) <= WINDOW_UNITS:
-            free = [(s, d) for s, d, m, _ in x.arcs if m == 0 and s != d]
-            self._windows(free + [(s, d) for s, d, m in turn if m == 0])
-
-    def _windows(self, free: list[tuple[int, int]]) -> None:
-        """Between two firings on a path without tokens, a lane finishes all firings on such paths,
-        one after another."""
-        x, n = self.x, len(self.x.nodes)
-        out: list[list[int]] = [[] for _ in range(n)]
-        back: list[list[int]] = [[] for _ in range(n)]
-        for s, d in free:
-            out[s].append(d)
-            back[d].append(s)
-        first = x.first
-        last = [i + x.firings(u) - 1 for u, i in enumerate(first)]
-        ends = dict.fromkeys([*first, *last])
-        ahead, behind = ({i: _reached(of, i) for i in ends} for of in (out, back))
-        for b in ends:
-            for e in ends:
-                inside = ahead[b] & behind[e]
-                if b == e or not inside or self.part[b] != self.part[e]:
-                    continue
-                count = Counter(x.nodes[i][0] for i in inside)
-                firsts = [first[u] for u in count]
-                chain = all(i in ahead[j] or j in ahead[i] for i in firsts for j in firsts)
-                if max(count.values()) == 1 and chain:
-                    continue
-                count[x.nodes[e][0]] -= 1
-                for d in self.names:
-                    lanes = {k for _, m, k in self.ways if m.device == d}
-                    for k in lanes if self.lanes[d] > 1 and d not in self.own else (None,):
-                        share = 1.0 if k is not None else 1 / max(1, self.lanes[d])
-                        terms = [
-                            (c, times * s * share)
-                            for u, times in count.items()
-                            for c, s in (self.busy(u, d, k) if times else ())
-                        ]
-                        if len({self.ways[c][0] for c, _ in terms if c < len(self.ways)}) > 1:
-                            self.rows.append(Row(f"window {b}>{e} {d}", terms, ends=(b, e)))
 
     @cached_property
     def every(self) -> Mask:
@@ -443,12 +400,3 @@ class SpaceRows:
         size += self.dynamic_j.sum() if self.energy else 0.0
         rounding = 4 * np.finfo(float).eps * (self.count + len(self.rows)) * size
         return float(total + self.constant @ y - rounding)
-
-
-def _reached(out: list[list[int]], start: int) -> set[int]:
-    found, queue = {start}, [start]
-    while queue:
-        new = set(out[queue.pop()]) - found
-        found |= new
-        queue += new
-    return found
