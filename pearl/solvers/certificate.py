@@ -34,8 +34,9 @@ SAME = 1e-6
 MOST_COLUMNS = 20_000
 """Columns of a space above which no certificate is tried (assumed: a relaxation takes a second)."""
 
-QUICK = 5_000
-"""Work for the certificate that every solve tries: about 20 ms."""
+QUICK, SPACE = 6_000, 500
+"""Work for the certificate that every solve tries, about 20 to 40 ms, and work of making the rows
+of a space. It is counted and not timed, so that equal problems give equal plans."""
 
 RECENT = 6
 """Multipliers tried for a case before its relaxation is solved."""
@@ -244,7 +245,7 @@ def prove(
             return None
         if x.deadlocked or not all(x.modes):
             continue
-        work -= _size(x)
+        work -= _size(x) + SPACE
         if _size(x) > MOST_COLUMNS or work < 0:
             return None
         rows = SpaceRows(x, problem.objective)

@@ -29,6 +29,7 @@ class Relaxation:
 
     def __init__(self, rows: SpaceRows, cost: float, period_s: float) -> None:
         import highspy
+        from highspy._core import _Highs
 
         self.rows, x = rows, rows.x
         n, ways = rows.count, len(rows.ways)
@@ -85,7 +86,7 @@ class Relaxation:
         if nodes:
             lower[n + 1] = upper[n + 1] = 0.0
         rowwise = csr_array((entry[2], (entry[0], entry[1])), shape=(len(low), columns))
-        h = self.highs = highspy.Highs()
+        h = self.highs = _Highs()  # highspy.Highs prints a line on standard output
         h.setOptionValue("output_flag", False)
         h.setOptionValue("threads", 1)
         h.setOptionValue("presolve", "off")
