@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pearl.training.steering import STOP, Callback, Progress
     from pearl.training.trainer import Trainer
     from pearl.training.trainer import compile as compile
+    from pearl.verification import verify
     from pearl_devices import Device, Kernel, Link, Platform
     from pearl_estimators import Estimate, estimate
     from pearl_estimators.host.calibration import Calibration
@@ -75,6 +76,7 @@ __all__ = [
     "plan",
     "solve",
     "sweep",
+    "verify",
 ]
 
 _HOMES = {
@@ -96,6 +98,7 @@ _HOMES = {
     "pearl.spec.system": ("System",),
     "pearl.training.steering": ("STOP", "Callback", "Progress"),
     "pearl.training.trainer": ("Trainer", "compile"),
+    "pearl.verification": ("verify",),
     "pearl_devices": ("Device", "Kernel", "Link", "Platform"),
     "pearl_estimators": ("Estimate", "estimate"),
     "pearl_estimators.host.measuring": ("calibrate",),

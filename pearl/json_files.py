@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ def read_object(path: Path, hint: str) -> dict[str, Any]:
             nested deeper than DEPTH levels.
     """
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise SpecError(f"{path}: larger than {MOST_BYTES} bytes; {hint}")
         value = json.loads(content)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}; {hint}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{path}: cannot be read: {why}; {hint}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested deeper than {DEPTH} levels; {hint}") from None
     except ValueError as error:

@@ -37,6 +37,7 @@ ROOMS = [
     "algorithms",
     "spec",
     "planning",
+    "verification",
     "io",
     "solvers.orders",
     "solvers.model",

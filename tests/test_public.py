@@ -9,7 +9,7 @@ import pearl
 NAMES = (
     "CostTable Calibration Device Edge Estimate InfeasibleError Kernel Limits Link Mode Plan "
     "Platform Policy Report Run SpecError System Task TaskGraph Trainer advise calibrate estimate "
-    "explain load pareto plan solve STOP Callback Progress Sweep sweep Fusion"
+    "explain load pareto plan solve verify STOP Callback Progress Sweep sweep Fusion"
 )
 
 
@@ -30,7 +30,9 @@ def test_signatures_are_those_of_the_contract():
         "load": "spec set",
         "plan": "system method time_limit_s seed",
         "compile": "system set plan emulate seed",
-        "solve": "graph costs objective method limits time_limit_s seed known workers on_incumbent",
+        "solve": "graph costs objective method limits time_limit_s seed known workers on_incumbent "
+        "certify",
+        "verify": "plan graph costs limits objective",
         "pareto": "of costs limits gap time_limit_s",
         "estimate": "kernel device variant width host",
         "explain": "plan graph costs limits system within time_limit_s",

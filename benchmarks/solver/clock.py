@@ -30,7 +30,7 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS

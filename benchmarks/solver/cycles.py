@@ -21,7 +21,7 @@ from benchmarks.solver.loops import Loop, feedbacks, nested, ring, small_cycles
 from pearl import solve
 from pearl.graph import policy_iteration
 from pearl.graph.cycle_ratio import howard
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers.large.chain_bound import chain_bound

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.bars import AbsentError, Bar, Part, at_most
 from pearl import solve
 from pearl.io import read_fjsp
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 
 BEST_KNOWN = {

@@ -25,7 +25,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning import problem as planning
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.methods import cpsat, enumeration

@@ -21,7 +21,7 @@ from benchmarks.bars import AbsentError, Bar, Part, at_most
 from benchmarks.solver.clock import counted
 from examples.llm_placement import groups_of, read
 from pearl import InfeasibleError, Plan, solve
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 
 PUBLISHED_S = 289.095734

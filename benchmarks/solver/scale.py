@@ -57,7 +57,7 @@ class Solved:
 def solved(seed: int, ratio: float, tasks: int, devices: int, limit_s: float) -> Solved:
     """Solve in this process."""
     from pearl import solve
-    from pearl.planning.plan_validation import check_plan
+    from pearl.verification import check_plan
 
     graph, costs = large(seed, ratio, tasks=tasks, devices=devices)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -19,7 +19,7 @@ from scipy.optimize import linprog
 from benchmarks.bars import Bar, Part, at_most
 from benchmarks.solver.instances import small
 from pearl import solve
-from pearl.planning.plan_validation import check_plan
+from pearl.verification import check_plan
 from pearl.planning.problem import Problem
 
 MEDIAN_S, WORST_S = 0.3, 2.0

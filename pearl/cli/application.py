@@ -1,7 +1,8 @@
 """The application: registration of commands, their output, errors and exit status.
 
-Exit status: 0 done; 1 infeasible or failed; 2 the spec or the arguments are wrong; 130 after
-Ctrl-C. Commands import heavy modules themselves, so that `pearl --help` is quick.
+Exit status: 0 done; 1 infeasible, refused or failed; 2 the spec or the arguments are wrong; 3 a
+plan is valid but not certified; 130 after Ctrl-C. Commands import heavy modules themselves, so that
+`pearl --help` is quick.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pearl.report.document import Page
 
 SCHEMA = 1
-DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG, UNCERTIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 
 app = typer.Typer(
     name="pearl",

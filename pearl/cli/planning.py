@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl.cli.application import SCHEMA, Result, command
+from pearl.cli.application import DONE, FAILED, SCHEMA, UNCERTIFIED, Result, command
 from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
@@ -56,6 +57,13 @@ def plan(
             "--explain", help="Explain the bottleneck and which changes would improve the plan."
         ),
     ] = False,
+    certify: Annotated[
+        bool,
+        typer.Option(
+            "--certify",
+            help="Prove the bound again for `pearl verify`, for as long as the time limit.",
+        ),
+    ] = False,
     runner_ups: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +79,7 @@ def plan(
     from pearl.explanation import explain as explained
     from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
+    from pearl.planning.certificate_files import save_beside
     from pearl.planning.plans import load_plan
     from pearl.report.compare import SideBySide, side_of_plan
     from pearl.report.html import today
@@ -86,6 +95,10 @@ def plan(
     system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
     warn_of_measuring(system)
     result = make_plan(system, method=method, time_limit_s=time_limit, seed=seed)
+    if certify:
+        from pearl.solvers.certificate import certify as certified
+
+        result = certified(result, seconds=time_limit)
     explanation = explained(result) if explain else None
     report = Report(result, None, system, explanation=explanation)
     text = report.text(terminal_width(), verbose=verbose)
@@ -107,7 +120,60 @@ def plan(
         front = make_front(system, time_limit_s=time_limit) if drawn else ()
         return replace(report, front=front).page(today())
 
-    return Result(text, value, page=page)
+    beside = partial(save_beside, result, json_file or "-")
+    return Result(text, value, after=None if json_file in (None, "-") else beside, page=page)
+
+
+@command
+def verify(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan, as `pearl plan --json PLAN` writes it.")
+    ],
+    spec: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Check against this spec, with its costs estimated here and now, instead of the "
+            "graph, costs and limits in the plan's file.",
+        ),
+    ] = None,
+    json_file: Json = None,
+) -> Result:
+    """Check a plan, and the proof of its bound, with a program that shares no code with the
+    solvers. Exit status: 0 certified; 1 refused; 3 valid, but not certified."""
+    from pearl.planning.plans import load_plan
+    from pearl.planning.problem_files import problem_from_json
+    from pearl.report.bands_text import certified_text
+    from pearl.verification import RefusedError
+    from pearl.verification import verify as verified
+
+    made = load_plan(plan)
+    if spec is not None:
+        from pearl.planner.planner import build_problem, lane_overhead, with_lanes
+
+        problem = build_problem(load_spec(spec, None))
+        single = sum(k.width > 0 for k in made.lanes) == 1 and lane_overhead(problem.spec)
+        problem = with_lanes(problem, 1 if single else problem.limits.max_lanes)
+    elif made.certificate is None:
+        raise SpecError(
+            f"{plan}: it holds no graph, costs and limits to check it against; make it with "
+            "`pearl plan --certify --json`, or give its spec with --spec"
+        )
+    else:
+        problem = problem_from_json(made.certificate.get("problem"), f"{plan}: certificate")
+    value: dict[str, object] = {"schema": SCHEMA}
+    try:
+        found = verified(
+            made, problem.graph, problem.costs, problem.limits, objective=made.objective
+        )
+    except RefusedError as error:
+        return Result(
+            f"refused: {error}", value | {"verified": "refused", "row": error.row}, FAILED
+        )
+    says = f"{certified_text(made)}, for the stated costs" if made.certified else "not certified"
+    words = f"valid: every rule and limit is kept; {says}"
+    value |= {"verified": made.certified, "cost": found.cost, "bound": found.bound}
+    return Result(words, value | {"gap": found.gap}, DONE if made.certified else UNCERTIFIED)
 
 
 @command

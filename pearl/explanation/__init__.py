@@ -22,12 +22,12 @@ from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, plain
 from pearl.planning.problem import Problem
 from pearl.report.document import Block, Detail, LeadSentence, Section
 from pearl.report.terminal import block_text
 from pearl.spec.system import System
+from pearl.verification import check_plan
 from pearl_devices.kernels import kind_of
 from pearl_devices.validation import check_type, is_number, quote
 

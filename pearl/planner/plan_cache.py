@@ -26,7 +26,8 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lanes
-from pearl.planning.plan_validation import check_stated_plan, unfold_replicas
+from pearl.planner.stated_plan import check_stated_plan
+from pearl.planning.plan_validation import unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS

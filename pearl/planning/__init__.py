@@ -2,6 +2,7 @@
 
 __all__ = [
     "bands",
+    "certificate_files",
     "costs",
     "draws",
     "estimated_costs",
@@ -10,6 +11,7 @@ __all__ = [
     "plan_validation",
     "plans",
     "problem",
+    "problem_files",
     "replicas",
     "runs",
     "timing",

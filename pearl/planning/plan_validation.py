@@ -8,24 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph.cycle_ratio import Arc, howard
-from pearl.graph.limits import Limits
+from pearl.graph.cycle_ratio import Arc
 from pearl.graph.parallel_edges import EdgeKey, key_edges
-from pearl.graph.period import expand, simulate, token_free_cycle
+from pearl.graph.period import expand, simulate
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.plan_builder import makespan_s
 from pearl.planning.plans import Entry, Plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import (
     ReplicaSplit,
     copy_name,
     split_graph,
-    split_limits,
     split_of,
 )
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
-from pearl_devices import DeviceKindError, FigureError, Platform, offers
+from pearl_devices import Platform
 from pearl_estimators import Estimate
 
 
@@ -115,115 +112,6 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
         )
     except ValueError as error:
         raise SpecError(f"plan: its times are invalid: {error}") from None
-
-
-def check_plan(plan: Plan, problem: Problem) -> None:
-    """Check that a plan fits the graph and the costs of a problem.
-
-    Every task is placed once in an existing mode; orders are complete; widths and lanes are within
-    the devices; tasks of a state share a device; tokens are those of the graph plus slack; the
-    period equals the recomputed one.
-
-    Raises:
-        SpecError: the plan disagrees with the problem; one line for each disagreement.
-    """
-    plan, graph = unfold_replicas(plan, problem.graph)
-    split = split_of(graph)
-    limits = split_limits(problem.limits, split)
-    _check(plan, graph, split_costs(problem.costs, split), limits)
-
-
-def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
-    """Check an unfolded plan of a file: it is sound with the times that it states, and its devices
-    offer its variants.
-
-    Raises:
-        SpecError: the plan is not sound; or one line for each call that its device does not offer.
-    """
-    _check(plan, graph, costs_from_plan(plan, graph, platform), Limits())
-    problems = []
-    for t in {frozenset((t.task, *t.fused_with)): t for t in plan.tasks}.values():
-        device = platform.device(t.device)
-        try:
-            offered = offers(graph.kernel_of((t.task, *t.fused_with)), device)
-        except (DeviceKindError, FigureError) as error:
-            raise SpecError(f"plan: {error}") from error
-        if t.variant not in dict(offered):
-            names = "+".join(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
-            problems.append(
-                f"plan: {names} runs as {t.variant!r} on {device.name}, which offers "
-                f"{offered or 'nothing'} for it"
-            )
-    if problems:
-        raise SpecError(*sorted(problems))
-
-
-def _check(plan: Plan, graph: TaskGraph, costs: CostTable, limits: Limits) -> None:
-    """`check_plan` of an unfolded plan. costs, limits: of its graph."""
-    timed, orders, held = _order_lanes(plan, graph, costs)
-    arcs = [*timed.arcs, *timed.ring(orders), *held]
-    a = timed.assignment
-    problems = []
-    for device in costs.platform.devices:
-        lanes = [k for k in plan.lanes if k.device == device.name and k.width > 0]
-        if len(lanes) > device.max_lanes:
-            problems.append(
-                f"plan: device {device.name} has {len(lanes)} lanes; it allows {device.max_lanes}"
-            )
-        if sum(k.width for k in lanes) > device.width:
-            problems.append(
-                f"plan: lanes of {device.name} are {sum(k.width for k in lanes)} "
-                f"{device.width_unit} wide together; it has {device.width}"
-            )
-        problems += [
-            f"plan: the modes on lane {lane} keep {size:.3g} bytes on each unit of {device.name}; "
-            f"a unit has {device.unit_memory_bytes:.3g} bytes"
-            for (name, number), size in a.unit_bytes.items()
-            if name == device.name and size > device.unit_memory_bytes * (1 + 1e-12)
-            for lane in [next(t.lane for t in plan.tasks if a.place_of(t.task) == (name, number))]
-        ]
-        problems += [
-            f"plan: task {t.task} is {t.width} wide on lane {k.lane}, which is {k.width} wide"
-            for k in lanes
-            for t in plan.tasks
-            if t.lane == k.lane and t.width > k.width
-        ]
-    for one, other in limits.apart:
-        if a.place_of(one) == a.place_of(other):
-            problems.append(
-                f"plan: tasks {one} and {other} are both on lane {plan.task(one).lane}; they must "
-                "be apart (limits.apart)"
-            )
-    for state in graph.states:
-        where = {t.name: a.device_of(t.name) for t in graph.tasks if state in t.home}
-        if len(set(where.values())) > 1:
-            problems.append(f"plan: state {state} must be on one device, but tasks are on {where}")
-    for t in graph.tasks:
-        mates = {o.name: a.device_of(o.name) for o in graph.tasks if t.group and o.group == t.group}
-        if len(set(mates.values())) > 1:
-            problems.append(
-                f"plan: group {t.group} must be on one device, but tasks are on {mates}"
-            )
-    cycle = token_free_cycle(len(timed.names), arcs)
-    if cycle:
-        around = ", ".join(f"{timed.names[i][0]}[{timed.names[i][1]}]" for i in cycle)
-        problems.append(f"plan: the orders deadlock: {around} wait for each other")
-    else:
-        ratio = max(howard(len(timed.names), arcs)[0], plan.pace_s or 0.0)
-        if abs(ratio - plan.period_s) > 1e-6 * max(ratio, plan.period_s):
-            problems.append(
-                f"plan: period_s is {plan.period_s:.9g}; with these costs it is {ratio:.9g}: the "
-                "plan was made with other estimates or altered"
-            )
-        if plan.objective == "makespan":
-            value = makespan_s(timed, arcs)
-            if abs(value - plan.value) > 1e-6 * max(value, plan.value):
-                problems.append(
-                    f"plan: its makespan is {plan.value:.9g} s; with these costs it is "
-                    f"{value:.9g} s: the plan was made with other estimates or altered"
-                )
-    if problems:
-        raise SpecError(*dict.fromkeys(problems))
 
 
 def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph]:

@@ -16,6 +16,7 @@ from pearl.graph.liveness import StoredArray
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
 from pearl.planning.bands import Bands, Regret
+from pearl.planning.certificate_files import inside, read_beside, save_beside
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
 from pearl_devices.validation import check_type
@@ -203,6 +204,10 @@ class Plan(HasPage):
     regret: of a plan chosen by regret (objective robust); else None.
     rollout: the stored part of its rollout; empty if there is none.
     simulated: the platform's devices without hardware; texts mark each of them as simulated.
+    certified: what its certificate proves, by `pearl.verify`: that the plan is optimal, a bound
+        above 0 (gap), or nothing. Plans are compared without it: making one may end early.
+    certified_bound: the value that no plan exceeds by its certificate; None without one.
+    certificate: the proof, and in a file the problem that it is of; None if there is none.
     problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
         nor compared.
     timetable: start and end times of its firings; None for a plan from a file. Neither written nor
@@ -241,6 +246,9 @@ class Plan(HasPage):
     regret: Regret | None = None
     simulated: tuple[str, ...] = ()
     rollout: tuple[StoredArray, ...] = ()
+    certified: Literal["optimal", "gap", ""] = field(default="", compare=False)
+    certified_bound: float | None = field(default=None, compare=False)
+    certificate: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     problem: Problem | None = field(default=None, compare=False, repr=False)
     timetable: Timetable | None = field(default=None, compare=False, repr=False)
 
@@ -257,9 +265,16 @@ class Plan(HasPage):
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain object as `docs/contract.md` describes it; no NaN or infinity."""
-        result: dict[str, Any] = plain(asdict(replace(self, problem=None, timetable=None)))
+        bare = replace(self, problem=None, timetable=None, certificate=None)
+        result: dict[str, Any] = plain(asdict(bare))
         del result["problem"], result["timetable"]
-        return result
+        return result | {"certificate": inside(self)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as a page for the suffix .html, else as JSON, with its certificate beside
+        it if that is large."""
+        super().save(path)
+        save_beside(self, path)
 
     PAGE: ClassVar[str] = "pearl.report.report:page_of"
 
@@ -363,6 +378,8 @@ def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise SpecError(
             f"{where}: tasks or lanes is an empty list; a plan has at least one of each"
         )
+    if plan.certificate is None and where != "plan":
+        plan = replace(plan, certificate=read_beside(where))
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
 

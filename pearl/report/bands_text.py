@@ -15,6 +15,8 @@ def gap_text(plan: Plan) -> str:
 def proof_text(plan: Plan) -> str:
     """Return the status of a plan, with the gap to its bound if the plan is not proved."""
     gap = gap_text(plan)
+    if plan.status == "optimal" and plan.certified != "optimal":
+        return f"optimal by search; {certified_text(plan)}"
     text = f"gap to the proved bound {gap}"
     if plan.bound_from and plan.regret is None:
         text += f", which counts {BOUND_SOURCES[plan.bound_from]}"
@@ -23,6 +25,15 @@ def proof_text(plan: Plan) -> str:
         "feasible": f"feasible, {text}",
         "time_limit": f"stopped at the time limit, {text}",
     }[plan.status]
+
+
+def certified_text(plan: Plan) -> str:
+    """Return what the certificate of a plan proves of it."""
+    if plan.certified_bound is None or not plan.certified:
+        return "not certified"
+    if plan.certified == "optimal":
+        return "certified"
+    return f"certified within {percent(1 - plan.value / plan.certified_bound)}"
 
 
 def value_band_text(plan: Plan) -> str:

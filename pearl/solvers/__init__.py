@@ -11,7 +11,7 @@ from pearl.errors import SpecError
 from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
 from pearl_devices.validation import quote
 
-__all__ = ["METHODS", "find_method", "robust", "solver", "under_draws"]
+__all__ = ["METHODS", "certificate", "find_method", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),

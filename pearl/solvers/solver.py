@@ -31,9 +31,10 @@ from pearl.solvers.methods.relaxation_bounds import cheap_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Outcome
-from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.outcome_check import fault_of, in_flight
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
+from pearl.verification import RefusedError, check_plan
 from pearl_devices.cpu_count import usable_cpu_count
 from pearl_devices.user_imports import error_text
 from pearl_devices.validation import is_whole, quote
@@ -88,6 +89,7 @@ def solve(
     known: Plan | None = None,
     workers: int | None = None,
     on_incumbent: Listener | None = None,
+    certify: bool | None = None,
 ) -> Plan:
     """Return the best plan of a graph.
 
@@ -106,6 +108,9 @@ def solve(
         with the returned plan. An exception of this function ends the search. For a robust
         objective, the function is called at the end only.
 
+    certify: whether to make a certificate, which `pearl.verify` checks, after the search; it may
+        take as long as the search. None: if it is quick.
+
     The plan's value, bound, gap and status tell what is proved. For a robust plan, gap and status
     are those of the regret, value and bound those of the estimates.
 
@@ -123,6 +128,7 @@ def solve(
         raise SpecError(*problems)
     options: dict[str, Any] = {"method": method, "time_limit_s": time_limit_s, "seed": seed}
     options |= {"known": known, "workers": workers, "on_incumbent": on_incumbent}
+    options["certify"] = certify
     return solve_problem(Problem(graph, costs, limits, objective), **options)
 
 
@@ -167,6 +173,7 @@ def solve_problem(
     known: Plan | None = None,
     workers: int | None = None,
     on_incumbent: Listener | None = None,
+    certify: bool | None = None,
 ) -> Plan:
     """Return the plan of a problem. `solve` describes the options.
 
@@ -250,6 +257,20 @@ def solve_problem(
         )
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
     plan = replace(plan, problem=whole, note=_free_weights_note(best.assignment))
+    try:
+        check_plan(plan, problem)
+    except RefusedError as error:
+        if not in_flight(error):
+            raise registered.fault_error(name, f"its {error}") from error
+        notes = (plan.note, f"with the data in its channels, {error}")
+        plan, certify = replace(plan, note="; ".join(filter(None, notes))), False
+    if certify or (certify is None and plan.status == "optimal"):
+        from pearl.solvers.certificate import QUICK
+        from pearl.solvers.certificate import certify as certified
+
+        with suppress(OutOfTimeError), extended(math.inf):
+            work = math.inf if certify else QUICK
+            plan = certified(plan, seconds=time_limit_s, work=work)
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan

@@ -25,7 +25,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws
-from pearl.planning.plan_validation import check_plan, plan_orders
+from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.valuation import evaluate_samples
@@ -33,6 +33,7 @@ from pearl.solvers import find_method, robust
 from pearl.solvers.model.method import OBJECTIVES, ROBUST
 from pearl.solvers.solver import solve
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl.verification import check_plan
 from pearl_devices import Kernel, Platform
 
 TOLERANCE = 1e-6
@@ -224,7 +225,7 @@ class SolverContract:
                 continue
             text = json.dumps(plan.to_json(), allow_nan=False)
             again = load_plan(json.loads(text))
-            check_plan(again, Problem(graph, costs))
+            check_plan(again, Problem(graph, costs, objective=plan.objective))
             assert again == plan
             worse, better = sorted((plan.value, plan.bound_value))
             assert plan.bound_value == (worse if objective == "makespan" else better)

@@ -13,7 +13,8 @@ from pearl.errors import SpecError
 from pearl.formatting import marked
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_validation import check_stated_plan, completions, unfold_replicas
+from pearl.planner.stated_plan import check_stated_plan
+from pearl.planning.plan_validation import completions, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane

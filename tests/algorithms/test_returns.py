@@ -21,10 +21,10 @@ from pearl.graph.liveness import live_rows, stored_arrays
 from pearl.graph.period import expand
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
 from pearl.runtime.protocol import single_lane
 from pearl.training.trainer import Trainer
+from pearl.verification import check_plan
 from pearl_devices import Buffers
 from tests.lanes import cut, differing, planned, trained
 

@@ -26,7 +26,6 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.report.report import Report
@@ -35,6 +34,7 @@ from pearl.solvers.solver import solve_problem
 from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.time_limit import OutOfTimeError
+from pearl.verification import check_plan
 from pearl_devices import Kernel, Link, Platform, Refused, offers
 from tests.explanation.kept_explanations import LONG_S, US, two_devices
 from tests.graphs import dqn, dqn_costs

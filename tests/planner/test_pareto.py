@@ -17,7 +17,6 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import energy_front
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
@@ -29,6 +28,7 @@ from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.solver import solve_problem
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl.verification import check_plan
 from pearl_estimators import Estimate
 from pearl_estimators.power import SOURCE
 from tests.graphs import dqn, dqn_costs

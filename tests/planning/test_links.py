@@ -13,7 +13,6 @@ from pearl.errors import InfeasibleError
 from pearl.graph.period import expand
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
@@ -21,6 +20,7 @@ from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import find_orbits
 from pearl.testing.graphs import devices, loop, mode, random_problem, tasks
+from pearl.verification import check_plan
 from pearl_devices import Link, Platform
 from tests.graphs import least_by_enumeration, least_by_program
 

@@ -15,11 +15,11 @@ from pearl.explanation import explain
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
+from pearl.verification import check_plan
 from pearl_devices import Device, Link, Platform
 from tests.graphs import act_and_learn, dqn, dqn_costs, share_modes
 
@@ -35,8 +35,10 @@ def two(*between: Edge) -> TaskGraph:
 
 def same(plan: Plan, graph: TaskGraph, costs: CostTable) -> None:
     """The plan passes its check, also when it has been a file, and is explained."""
-    check_plan(plan, Problem(graph, costs))
-    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), Problem(graph, costs))
+    assert plan.problem is not None
+    problem = Problem(graph, costs, plan.problem.limits)
+    check_plan(plan, problem)
+    check_plan(load_plan(json.loads(json.dumps(plan.to_json()))), problem)
     assert explain(plan, time_limit_s=0.2).value == plan.value
 
 
@@ -84,7 +86,7 @@ def test_an_edge_beside_a_stricter_one_changes_no_plan():
             continue
         limits = Limits(prefetch=2)
         both = solve(doubled, costs, objective=objective, method=method, limits=limits)
-        check_plan(both, Problem(doubled, costs))
+        check_plan(both, Problem(doubled, costs, limits))
         if one.status == both.status == "optimal":
             compared += 1
             assert both.value == pytest.approx(one.value, rel=1e-6), seed

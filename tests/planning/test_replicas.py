@@ -18,7 +18,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Replica, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.estimated_costs import build_cost_table
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import (
@@ -35,6 +35,7 @@ from pearl.solvers.methods.enumeration import every_space
 from pearl.solvers.model.search_space import search_spaces
 from pearl.spec.reading import load
 from pearl.testing.graphs import devices, mode, star
+from pearl.verification import check_plan
 from pearl_devices import kernel
 from tests.graphs import act_and_learn, share_modes
 from tests.schemas.test_schemas import problems as schema_problems
@@ -175,7 +176,8 @@ def test_a_plan_with_replicas_survives_json_its_schema_and_its_check() -> None:
     assert schema_problems(value, "plan") == []
     again = load_plan(value)
     assert again == plan
-    check_plan(again, Problem(ring_with_lag(), FAST_AND_SLOW))
+    assert plan.problem is not None
+    check_plan(again, plan.problem)
     named = {e.task for k in again.lanes for e in k.order if k.width > 0}
     assert named == {"act", "learn"}
     pairs = {(c.src, c.src_replica, c.dst, c.dst_replica) for c in again.edges}
@@ -234,6 +236,6 @@ def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> 
     assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
     assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
     plan = solve(graph, costs, limits=system.limits, time_limit_s=10)
-    check_plan(plan, Problem(graph, costs))
+    check_plan(plan, Problem(graph, costs, system.limits))
     with pytest.raises(SpecError, match=r"limits\.replicas.*envstep"):
         load({**SPEC, "limits": {"replicas": {"envstep": 2}}})

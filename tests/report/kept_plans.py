@@ -11,16 +11,18 @@ from unittest.mock import patch
 import pearl
 import pearl_devices.gpu
 from pearl import Limits
+from pearl.graph.limits import SLACK_LIMITS
 from pearl.planner.gpu_balance import balance
 from pearl.planner.gpu_slices import plan_slices
 from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plan_builder import Proof, build_plan
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.orders.list_orders import listed_orders
 from pearl.testing.graphs import random_limited
+from pearl.verification import check_plan
 from tests.graphs import banded
 from tests.report.kept_pages import rounded
 
@@ -44,14 +46,16 @@ def plans(name: str) -> dict[str, Any]:
     proof = Proof(OBJECTIVES[seed % 3], "kept", seed, 0.5, 1e-9, 1e-9, timed_out=seed % 2 == 1)
     power_w = problem.limits.power_w
     plan = build_plan(a, orders, proof, power_w=power_w)
-    found = {k: v for k, v in plan.to_json().items() if k != "pearl_version"}
+    left_out = {"pearl_version", "certified", "certified_bound", "certificate"}
+    found = {k: v for k, v in plan.to_json().items() if k not in left_out}
     found["bound"] = timed.order_bound_s
     found["firings"] = [list(vars(f).values()) for f in plan.schedule(2)]
     found["ends"] = completions(plan, problem.graph, a.costs.platform, 5).tolist()
     if seed % 4 == 0:
         found["chart"] = plan.gantt(iterations=2).splitlines()
         found["trace"] = plan.trace(iterations=2)
-    check_plan(plan, Problem(problem.graph, problem.costs, Limits()))
+    slack = Limits(**dict.fromkeys(SLACK_LIMITS, 99), replicas=problem.limits.replicas)  # type: ignore[arg-type]
+    check_plan(plan, Problem(problem.graph, problem.costs, slack))
     return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
 
 

@@ -17,7 +17,6 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.planner import pareto
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS, solver
@@ -26,6 +25,7 @@ from pearl.solvers.methods import cpsat
 from pearl.solvers.model.method import OBJECTIVES
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import loop, random_problem
+from pearl.verification import check_plan
 from tests.graphs import anything
 from tests.schemas.test_schemas import problems as schema_problems
 from tests.solvers.test_answers import both

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from pearl import CostTable, Device, Mode, Plan, Platform, Task, TaskGraph, solve
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.testing.graphs import random_limited
+from pearl.verification import check_plan
 
 
 @pytest.mark.parametrize(

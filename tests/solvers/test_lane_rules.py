@@ -24,7 +24,6 @@ from pearl import (
     solve,
 )
 from pearl.graph.cycle_ratio import howard
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers import find_method
@@ -33,6 +32,7 @@ from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.exhaustive import _every_order
 from pearl.testing.graphs import random_limited
+from pearl.verification import check_plan
 
 METHODS = ("milp", "pearl.testing.exhaustive", "heft", "tabu", "cpsat")
 

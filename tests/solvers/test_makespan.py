@@ -20,7 +20,7 @@ from pearl.graph.task_graph import Edge, Fusion, TaskGraph
 from pearl.io import read_fjsp
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.plan_builder import makespan_s
-from pearl.planning.plan_validation import check_plan, completions
+from pearl.planning.plan_validation import completions
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
@@ -32,6 +32,7 @@ from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
 from pearl.testing.solver_contract import TOLERANCE
+from pearl.verification import check_plan
 from pearl_devices import Device, Kernel, Link, Platform
 
 SOONEST = [

@@ -12,7 +12,6 @@ from benchmarks.solver.instances import large, small
 from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import load_annealing
@@ -23,6 +22,7 @@ from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
+from pearl.verification import check_plan
 
 
 def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:

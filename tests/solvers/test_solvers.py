@@ -11,13 +11,13 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, loop, mode, random_problem, star
 from pearl.testing.solver_contract import TOLERANCE
+from pearl.verification import check_plan
 from pearl_estimators import Estimate
 from tests.graphs import COUNT, dqn, dqn_costs
 

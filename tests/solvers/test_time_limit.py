@@ -14,7 +14,6 @@ from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers import METHODS, solver
@@ -25,6 +24,7 @@ from pearl.solvers.model import linear
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, mode, star
 from pearl.time_limit import STRIDE, OutOfTimeError, drained, extended, look, watched, within
+from pearl.verification import check_plan
 from pearl_devices import Kernel
 from tests.processes import until, until_gone
 from tests.solvers.test_solver_process import LONG_S, children, running

@@ -1,3 +1,3 @@
 """The period form: a mixed-integer program for the exact period of a plan."""
 
-__all__ = ["order_cuts", "period_form", "symmetry", "tie_breaking"]
+__all__ = ["order_cuts", "period_form", "proof_parts", "symmetry", "tie_breaking"]

@@ -1,0 +1,48 @@
+"""Check of a plan of a file by the times that it states, before it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pearl.errors import SpecError
+from pearl.graph.limits import Limits
+from pearl.graph.parallel_edges import key_edges
+from pearl.graph.task_graph import TaskGraph
+from pearl.planning.plan_validation import costs_from_plan, plan_orders
+from pearl.planning.plans import Plan
+from pearl.planning.problem import Problem
+from pearl.verification import check_timing
+from pearl_devices import DeviceKindError, FigureError, Platform, offers
+
+
+def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
+    """Check an unfolded plan of a file: it is sound with the times that it states and whatever
+    slack it has, and its devices offer its variants.
+
+    Raises:
+        SpecError: the plan is not sound; or one line for each call that its device does not offer.
+    """
+    slack = Counter[str]()
+    for key, e in key_edges(graph.edges).items():
+        channel = key_edges(plan.edges).get(key)
+        slack[e.limit or "prefetch"] += max(0, channel.slack) if channel else 0
+    problem = Problem(graph, costs_from_plan(plan, graph, platform), Limits(**slack))
+    timed, orders, _ = plan_orders(plan, problem)
+    channels = key_edges(plan.edges)
+    held = [channels[key].capacity for key in key_edges(timed.assignment.expansion.graph.edges)]
+    check_timing(timed, orders, problem, plan.period_s, held)
+    problems = []
+    for t in {frozenset((t.task, *t.fused_with)): t for t in plan.tasks}.values():
+        device = platform.device(t.device)
+        try:
+            offered = offers(graph.kernel_of((t.task, *t.fused_with)), device)
+        except (DeviceKindError, FigureError) as error:
+            raise SpecError(f"plan: {error}") from error
+        if t.variant not in dict(offered):
+            names = "+".join(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
+            problems.append(
+                f"plan: {names} runs as {t.variant!r} on {device.name}, which offers "
+                f"{offered or 'nothing'} for it"
+            )
+    if problems:
+        raise SpecError(*sorted(problems))
