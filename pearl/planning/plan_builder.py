@@ -13,7 +13,7 @@ from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.liveness import stored_arrays
 from pearl.graph.period import Unit, expand, simulate
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.planning.capacities import least_capacities
+from pearl.planning.capacities import Channels, least_capacities
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
 from pearl.planning.schedule import Timetable
@@ -61,11 +61,12 @@ def build_plan(
     proof: Proof,
     *,
     power_w: float | None = None,
+    channels: Channels | None = None,
 ) -> Plan:
     """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
     Channels get the least capacities found; for makespan they hold everything that an iteration
-    puts into them.
+    puts into them. `channels` gives them others, which may make the period longer.
 
     Raises:
         SpecError: an iteration takes 0 s, or costs 0 J for power efficiency.
@@ -74,8 +75,12 @@ def build_plan(
     timed = build_timed_graph(assignment)
     rings = [*timed.arcs, *timed.ring(orders)]
     natural, critical = howard(len(timed.names), rings)
+    channels = channels or least_capacities(timed, rings, natural, whole=single)
+    capacities, held = channels.capacity, channels.held
+    ratio, cycle = howard(len(timed.names), [*rings, *held])
+    if ratio > natural * (1 + _SAME):
+        natural, critical = ratio, cycle
     period = assignment.paced_s(natural, power_w)
-    capacities, held = least_capacities(timed, rings, natural, whole=single)
     spread = _simulate_period(timed, [*rings, *held], period, paced=period > natural)
     samples = DRAWN_ARCS // (1 + len(timed.arcs) + len(held))
     draws = Draws(max(LEAST_DRAWN, min(Draws.number, samples)))

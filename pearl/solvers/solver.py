@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -22,6 +23,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS, find_method
+from pearl.solvers.channel_fit import fit_channels
 from pearl.solvers.first_plan import first_plan
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
@@ -30,7 +32,7 @@ from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
-from pearl.solvers.model.result import Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -234,6 +236,17 @@ def solve_problem(
         if objective != "makespan" and not robust:  # draws may need slack that the estimates do not
             exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, quiet, run, exact=exact)
+    try:
+        fitted, channels = fit_channels(best, _others(outcome.best, spare), problem, deadline)
+    except InfeasibleError as error:
+        simulated = [d.name for d in costs.platform.devices if d.simulated]
+        raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
+    if robust and fitted is not best:
+        raise InfeasibleError(
+            "the channels of the plan of least regret do not fit into memory, and no other plan is "
+            "searched for a robust objective: plan for throughput, or give the devices more memory"
+        )
+    best = fitted
     proof = Proof(
         objective=objective,
         method=name,
@@ -244,7 +257,9 @@ def solve_problem(
         timed_out=outcome.timed_out,
         bound_from=bound.source,
     )
-    plan = build_plan(best.assignment, best.ordered.orders, proof, power_w=limits.power_w)
+    plan = build_plan(
+        best.assignment, best.ordered.orders, proof, power_w=limits.power_w, channels=channels
+    )
     if regret is not None:
         status = (
             "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
@@ -254,6 +269,15 @@ def solve_problem(
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan
+
+
+def _others(found: Candidate, spare: Callable[[], Candidate | None]) -> Iterator[Candidate]:
+    """Yield the plan before ties were broken, and the spare plan."""
+    yield found
+    with suppress(InfeasibleError, OutOfTimeError):
+        plan = spare()
+        if plan is not None:
+            yield plan
 
 
 def _least_regret(
