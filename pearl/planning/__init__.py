@@ -2,6 +2,7 @@
 
 __all__ = [
     "bands",
+    "capacities",
     "costs",
     "draws",
     "estimated_costs",

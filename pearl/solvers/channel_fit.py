@@ -83,7 +83,10 @@ def _fitted(
     wanted = least_capacities(timed, rings, natural, whole=single)
     excess = room.excess_bytes(a, wanted.capacity)
     if not excess:
-        return 0.0, (tried, wanted)
+        cost, paced = cost_of(problem, a, natural)
+        if single:
+            cost, paced = makespan_s(timed, [*rings, *wanted.held]), tried.period_s
+        return 0.0, (replace(tried, period_s=paced, cost=cost), wanted)
     over, best = max(excess.values()), None
     cut = cut_capacities(timed, wanted.capacity, room)
     if cut is None:
@@ -124,8 +127,8 @@ def channel_room(a: Assignment, problem: Problem) -> ChannelRoom:
     x = a.expansion
     space = space_of(x, split_problem(problem, split_of(x.graph)), every_mode=True)
     device = dict(space.capacity_bytes)
-    sizes = zip(space.classes, space.memory_bytes, space.channel_bytes, strict=True)
-    for members, size, held in sizes:
+    for members, size in zip(space.classes, space.memory_bytes, strict=True):
+        held = sum(space.read_bytes[u] for u in members)
         device[a.modes[members[0]].device] -= size - held
     unit = {lane: space.unit_capacity_bytes[lane[0]] - kept for lane, kept in a.unit_bytes.items()}
     return ChannelRoom(device, unit)

@@ -42,7 +42,7 @@ class SearchSpace:
     classes: the units that share a device, one tuple per class.
     memory_bytes: class → memory that the class needs on its device, with the channels that it reads
         at their least capacities.
-    channel_bytes: class → bytes of these channels.
+    read_bytes: unit → bytes of these channels.
     capacity_bytes: device → memory within the limits.
     lanes: device → largest number of lanes.
     max_lanes: largest number of lanes on all devices together.
@@ -55,7 +55,7 @@ class SearchSpace:
     options: tuple[tuple[Mode, ...], ...]
     classes: tuple[tuple[int, ...], ...]
     memory_bytes: tuple[float, ...]
-    channel_bytes: tuple[float, ...]
+    read_bytes: tuple[float, ...]
     capacity_bytes: Mapping[str, float]
     lanes: Mapping[str, int]
     max_lanes: float
@@ -75,7 +75,10 @@ class SearchSpace:
             return True
         if any(a.share_lane(u, w) for u, w in self.apart):
             return True
-        for (device, _), size in a.unit_bytes.items():
+        on_units = dict(a.unit_bytes)
+        for u, mode in enumerate(a.modes):
+            on_units[mode.device, a.lanes[u]] += self.read_bytes[u]
+        for (device, _), size in on_units.items():
             if size > self.unit_capacity_bytes[device] * (1 + 1e-12):
                 return True
         width: dict[tuple[str, int], int] = {}
@@ -91,12 +94,17 @@ class SearchSpace:
                 return True
         return len(width) > self.max_lanes
 
+    def bytes_on_unit(self, unit: int, mode: Mode) -> float:
+        """Return the bytes that a unit keeps on each unit of its lane: those of its mode, and the
+        channels that it reads at their least capacities."""
+        return mode.unit_bytes + self.read_bytes[unit]
+
     @cached_property
     def lanes_couple(self) -> bool:
         """Whether more than the loads depends on the units that share a lane."""
         return bool(self.apart or self.costs.lane_terms) or any(
-            m.unit_bytes > 0 and self.unit_capacity_bytes[m.device] < math.inf
-            for options in self.options
+            self.unit_capacity_bytes[m.device] < math.inf and self.bytes_on_unit(u, m) > 0
+            for u, options in enumerate(self.options)
             for m in options
         )
 
@@ -354,7 +362,7 @@ def space_of(
         tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),
         tuple(tuple(c) for c in classes),
         tuple(needs),
-        tuple(channels),
+        tuple(read),
         capacity,
         {d: int(n) for d, n in lanes.items()},
         math.inf if free or limits.max_lanes is None else limits.max_lanes,
