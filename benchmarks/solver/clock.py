@@ -1,6 +1,6 @@
 """The time limit of a solve: a part of `python -m benchmarks.solver`.
 
-Twenty shapes of 1 to 20,000 firings are solved by one worker with compiled code loaded. The clock
+Shapes of 1 to 20,000 firings are solved by one worker with compiled code loaded. The clock
 of these solves counts the CPU-seconds of this process and of all below it, so that what else the
 machine does changes nothing: on a machine that has nothing else to do both clocks are the same.
 Then random problems of all kinds have limits between 0.05 and 5 s of the same clock: each solve
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -81,6 +81,15 @@ def chain(tasks: int) -> TaskGraph:
     return replace(graph, name="chain", edges=graph.edges[:-1])
 
 
+def dense(tasks: int, share: float = 0.095) -> TaskGraph:
+    """Each task feeds this share of the later ones."""
+    r = random.Random(0)
+    names = [f"t{i}" for i in range(tasks)]
+    pairs = [pair for pair in combinations(names, 2) if r.random() < share]
+    edges = tuple(Edge(a, b, bytes=1e4) for a, b in pairs)
+    return TaskGraph("dense", tuple(Task(n, Kernel(n)) for n in names), edges)
+
+
 def rates(*counts: int) -> TaskGraph:
     """Tasks in a ring that fire so often an iteration, each edge with the fewest messages."""
     names = [f"t{i}" for i in range(len(counts))]
@@ -121,6 +130,7 @@ SHAPES: dict[str, Callable[[], Case]] = {
     "sparse 125 × 16": lambda: _large(125, 1.0, "sparse"),
     "sparse 1,000 × 16": lambda: _large(1_000, 1.0, "sparse"),
     "layered 1,000 × 16": lambda: _large(1_000, 3.0, "layered"),
+    "dense 400 × 8, 7,600 edges": lambda: _of(dense(400), "abcdefgh"),
     "rates 10:60:600": lambda: _of(rates(10, 60, 600)),
     "rates 1:730:1460": lambda: _of(rates(1, 730, 1_460)),
     "rates 1:3000:3000": lambda: _of(rates(1, 3_000, 3_000), "abc"),
@@ -128,7 +138,7 @@ SHAPES: dict[str, Callable[[], Case]] = {
     "rates 10:100:10000": lambda: _of(rates(10, 100, 10_000), "ab"),
     "rates 1:20000": lambda: _of(rates(1, 20_000), "ab"),
 }
-"""The twenty shapes."""
+"""Name → a graph of this shape, its costs and an objective."""
 
 
 class CpuClock:

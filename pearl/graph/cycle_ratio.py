@@ -21,6 +21,11 @@ COMPILED_ARCS, LOADING_ARCS = 400, 20_000
 (assumed: loading numba takes about a second)."""
 
 
+def runs_compiled(arcs: int, loading_arcs: int = LOADING_ARCS) -> bool:
+    """Return whether loops over so many arcs run compiled. loading_arcs: as LOADING_ARCS."""
+    return arcs >= (COMPILED_ARCS if "numba" in sys.modules else loading_arcs)
+
+
 def howard(n: int, arcs: Sequence[Arc]) -> tuple[float, list[int]]:
     """Compute `max_cycle_ratio` by policy iteration (`policy_iteration`), unchecked: a cycle of
     positive seconds whose tokens sum to 0 or less gives (inf, cycle)."""
@@ -72,7 +77,7 @@ class CyclicPart:
 
     def compiles(self, loading_arcs: int = LOADING_ARCS) -> bool:
         """Return whether policy iteration runs compiled here. loading_arcs: as LOADING_ARCS."""
-        return len(self.heads) >= (COMPILED_ARCS if "numba" in sys.modules else loading_arcs)
+        return runs_compiled(len(self.heads), loading_arcs)
 
     def find_critical(
         self,

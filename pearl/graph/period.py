@@ -13,17 +13,25 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph import retiming
+from pearl.graph.cycle_ratio import Arc, howard, runs_compiled
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.time_limit import drained, look, watched
+from pearl.time_limit import STRIDE, drained, look, watched
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or the tasks of a fused mode."""
+
+PASSES = 16
+"""Passes over the arcs between two looks for a cycle without tokens."""
+
+ITERATIONS = 500
+"""Iterations of a simulation that take as long as policy iteration over the same arcs (assumed)."""
 
 WINDOW_UNITS = 16
 """Most units of an expansion whose windows are searched (assumed: a window for each pair)."""
@@ -214,74 +222,63 @@ def _tokens_needed(x: Expansion, on_cycle: Sequence[int], e: int) -> int | None:
 
 
 def token_free_cycle(n: int, arcs: Sequence[Arc]) -> list[int]:
-    """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none.
+    """Return the nodes of a cycle whose tokens sum to 0 or less; empty if there is none."""
+    return _retime(n, arcs).cycle
 
-    A retiming proves that there is none. Otherwise integer Bellman-Ford finds a cycle: its lengths,
-    tokens·(n + 1) − 1, are negative around exactly such cycles.
+
+@dataclass(frozen=True)
+class _Retiming:
+    """Whole shifts of the nodes, 0 or less, with which tokens + shift[src] − shift[dst] is 0 or
+    more on every arc, and an order of the nodes that follows the arcs where it is 0.
+
+    cycle: the nodes of a cycle whose tokens sum to 0 or less, which excludes both; else empty.
     """
-    if _retime(n, arcs) is not None:
-        return []
-    out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for s, d, _, m in watched(arcs):
-        out[s].append((d, m * (n + 1) - 1))
-    distance, parent, hops = [0] * n, [-1] * n, [0] * n
-    queue, waiting = deque(range(n)), [True] * n
-    for here in drained(queue):
-        waiting[here] = False
-        for there, length in out[here]:
-            if distance[here] + length < distance[there]:
-                distance[there] = distance[here] + length
-                parent[there] = here
-                hops[there] = hops[here] + 1
-                if hops[there] >= n and (cycle := _ancestry_cycle(parent, there)):
-                    return cycle
-                if not waiting[there]:
-                    waiting[there] = True
-                    queue.append(there)
-    return []
+
+    shift: Any
+    order: Any
+    cycle: list[int]
 
 
-def _retime(n: int, arcs: Sequence[Arc]) -> tuple[list[int], list[int]] | None:
-    """Return a shift of each node and an order of the nodes; None if the tokens of a cycle sum to 0
-    or less.
+def _retime(n: int, arcs: Sequence[Arc]) -> _Retiming:
+    """Return a retiming. The shift of a node is the sum of the tokens on the least path to it."""
+    loops: Any = retiming
+    compiled = runs_compiled(len(arcs))
+    if compiled:
+        from pearl.graph import compiled_retiming as loops
+    look()
+    first, numbers = _sorted_arcs(n, [a[0] for a in arcs])
+    heads, tokens = [arcs[e][1] for e in numbers], [arcs[e][3] for e in numbers]
+    of_arcs = [np.array(x, np.int64) if compiled else x for x in (first, heads, tokens)]
+    shift, order, parent, degree, cycle = (
+        np.zeros(n, np.int64) if compiled else [0] * n for _ in range(5)
+    )
 
-    A shift is the sum of the tokens on the least path to the node, 0 or less. So tokens +
-    shift[src] − shift[dst] is 0 or more on every arc. The order follows the arcs where it is 0.
-    """
-    shift, least = [0] * n, sum(a[3] for a in watched(arcs) if a[3] < 0)
+    def found() -> _Retiming:
+        length = loops.write_cycle(parent, degree, cycle)
+        return _Retiming(shift, order, [int(u) for u in cycle[:length]])
+
     # In this order only arcs with tokens lead back: most shifts are final after one pass.
-    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m <= 0])
-    if len(order) < n:
-        return None
-    if least == 0:
-        return shift, order
-    out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for s, d, _, m in watched(arcs):
-        out[s].append((d, m))
-    changed = True
-    while changed:
-        changed = False
-        for s in watched(order):
-            for d, m in out[s]:
-                if shift[s] + m < shift[d]:
-                    shift[d], changed = shift[s] + m, True
-        if min(shift) < least:
-            return None
-    order = topological(n, [(s, d) for s, d, _, m in watched(arcs) if m + shift[s] == shift[d]])
-    return (shift, order) if len(order) == n else None
+    if loops.order_nodes(*of_arcs, shift, degree, order, parent) < n:
+        return found()
+    if all(m >= 0 for m in tokens):
+        return _Retiming(shift, order, [])
+    while loops.shift_nodes(*of_arcs, order, shift, parent, PASSES):
+        look()
+        if (cyclic := found()).cycle:
+            return cyclic
+    if loops.order_nodes(*of_arcs, shift, degree, order, parent) < n:
+        return found()
+    return _Retiming(shift, order, [])
 
 
-def _ancestry_cycle(parent: list[int], node: int) -> list[int]:
-    """The cycle into which a node's ancestors lead; empty if an ancestor has no parent yet."""
-    for _ in range(len(parent)):
-        node = parent[node]
-        if node < 0:
-            return []
-    cycle, here = [node], parent[node]
-    while here != node:
-        cycle.append(here)
-        here = parent[here]
-    return cycle[::-1]
+def _sorted_arcs(n: int, ends: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return node → the place of its first arc, and the arcs sorted by their end at it."""
+    first = [0] * (n + 1)
+    for u in ends:
+        first[u + 1] += 1
+    for u in range(n):
+        first[u + 1] += first[u]
+    return first, sorted(range(len(ends)), key=ends.__getitem__)
 
 
 def max_cycle_ratio(
@@ -347,29 +344,29 @@ def simulate(
     negative tokens (entries that run ahead in a lane); their dependences on iterations beyond the
     last are ignored. A cycle without tokens is a SpecError. O(arcs · iterations).
     """
-    retimed = _retime(n, arcs)
-    if retimed is None:
-        raise _describe_deadlock(token_free_cycle(n, arcs))
-    shift, order = retimed
-    into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
-    for s, d, w, m in watched(arcs):
-        into[d].append((s, w, m))
-    rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
-    scale = None if factors is None else factors.tolist()
-    for turn in range(iterations - min(shift, default=0)):
+    made = _retime(n, arcs)
+    if made.cycle:
+        raise _describe_deadlock(made.cycle)
+    loops: Any = retiming
+    compiled = runs_compiled(len(arcs) * iterations // ITERATIONS)
+    if compiled:
+        from pearl.graph import compiled_retiming as loops
+    first, numbers = _sorted_arcs(n, [a[1] for a in arcs])
+    tails, seconds, tokens = ([arcs[e][k] for e in numbers] for k in (0, 2, 3))
+    shift, order = ([int(u) for u in x] for x in (made.shift, made.order))
+    scale: Any = [1.0] * (iterations * n) if factors is None else factors.ravel().tolist()
+    start: Any = [0.0] * (iterations * n)
+    whole: Any = (first, tails, seconds, tokens, order, shift, scale, start)
+    if compiled:
+        kinds = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, float, float)
+        whole = [np.array(x, kind) for x, kind in zip(whole, kinds, strict=True)]
+        start = whole[-1]
+    turns = iterations - min(shift, default=0)
+    some = max(1, STRIDE * PASSES // max(1, len(arcs)))
+    for turn in range(0, turns, some):
         look()
-        for j in watched(order):
-            k = turn + shift[j]
-            if not 0 <= k < iterations:
-                continue
-            ready = 0.0
-            for i, w, m in into[j]:
-                if 0 <= k - m < iterations:
-                    t = rows[k - m][i] + (w if scale is None else w * scale[k - m][i])
-                    if t > ready:
-                        ready = t
-            rows[k][j] = ready
-    return np.array(rows, np.float64).reshape(iterations, n)
+        loops.run_iterations(*whole, iterations, turn, min(turns, turn + some))
+    return np.array(start, np.float64).reshape(iterations, n)
 
 
 def topological(n: int, arcs: Sequence[tuple[int, int]]) -> list[int]:

@@ -2,6 +2,7 @@
 
 __all__ = [
     "bands",
+    "capacities",
     "certificate_files",
     "costs",
     "draws",

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from pearl.errors import SpecError
 from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.liveness import stored_arrays
-from pearl.graph.period import Unit, expand, simulate, start_times, token_free_cycle
+from pearl.graph.period import Unit, expand, simulate
 from pearl.graph.task_graph import Edge, TaskGraph
+from pearl.planning.capacities import Channels, least_capacities
 from pearl.planning.draws import Z90, Draws
 from pearl.planning.plans import Bottleneck, Channel, Entry, Lane, Placement, Plan, pearl_version
 from pearl.planning.schedule import Timetable
-from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, channel_arcs
+from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.planning.valuation import build_bands, evaluate_samples
 from pearl.time_limit import look, watched
 
@@ -24,9 +25,9 @@ SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
 """Iterations of the simulation with sampled times, of which the first quarter is not counted; least
 number of iterations of large graphs; largest number of firings of all iterations together."""
 
-WORK = 6000
-"""Steps that raise capacities on critical cycles, times nodes of the timed graph (assumed: a step
-takes 0.1 ms per node)."""
+LEAST_DRAWN, DRAWN_ARCS = 40, 1_000_000
+"""Least number of samples for the bands of large graphs; largest number of arcs of all samples
+together."""
 
 _SAME = 1e-9
 
@@ -60,11 +61,12 @@ def build_plan(
     proof: Proof,
     *,
     power_w: float | None = None,
+    channels: Channels | None = None,
 ) -> Plan:
     """Build the plan of an assignment with these orders; every figure comes from the estimates.
 
     Channels get the least capacities found; for makespan they hold everything that an iteration
-    puts into them.
+    puts into them. `channels` gives them others, which may make the period longer.
 
     Raises:
         SpecError: the period is 0 s, or an iteration costs 0 J for power efficiency.
@@ -73,10 +75,15 @@ def build_plan(
     timed = build_timed_graph(assignment)
     rings = [*timed.arcs, *timed.ring(orders)]
     natural, critical = howard(len(timed.names), rings)
+    channels = channels or least_capacities(timed, rings, natural, whole=single)
+    capacities, held = channels.capacity, channels.held
+    ratio, cycle = howard(len(timed.names), [*rings, *held])
+    if ratio > natural * (1 + _SAME):
+        natural, critical = ratio, cycle
     period = assignment.paced_s(natural, power_w)
-    capacities, held = _capacities(timed, rings, natural, whole=single)
     spread = _simulate_period(timed, [*rings, *held], period, paced=period > natural)
-    draws = Draws()
+    samples = DRAWN_ARCS // (1 + len(timed.arcs) + len(held))
+    draws = Draws(max(LEAST_DRAWN, min(Draws.number, samples)))
     sampled = evaluate_samples(timed, orders, draws, held=held, power_w=power_w)
     graph = assignment.expansion.graph
     steps, unit = (graph.env_steps, "env steps") if graph.env_steps else (1, "iterations")
@@ -150,78 +157,6 @@ def makespan_s(timed: TimedGraph, arcs: list[Arc]) -> float:
     firings = len(timed.assignment.expansion.nodes)
     start = simulate(len(timed.names), arcs, 1)[0, :firings]
     return float((start + np.array(timed.latency_s[:firings])).max())
-
-
-def _capacities(
-    timed: TimedGraph, rings: list[Arc], period: float, *, whole: bool
-) -> tuple[dict[int, int], list[Arc]]:
-    """Return the least capacities found of the data channels (edge number → tokens) with which the
-    period stays the same, and their arcs.
-
-    The search starts at m + p + c − gcd(p, c) and raises capacities on critical cycles only. If it
-    takes too many steps (WORK), the result is the need of the earliest periodic schedule.
-
-    whole: start at m plus all tokens of an iteration, so that no firing waits for space.
-    """
-    x = timed.assignment.expansion
-    capacity: dict[int, int] = {}
-    for number, e in enumerate(x.graph.edges):
-        if e.is_channel:
-            capacity[number] = e.least_capacity
-            if whole:
-                produced = e.tokens + x.graph.repetition[e.src] * e.production
-                capacity[number] = max(produced, e.least_capacity)
-    rounds = WORK // len(timed.names)
-    while True:
-        if rounds == 0:
-            capacity = _ample_capacities(timed, rings, period, capacity)
-        rounds -= 1
-        held: dict[tuple[int, int, int], set[int]] = {}
-        for number, size in capacity.items():
-            for row in channel_arcs(x, x.graph.edges[number], size):
-                held.setdefault(row, set()).add(number)
-        arcs = [(s, d, timed.latency_s[s], m) for s, d, m in held]
-        everything = [*rings, *arcs]
-        cycle = token_free_cycle(len(timed.names), everything)
-        if not cycle:
-            ratio, cycle = howard(len(timed.names), everything)
-            if ratio <= period * (1 + _SAME):
-                return capacity, arcs
-        steps = set(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-        for (s, d, _), numbers in held.items():
-            if (s, d) in steps:
-                for number in numbers:
-                    e = x.graph.edges[number]
-                    capacity[number] += math.gcd(e.production, e.consumption)
-
-
-def _ample_capacities(
-    timed: TimedGraph, rings: list[Arc], period: float, least: dict[int, int]
-) -> dict[int, int]:
-    """Capacities, from `least` up, with which the earliest periodic schedule never waits for
-    room."""
-    x = timed.assignment.expansion
-    start = start_times(len(timed.names), rings, period)
-    small = _SAME * period
-    capacities = {}
-    for number, size in least.items():
-        edge = x.graph.edges[number]
-        step = math.gcd(edge.production, edge.consumption)
-
-        def waits(more: int, edge: Edge = edge, size: int = size, step: int = step) -> bool:
-            return any(
-                start[d] + small < start[s] + timed.latency_s[s] - m * period
-                for s, d, m in channel_arcs(x, edge, size + more * step)
-            )
-
-        low, high = -1, 0  # more room never makes a firing wait
-        while waits(high):
-            low, high = high, 2 * high + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if waits(middle) else (low, middle)
-        capacities[number] = size + high * step
-    return capacities
 
 
 def _simulate_period(timed: TimedGraph, arcs: list[Arc], period: float, *, paced: bool) -> float:

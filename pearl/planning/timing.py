@@ -373,5 +373,9 @@ def _strongest(arcs: list[Arc]) -> list[Arc]:
 def channel_arcs(x: Expansion, edge: Edge, capacity: int) -> list[tuple[int, int, int]]:
     """Return the arcs (src node, dst node, tokens) that make a producer wait while its channel is
     full; empty within a fused call."""
+    if edge.production == edge.consumption == x.graph.repetition[edge.src] == 1:
+        src, dst = x.node[edge.dst, 0], x.node[edge.src, 0]
+        inside = src == dst and len(x.units[x.nodes[src][0]]) > 1
+        return [] if inside else [(src, dst, capacity - edge.tokens)]
     back = Edge(edge.dst, edge.src, edge.consumption, edge.production, capacity - edge.tokens)
     return [(s, d, m) for s, d, m in x.arcs_of(back) if s != d or len(x.units[x.nodes[s][0]]) == 1]

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from pearl.errors import InfeasibleError
 from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
+from pearl.solvers.channel_fit import fit_channels
 from pearl.solvers.model.result import SAME, Candidate
 
 Listener = Callable[[Plan], object]
@@ -42,8 +44,14 @@ class Incumbents:
             period_bound_s=0.0,
             timed_out=True,
         )
-        power_w = self.problem.limits.power_w
-        plan = build_plan(found.assignment, found.ordered.orders, proof, power_w=power_w)
+        try:
+            found, channels = fit_channels(found, (), self.problem, time.monotonic())
+        except InfeasibleError:
+            return
+        if not found.cost < self.least * (1 - SAME):
+            return
+        power_w, orders = self.problem.limits.power_w, found.ordered.orders
+        plan = build_plan(found.assignment, orders, proof, power_w=power_w, channels=channels)
         try:
             self.listener(replace(plan, problem=self.problem))
         except Exception as error:

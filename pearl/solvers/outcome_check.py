@@ -15,9 +15,9 @@ TOLERANCE = 1e-6
 """Relative difference up to which two costs count as equal."""
 
 
-def in_flight(error: RefusedError) -> bool:
-    """Return whether a plan is refused for its memory. No search counts the data in channels yet,
-    so this is no fault of a method; the plan's note says it."""
+def _is_of_memory(error: RefusedError) -> bool:
+    """Return whether a candidate is refused for its memory. `channel_fit` chooses capacities of
+    channels that fit afterwards, so this is no fault of a method."""
     return error.row.startswith(("memory", "unit memory"))
 
 
@@ -32,7 +32,7 @@ def fault_of(outcome: object, problem: Problem) -> str:
         timed = build_timed_graph(best.assignment)
         cost = check_timing(timed, best.ordered.orders, problem, best.period_s).cost
     except RefusedError as error:
-        return "" if in_flight(error) else f"its {error}"
+        return "" if _is_of_memory(error) else f"its {error}"
     except SpecError as error:
         return f"its {error}"
     if not abs(best.cost - cost) <= TOLERANCE * max(abs(best.cost), abs(cost)) < math.inf:

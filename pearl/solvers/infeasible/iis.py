@@ -323,7 +323,9 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
     crowded = []
     for d in used:
         room = platform.device(d).unit_memory_bytes
-        kept = sum(min(m.unit_bytes for m in modes) for modes in space.options)
+        kept = sum(
+            min(space.bytes_on_unit(u, m) for m in modes) for u, modes in enumerate(space.options)
+        )
         if room < math.inf and kept > 0:
             crowded.append(
                 f"memory of a unit of {d} is {room:.3g} bytes, and all tasks on one lane need at "
@@ -334,8 +336,10 @@ def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[st
         return f"fits into memory: {'; '.join(crowded)}", entries[len(capacity) :]
     largest = max(range(len(space.classes)), key=lambda c: space.memory_bytes[c])
     names = {t for u in space.classes[largest] for t in space.expansion.units[u]}
+    channels = sum(space.read_bytes)
+    held = f" (channels hold {channels:.3g} bytes of them at least)" if channels else ""
     text = (
-        f"fits into memory: all tasks together need {total:.3g} bytes and the limits are "
+        f"fits into memory: all tasks together need {total:.3g} bytes{held} and the limits are "
         f"{', '.join(f'{d} {size:.3g} bytes' for d, size in capacity.items())}; the largest share "
         f"is {', '.join(sorted(names))} with {space.memory_bytes[largest]:.3g} bytes"
     )

@@ -74,11 +74,11 @@ def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
             if lane in others:
                 m.add(mine + others[lane] <= 1)
     kept: dict[tuple[str, int], list[tuple[int, Any]]] = {}
-    for modes, row in zip(p.options, x, strict=True):
+    for u, row in enumerate(x):
         for (o, number), literal in row.items():
-            mode = modes[o]
-            if mode.unit_bytes > 0 and p.unit_capacity_bytes[mode.device] < math.inf:
-                size = math.floor(mode.unit_bytes)
+            mode = p.options[u][o]
+            size = math.floor(p.bytes_on_unit(u, mode))
+            if size > 0 and p.unit_capacity_bytes[mode.device] < math.inf:
                 kept.setdefault((mode.device, number), []).append((size, literal))
     for (device, _), terms in kept.items():
         m.add(sum(b * y for b, y in terms) <= math.floor(p.unit_capacity_bytes[device]))

@@ -16,19 +16,22 @@ from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kind_of
 
 
-def no_mode_error(unit: Unit, problem: Problem) -> InfeasibleError:
+def no_mode_error(unit: Unit, problem: Problem, read_bytes: float) -> InfeasibleError:
+    """Return the error for a unit without a mode. read_bytes: of the channels that it reads, at
+    their least capacities."""
     costs, limits = problem.costs, problem.limits
     offered = sorted({m.device for m in costs.of(*unit)})
     least: dict[str, float] = {}
     for m in costs.of(*unit):
-        least[m.device] = min(m.unit_bytes, least.get(m.device, math.inf))
+        least[m.device] = min(m.unit_bytes + read_bytes, least.get(m.device, math.inf))
     room = {d: costs.platform.device(d).unit_memory_bytes for d in offered}
     if offered and all(least[d] > room[d] for d in offered):
         return InfeasibleError(
             "; ".join(
                 f"memory of a unit of {d} is too small: {'+'.join(unit)} needs at least "
-                f"{least[d]:.3g} bytes on each unit, and a unit has {room[d]:.3g} bytes: add a "
-                "mode that uses more units, or needs less memory on each"
+                f"{least[d]:.3g} bytes on each unit{_held(read_bytes)}, and a unit has "
+                f"{room[d]:.3g} bytes: add a mode that uses more units, or needs less memory on "
+                "each"
                 for d in offered
             ),
             [
@@ -92,18 +95,22 @@ def memory_error(
     x: Expansion,
     members: Sequence[int],
     size: float,
+    channels: float,
     capacity: Mapping[str, float],
     platform: Platform,
 ) -> InfeasibleError:
-    """Return the error for tasks whose states do not fit. capacity: bytes of the devices that all
-    of the tasks may use."""
+    """Return the error for tasks whose states and channels do not fit.
+
+    size, channels: bytes in all, and of the channels. capacity: bytes of the devices that all of
+    the tasks may use.
+    """
     names = {t for u in members for t in x.units[u]}
     states = states_of(x, names)
     sizes = ", ".join(f"state {s} needs {x.graph.states[s]:.3g} bytes" for s in states)
     tasks = ", ".join(t.name for t in x.graph.tasks if t.name in names)
     lines = "; ".join(
         f"memory of {d} is too small: {sizes or 'scratch'}, with tasks {tasks} {size:.3g} bytes in "
-        f"all, limit {limit:.3g} bytes" + smaller(x, names, platform.device(d))
+        f"all{_held(channels)}, limit {limit:.3g} bytes" + smaller(x, names, platform.device(d))
         for d, limit in capacity.items()
     )
     return InfeasibleError(
@@ -113,6 +120,11 @@ def memory_error(
             for d, limit in capacity.items()
         ],
     )
+
+
+def _held(size: float) -> str:
+    """Return the part that channels have in a need of memory."""
+    return f" (channels into them hold {size:.3g} bytes at least)" if size else ""
 
 
 def smaller(x: Expansion, names: set[str], device: Device) -> str:

@@ -140,7 +140,7 @@ class Schedule:
         """Return whether a lane has memory left for a mode, and no unit that must be apart."""
         p, here = self.it.space, (mode.device, lane)
         room = p.unit_capacity_bytes[mode.device] * (1 + 1e-12)
-        return self.kept.get(here, 0.0) + mode.unit_bytes <= room and all(
+        return self.kept.get(here, 0.0) + p.bytes_on_unit(unit, mode) <= room and all(
             place is None or (self.mode(w, place[0]).device, place[1]) != here
             for w in self.apart.get(unit, ())
             for place in [self.taken[w]]
@@ -225,7 +225,8 @@ class Schedule:
                 self.lines[m.device, len(widths)] = _Line()
                 widths.append(0)
             widths[lane] = max(widths[lane], m.width)
-            self.kept[m.device, lane] = self.kept.get((m.device, lane), 0.0) + m.unit_bytes
+            kept = self.it.space.bytes_on_unit(u, m)
+            self.kept[m.device, lane] = self.kept.get((m.device, lane), 0.0) + kept
         begin, _, occupancy = self._begin(v, place, [], self.sent)
         self.start[v] = begin
         self.lines[m.device, lane].take(begin, occupancy)

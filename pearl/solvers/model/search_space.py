@@ -24,7 +24,12 @@ from pearl.planning.replicas import ReplicaSplit, enumerate_splits
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.infeasibility import memory_error, no_common_device_error, no_mode_error
 from pearl.solvers.model.name_checks import check_names
-from pearl.solvers.model.state_memory import bytes_needed, bytes_on_host, owners
+from pearl.solvers.model.state_memory import (
+    bytes_needed,
+    bytes_on_host,
+    least_channel_bytes,
+    owners,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,9 @@ class SearchSpace:
     costs: the modes of the tasks and copies.
     options: unit → the modes that the unit may take.
     classes: the units that share a device, one tuple per class.
-    memory_bytes: class → memory that the class needs on its device.
+    memory_bytes: class → memory that the class needs on its device, with the channels that it reads
+        at their least capacities.
+    read_bytes: unit → bytes of these channels.
     capacity_bytes: device → memory within the limits.
     lanes: device → largest number of lanes.
     max_lanes: largest number of lanes on all devices together.
@@ -48,6 +55,7 @@ class SearchSpace:
     options: tuple[tuple[Mode, ...], ...]
     classes: tuple[tuple[int, ...], ...]
     memory_bytes: tuple[float, ...]
+    read_bytes: tuple[float, ...]
     capacity_bytes: Mapping[str, float]
     lanes: Mapping[str, int]
     max_lanes: float
@@ -67,7 +75,10 @@ class SearchSpace:
             return True
         if any(a.share_lane(u, w) for u, w in self.apart):
             return True
-        for (device, _), size in a.unit_bytes.items():
+        on_units = dict(a.unit_bytes)
+        for u, mode in enumerate(a.modes):
+            on_units[mode.device, a.lanes[u]] += self.read_bytes[u]
+        for (device, _), size in on_units.items():
             if size > self.unit_capacity_bytes[device] * (1 + 1e-12):
                 return True
         width: dict[tuple[str, int], int] = {}
@@ -83,12 +94,17 @@ class SearchSpace:
                 return True
         return len(width) > self.max_lanes
 
+    def bytes_on_unit(self, unit: int, mode: Mode) -> float:
+        """Return the bytes that a unit keeps on each unit of its lane: those of its mode, and the
+        channels that it reads at their least capacities."""
+        return mode.unit_bytes + self.read_bytes[unit]
+
     @cached_property
     def lanes_couple(self) -> bool:
         """Whether more than the loads depends on the units that share a lane."""
         return bool(self.apart or self.costs.lane_terms) or any(
-            m.unit_bytes > 0 and self.unit_capacity_bytes[m.device] < math.inf
-            for options in self.options
+            self.unit_capacity_bytes[m.device] < math.inf and self.bytes_on_unit(u, m) > 0
+            for u, options in enumerate(self.options)
             for m in options
         )
 
@@ -297,13 +313,18 @@ def space_of(
     unit_capacity = {
         d.name: math.inf if "memory" in ignore else d.unit_memory_bytes for d in platform.devices
     }
+    read = least_channel_bytes(x, problem.graph)
     options = [
-        [m for m in costs.of(*u) if _allowed(m, limits) and m.unit_bytes <= unit_capacity[m.device]]
-        for u in x.units
+        [
+            m
+            for m in costs.of(*u)
+            if _allowed(m, limits) and m.unit_bytes + size <= unit_capacity[m.device] * (1 + 1e-12)
+        ]
+        for u, size in zip(x.units, read, strict=True)
     ]
-    for unit, modes in zip(x.units, options, strict=True):
+    for unit, modes, size in zip(x.units, options, read, strict=True):
         if not modes:
-            raise no_mode_error(unit, problem)
+            raise no_mode_error(unit, problem, size)
     capacity = {
         d.name: math.inf
         if "memory" in ignore
@@ -313,16 +334,21 @@ def space_of(
     classes, reasons = _classes(x, limits)
     host_bytes = [bytes_on_host(x, members, options) for members in classes]
     owner = owners(x)
-    needs = [bytes_needed(x, m, owner) - size for m, size in zip(classes, host_bytes, strict=True)]
+    channels = [sum(read[u] for u in members) for members in classes]
+    needs = [
+        bytes_needed(x, members, owner) - on_host + held
+        for members, on_host, held in zip(classes, host_bytes, channels, strict=True)
+    ]
     capacity[platform.host] -= sum(host_bytes)
-    for members, size in zip(classes, needs, strict=True):
+    for members, size, held in zip(classes, needs, channels, strict=True):
         common = set.intersection(*({m.device for m in options[u]} for u in members))
         names = [t for u in members for t in x.units[u]]
         if not common:
             raise no_common_device_error(names, reasons, options, members, limits, x)
         fits = {d for d in common if size <= capacity[d]}
         if not fits:
-            raise memory_error(x, members, size, {d: capacity[d] for d in sorted(common)}, platform)
+            room = {d: capacity[d] for d in sorted(common)}
+            raise memory_error(x, members, size, held, room, platform)
         for u in members:
             options[u] = [m for m in options[u] if m.device in fits]
     free = "lanes" in ignore
@@ -336,6 +362,7 @@ def space_of(
         tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),
         tuple(tuple(c) for c in classes),
         tuple(needs),
+        tuple(read),
         capacity,
         {d: int(n) for d, n in lanes.items()},
         math.inf if free or limits.max_lanes is None else limits.max_lanes,

@@ -1,10 +1,12 @@
-"""Memory of tasks on their device, and the arrays that they keep in the host's memory instead."""
+"""Memory of tasks on their device, with the channels that they read, and the arrays that they keep
+in the host's memory instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from pearl.graph.period import Expansion
+from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import size_bytes
@@ -49,6 +51,20 @@ def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequen
         names -= {n for n in arrays if n not in host_arrays[t]}
     states = tuple(f"{s}." for s in x.graph.states)
     return float(sum(size for n, size in sizes.items() if n in names and n.startswith(states)))
+
+
+def least_channel_bytes(x: Expansion, graph: TaskGraph) -> list[float]:
+    """Return, for each unit, the bytes of the channels that it reads, at their least capacities.
+
+    graph: the graph with no more slack than its own. A plan may have that little, so no plan needs
+    less memory.
+    """
+    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
+    read = [0.0] * len(x.units)
+    for e in graph.edges:
+        if e.is_channel and unit[e.src] != unit[e.dst]:
+            read[unit[e.dst]] += e.least_capacity / e.production * e.bytes
+    return read
 
 
 def owners(x: Expansion) -> dict[str, str]:

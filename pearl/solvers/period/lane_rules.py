@@ -77,8 +77,9 @@ def lane_rules(
     for (u, o, lane), v in x.items():
         mode = space.options[u][o]
         room = space.unit_capacity_bytes[mode.device]
-        if mode.unit_bytes > 0 and room < math.inf:
-            kept.setdefault((mode.device, lane), []).append((v, mode.unit_bytes / room))
+        size = space.bytes_on_unit(u, mode)
+        if size > 0 and room < math.inf:
+            kept.setdefault((mode.device, lane), []).append((v, size / room))
     for terms in kept.values():
         if len(terms) > 1:
             linear.add(terms, 0.0, 1.0)
