@@ -213,7 +213,7 @@ def random_case(seed: int) -> tuple[TaskGraph, CostTable, Limits, str, str | Non
         few, many = r.choice([1, 2, 5]), r.randint(1, 40)
         graph = rates(few, few * many, few * many * r.randint(1, 40))
         costs = costs_of(graph, "abcd"[: r.randint(1, 4)], seed)
-    methods = [None, None, None]
+    methods: list[str | None] = [None, None, None]
     methods += [m for m in ("heft", "tabu") if _checked(objective) in METHODS[m].objectives]
     return graph, costs, limits, objective, r.choice(methods), limit_s
 
