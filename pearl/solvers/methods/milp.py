@@ -111,7 +111,7 @@ class _Branches:
         self.timed_out = False
         # index of a search space → no plan of the space costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
-        # choices of fused calls: number of a fusion space → no plan of a set not yet chosen costs less
+        # number of a fusion space → no plan of a set that is not chosen yet costs less
         self._unchosen = dict.fromkeys(range(len(fusions)), NOTHING)
         self._forms: dict[int, FusionForm] = {}  # built on first use
         self._models: dict[int, PeriodForm] = {}  # built on first use

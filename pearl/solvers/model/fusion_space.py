@@ -62,7 +62,9 @@ class FusionSpace:
         room = {d.name: d.unit_memory_bytes for d in costs.platform.devices}
         for unit in self.units:
             modes = [m for m in costs.of(*unit) if is_allowed(m, self.problem.limits)]
-            found += [(unit, m) for m in useful_modes(modes, costs) if m.unit_bytes <= room[m.device]]
+            found += [
+                (unit, m) for m in useful_modes(modes, costs) if m.unit_bytes <= room[m.device]
+            ]
         return tuple(found)
 
     @cached_property

@@ -305,7 +305,11 @@ def space_of(
         d.name: math.inf if "memory" in ignore else d.unit_memory_bytes for d in platform.devices
     }
     options = [
-        [m for m in costs.of(*u) if is_allowed(m, limits) and m.unit_bytes <= unit_capacity[m.device]]
+        [
+            m
+            for m in costs.of(*u)
+            if is_allowed(m, limits) and m.unit_bytes <= unit_capacity[m.device]
+        ]
         for u in x.units
     ]
     for unit, modes in zip(x.units, options, strict=True):

@@ -31,8 +31,9 @@ class FusionForm(PeriodForm):
                 u = unit_of[t]
                 o = self.space.options[u].index(fusions.part(m, t))
                 own = self.own[m.device]
-                shares.append({-1 if own else k: self.x[u, o, k]
-                               for n, k in self._by_unit[u] if n == o})
+                shares.append(
+                    {-1 if own else k: self.x[u, o, k] for n, k in self._by_unit[u] if n == o}
+                )
             first, *others = shares
             for share in others:
                 for lane, v in first.items():
