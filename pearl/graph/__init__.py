@@ -8,6 +8,7 @@ __all__ = [
     "liveness",
     "parallel_edges",
     "period",
+    "self_timed",
     "sequential",
     "task_graph",
 ]

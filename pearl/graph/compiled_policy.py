@@ -1,11 +1,12 @@
-"""The functions of `policy_iteration`, compiled. Importing this module loads numba."""
+"""The functions of `policy_iteration` and `self_timed`, compiled. Importing it loads numba."""
 
 from __future__ import annotations
 
-from pearl.graph import policy_iteration
+from pearl.graph import policy_iteration, self_timed
 from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
 
 start_policy = _native(policy_iteration.start_policy)
 improve_policy = _native(policy_iteration.improve_policy)
+fire = _native(self_timed.fire)

@@ -8,6 +8,7 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.graph.cycle_ratio import Arc, howard
+from pearl.graph import self_timed
+from pearl.graph.cycle_ratio import COMPILED_ARCS, Arc, howard
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.time_limit import drained, look, watched
+from pearl.time_limit import STRIDE, drained, look, watched
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or the tasks of a fused mode."""
@@ -306,24 +308,26 @@ def simulate(
     if retimed is None:
         raise _describe_deadlock(token_free_cycle(n, arcs))
     shift, order = retimed
-    into: list[list[tuple[int, float, int]]] = [[] for _ in range(n)]
-    for s, d, w, m in watched(arcs):
-        into[d].append((s, w, m))
+    sources, ends, seconds, tokens = np.array(arcs, np.float64).reshape(-1, 4).T
+    by_end = np.argsort(ends, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(ends.astype(np.int64), minlength=n))])
+    whole = [each[by_end].astype(np.int64) for each in (sources, tokens)]
+    table = [np.array(shift), np.array(order), first, whole[0], seconds[by_end], whole[1]]
+    scale = np.ones((iterations, n)) if factors is None else factors
+    turns = iterations - min(shift, default=0)
+    if len(arcs) >= COMPILED_ARCS and "numba" in sys.modules:
+        from pearl.graph.compiled_policy import fire
+
+        start, step = np.zeros((iterations, n)), 1 + STRIDE * STRIDE // len(arcs)
+        for turn in range(0, turns, step):
+            look()
+            fire(turn, min(turn + step, turns), *table, scale, start)
+        return start
     rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
-    scale = None if factors is None else factors.tolist()
-    for turn in range(iterations - min(shift, default=0)):
+    lists = [each.tolist() for each in (*table, scale)]
+    for turn in range(turns):
         look()
-        for j in watched(order):
-            k = turn + shift[j]
-            if not 0 <= k < iterations:
-                continue
-            ready = 0.0
-            for i, w, m in into[j]:
-                if 0 <= k - m < iterations:
-                    t = rows[k - m][i] + (w if scale is None else w * scale[k - m][i])
-                    if t > ready:
-                        ready = t
-            rows[k][j] = ready
+        self_timed.fire(turn, turn + 1, *lists, rows)
     return np.array(rows, np.float64).reshape(iterations, n)
 
 

@@ -57,8 +57,8 @@ is stopped."""
 CHEAP_S = 0.2
 """Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
-ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1e-3, 4e-5, 0.6
-"""Time to check and build a plan: seconds per firing (0.3 ms measured on one core), seconds
+ASSEMBLING_S, CHECKING_S, ASSEMBLING = 2e-4, 4e-5, 0.6
+"""Time to check and build a plan: seconds per firing (0.1 ms measured on one core), seconds
 per task or copy on each device (20 µs measured), and the largest share of the time limit."""
 
 BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
