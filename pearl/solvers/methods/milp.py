@@ -19,7 +19,7 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, overlaps
+from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, complete, overlaps
 from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
@@ -159,6 +159,10 @@ class _Branches:
             self.best = self.start
         self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
+        for i in self._loops:
+            if complete(self.spaces[i]) and self._worth(self._open[i].cost):
+                self._value_all(i)
+        self._loops = [i for i in self._loops if i in self._open]
         if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
         self._anneal()
@@ -308,6 +312,26 @@ class _Branches:
                 a = search.b.assignment(place)
                 if not self.spaces[i].violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
+
+    def _value_all(self, i: int) -> None:
+        """Value every assignment of a search space with few of them, the least bound first, and
+        search the orders of those that may be better than the best plan."""
+        from pearl.solvers.large.loop_search import LoopSearch
+
+        search = LoopSearch(self.spaces[i], self.seed)
+        for bound_s, place in search.bounds():
+            self._open[i] = max(self._open[i], CostBound(bound_s * (1 - SAME), "search"))
+            if not self._worth(bound_s * (1 - SAME)):
+                break
+            if time.monotonic() >= self.deadline:
+                return
+            a = search.b.assignment(place)
+            if self.spaces[i].violates_coupling(a):
+                continue
+            least, _ = cost_of(self.problem, a, build_timed_graph(a).order_bound_s)
+            if self._worth(least):
+                self._order(a, NODES)
+        del self._open[i]
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
         """Accept an assignment with orders and exact period if it is better than the best."""
