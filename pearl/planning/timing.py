@@ -15,9 +15,10 @@ from pearl.planning.costs import CostTable, Mode
 from pearl.time_limit import watched
 from pearl_devices import Link
 
-STEPS, SPANS = 6, 4
-"""Most arcs of a path, and most firings of a task that it leads ahead, for the bound of lanes with
-long firings between those of a task (assumed: one step of an environment and its messages)."""
+STEPS, SPANS, WIDE = 6, 4, 8
+"""Most arcs of a path, most firings of a task that it leads ahead, and most arcs out of its nodes,
+for the bound of lanes with long firings between those of a task (assumed: one step of an
+environment and its messages)."""
 
 Orders = Mapping[str, tuple[tuple[int, int], ...]]
 """Lane or link → its ring: (node of the timed graph, offset in iterations) in execution order."""
@@ -321,7 +322,8 @@ class TimedGraph:
         for _ in range(STEPS):
             further: dict[tuple[int, int], float] = {}
             for (node, tokens), seconds in reached.items():
-                for d, w, m in out.get(node, ()):
+                arcs = out.get(node, [])
+                for d, w, m in arcs if len(arcs) <= WIDE else ():
                     if tokens + m > 1:
                         continue
                     r = place.get(d)

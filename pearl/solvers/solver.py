@@ -57,7 +57,7 @@ is stopped."""
 CHEAP_S = 0.2
 """Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
-ASSEMBLING_S, CHECKING_S, ASSEMBLING = 2e-4, 4e-5, 0.6
+ASSEMBLING_S, CHECKING_S, ASSEMBLING = 1.5e-4, 4e-5, 0.6
 """Time to check and build a plan: seconds per firing (0.1 ms measured on one core), seconds
 per task or copy on each device (20 µs measured), and the largest share of the time limit."""
 
@@ -66,9 +66,9 @@ BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
 and the bands take most), and the largest number of firings for which a plan is made even if the
 time limit is below it. For more firings, such a limit ends the solve at once."""
 
-MANY_FIRINGS = 1_000
+MANY_FIRINGS = 5_000
 """Number of firings per iteration from which the spare plan is made before the method begins. For
-fewer firings, the spare plan takes 30 ms and is made after the method, if needed."""
+fewer firings, the spare plan takes 150 ms and is made after the method, if needed."""
 
 
 def default_method(objective: str) -> str:

@@ -151,17 +151,19 @@ class _Branches:
 
     def run(self) -> None:
         self._raise_floors(programs=False)
-        floors = sorted((floor.cost, i) for i, floor in self._open.items())
-        likely = [(floor, self.spaces[i]) for floor, i in floors]
-        likely += [(0.0, each.exact()) for each in self.fusions]
-        self.best = simple_plan(likely, self.problem, self.deadline)
-        if self.start is not None and self._worth(self.start.cost):
-            self.best = self.start
-        self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
-        for i in self._loops:
-            if complete(self.spaces[i]) and self._worth(self._open[i].cost):
+        if self.start is not None:
+            self.best = self.start
+        for i in sorted(self._loops, key=lambda i: (self._open[i], i)):
+            if self._worth(self._open[i].cost) and complete(self.spaces[i]):
                 self._value_all(i)
+        floors = sorted((floor.cost, i) for i, floor in self._open.items())
+        likely = [(floor, self.spaces[i]) for floor, i in floors if self._worth(floor)]
+        likely += [(0.0, each.exact()) for each in self.fusions]
+        simple = simple_plan(likely, self.problem, self.deadline)
+        if simple is not None and self._worth(simple.cost):
+            self.best = simple
+        self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i in self._loops if i in self._open]
         if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
@@ -184,8 +186,8 @@ class _Branches:
         self._order_further()
 
     def _raise_floors(self, *, programs: bool) -> None:
-        for i, space in enumerate(self.spaces):
-            floor = cost_floor(space, self.problem.objective, programs=programs)
+        for i in self._open:
+            floor = cost_floor(self.spaces[i], self.problem.objective, programs=programs)
             self._open[i] = max(self._open[i], floor)
 
     def _worth(self, cost: float) -> bool:
