@@ -8,7 +8,6 @@ __all__ = [
     "liveness",
     "parallel_edges",
     "period",
-    "self_timed",
     "sequential",
     "task_graph",
 ]

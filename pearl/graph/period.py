@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -324,10 +325,11 @@ def simulate(
             fire(turn, min(turn + step, turns), *table, scale, start)
         return start
     rows: list[list[float]] = [[0.0] * n for _ in watched(range(iterations))]
-    lists = [each.tolist() for each in (*table, scale)]
+    lists: list[Any] = [each.tolist() for each in table]
+    lists += [scale.tolist(), rows]
     for turn in range(turns):
         look()
-        self_timed.fire(turn, turn + 1, *lists, rows)
+        self_timed.fire(turn, turn + 1, *lists)
     return np.array(rows, np.float64).reshape(iterations, n)
 
 
