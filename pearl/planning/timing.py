@@ -12,13 +12,9 @@ from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import Expansion
 from pearl.graph.task_graph import Edge
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.spans import spans_s
 from pearl.time_limit import watched
 from pearl_devices import Link
-
-STEPS, SPANS, WIDE = 6, 4, 8
-"""Most arcs of a path, most firings of a task that it leads ahead, and most arcs out of its nodes,
-for the bound of lanes with long firings between those of a task (assumed: one step of an
-environment and its messages)."""
 
 Orders = Mapping[str, tuple[tuple[int, int], ...]]
 """Lane or link → its ring: (node of the timed graph, offset in iterations) in execution order."""
@@ -275,71 +271,7 @@ class TimedGraph:
         with the firings of each window one after another on each lane, and with long firings
         between those of a task that fires often."""
         ratio, _ = howard(len(self.names), [*self.raised_arcs, *self._window_arcs()])
-        return max(ratio, *self.loads_s.values(), *self._between_s())
-
-    def _between_s(self) -> Iterator[float]:
-        """Yield bounds from lanes on which a task fires often and other firings are long.
-
-        Say that firing i + r of the task starts at least d(i) after firing i, by paths of at most
-        STEPS arcs, and that the task itself leaves at most s of any d(i) to others. Every other
-        firing of the lane lies in r of these spans. A span that holds some is longer than d(i) by
-        at least what each takes beyond s. So the period is at least Σ d(i) / r plus all beyond s.
-        """
-        out: dict[int, list[tuple[int, float, int]]] = {}
-        for members in self.lanes.values():
-            rows: dict[str, list[int]] = {}
-            for i in members:
-                rows.setdefault(self.names[i][0], []).append(i)
-            longest = {task: max(self.occupancy_s[i] for i in row) for task, row in rows.items()}
-            for task, row in rows.items():
-                others = max((s for other, s in longest.items() if other != task), default=0.0)
-                if len(row) == 1 or others <= longest[task]:
-                    continue
-                if not out:
-                    for s, d, w, m in watched(self.raised_arcs):
-                        if m <= 1 and s != d:
-                            out.setdefault(s, []).append((d, w, m))
-                row.sort(key=lambda i: self.names[i][1])
-                apart: dict[int, dict[int, float]] = {}
-                for i in watched(range(len(row))):
-                    for r, seconds in self._spans(row, i, out).items():
-                        apart.setdefault(r, {})[i] = seconds
-                inside = [self.occupancy_s[i] for i in members if self.names[i][0] != task]
-                for r, spans in apart.items():
-                    own = [r * self.occupancy_s[row[0]]] * len(row)
-                    least = [max(o, spans.get(i, 0.0)) for i, o in enumerate(own)]
-                    spare = max(a - b for a, b in zip(least, own, strict=True))
-                    beyond = math.fsum(max(0.0, s - spare) for s in inside)
-                    yield math.fsum(least) / r + beyond
-
-    def _spans(
-        self, row: list[int], i: int, out: Mapping[int, list[tuple[int, float, int]]]
-    ) -> dict[int, float]:
-        """Return how long after firing i of a row, at least, some of the next firings start."""
-        place = {node: (k - i) % len(row) or len(row) for k, node in self._near(row, i)}
-        found: dict[int, float] = {}
-        reached = {(row[i], 0): 0.0}
-        for _ in range(STEPS):
-            further: dict[tuple[int, int], float] = {}
-            for (node, tokens), seconds in reached.items():
-                arcs = out.get(node, [])
-                for d, w, m in arcs if len(arcs) <= WIDE else ():
-                    if tokens + m > 1:
-                        continue
-                    r = place.get(d)
-                    if r is None:
-                        key = d, tokens + m
-                        further[key] = max(further.get(key, 0.0), seconds + w)
-                    elif tokens + m <= (i + r) // len(row):
-                        found[r] = max(found.get(r, 0.0), seconds + w)
-            reached = further
-        return found
-
-    def _near(self, row: list[int], i: int) -> Iterator[tuple[int, int]]:
-        """Yield the places and nodes of the firings of a row after firing i whose spans count."""
-        for r in range(1, min(SPANS, len(row)) + 1):
-            k = (i + r) % len(row)
-            yield k, row[k]
+        return max(ratio, *self.loads_s.values(), *spans_s(self))
 
     def _window_arcs(self) -> Iterator[Arc]:
         """Yield for each window and lane the least time between the window's ends.

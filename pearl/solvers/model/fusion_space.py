@@ -22,8 +22,7 @@ from pearl.planning.replicas import ReplicaSplit, enumerate_splits
 from pearl.solvers.model.name_checks import check_names
 from pearl.solvers.model.search_space import (
     SearchSpace,
-    fused_units,
-    is_allowed,
+    allows,
     slack_choices,
     space_of,
     useful_modes,
@@ -61,7 +60,7 @@ class FusionSpace:
         found, costs = [], self.problem.costs
         room = {d.name: d.unit_memory_bytes for d in costs.platform.devices}
         for unit in self.units:
-            modes = [m for m in costs.of(*unit) if is_allowed(m, self.problem.limits)]
+            modes = [m for m in costs.of(*unit) if allows(m, self.problem.limits)]
             found += [
                 (unit, m) for m in useful_modes(modes, costs) if m.unit_bytes <= room[m.device]
             ]
@@ -141,7 +140,7 @@ def fusion_spaces(
     found = []
     for split in enumerate_splits(problem.graph, problem.limits) if only is None else only:
         part = split_problem(problem, split)
-        units = fused_units(part.costs)
+        units = part.costs.fused_units
         many = any(part.graph.repetition[t] > 1 for unit in units for t in unit)
         if len(units) <= FEW or (frugal and many):
             return []

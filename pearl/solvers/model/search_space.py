@@ -202,14 +202,9 @@ def each_space(
                     yield space
 
 
-def fused_units(costs: CostTable) -> tuple[Unit, ...]:
-    """Return the fused units that have modes."""
-    return tuple(dict.fromkeys(m.tasks for m in costs.modes if m.fused))
-
-
 def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
     """Yield every set of disjoint fused units that have modes, the empty set first."""
-    sets = fused_units(costs)
+    sets = costs.fused_units
     for size in range(len(sets) + 1):
         for chosen in itertools.combinations(sets, size):
             members = [t for unit in chosen for t in unit]
@@ -242,7 +237,7 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     ]
 
 
-def is_allowed(mode: Mode, limits: Limits) -> bool:
+def allows(mode: Mode, limits: Limits) -> bool:
     return all(
         mode.device in limits.devices.get(t, (mode.device,))
         and limits.pin.get(t, mode.device) == mode.device
@@ -305,11 +300,7 @@ def space_of(
         d.name: math.inf if "memory" in ignore else d.unit_memory_bytes for d in platform.devices
     }
     options = [
-        [
-            m
-            for m in costs.of(*u)
-            if is_allowed(m, limits) and m.unit_bytes <= unit_capacity[m.device]
-        ]
+        [m for m in costs.of(*u) if allows(m, limits) and m.unit_bytes <= unit_capacity[m.device]]
         for u in x.units
     ]
     for unit, modes in zip(x.units, options, strict=True):
