@@ -1,4 +1,4 @@
-"""Optional fusions as columns: the bound holds for every set of fused calls, and the best is found."""
+"""Optional fusions as columns: the bound holds for every set, and the best set is found."""
 
 import pytest
 
