@@ -17,7 +17,15 @@ import numpy as np
 
 from benchmarks.bars import Bar, Part, at_least, at_most
 from benchmarks.solver.clock import counted
-from benchmarks.solver.loops import Loop, feedbacks, nested, ring, small_cycles
+from benchmarks.solver.loops import (
+    Loop,
+    feedbacks,
+    fused_pairs,
+    nested,
+    ring,
+    rollout,
+    small_cycles,
+)
 from pearl import solve
 from pearl.graph import policy_iteration
 from pearl.graph.cycle_ratio import howard
@@ -63,6 +71,12 @@ NESTED: dict[str, Callable[[int], Loop]] = {
 NESTED_S, SMALL_S, PROVING_S = 8.0, 0.5, 20.0
 """Time limits of nested loops, of small graphs, and of the proofs of small graphs."""
 
+ROLLOUT_S = {64: 1.0, 256: 1.0, 2_048: 3.0}
+"""Steps of a rollout → time limit of its loop, which must be proved optimal."""
+
+PAIRS, TOKENS, PAIRS_S, PAIRS_OVER = 10, (1, 6), 2.0, 1.05
+"""Optional fusions of a ring, its tokens, the time limit, and period over bound at most."""
+
 SEEDS = range(1, 6)
 
 
@@ -79,6 +93,8 @@ def solved(loop: Loop, seconds: float) -> tuple[Plan, float]:
 
 def bound_s(loop: Loop, plan: Plan) -> float:
     """The better one of the plan's bound and that of chains."""
+    if loop[0].fusions:
+        return plan.bound_s
     (space,) = search_spaces(Problem(*loop))
     return max(plan.bound_s, chain_bound(space).bound_s)
 
@@ -120,6 +136,21 @@ def run(quick: bool, data: Path | None) -> Part:
             rows.append(_row(name, worth, values[name]))
     for name, make_nested in NESTED.items():
         worth, values[name] = against_bounds(make_nested, NESTED_S, seeds)
+        rows.append(_row(name, worth, values[name]))
+    for steps, limit_s in ROLLOUT_S.items():
+        for lag in 0, 1:
+            name = f"rollout of {steps} steps, lag {lag}"
+            worth, values[name] = against_bounds(
+                lambda seed, n=steps, k=lag: rollout(seed, n, lag=k), limit_s, seeds
+            )
+            bars.append(at_most(f"{name}: over bound", worth, 1 + 1e-6, "{:.6f}"))
+            rows.append(_row(name, worth, values[name]))
+    for tokens in TOKENS:
+        name = f"ring with {PAIRS} optional fusions, {tokens} tokens"
+        worth, values[name] = against_bounds(
+            lambda seed, n=tokens: fused_pairs(seed, PAIRS, n), PAIRS_S, seeds
+        )
+        bars.append(at_most(f"{name}: over bound", worth, PAIRS_OVER, "{:.4f}"))
         rows.append(_row(name, worth, values[name]))
     equal, proven = _small(range(10 if quick else 100))
     bars.append(at_least("small graphs: optimum, of the proven ones", equal / proven, 0.98))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from benchmarks.solver.instances import mode, unrelated
-from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning.costs import CostTable
+from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl.planning.costs import CostTable, Mode
 from pearl_devices import Device, Kernel, Link, Platform
 
 Loop = tuple[TaskGraph, CostTable]
@@ -100,3 +102,53 @@ def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: boo
     links += [Link(a, b, 1e-5, 2.5e10) for k, a in enumerate(places) for b in places[k + 1 :]]
     graph = TaskGraph(f"pipeline{seed}", tuple(tasks), tuple(edges))
     return graph, CostTable(Platform("gpus", tuple(found), tuple(links)), tuple(modes))
+
+
+def rollout(seed: int, steps: int, *, lag: int = 0, devices: int = 3) -> Loop:
+    """The loop of PPO: `act` and `env_step` fire `steps` times an iteration, `update` once.
+
+    A step takes 0.1 to 1 ms on each device, an update 0.2 to 3 times `steps` of that. lag: further
+    iterations by which the policy may be old. Copies go over links of 1 GB/s.
+    """
+    r = np.random.default_rng(seed)
+    names, places = ("act", "env_step", "update"), "abcdefgh"[:devices]
+    edges = (
+        Edge("act", "env_step", bytes=8.0),
+        Edge("env_step", "act", tokens_seq=1, bytes=1e3),
+        Edge("env_step", "update", 1, steps, bytes=1e3),
+        Edge("update", "act", steps, 1, steps * (1 + lag), bytes=1e5),
+    )
+    modes = []
+    for name in names:
+        for place in places:
+            more = steps * r.uniform(0.2, 3.0) if name == "update" else 1.0
+            modes.append(mode(name, place, float(r.uniform(1e-4, 1e-3) * more)))
+    links = tuple(Link(places[0], d, 1e-6, 1e9) for d in places[1:])
+    platform = Platform("star", tuple(Device(d, "null") for d in places), links)
+    tasks = tuple(Task(n, Kernel(n)) for n in names)
+    return TaskGraph(f"rollout of {steps}", tasks, edges), CostTable(platform, tuple(modes))
+
+
+def fused_pairs(seed: int, pairs: int, tokens: int, *, devices: int = 3) -> Loop:
+    """A ring of 2 · pairs + 2 tasks on unrelated devices, of which `pairs` pairs may run as one
+    call each. A task takes 1 to 10 ms, a call 0.5 to 1.2 times its tasks; copies 0.2 ms.
+
+    tokens: on the edge from the last task to the first.
+    """
+    r = np.random.default_rng(seed)
+    names, places = [f"t{i}" for i in range(2 * pairs + 2)], "abcdefgh"[:devices]
+    edges = [Edge(a, b, bytes=1e4) for a, b in itertools.pairwise(names)]
+    edges.append(Edge(names[-1], names[0], tokens_seq=tokens, bytes=1e4))
+    calls = [(names[2 * k + 1], names[2 * k + 2]) for k in range(pairs)]
+    seconds = {(n, d): float(r.uniform(1e-3, 1e-2)) for n in names for d in places}
+    modes = [Mode.of(n, d, s) for (n, d), s in seconds.items()]
+    for call in calls:
+        for d in places:
+            both = sum(seconds[n, d] for n in call)
+            modes.append(Mode.of(call, d, float(r.uniform(0.5, 1.2)) * both))
+    links = tuple(Link(places[0], d, 1e-4, 1e8) for d in places[1:])
+    platform = Platform("star", tuple(Device(d, "null") for d in places), links)
+    fusions = tuple(Fusion("+".join(call), call) for call in calls)
+    tasks = tuple(Task(n, Kernel(n)) for n in names)
+    graph = TaskGraph(f"{pairs} pairs", tasks, tuple(edges), fusions=fusions)
+    return graph, CostTable(platform, tuple(modes))

@@ -1,4 +1,4 @@
-"""The functions of `policy_iteration`, compiled. Importing this module loads numba."""
+"""The functions of `policy_iteration`, compiled. Importing it loads numba."""
 
 from __future__ import annotations
 

@@ -118,21 +118,21 @@ class Expansion:
 
         Firing f of dst waits for firing F = ⌊(f·c + a − m) / p⌋ of src, a = 0 … c − 1: an arc from
         copy F mod q with −⌊F / q⌋ tokens. With a reach, the last token of its window replaces
-        f·c + c − 1. Dependences within one fused call are left out.
+        f·c + c − 1. Dependences within one fused call are left out. The number of arcs is at most
+        the firings of both tasks: a common divisor of the rates adds none.
         """
         q = self.graph.repetition
         p, c, m = edge.production, edge.consumption, edge.tokens
+        sent, node = q[edge.src], self.node
         least: dict[tuple[int, int], int] = {}
         for f in watched(range(q[edge.dst])):
-            end = edge.tokens_needed(f, q[edge.dst])
-            for token in watched(range(end - c, end)) if c > 1 else (end - 1,):
-                firing = (token - m) // p
-                src = self.node[edge.src, firing % q[edge.src]]
-                dst = self.node[edge.dst, f]
-                tokens = -(firing // q[edge.src])
-                inside = src == dst and len(self.units[self.nodes[src][0]]) > 1
-                if not (inside and tokens == 0):
-                    least[src, dst] = min(tokens, least.get((src, dst), tokens))
+            end = edge.tokens_needed(f, q[edge.dst]) - m
+            dst = node[edge.dst, f]
+            for firing in watched(range((end - c) // p, (end - 1) // p + 1)):
+                src, tokens = node[edge.src, firing % sent], -(firing // sent)
+                if tokens == 0 and src == dst and len(self.units[self.nodes[src][0]]) > 1:
+                    continue
+                least[src, dst] = min(tokens, least.get((src, dst), tokens))
         return [(src, dst, tokens) for (src, dst), tokens in least.items()]
 
 

@@ -260,6 +260,11 @@ class CostTable:
                 by_tasks.setdefault(m.tasks, []).append(m)
         return {tasks: tuple(modes) for tasks, modes in by_tasks.items()}
 
+    @cached_property
+    def fused_units(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of tasks that have fused modes."""
+        return tuple(dict.fromkeys(m.tasks for m in self.modes if m.fused))
+
     def shares(self, mode: Mode, graph: TaskGraph) -> dict[str, float]:
         """Return the share of each task in a fused call: the shares of its `Fusion`, else shares by
         the costs of its parts on its device.

@@ -12,6 +12,7 @@ from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import Expansion
 from pearl.graph.task_graph import Edge
 from pearl.planning.costs import CostTable, Mode
+from pearl.planning.spans import spans_s
 from pearl.time_limit import watched
 from pearl_devices import Link
 
@@ -267,9 +268,10 @@ class TimedGraph:
     @cached_property
     def order_bound_s(self) -> float:
         """A lower bound of the period for any order of the lanes: max(loads, maximum cycle ratio),
-        with the firings of each window one after another on each lane."""
+        with the firings of each window one after another on each lane, and with long firings
+        between those of a task that fires often."""
         ratio, _ = howard(len(self.names), [*self.raised_arcs, *self._window_arcs()])
-        return max(ratio, *self.loads_s.values())
+        return max(ratio, *self.loads_s.values(), *spans_s(self))
 
     def _window_arcs(self) -> Iterator[Arc]:
         """Yield for each window and lane the least time between the window's ends.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.graph.cycle_ratio import COMPILED_ARCS, howard
+from pearl.graph.period import ITERATIONS, simulate
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
@@ -69,8 +70,8 @@ def _search_makespan() -> None:
 
 
 def _search_period() -> None:
-    """Run policy iteration, annealing of loads, the search of loops with the bound of chains, and
-    the search of lane orders."""
+    """Run policy iteration, simulation, annealing of loads, the search of loops with the bound of
+    chains, and the search of lane orders."""
     from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
     from pearl.solvers.large.loop_search import LoopSearch
 
@@ -86,7 +87,9 @@ def _search_period() -> None:
     if start is not None:
         Annealing(loads, start, 0, math.inf, runs=0).run()
         best_orders(build_timed_graph(loads.assignment(start)), nodes=1)
-    howard(COMPILED_ARCS, [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)])
+    ring = [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)]
+    howard(COMPILED_ARCS, ring)
+    simulate(COMPILED_ARCS, ring, ITERATIONS)
 
 
 def _tiny(objective: str, count: int = MANY) -> Problem:

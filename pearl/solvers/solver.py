@@ -29,7 +29,7 @@ from pearl.solvers.first_use import compile_searches
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
-from pearl.solvers.methods.relaxation_bounds import cheap_bound
+from pearl.solvers.methods.relaxation_bounds import cheap_bound, work_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Candidate, Outcome
@@ -60,14 +60,19 @@ is stopped."""
 CHEAP_S = 0.2
 """Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
-ASSEMBLING_S, WIRING_S, CHECKING_S, ASSEMBLING = 1e-3, 1.5e-4, 4e-5, 0.6
-"""Time to check and build a plan: seconds per firing (0.3 ms measured on one core), seconds
+ASSEMBLING_S, WIRING_S, CHECKING_S, ASSEMBLING = 1.5e-4, 1.5e-4, 4e-5, 0.6
+"""Time to check and build a plan: seconds per firing (0.1 ms measured on one core), seconds
 per message of an edge in an iteration (0.13 ms measured in a graph of 7,664 edges), seconds per
 task or copy on each device (20 µs measured), and the largest share of the time limit."""
 
-MANY_FIRINGS = 1_000
+BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
+"""Time to make any plan, in seconds per firing (measured on one core: the expansion, the channels
+and the bands take most), and the largest number of firings for which a plan is made even if the
+time limit is below it. For more firings, such a limit ends the solve at once."""
+
+MANY_FIRINGS = 5_000
 """Number of firings per iteration from which the spare plan is made before the method begins. For
-fewer firings, the spare plan takes 30 ms and is made after the method, if needed."""
+fewer firings, the spare plan takes 150 ms and is made after the method, if needed."""
 
 
 def default_method(objective: str) -> str:
@@ -205,6 +210,8 @@ def solve_problem(
     quiet = search
     if on_incumbent is not None and not robust:
         search = replace(search, offer=Incumbents(problem, name, seed, on_incumbent).offer)
+    if firings > MOST_FIRINGS and BUILDING_S * firings > time_limit_s:
+        raise _no_time(problem, firings, time_limit_s)
     spare = cache(partial(first_plan, problem))
     run = partial(or_spare, partial(from_start, registered.load(name)), spare, problem)
     regret: Regret | None = None
@@ -224,7 +231,7 @@ def solve_problem(
         simulated = [d.name for d in costs.platform.devices if d.simulated]
         raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
     except OutOfTimeError:
-        raise _no_time(graph, firings, time_limit_s) from None
+        raise _no_time(problem, firings, time_limit_s) from None
     except ListenerError as error:
         raise error.__cause__ or error from None
     except FAULTS as error:
@@ -239,6 +246,8 @@ def solve_problem(
             extended(max(deadline, time.monotonic()) + CHEAP_S + grace_s),
         ):
             bound = cheap_bound(problem, best)
+    if bound.cost <= 0:
+        bound = min(work_bound(problem), CostBound(best.cost, "search"))
     with suppress(OutOfTimeError), within(deadline + grace_s):
         if objective != "makespan" and not robust:  # draws may need slack that the estimates do not
             exact = name == "milp" and not outcome.timed_out
@@ -358,9 +367,13 @@ def _free_weights_note(a: Assignment) -> str:
     return ""
 
 
-def _no_time(graph: TaskGraph, firings: int, time_limit_s: float) -> InfeasibleError:
+def _no_time(problem: Problem, firings: int, time_limit_s: float) -> InfeasibleError:
+    least, name = work_bound(problem).cost, problem.graph.name
+    unit = "J an iteration" if problem.objective == "power_efficiency" else "s"
+    needed = max(2 * time_limit_s, BUILDING_S * firings)
     return InfeasibleError(
-        f"no plan of graph {graph.name!r} within the limits was found in {time_limit_s:g} s, and "
-        "none is excluded: give more time (time_limit_s, `pearl plan --time-limit`), relax a "
+        f"no plan of graph {name!r} within the limits was found in {time_limit_s:g} s, and none is "
+        f"excluded; by the work of its tasks, every plan takes at least {least:.6g} {unit}: give "
+        f"more time (time_limit_s, `pearl plan --time-limit`), such as {needed:.3g} s, relax a "
         f"limit, or use rates with fewer than the present {firings:,} firings per iteration"
     )

@@ -15,6 +15,7 @@ from pearl.planning.problem import Problem
 from pearl.solvers.large.chain_bound import chain_bound
 from pearl.solvers.large.load_annealing import counting_bound, to_load_problem
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.methods.relaxation_bounds import work_bound
 from pearl.solvers.model import cost_floor
 from pearl.solvers.model.dag_instance import fastest
 from pearl.solvers.model.search_space import search_spaces
@@ -42,7 +43,7 @@ def bounds_of(problem, known_s):
         }
         for name, bound in bounds.items():
             least[name] = min(bound, least.get(name, math.inf))
-    return least
+    return {**least, "tasks": work_bound(problem).cost}
 
 
 def compared(seeds, **sizes):

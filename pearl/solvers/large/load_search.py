@@ -22,9 +22,11 @@ from pearl.solvers.large.load_annealing import (
     LoadProblem,
     counting_bound,
     greedy,
+    shared_width,
     to_load_problem,
 )
 from pearl.solvers.large.load_bound import LoadProgram
+from pearl.solvers.large.starts import few
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
@@ -82,6 +84,24 @@ def overlaps(space: SearchSpace, problem: Problem) -> bool:
         and len(space.expansion.nodes) >= LOOPS
         and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
         and not _acyclic(space)
+    )
+
+
+def complete(space: SearchSpace) -> bool:
+    """Return whether a search space has so few assignments that each can be valued, and all of them
+    are lanes of its classes: one mode on each device that suits all of its lanes, and no pair term.
+    """
+    several = [d for d, n in space.lanes.items() if n > 1]
+    return (
+        few(to_load_problem(space))
+        and not space.pair_terms
+        and all(len(here) == 1 for unit in space.on_device for here in unit.values())
+        and all(
+            m.width <= shared_width(space, m.device) or m.device not in several
+            for options in space.options
+            for m in options
+        )
+        and not (several and any(len(members) > 1 for members in space.classes))
     )
 
 

@@ -229,10 +229,14 @@ class LoopSearch:
 
     def every(self) -> Iterator[Ints]:
         """Yield every assignment whose bound is below the best period, the least bound first."""
-        for bound_s, place in every(self.b, self.t, self.s):
+        for bound_s, place in self.bounds():
             if bound_s >= self._target_s:
                 return
             yield place
+
+    def bounds(self) -> Iterator[tuple[float, Ints]]:
+        """Yield the bound in seconds and the lanes of every assignment, the least bound first."""
+        return every(self.b, self.t, self.s)
 
     def step(self, place: Ints) -> None:
         """Try the assignment after a few random moves."""

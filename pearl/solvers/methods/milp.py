@@ -15,18 +15,21 @@ import math
 import time
 from collections.abc import Sequence
 
+from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, overlaps
+from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, complete, overlaps
 from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
+from pearl.solvers.model.fusion_space import FusionSpace, fusion_spaces
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
 from pearl.solvers.orders.lane_sequencing import NODES, OrderResult, best_orders
+from pearl.solvers.period.fusion_form import FusionForm
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -67,8 +70,10 @@ def solve(problem: Problem, search: Search) -> Outcome:
     """
     deadline = search.deadline
     few = select_splits(problem)
-    spaces = search_spaces(problem, only=few.splits if few else None)
-    branches = _Branches(spaces, problem, search)
+    splits = few.splits if few else None
+    fusions = fusion_spaces(problem, splits)
+    spaces = [] if fusions else search_spaces(problem, only=splits)
+    branches = _Branches(spaces, problem, search, fusions)
     if few:
         branches.leave_out(few.bound)
     try:
@@ -89,8 +94,15 @@ def solve(problem: Problem, search: Search) -> Outcome:
 class _Branches:
     """The search over some search spaces. best: the best plan so far; timed_out: time ran out."""
 
-    def __init__(self, spaces: Sequence[SearchSpace], problem: Problem, search: Search) -> None:
-        self.spaces, self.problem = spaces, problem
+    def __init__(
+        self,
+        spaces: Sequence[SearchSpace],
+        problem: Problem,
+        search: Search,
+        fusions: Sequence[FusionSpace] = (),
+    ) -> None:
+        # a set of fused calls becomes a search space when it is chosen
+        self.spaces, self.fusions, self.problem = list(spaces), fusions, problem
         self.start = search.start
         self.deadline, self.seed, self.workers = search.deadline, search.seed, search.workers
         self.limit_s = search.limit_s
@@ -99,6 +111,9 @@ class _Branches:
         self.timed_out = False
         # index of a search space → no plan of the space costs less
         self._open = dict.fromkeys(range(len(spaces)), NOTHING)
+        # number of a fusion space → no plan of a set that is not chosen yet costs less
+        self._unchosen = dict.fromkeys(range(len(fusions)), NOTHING)
+        self._forms: dict[int, FusionForm] = {}  # built on first use
         self._models: dict[int, PeriodForm] = {}  # built on first use
         self._loose = ALL  # least bound of search spaces that were given up
         # bound of an assignment whose orders were not all searched
@@ -128,7 +143,7 @@ class _Branches:
     def bound(self) -> CostBound:
         """A lower bound on the cost of every plan except `best`."""
         bounds = (bound for bound, _ in self._ordered)
-        return min(self._loose, *self._open.values(), *bounds, ALL)
+        return min(self._loose, *self._open.values(), *self._unchosen.values(), *bounds, ALL)
 
     def stop(self) -> list[Assignment]:
         """Stop all annealing in the background and return the assignments that it found."""
@@ -136,13 +151,20 @@ class _Branches:
 
     def run(self) -> None:
         self._raise_floors(programs=False)
-        floors = sorted((floor.cost, i) for i, floor in self._open.items())
-        likely = [(floor, self.spaces[i]) for floor, i in floors]
-        self.best = simple_plan(likely, self.problem, self.deadline)
-        if self.start is not None and self._worth(self.start.cost):
-            self.best = self.start
-        self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
+        if self.start is not None:
+            self.best = self.start
+        for i in sorted(self._loops, key=lambda i: (self._open[i], i)):
+            if self._worth(self._open[i].cost) and complete(self.spaces[i]):
+                self._value_all(i)
+        floors = sorted((floor.cost, i) for i, floor in self._open.items())
+        likely = [(floor, self.spaces[i]) for floor, i in floors if self._worth(floor)]
+        likely += [(0.0, each.exact()) for each in self.fusions]
+        simple = simple_plan(likely, self.problem, self.deadline)
+        if simple is not None and self._worth(simple.cost):
+            self.best = simple
+        self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
+        self._loops = [i for i in self._loops if i in self._open]
         if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
             self._overlap()
         self._anneal()
@@ -150,6 +172,7 @@ class _Branches:
             now = time.monotonic()
             self._until = now + ALONE * max(0.0, self.deadline - now)
         while True:
+            self._choose()
             worth = [i for i in self._open if self._worth(self._open[i].cost)]
             small = [i for i in worth if i not in self._annealing or self._annealing[i].small]
             if small and self._until <= time.monotonic() < self.deadline:
@@ -163,13 +186,55 @@ class _Branches:
         self._order_further()
 
     def _raise_floors(self, *, programs: bool) -> None:
-        for i, space in enumerate(self.spaces):
-            floor = cost_floor(space, self.problem.objective, programs=programs)
+        for i in self._open:
+            floor = cost_floor(self.spaces[i], self.problem.objective, programs=programs)
             self._open[i] = max(self._open[i], floor)
 
     def _worth(self, cost: float) -> bool:
         """Return whether a plan of this cost would be better than the best."""
         return self.best is None or cost < self.best.cost * (1 - SAME)
+
+    def _choose(self) -> None:
+        """Add the search space of the best set of fused calls, unless an open space may have a
+        better plan."""
+        while True:
+            least = min(self._open.values(), default=ALL).cost
+            worth = [i for i, floor in self._unchosen.items() if self._worth(floor.cost)]
+            first = min(worth, key=lambda i: self._unchosen[i], default=None)
+            if first is None or self._unchosen[first].cost > least:
+                return
+            seconds = self.deadline - time.monotonic()
+            if seconds <= 0:
+                self.timed_out = True
+                return
+            fusions = self.fusions[first]
+            if first not in self._forms:
+                self._forms[first] = FusionForm(fusions, self.problem, self.best)
+            form = self._forms[first]
+            below = self.best.cost if self.best else math.inf
+            dual, chosen, finished = form.choose(below, seconds)
+            self._unchosen[first] = max(self._unchosen[first], CostBound(dual, "search"))
+            if chosen is None:
+                if not finished:
+                    self.timed_out = True
+                    self._loose = min(self._loose, self._unchosen[first])
+                del self._unchosen[first]
+                continue
+            try:
+                space = fusions.exact(chosen)
+            except SpecError:  # a call would wait for itself
+                form.exclude(chosen, larger=True)
+                continue
+            except InfeasibleError:
+                form.exclude(chosen)
+                continue
+            form.exclude(chosen)
+            self._open[len(self.spaces)] = cost_floor(space, self.problem.objective, programs=False)
+            self.spaces.append(space)
+            if overlaps(space, self.problem):
+                self._loops.append(len(self.spaces) - 1)
+                if len(space.classes) >= AHEAD:
+                    self._overlap()
 
     def _next(self, i: int) -> None:
         """Solve a search space for its best assignment that is not cut off, order its lanes, and
@@ -249,6 +314,26 @@ class _Branches:
                 a = search.b.assignment(place)
                 if not self.spaces[i].violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
+
+    def _value_all(self, i: int) -> None:
+        """Value every assignment of a search space with few of them, the least bound first, and
+        search the orders of those that may be better than the best plan."""
+        from pearl.solvers.large.loop_search import LoopSearch
+
+        search = LoopSearch(self.spaces[i], self.seed)
+        for bound_s, place in search.bounds():
+            self._open[i] = max(self._open[i], CostBound(bound_s * (1 - SAME), "search"))
+            if not self._worth(bound_s * (1 - SAME)):
+                break
+            if time.monotonic() >= self.deadline:
+                return
+            a = search.b.assignment(place)
+            if self.spaces[i].violates_coupling(a):
+                continue
+            least, _ = cost_of(self.problem, a, build_timed_graph(a).order_bound_s)
+            if self._worth(least):
+                self._order(a, NODES)
+        del self._open[i]
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
         """Accept an assignment with orders and exact period if it is better than the best."""

@@ -111,6 +111,38 @@ def bound(
         return NOTHING
 
 
+def work_bound(problem: Problem) -> CostBound:
+    """Return a lower bound on every cost from firings and times alone, without an expansion.
+
+    Work counts the quickest way of every task, evenly on all lanes; a fused call counts in equal
+    parts for its members. A call is never shorter than the quickest one of its task.
+    """
+    graph, costs, limits = problem.graph, problem.costs, problem.limits
+    less: dict[str, float] = {}  # pair and lane terms may make a firing shorter
+    for ((task, _), _), seconds in costs.pair_extra_s.items():
+        less[task] = less.get(task, 0.0) + min(0.0, seconds)
+    for task, _, seconds, _ in costs.lane_terms:
+        less[task] = less.get(task, 0.0) + min(0.0, seconds)
+    used = {t for m in costs.modes for t in m.tasks}
+    share_s, whole_s, joules = (dict.fromkeys(used, math.inf) for _ in range(3))
+    for m in costs.modes:
+        firings = 1 if m.fused else graph.repetition[m.tasks[0]]
+        more = sum(less.get(t, 0.0) * graph.repetition[t] for t in m.tasks)
+        e = m.estimate
+        seconds = max(0.0, firings * min(e.occupancy_s, e.latency_s) + more)
+        for t in m.tasks:
+            share_s[t] = min(share_s[t], seconds / len(m.tasks))
+            whole_s[t] = min(whole_s[t], seconds)
+            joules[t] = min(joules[t], firings * e.energy_j / len(m.tasks))
+    devices = costs.platform.devices
+    lanes = min(sum(min(d.max_lanes, d.width) for d in devices), limits.max_lanes or math.inf)
+    least_s = max(math.fsum(share_s.values()) / lanes, *whole_s.values())
+    if problem.objective == "power_efficiency":
+        always_w = math.fsum(costs.platform.idle_w().values())
+        return CostBound(math.fsum(joules.values()) + always_w * least_s, "modes")
+    return CostBound(least_s, "work")
+
+
 def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
     """Return `bound` without linear programs.
 

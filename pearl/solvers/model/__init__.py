@@ -4,6 +4,7 @@ __all__ = [
     "bounds",
     "cost_floor",
     "dag_instance",
+    "fusion_space",
     "linear",
     "list_schedule",
     "method",

@@ -220,7 +220,7 @@ def each_space(
 
 def fusion_choices(costs: CostTable) -> Iterator[tuple[Unit, ...]]:
     """Yield every set of disjoint fused units that have modes, the empty set first."""
-    sets = list(dict.fromkeys(m.tasks for m in costs.modes if m.fused))
+    sets = costs.fused_units
     for size in range(len(sets) + 1):
         for chosen in itertools.combinations(sets, size):
             members = [t for unit in chosen for t in unit]
@@ -253,7 +253,7 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     ]
 
 
-def _allowed(mode: Mode, limits: Limits) -> bool:
+def allows(mode: Mode, limits: Limits) -> bool:
     return all(
         mode.device in limits.devices.get(t, (mode.device,))
         and limits.pin.get(t, mode.device) == mode.device
@@ -268,9 +268,11 @@ Rank = Callable[[Mode], tuple[float, ...]]
 
 def select_undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> list[int]:
     """Return the numbers of the modes that no other mode of their device beats in every number of
-    their rank. Modes with a pair term stay."""
+    their rank. Modes with a pair term stay, and the parts of fused calls among modes of one task
+    (`fusion_space`)."""
     special = {choice for pair in costs.pair_extra_s for choice in pair}
-    paired = [not m.fused and (m.tasks[0], m.key) in special for m in modes]
+    parts = len({m.tasks for m in modes}) > 1
+    paired = [parts if m.fused else (m.tasks[0], m.key) in special for m in modes]
     best: list[int] = []
     for o in sorted(range(len(modes)), key=lambda o: rank(modes[o])):
         if paired[o] or not any(
@@ -283,7 +285,7 @@ def select_undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> l
     return sorted(best)
 
 
-def _useful(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
+def useful_modes(modes: Sequence[Mode], costs: CostTable) -> tuple[Mode, ...]:
     """Return the modes that no other mode of the device beats in time, energy, width and memory of
     a unit. Modes with a pair term stay."""
 
@@ -318,7 +320,7 @@ def space_of(
         [
             m
             for m in costs.of(*u)
-            if _allowed(m, limits) and m.unit_bytes + size <= unit_capacity[m.device] * (1 + 1e-12)
+            if allows(m, limits) and m.unit_bytes + size <= unit_capacity[m.device] * (1 + 1e-12)
         ]
         for u, size in zip(x.units, read, strict=True)
     ]
@@ -359,7 +361,7 @@ def space_of(
     return SearchSpace(
         x,
         costs,
-        tuple(tuple(modes) if every_mode else _useful(modes, costs) for modes in options),
+        tuple(tuple(modes) if every_mode else useful_modes(modes, costs) for modes in options),
         tuple(tuple(c) for c in classes),
         tuple(needs),
         tuple(read),

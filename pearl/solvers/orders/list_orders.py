@@ -23,11 +23,11 @@ def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
     for room, priority in itertools.product((True, False), (0, 1)):
         if best is None:
             best = _listed(timing, priority, room)
-            continue
-        with suppress(OutOfTimeError), within(deadline):
-            look()
-            orders = _listed(timing, priority, room)
-            best = min(best, orders or best, key=lambda o: o[1])
+        elif best[1] > timing.order_bound_s * (1 + SAME):
+            with suppress(OutOfTimeError), within(deadline):
+                look()
+                orders = _listed(timing, priority, room)
+                best = min(best, orders or best, key=lambda o: o[1])
     assert best is not None
     return best
 

@@ -1,3 +1,10 @@
 """The period form: a mixed-integer program for the exact period of a plan."""
 
-__all__ = ["order_cuts", "period_form", "proof_parts", "symmetry", "tie_breaking"]
+__all__ = [
+    "fusion_form",
+    "order_cuts",
+    "period_form",
+    "proof_parts",
+    "symmetry",
+    "tie_breaking",
+]
