@@ -13,6 +13,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
 from pearl.graph.parallel_edges import EdgeKey, key_edges
@@ -64,6 +68,14 @@ def longest_s(problem: Problem) -> float:
     limits, steps = problem.limits, problem.graph.env_steps or 1
     least = limits.min_throughput_per_s
     return min(limits.period_s or math.inf, steps / least if least else math.inf)
+
+
+def strong_parts(n: int, arcs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the strongly connected part of each node."""
+    pairs = np.array([*arcs, *((i, i) for i in range(n))])
+    graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+    parts: list[int] = connected_components(graph, connection="strong")[1].tolist()
+    return parts
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ period. A bound is a sum of rows."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,23 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from pearl.planning.costs import Mode
-from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s
+from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s, strong_parts
 from pearl_devices import Link
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Term = tuple[int, float]
-
-
-def strong_parts(n: int, arcs: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the strongly connected part of each node."""
-    pairs = np.array([*arcs, *((i, i) for i in range(n))])
-    graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
-    parts: list[int] = connected_components(graph, connection="strong")[1].tolist()
-    return parts
 
 
 @dataclass(frozen=True)
@@ -50,8 +41,7 @@ class SpaceRows:
     """The rows of a space, and the least cost under multipliers of them.
 
     A column is a way (mode, lane) of a unit; or 1 if two units have two places, if a message
-    crosses a link, if a lane is used; or the share of a device that is a lane's width. All are 0 to
-    1.
+    crosses a link, if a lane is used; or a lane's width as a share of its device's. All are 0 to 1.
     """
 
     def __init__(self, x: Space, objective: str) -> None:
@@ -64,24 +54,21 @@ class SpaceRows:
         self.joules: list[Term] = [
             (c, x.firings(u) * m.estimate.energy_j) for c, (u, m, _) in enumerate(self.ways)
         ]
-        self._pairs()
-        self._loads()
-        self._rooms()
-        self._arcs()
-        self.count = self.columns
+        for add in (self._pairs, self._loads, self._rooms, self._arcs):
+            add()
         terms = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.terms]
         r, c, v = (list(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
         self.matrix: Any = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))
         self.magnitude: Floats = abs(self.matrix).sum(axis=0)
-        self.constant = np.array([row.constant for row in self.rows])
-        self.tokens = np.array([row.tokens for row in self.rows])
-        self.equal = np.array([row.equal for row in self.rows])
+        figures = [(row.constant, row.tokens, row.equal) for row in self.rows]
+        self.constant, self.tokens, equal = np.array(figures, float).reshape(-1, 3).T
+        self.equal = equal > 0
         self.dynamic_j = np.zeros(self.count)
         np.add.at(self.dynamic_j, *(list(each) for each in zip(*self.joules, strict=True)))
 
     def column(self) -> int:
-        self.columns += 1
-        return self.columns - 1
+        self.count += 1
+        return self.count - 1
 
     def _ways(self) -> None:
         x, limits = self.x, self.x.problem.limits
@@ -105,7 +92,7 @@ class SpaceRows:
             for m in modes
             for k in ((u,) if m.device in self.own else range(min(self.lanes[m.device], u + 1)))
         ]
-        self.columns = len(self.ways)
+        self.count = len(self.ways)
         self.unit = np.array([u for u, _, _ in self.ways], int)
         self.device = np.array([self.names.index(m.device) for _, m, _ in self.ways], int)
         class_of = {u: n for n, members in enumerate(x.classes) for u in members}
@@ -185,9 +172,8 @@ class SpaceRows:
 
     def crossing(self, u: int, w: int, src: str, dst: str) -> list[int]:
         """The columns of unit u on one device and unit w on another."""
-        if u < w:
-            return [c for a, b, c in self.places.get((u, w), ()) if (a, b) == (src, dst)]
-        return [c for a, b, c in self.places.get((w, u), ()) if (b, a) == (src, dst)]
+        pair, ends = ((u, w), (src, dst)) if u < w else ((w, u), (dst, src))
+        return [c for a, b, c in self.places.get(pair, ()) if (a, b) == ends]
 
     def busy(
         self, u: int, device: str, lane: int | None = None, *, latency: bool = False
@@ -308,12 +294,10 @@ class SpaceRows:
         if p.limits.max_lanes and p.limits.max_lanes < len(places):
             self._shares("max_lanes", places, p.limits.max_lanes, wide=False)
         self.longest = longest = longest_s(p)
-        if longest < math.inf:
-            self.rows.append(Row("period", (), -longest, -1))
+        self.rows += [Row("period", (), -longest, -1)] if longest < math.inf else []
         self.power = len(self.rows)  # its row, if there is a limit
         self.most_w = p.limits.power_w or math.inf
-        if self.most_w < math.inf:
-            self.rows.append(Row("power", self.joules))
+        self.rows += [Row("power", self.joules)] if self.most_w < math.inf else []
 
     def _room(self, name: str, terms: list[Term], size: float) -> None:
         unit = size if size > 0 else 1.0
