@@ -30,12 +30,12 @@ from pearl.errors import InfeasibleError
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
 from pearl.solvers.model.highs import LinearProgram
 from pearl.testing.graphs import devices, mode, random_limited, star
+from pearl.verification import check_plan
 from pearl_devices import Kernel
 
 SHARE, MORE_S = 0.10, 0.30

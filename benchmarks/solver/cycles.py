@@ -29,11 +29,11 @@ from benchmarks.solver.loops import (
 from pearl import solve
 from pearl.graph import policy_iteration
 from pearl.graph.cycle_ratio import howard
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers.large.chain_bound import chain_bound
 from pearl.solvers.model.search_space import search_spaces
+from pearl.verification import check_plan
 
 ASKED = {
     (200, 1): (1.01, 1.01, 1.04), (200, 4): (1.25, 1.14, 1.10), (200, 16): (1.22, 1.07, 1.06),

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.bars import AbsentError, Bar, Part, at_most
 from pearl import solve
 from pearl.io import read_fjsp
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
+from pearl.verification import check_plan
 
 BEST_KNOWN = {
     "Brandimarte": dict(

@@ -18,8 +18,8 @@ from benchmarks.bars import AbsentError, Bar, Part
 from pearl import solve
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
+from pearl.verification import check_plan
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
 

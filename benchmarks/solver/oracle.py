@@ -25,13 +25,13 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning import problem as planning
 from pearl.planning.costs import CostTable
-from pearl.verification import check_plan
 from pearl.planning.plans import Plan
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.methods import cpsat, enumeration
 from pearl.solvers.model.search_space import cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import SHAPES, random_limited
+from pearl.verification import check_plan
 
 COUNT, QUICK_COUNT = 300, 21
 """Random problems whose bounds are compared."""

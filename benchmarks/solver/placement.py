@@ -21,8 +21,8 @@ from benchmarks.bars import AbsentError, Bar, Part, at_most
 from benchmarks.solver.clock import counted
 from examples.llm_placement import groups_of, read
 from pearl import InfeasibleError, Plan, solve
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
+from pearl.verification import check_plan
 
 PUBLISHED_S = 289.095734
 """RLinf's total for its reasoning test, 80, 16 and 32 GPUs, of 512 groups."""

@@ -19,8 +19,8 @@ from scipy.optimize import linprog
 from benchmarks.bars import Bar, Part, at_most
 from benchmarks.solver.instances import small
 from pearl import solve
-from pearl.verification import check_plan
 from pearl.planning.problem import Problem
+from pearl.verification import check_plan
 
 MEDIAN_S, WORST_S = 0.3, 2.0
 """Asked: wall-clock seconds to proof."""

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pearl.files import write_atomically
 from pearl.json_files import read_object
+from pearl.planning.problem import Problem
 from pearl.planning.problem_files import problem_to_json
 
-if TYPE_CHECKING:
-    from pearl.planning.plans import Plan
+
+class Certified(Protocol):
+    """A plan, as far as its certificate goes."""
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None: ...
+
+    @property
+    def problem(self) -> Problem | None: ...
+
+    @property
+    def objective(self) -> str: ...
+
 
 INSIDE_BYTES = 64_000
 """Size of a certificate up to which a plan's own file holds it."""
 
 
-def whole_certificate(plan: Plan) -> dict[str, Any] | None:
+def whole_certificate(plan: Certified) -> dict[str, Any] | None:
     """Return the proof of a plan with the graph, costs and limits that it is of; None without
     one."""
     proof = plan.certificate
@@ -27,13 +40,13 @@ def whole_certificate(plan: Plan) -> dict[str, Any] | None:
     return {**proof, "problem": problem_to_json(plan.problem) | {"objective": plan.objective}}
 
 
-def inside(plan: Plan) -> dict[str, Any] | None:
+def inside(plan: Certified) -> dict[str, Any] | None:
     """Return the certificate for a plan's own file; None if there is none or it is large."""
     whole = whole_certificate(plan)
     return whole if whole is not None and len(json.dumps(whole)) <= INSIDE_BYTES else None
 
 
-def save_beside(plan: Plan, path: str | Path) -> None:
+def save_beside(plan: Certified, path: str | Path) -> None:
     """Write a large certificate beside the file of its plan, as `plan.proof.json.gz`."""
     whole = whole_certificate(plan)
     if whole is not None and inside(plan) is None:

@@ -18,7 +18,19 @@ from pearl_devices.kernel import Module
 from pearl_devices.kernels import KINDS as KERNELS
 from pearl_estimators import Estimate
 
-KINDS = (CostTable, Device, Edge, Estimate, Fusion, Kernel, Limits, Link, Mode, Module, Platform)
+KINDS: tuple[type, ...] = (
+    CostTable,
+    Device,
+    Edge,
+    Estimate,
+    Fusion,
+    Kernel,
+    Limits,
+    Link,
+    Mode,
+    Module,
+    Platform,
+)
 KINDS += (Replica, Task, TaskGraph)
 """Dataclasses of a problem: each is written as an object with its fields that are not default."""
 
@@ -60,9 +72,9 @@ def problem_from_json(value: object, where: str = "problem") -> Problem:
     """
     try:
         assert isinstance(value, Mapping)
-        parts = [_build(value[name]) for name in ("graph", "costs", "limits")]
-        assert [type(part) for part in parts] == [TaskGraph, CostTable, Limits]
-        return Problem(*parts, objective=str(value["objective"]))
+        graph, costs, limits = (_build(value[name]) for name in ("graph", "costs", "limits"))
+        assert [type(p) for p in (graph, costs, limits)] == [TaskGraph, CostTable, Limits]
+        return Problem(graph, costs, limits, str(value["objective"]))
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(f"{where}: not the graph, costs and limits of a plan: {error!r}") from None
 

@@ -11,6 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from pearl.errors import SpecError
 from pearl.graph.limits import Limits
@@ -63,6 +68,14 @@ def longest_s(problem: Problem) -> float:
     limits, steps = problem.limits, problem.graph.env_steps or 1
     least = limits.min_throughput_per_s
     return min(limits.period_s or math.inf, steps / least if least else math.inf)
+
+
+def strong_parts(n: int, arcs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the strongly connected part of each node."""
+    pairs = np.array([*arcs, *((i, i) for i in range(n))])
+    graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+    parts: list[int] = connected_components(graph, connection="strong")[1].tolist()
+    return parts
 
 
 @dataclass(frozen=True)
@@ -183,18 +196,18 @@ class Space:
                 alone = sum(graph.task(t).kernel.resident_bytes for t in unit)
                 need += scratch.get(unit, alone) if len(unit) > 1 else alone
             need += sum(size for s, size in graph.states.items() if owner.get(s) in names)
-            arrays, kept = {}, {}
+            arrays, kept = dict[str, Any](), dict[str, set[str]]()
             for t in tasks:
                 kind = kind_of(t.kernel)
                 words = {"" if m.fused else m.variant for m in self.modes[self.unit_of[t.name]]}
                 rows = [set(kind.on_host(t.kernel, v)) if v else set() for v in words]
                 kept[t.name] = set.intersection(*rows) if rows else set()
-            names = set().union(*kept.values())
+            names = set[str]().union(*kept.values())
             for t in tasks if names else ():
                 arrays |= (own := kind_of(t.kernel).arrays(t.kernel))
                 names -= set(own) - kept[t.name]
-            states = tuple(f"{s}." for s in graph.states)
-            away = sum(size_bytes(arrays[n]) for n in names if n.startswith(states))
+            heads = tuple(f"{s}." for s in graph.states)
+            away = sum(size_bytes(arrays[n]) for n in names if n.startswith(heads))
             needs.append(need - away)
             room[platform.host] -= away
         return needs, room
@@ -300,8 +313,8 @@ def timed_graph(x: Space, modes: Sequence[Mode], lanes: Sequence[int]) -> Timed:
         u, w = x.unit_of[a], x.unit_of[b]
         if u != w and ((on[u], lanes[u]) == (on[w], lanes[w])) == shared:
             extra[u] += s * (q[a] if len(x.units[u]) > 1 else 1)
-    for u, m in enumerate(modes):
-        took = m.estimate.occupancy_s + extra[u]
+    for u, mode in enumerate(modes):
+        took = mode.estimate.occupancy_s + extra[u]
         require(took >= -1e-15, f"time {'+'.join(x.units[u])}", f"its pair terms leave {took} s")
     latency = [max(0.0, m.estimate.latency_s + s) for m, s in zip(modes, extra, strict=True)]
     occupancy = [max(0.0, m.estimate.occupancy_s + s) for m, s in zip(modes, extra, strict=True)]
@@ -309,7 +322,8 @@ def timed_graph(x: Space, modes: Sequence[Mode], lanes: Sequence[int]) -> Timed:
     hops: dict[tuple[str, str], tuple[Link, float, float, tuple[str, str] | None]] = {}
     entered: dict[tuple[str, str], int] = {}
     for e in graph.edges:
-        before, (size, _) = None, x.payload(e)
+        before: tuple[str, str] | None = None
+        size = x.payload(e)[0]
         src, dst = on[x.unit_of[e.src]], on[x.unit_of[e.dst]]
         for link, to in x.stops(src, dst):
             _, most, least, _ = hops.get((e.src, to), (link, 0.0, math.inf, None))
@@ -325,7 +339,7 @@ def timed_graph(x: Space, modes: Sequence[Mode], lanes: Sequence[int]) -> Timed:
             u = entered[task, to] if before or on[u] == host else u
             occupancy[u] += messages[task] * load_s(link, size) / x.firings(u)
     names = [("+".join(x.units[u]), f) for u, f in x.nodes]
-    per_node = [[of[u] for u, _ in x.nodes] for of in (latency, occupancy)]
+    until, busy = ([of[u] for u, _ in x.nodes] for of in (latency, occupancy))
     places: dict[str, list[int]] = {}
     for i, (u, _) in enumerate(x.nodes):
         places.setdefault(f"{on[u]}.{lanes[u]}", []).append(i)
@@ -345,18 +359,20 @@ def timed_graph(x: Space, modes: Sequence[Mode], lanes: Sequence[int]) -> Timed:
                 arcs.append((begin[0], len(names), begin[1], 0))
                 places.setdefault(link.name, []).append(len(names))
                 names.append((f"{task}>{to}", f))
-                per_node[0].append(delay_s(link, size))
-                per_node[1].append(load_s(link, size))
-    for s, d, m, number in x.arcs:
-        e, (u, f) = graph.edges[number], x.nodes[s]  # a fused call sends one message, from f 0
+                until.append(delay_s(link, size))
+                busy.append(load_s(link, size))
+    for at, d, tokens, number in x.arcs:
+        e, (u, f) = graph.edges[number], x.nodes[at]  # a fused call sends one message, from f 0
         to = on[x.unit_of[e.dst]]
         if on[u] == to:
-            arcs.append((s, d, latency[u], m))
+            arcs.append((at, d, latency[u], tokens))
             continue
         (link, _, least, before), size = hops[e.src, to], x.payload(e)[0]
         node, wait = sent[e.src, to, f]
-        arcs.append((node, d, wait + delay_s(link, size), m))
+        arcs.append((node, d, wait + delay_s(link, size), tokens))
         if before and size > least:
             node, wait = sent[*before, f]
-            arcs.append((node, d, wait + sum(delay_s(k, size) for k, _ in x.stops(on[u], to)), m))
-    return Timed(x, names, *per_node, arcs, places, math.fsum(joules))
+            arcs.append(
+                (node, d, wait + sum(delay_s(k, size) for k, _ in x.stops(on[u], to)), tokens)
+            )
+    return Timed(x, names, until, busy, arcs, places, math.fsum(joules))

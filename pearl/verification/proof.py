@@ -16,9 +16,10 @@ from pearl.verification.model import (
     Timed,
     require,
     spaces,
+    strong_parts,
     timed_graph,
 )
-from pearl.verification.rows import Floats, Mask, SpaceRows, strong_parts
+from pearl.verification.rows import Floats, Mask, SpaceRows
 from pearl.verification.value import check_places
 
 

@@ -4,29 +4,22 @@ period. A bound is a sum of rows."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from pearl.planning.costs import Mode
-from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s
+from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s, strong_parts
+from pearl_devices import Link
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Term = tuple[int, float]
-
-
-def strong_parts(n: int, arcs: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the strongly connected part of each node."""
-    pairs = np.array([*arcs, *((i, i) for i in range(n))])
-    graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
-    parts: list[int] = connected_components(graph, connection="strong")[1].tolist()
-    return parts
 
 
 @dataclass(frozen=True)
@@ -48,8 +41,7 @@ class SpaceRows:
     """The rows of a space, and the least cost under multipliers of them.
 
     A column is a way (mode, lane) of a unit; or 1 if two units have two places, if a message
-    crosses a link, if a lane is used; or the share of a device that is a lane's width. All are 0 to
-    1.
+    crosses a link, if a lane is used; or a lane's width as a share of its device's. All are 0 to 1.
     """
 
     def __init__(self, x: Space, objective: str) -> None:
@@ -62,24 +54,21 @@ class SpaceRows:
         self.joules: list[Term] = [
             (c, x.firings(u) * m.estimate.energy_j) for c, (u, m, _) in enumerate(self.ways)
         ]
-        self._pairs()
-        self._loads()
-        self._rooms()
-        self._arcs()
-        self.count = self.columns
+        for add in (self._pairs, self._loads, self._rooms, self._arcs):
+            add()
         terms = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.terms]
-        r, c, v = (np.array(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
-        self.matrix = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))
-        self.magnitude = np.abs(self.matrix).sum(axis=0)
-        self.constant = np.array([row.constant for row in self.rows])
-        self.tokens = np.array([row.tokens for row in self.rows])
-        self.equal = np.array([row.equal for row in self.rows])
+        r, c, v = (list(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
+        self.matrix: Any = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))
+        self.magnitude: Floats = abs(self.matrix).sum(axis=0)
+        figures = [(row.constant, row.tokens, row.equal) for row in self.rows]
+        self.constant, self.tokens, equal = np.array(figures, float).reshape(-1, 3).T
+        self.equal = equal > 0
         self.dynamic_j = np.zeros(self.count)
         np.add.at(self.dynamic_j, *(list(each) for each in zip(*self.joules, strict=True)))
 
     def column(self) -> int:
-        self.columns += 1
-        return self.columns - 1
+        self.count += 1
+        return self.count - 1
 
     def _ways(self) -> None:
         x, limits = self.x, self.x.problem.limits
@@ -103,7 +92,7 @@ class SpaceRows:
             for m in modes
             for k in ((u,) if m.device in self.own else range(min(self.lanes[m.device], u + 1)))
         ]
-        self.columns = len(self.ways)
+        self.count = len(self.ways)
         self.unit = np.array([u for u, _, _ in self.ways], int)
         self.device = np.array([self.names.index(m.device) for _, m, _ in self.ways], int)
         class_of = {u: n for n, members in enumerate(x.classes) for u in members}
@@ -154,28 +143,28 @@ class SpaceRows:
                     key3 = m.device, lane, m.key if m.key in named[v == w] else None
                     sides[v == w].setdefault(key3, []).append(c)
             sums: list[dict[object, list[Term]]] = [{}, {}]
-            for a in sides[0]:
-                for b in sides[1]:
-                    shared = a[:2] == b[:2] and a[1] is not None
+            for at in sides[0]:
+                for to in sides[1]:
+                    shared = at[:2] == to[:2] and at[1] is not None
                     if shared and any(
                         {x.unit_of[t] for t in pair} == {u, w} for pair in p.limits.apart
                     ):
                         continue
                     c = self.column()
-                    sums[0].setdefault(a, []).append((c, 1.0))
-                    sums[1].setdefault(b, []).append((c, 1.0))
-                    self.places.setdefault((u, w), []).append((a[0], b[0], c))
+                    sums[0].setdefault(at, []).append((c, 1.0))
+                    sums[1].setdefault(to, []).append((c, 1.0))
+                    self.places.setdefault((u, w), []).append((at[0], to[0], c))
                     more = {u: 0.0, w: 0.0}
                     for owner, of_a, of_b, s in terms:
-                        if (a[2], b[2]) == ((of_a, of_b) if owner == u else (of_b, of_a)):
+                        if (at[2], to[2]) == ((of_a, of_b) if owner == u else (of_b, of_a)):
                             more[owner] += s
                     for one, other, s, together in p.costs.lane_terms:
                         v = x.unit_of[one]
                         if {v, x.unit_of[other]} == {u, w} and shared == together:
                             more[v] += s * (q[one] if len(x.units[v]) > 1 else 1)
-                    for v, side in ((u, a), (w, b)):
+                    for v, here in ((u, at), (w, to)):
                         if more[v]:
-                            self.extra.setdefault(v, []).append((side[0], side[1], c, more[v]))
+                            self.extra.setdefault(v, []).append((here[0], here[1], c, more[v]))
             for side, total, v in zip(sides, sums, (u, w), strict=True):
                 for key3, ways in side.items():
                     sum_ = [*total.get(key3, []), *((c, -1.0) for c in ways)]
@@ -183,9 +172,8 @@ class SpaceRows:
 
     def crossing(self, u: int, w: int, src: str, dst: str) -> list[int]:
         """The columns of unit u on one device and unit w on another."""
-        if u < w:
-            return [c for a, b, c in self.places.get((u, w), ()) if (a, b) == (src, dst)]
-        return [c for a, b, c in self.places.get((w, u), ()) if (b, a) == (src, dst)]
+        pair, ends = ((u, w), (src, dst)) if u < w else ((w, u), (dst, src))
+        return [c for a, b, c in self.places.get(pair, ()) if (a, b) == ends]
 
     def busy(
         self, u: int, device: str, lane: int | None = None, *, latency: bool = False
@@ -220,7 +208,7 @@ class SpaceRows:
                     w, (size, messages) = x.unit_of[e.dst], x.payload(e)
                     sizes[w] = max(size, sizes.get(w, 0.0))
             for src in self.names if sizes else ():
-                ends: dict[str, tuple[object, bool]] = {}
+                ends: dict[str, tuple[Link, bool]] = {}
                 over: dict[tuple[str, int], list[int]] = {}
                 for w in sizes:
                     for dst in self.names:
@@ -229,8 +217,9 @@ class SpaceRows:
                                 ends[to] = link, n > 0
                                 over.setdefault((to, w), []).extend(columns)
                 for to, (link, second) in ends.items():
-                    most = max(sizes[w] for w in sizes if (to, w) in over)
-                    count, bytes_ = self._copies(t.name, src, to, over, sizes, most)
+                    ways = {w: columns for (end, w), columns in over.items() if end == to}
+                    most = max(sizes[w] for w in ways)
+                    count, bytes_ = self._copies(f"{t.name} {src}>{to}", ways, sizes, most)
                     fixed, per_byte = link.per_message_s, most / link.bytes_per_s
                     load = [(c, v * messages * fixed) for c, v in count]
                     load += [(c, v * messages * per_byte) for c, v in bytes_]
@@ -251,10 +240,15 @@ class SpaceRows:
             every = [term for terms in loads.values() for term in terms]
             self.rows.append(Row("lanes", every, tokens=p.limits.max_lanes))
 
-    def _copies(self, task, src, to, over, sizes, most):  # type: ignore[no-untyped-def]
+    def _copies(
+        self,
+        name: str,
+        ways: dict[int, list[int]],
+        sizes: dict[int, float],
+        most: float,
+    ) -> Sequence[list[Term]]:
         """Terms that count the copies of a task on one device to another, and their bytes as a
         share of `most`: one copy for all consumers there, with the size of the largest."""
-        ways = {w: columns for (end, w), columns in over.items() if end == to}
         if len(ways) == 1:
             return ([(c, 1.0) for c in next(iter(ways.values()))],) * 2
         found = []
@@ -263,7 +257,7 @@ class SpaceRows:
             for w, columns in ways.items():
                 share = 1.0 if what == "copy" else (sizes[w] / most if most else 0.0)
                 terms = [*((c, share) for c in columns), (column, -1.0)]
-                self.rows.append(Row(f"{what} {task} {src}>{to} {w}", terms))
+                self.rows.append(Row(f"{what} {name} {w}", terms))
             found.append([(column, 1.0)])
         return found
 
@@ -280,27 +274,30 @@ class SpaceRows:
                 kept = [(members[0], n) for members, n in zip(x.classes, needs, strict=True)]
                 kept += list(enumerate(into))
                 self._room(f"memory {d}", [(c, n) for u, n in kept for c in self.on(u, d)], size)
-        for d in p.costs.platform.devices:
-            lanes = sorted({k for _, m, k in self.ways if m.device == d.name})
-            for k in lanes if d.unit_memory_bytes < math.inf else ():
+        for device in p.costs.platform.devices:
+            lanes = sorted({k for _, m, k in self.ways if m.device == device.name})
+            for k in lanes if device.unit_memory_bytes < math.inf else ():
                 held = [
                     (c, m.unit_bytes + into[u])
                     for c, (u, m, lane) in enumerate(self.ways)
-                    if (m.device, lane) == (d.name, k)
+                    if (m.device, lane) == (device.name, k)
                 ]
-                self._room(f"unit memory {d.name}.{k}", held, d.unit_memory_bytes)
-            if d.name not in self.own and len(lanes) > 1:
-                self._shares(f"widths {d.name}", {(d.name, k) for k in lanes}, d.width, wide=True)
+                self._room(f"unit memory {device.name}.{k}", held, device.unit_memory_bytes)
+            if device.name not in self.own and len(lanes) > 1:
+                self._shares(
+                    f"widths {device.name}",
+                    {(device.name, k) for k in lanes},
+                    device.width,
+                    wide=True,
+                )
         places = {(m.device, k) for _, m, k in self.ways}
         if p.limits.max_lanes and p.limits.max_lanes < len(places):
             self._shares("max_lanes", places, p.limits.max_lanes, wide=False)
         self.longest = longest = longest_s(p)
-        if longest < math.inf:
-            self.rows.append(Row("period", (), -longest, -1))
+        self.rows += [Row("period", (), -longest, -1)] if longest < math.inf else []
         self.power = len(self.rows)  # its row, if there is a limit
         self.most_w = p.limits.power_w or math.inf
-        if self.most_w < math.inf:
-            self.rows.append(Row("power", self.joules))
+        self.rows += [Row("power", self.joules)] if self.most_w < math.inf else []
 
     def _room(self, name: str, terms: list[Term], size: float) -> None:
         unit = size if size > 0 else 1.0
@@ -365,7 +362,8 @@ class SpaceRows:
         has[self.unit[open_], self.device[open_]] = True
         common = np.ones((len(self.x.classes), len(self.names)), bool)
         np.logical_and.at(common, self.class_of, has)
-        return open_ & common[self.class_of[self.unit], self.device]
+        left: Mask = open_ & common[self.class_of[self.unit], self.device]
+        return left
 
     def idle_w(self, open_: Mask) -> float:
         """Watts of the devices that every plan left uses."""

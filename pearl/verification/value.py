@@ -120,7 +120,6 @@ def check_timing(
         fits = room is None if least is None else room is not None and room >= least
         require(fits, f"capacity {e.src} → {e.dst}", f"it is {room}; it must be {least} at least")
     timed = timed_graph(x, a.modes, a.lanes)
-    check_places(x, a.modes, a.lanes, held or [e.least_capacity for e in copies.edges])
     number = {name: i for i, name in enumerate(timed.names)}
     rings = {k: [(number[given.names[i]], o) for i, o in ring] for k, ring in orders.items()}
     arcs = [*timed.arcs, *_rings(timed, rings), *_full(timed, held)]
@@ -138,6 +137,7 @@ def check_timing(
         most_w = (limits.power_w or math.inf) * (1 + SAME)
         text = f"{energy / period_s:.6g} W, above {most_w:.6g} W"
         require(energy / period_s <= most_w, "power", text)
+    check_places(x, a.modes, a.lanes, held or [e.least_capacity for e in copies.edges])
     return Checked(x, cost, energy, starts)
 
 

@@ -116,7 +116,17 @@ def test_every_command_has_help() -> None:
     listed = re.findall(r"^  (\w[\w-]+)  ", Ran("--help").out, flags=re.MULTILINE)
     assert set(listed) == {
         *("init", "check", "list", "devices", "calibrate", "plan", "train", "eval", "report"),
-        *("pareto", "schema", "export", "balance", "calibrate-gpu", "sweep", "advise", "rtl"),
+        *(
+            "pareto",
+            "schema",
+            "export",
+            "balance",
+            "calibrate-gpu",
+            "sweep",
+            "advise",
+            "rtl",
+            "verify",
+        ),
     }
     for command in listed:
         assert "--json" in Ran(command, "--help").out

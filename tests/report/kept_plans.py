@@ -54,8 +54,8 @@ def plans(name: str) -> dict[str, Any]:
     if seed % 4 == 0:
         found["chart"] = plan.gantt(iterations=2).splitlines()
         found["trace"] = plan.trace(iterations=2)
-    slack = Limits(**dict.fromkeys(SLACK_LIMITS, 99), replicas=problem.limits.replicas)  # type: ignore[arg-type]
-    if plan.objective != "makespan":  # which allows no slack, and this assignment may have some
+    if plan.objective != "makespan":  # which allows no slack
+        slack = Limits(**dict.fromkeys(SLACK_LIMITS, 99), replicas=problem.limits.replicas)  # type: ignore[arg-type]
         check_plan(plan, Problem(problem.graph, problem.costs, slack))
     return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
 

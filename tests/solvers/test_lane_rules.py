@@ -105,7 +105,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     assert solve(graph, table(2, 11.0)).task("a").lane == plan.task("a").lane  # one lane is enough
     crowded = replace(plan, tasks=tuple(replace(t, lane="pool.0") for t in plan.tasks))
     lanes = (replace(plan.lanes[0], order=plan.lanes[0].order + plan.lanes[1].order),)
-    with pytest.raises(SpecError, match="keep 11 bytes on each unit of pool"):
+    with pytest.raises(SpecError, match="11 bytes on each unit; a unit has 10 bytes"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 10.0)))
     apart = Limits(apart=(("a", "b"),))
     with pytest.raises(SpecError, match=r"both on lane pool\.0; they must be apart"):
