@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+from pearl.solvers.large.load_annealing import Annealing
 from pearl.solvers.large.load_search import applies_to
+from pearl.solvers.large.starts import greedy
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.first_schedule import initial_schedule, start_in
 from pearl.solvers.methods.moves import accept, build_assignment, groups_of, places_of, random_move
 from pearl.solvers.methods.relaxation_bounds import bound, open_spaces, to_plan
@@ -269,7 +271,7 @@ def _anneal_steady(
 
 def _anneal_loads(p: SearchSpace, first: Candidate, deadline: float, seed: int) -> list[Place]:
     """Anneal places by the loads of lanes and links."""
-    b = to_load_problem(p)
+    b = to_places(p, even=True)
     start = b.place_of(first.assignment)
     if start is None:
         start = greedy(b)

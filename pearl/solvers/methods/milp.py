@@ -18,7 +18,13 @@ from collections.abc import Sequence
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, overlaps
+from pearl.solvers.large.load_search import (
+    FIRST,
+    LoadSearch,
+    applies_to,
+    is_acyclic,
+    overlaps,
+)
 from pearl.solvers.large.split_selection import select_splits
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
@@ -39,12 +45,16 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
+UNCOUPLED = 0.8
+"""Share of the time limit for annealing without the rules that couple lanes, for many tasks without
+cycles. Its plan is kept if it is within these rules (assumed)."""
+
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
-"""Largest number of CPU-seconds of that search for each pair of classes: more gain nothing in small
-search spaces (assumed)."""
+"""Largest number of CPU-seconds of that search for each pair of a class and a class or firing: more
+gain nothing in small search spaces (assumed)."""
 
 FURTHER = 8
 """Searched nodes of the orders of an assignment, as a multiple of the usual number, if time is left
@@ -143,9 +153,12 @@ class _Branches:
             self.best = self.start
         self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
-        if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
+        around = [self.spaces[i] for i in self._loops if not is_acyclic(self.spaces[i])]
+        if any(len(space.classes) >= AHEAD for space in around):
             self._overlap()
         self._anneal()
+        if any(i in self._annealing for i in self._loops):
+            self._overlap()
         if self._loops:
             now = time.monotonic()
             self._until = now + ALONE * max(0.0, self.deadline - now)
@@ -234,12 +247,19 @@ class _Branches:
         for i in sorted(worth, key=lambda i: (self._open[i].cost, i)):
             if time.monotonic() >= self.deadline:
                 break
-            search = LoopSearch(self.spaces[i], self.seed)
+            annealed = self._annealing.get(i)
+            starts = annealed.found(coupled=False) if annealed else []
+            if self.best and self.best.assignment.expansion is self.spaces[i].expansion:
+                starts.append(self.best.assignment)
+            search = LoopSearch(self.spaces[i], self.seed, self.problem, starts)
             ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
-            most = PAIRS_S * len(self.spaces[i].classes) ** 2
+            space = self.spaces[i]
+            most = (
+                PAIRS_S * len(space.classes) * max(len(space.classes), len(space.expansion.nodes))
+            )
             with within(self.deadline - ordering):
                 search.run(min(STEPPED * self.limit_s / len(worth), most))
-            if search.bound is not None:
+            if search.bound is not None and self.problem.objective == "throughput":
                 self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
             with extended(math.inf):  # keeps what was found
                 self._take(search.orders())
@@ -275,6 +295,9 @@ class _Branches:
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
             share = FIRST if search.small else 1.0
+            if i in self._loops and share == 1.0:
+                share = UNCOUPLED
+                search.small = search.fits
             until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
             self._open[i] = max(self._open[i], search.bound)

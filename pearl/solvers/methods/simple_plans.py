@@ -11,8 +11,9 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.greedy_replicas import place_replicas
-from pearl.solvers.large.load_annealing import greedy, to_load_problem
 from pearl.solvers.large.load_search import FEW
+from pearl.solvers.large.starts import greedy
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, cost_of
 from pearl.solvers.orders.lane_sequencing import MANY, best_orders
@@ -85,7 +86,7 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
     yield from place_replicas(space)
     if len(space.classes) >= FEW:
-        loads = to_load_problem(space)
+        loads = to_places(space, even=True)
         place = greedy(loads)
         if place is not None:
             yield loads.assignment(place)
