@@ -19,7 +19,7 @@ from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
-from pearl.solvers.large.starts import contiguous, every, few, greedy, repaired, spread
+from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, repaired, spread
 from pearl.solvers.large.tables import Ints, producers, scratch_of, to_places
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
@@ -102,7 +102,8 @@ class LoopSearch:
     """The search in one space. best: the best assignment with its rings. bound: that of chains.
     few: whether all assignments are valued.
 
-    Costs are periods within the limit of power, or energy. starts: further first assignments.
+    Costs are periods within the limit of power, or energy. problem: with the rules that couple
+    lanes; None: without them. starts: further first assignments.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class LoopSearch:
             program = ChainProgram(self.space)
             self.bound = climb(program)
             for place in () if self.t.pooled else contiguous(self.b, self.dice):
-                self._order(self._mended(place))
+                self._order(mended(self.b, place))
             self._begin(program)
             if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
@@ -150,6 +151,10 @@ class LoopSearch:
             else:
                 self._search(program, kept)
             self._finish()
+
+    @property
+    def cost(self) -> float:
+        return self.best.cost if self.best else 0.0
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """Return the best assignment, its orders as in a plan, and their exact period in seconds;
@@ -191,7 +196,7 @@ class LoopSearch:
             place = self._annealed(starts[0][2], LONG, HOT)
             starts.insert(0, (self._least(place), -1, place))
         for _, _, place in starts[:ORDERED]:
-            self._order(self._mended(place))
+            self._order(mended(self.b, place))
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Yield the first assignments; some may break rules."""
@@ -232,12 +237,6 @@ class LoopSearch:
 
     def _excess(self, place: Ints) -> float:
         return float(timed_native.excess(self.t, place, self.s))
-
-    def _mended(self, place: Ints) -> Ints:
-        """Return the assignment, changed by a cold annealing if it breaks a rule."""
-        if self._excess(place) == 0.0:
-            return place
-        return self._annealed(place, SHORT, COLD)
 
     @property
     def _target(self) -> float:
@@ -338,9 +337,11 @@ class LoopSearch:
                 return True
         return False
 
-    def _order(self, place: Ints) -> bool:
+    def _order(self, place: Ints | None) -> bool:
         """Search for the best orders of an assignment: schedules at increasing periods until one is
         found, then by bisection, then swaps. Return whether the best cost decreased."""
+        if place is None:
+            return False
         known, least = self._target, self._bound_s(place)
         if self._cost(place, least) >= known or self._excess(place) > 0:
             return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pearl.solvers.large.tables import LANE, Floats, Ints, Places, Scratch, Tables
+from pearl.solvers.large.tables import LANE, Floats, Ints, Places, Scratch, Tables, scratch_of
 
 SETS = 12
 """Largest number of lanes for which all orders of lanes are tried: 2 to this power sets."""
@@ -18,6 +18,10 @@ SAMPLES = 60
 EVERY = 20_000
 """Largest number of assignments that are all valued: those of 9 classes on 3 lanes take 20
 CPU-milliseconds."""
+
+MENDING, MENDED = 4_000, 2e-4
+"""Steps of annealing, besides 20 for each class, until an assignment breaks no rule, and their
+temperature as a share of the value (assumed)."""
 
 BISECTIONS = 30
 """Number of bisections of the range of the largest load."""
@@ -147,6 +151,23 @@ def repaired(b: Places, place: Ints) -> Ints | None:
         used[over[0]] -= t.memory[c]
         used[t.device[lane]] += t.memory[c]
         place[c] = lane
+
+
+def mended(b: Places, place: Ints | None) -> Ints | None:
+    """Return an assignment, changed by cold annealing if it breaks rules that couple classes; None
+    if it still breaks one."""
+    from pearl.solvers.large.loop_moves import anneal
+    from pearl.solvers.large.timed_native import excess
+
+    if place is None:
+        return None
+    s, best = scratch_of(b.t), place.copy()
+    if excess(b.t, place, s) > 0:
+        random = np.array([MENDING], np.uint64)
+        steps = MENDING + 20 * len(place)
+        if anneal(b.t, place.copy(), best, s, random, steps, MENDED, MENDED) > 0:
+            return None
+    return best
 
 
 def few(b: Places) -> bool:

@@ -124,7 +124,7 @@ class Scratch(NamedTuple):
 
     latency: unit → seconds of a firing with its lane terms.
     policy: arc of each node, reused by the next evaluation. cycle, length: nodes of the critical
-    cycle and their number. used, number: of devices; kept, count: of lanes.
+    cycle and their number. used, number: of devices; kept, held: of lanes.
     """
 
     latency: Floats
@@ -145,7 +145,7 @@ class Scratch(NamedTuple):
     used: Floats
     number: Ints
     kept: Floats
-    count: Ints
+    held: Ints
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,12 @@ def _lanes(p: SearchSpace, even: bool) -> tuple[list[tuple[str, int, int]], bool
 
 
 def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool = False) -> Places:
-    """Return the tables of a search space. problem: with its objective and its limit of power.
-    even: the lanes of a device share its width evenly, so that all of them fit at once."""
+    """Return the tables of a search space.
+
+    problem: with its objective, its limit of power, and all rules that couple lanes; None: only
+        widths, numbers of lanes and memory of devices count.
+    even: the lanes of a device share its width evenly, so that all of them fit at once.
+    """
     p, x, platform = space, space.expansion, space.costs.platform
     names = [d.name for d in platform.devices]
     index = {n: k for k, n in enumerate(names)}
@@ -340,7 +344,7 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         if e >= 0 and unit[x.graph.edges[e].src] != edge_unit[e]:
             arcs_of[number[x.graph.edges[e].src]].append(k)
     apart: list[set[int]] = [set() for _ in p.classes]
-    for u, v in p.apart:
+    for u, v in p.apart if problem else ():
         apart[item[u]].add(int(item[v]))
         apart[item[v]].add(int(item[u]))
     size = len(names), len(names)
@@ -360,7 +364,7 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
             byte_wait[i, j] = sum(1 / link.bytes_per_s for link in route)
     host = index[platform.host]
     kinds = {"link": LINK, "lane": LANE, "nobody": NOBODY}
-    links, terms = platform.links, p.lane_terms
+    links, terms = platform.links, p.lane_terms if problem else ()
     always = platform.idle_w()
     limit_w = problem.limits.power_w if problem else None
     t = Tables(
@@ -408,7 +412,7 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         width=np.array([width for _, _, width in listed], np.int64),
         room=np.array([d.width for d in platform.devices], np.int64),
         most=np.array([p.lanes[n] for n in names], np.int64),
-        most_lanes=float(p.max_lanes),
+        most_lanes=float(p.max_lanes) if problem else math.inf,
         unit_bytes=kept,
         unit_capacity=np.array([p.unit_capacity_bytes[n] * (1 + 1e-12) for n in names], np.float64),
         apart_first=packed([sorted(s) for s in apart])[0],

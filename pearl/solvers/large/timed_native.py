@@ -139,12 +139,12 @@ def excess(t, place, s):
     over, squares, lanes = 0.0, 0.0, 0
     s.used[:] = 0.0
     s.kept[:] = 0.0
-    s.count[:] = 0
+    s.held[:] = 0
     for c in range(len(place)):
         k = place[c]
         s.used[t.device[k]] += t.memory[c]
         s.kept[k] += t.unit_bytes[c, k]
-        s.count[k] += 1
+        s.held[k] += 1
         for e in range(t.apart_first[c], t.apart_first[c + 1]):
             if place[t.apart[e]] == k:
                 over += 0.5
@@ -153,11 +153,11 @@ def excess(t, place, s):
             over += 1e-6 + (s.used[d] - t.capacity[d]) / s.used[d]
         s.used[d] = 0.0
         s.number[d] = 0
-    for k in range(len(s.count)):
-        if s.count[k] > 0:
+    for k in range(len(s.held)):
+        if s.held[k] > 0:
             d = t.device[k]
             lanes += 1
-            squares += (s.count[k] / len(place)) ** 2
+            squares += (s.held[k] / len(place)) ** 2
             s.used[d] += t.width[k]
             s.number[d] += 1
             if s.kept[k] > t.unit_capacity[d]:

@@ -23,9 +23,12 @@ from pearl.solvers.large.load_search import (
     LoadSearch,
     applies_to,
     is_acyclic,
+    is_coupled,
     overlaps,
 )
 from pearl.solvers.large.split_selection import select_splits
+from pearl.solvers.large.starts import mended
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
@@ -45,7 +48,7 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-UNCOUPLED = 0.8
+UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
 
@@ -239,7 +242,8 @@ class _Branches:
 
     def _overlap(self) -> None:
         """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
-        a number of steps that suits the time limit."""
+        a number of steps that suits the time limit. The first search leaves out the rules that
+        couple lanes: if its plan is within them, they cost nothing."""
         from pearl.solvers.large.loop_search import LoopSearch
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
@@ -247,22 +251,27 @@ class _Branches:
         for i in sorted(worth, key=lambda i: (self._open[i].cost, i)):
             if time.monotonic() >= self.deadline:
                 break
-            annealed = self._annealing.get(i)
+            space, annealed = self.spaces[i], self._annealing.get(i)
             starts = annealed.found(coupled=False) if annealed else []
-            if self.best and self.best.assignment.expansion is self.spaces[i].expansion:
+            if self.best and self.best.assignment.expansion is space.expansion:
                 starts.append(self.best.assignment)
-            search = LoopSearch(self.spaces[i], self.seed, self.problem, starts)
-            ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
-            space = self.spaces[i]
-            most = (
-                PAIRS_S * len(space.classes) * max(len(space.classes), len(space.expansion.nodes))
-            )
-            with within(self.deadline - ordering):
-                search.run(min(STEPPED * self.limit_s / len(worth), most))
-            if search.bound is not None and self.problem.objective == "throughput":
-                self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-            with extended(math.inf):  # keeps what was found
-                self._take(search.orders())
+            firings = len(space.expansion.nodes)
+            most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
+            ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
+            coupled = is_coupled(space, self.problem) and self.problem.objective == "throughput"
+            for free in (True, False) if coupled else (False,):
+                search = LoopSearch(space, self.seed, None if free else self.problem, starts)
+                if free and search.t.pooled:
+                    continue
+                with within(self.deadline - ordering):
+                    search.run(min(STEPPED * self.limit_s / len(worth), most))
+                if search.bound is not None and self.problem.objective == "throughput":
+                    self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
+                with extended(math.inf):  # keeps what was found
+                    if self._take(search.orders()) <= search.cost * (1 + SAME) or not free:
+                        break
+                if search.best is not None:
+                    starts.insert(0, search.b.assignment(search.best.place))
             for place in search.every() if search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
@@ -270,15 +279,17 @@ class _Branches:
                 if not self.spaces[i].violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
 
-    def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
-        """Accept an assignment with orders and exact period if it is better than the best."""
+    def _take(self, found: tuple[Assignment, Orders, float] | None) -> float:
+        """Accept an assignment with orders and exact period if it is better than the best. Return
+        its cost."""
         if found is None:
-            return
+            return math.inf
         a, orders, period_s = found
         cost, paced = cost_of(self.problem, a, period_s)
         if cost < (self.best.cost if self.best else math.inf):
             bound_s = build_timed_graph(a).order_bound_s
             self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
+        return cost
 
     def _anneal(self) -> None:
         """Search plans and bounds of spaces with many tasks by loads. Some searches continue in the
@@ -302,6 +313,10 @@ class _Branches:
             search.run(self.deadline - ordering, until)
             self._open[i] = max(self._open[i], search.bound)
             assignments = search.found()
+            if i in self._loops:
+                b = to_places(space, self.problem)
+                places = [mended(b, b.place_of(a)) for a in search.found(coupled=False)]
+                assignments += [b.assignment(place) for place in places if place is not None]
             self.best = _better(best, assignments, self.problem, self.deadline)
 
 
