@@ -20,7 +20,15 @@ from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
 from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, repaired, spread
-from pearl.solvers.large.tables import Ints, producers, scratch_of, to_places
+from pearl.solvers.large.tables import (
+    Ints,
+    Scratch,
+    Tables,
+    lumped,
+    producers,
+    scratch_of,
+    to_places,
+)
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
@@ -71,6 +79,10 @@ SWAPS = 0.15
 LOOSE, MORE_SWAPS = 1.05, 0.5
 """Ratio of period and bound from which swaps gain more than other assignments, and the share of the
 work then reserved for swaps (seen on rings of 200 tasks)."""
+
+COARSE = 0.5
+"""Share of the later annealing that is of the lumped graph, if units fire several times
+(assumed)."""
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 """Spreads of the random factors of prices (assumed)."""
@@ -125,6 +137,8 @@ class LoopSearch:
         self._several = bool((self.t.firings > 1).any())
         self.few = few(self.b)
         self._length, self._left = SHORT, 0.0
+        coarse = lumped(self.b)
+        self._coarse = None if coarse is None else (coarse, scratch_of(coarse))
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5) divide the work; no clock is read.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
@@ -197,6 +211,8 @@ class LoopSearch:
             starts.insert(0, (self._least(place), -1, place))
         for _, _, place in starts[:ORDERED]:
             self._order(mended(self.b, place))
+        for hot in HEATS if self._coarse and starts else ():
+            self._order(self._annealed(starts[0][2], LONG, 10 * hot, self._coarse))
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Yield the first assignments; some may break rules."""
@@ -293,16 +309,21 @@ class LoopSearch:
 
     def _anneal(self, place: Ints) -> None:
         """Try an assignment after annealing of loads and cycles."""
-        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
+        coarse = self._coarse if self._coarse and self.dice.random() < COARSE else None
+        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)), coarse)
         if not self._order(place):
             self._length = int(self._length * LONGER)
 
-    def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
-        best = place.copy()
-        steps = int(min(steps, FIRST * max(0.0, self._left) / self._bound_cost)) + 1
+    def _annealed(
+        self, place: Ints, steps: int, hot: float, coarse: tuple[Tables, Scratch] | None = None
+    ) -> Ints:
+        """Return an assignment after annealing; coarse: of the graph whose firings are lumped."""
+        t, s = coarse or (self.t, self.s)
+        best, cost = place.copy(), 1e-6 + 1.6e-8 * len(t.arc_edge)
+        steps = int(min(steps, FIRST * max(0.0, self._left) / cost)) + 1
         hot, cold = self._heat * hot, self._heat * COLD
-        loop_moves.anneal(self.t, place.copy(), best, self.s, self.random, steps, hot, cold)
-        self._left -= steps * self._bound_cost
+        loop_moves.anneal(t, place.copy(), best, s, self.random, steps, hot, cold)
+        self._left -= steps * cost
         return best
 
     def _reprice(self, program: ChainProgram) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl.graph.period import topological
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
@@ -429,6 +430,38 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         pooled=pooled,
     )
     return Places(p, tuple((device, k) for device, k, _ in listed), t)
+
+
+def lumped(b: Places) -> Tables | None:
+    """Return the tables of a coarser graph: all firings of a unit follow one another, and each unit
+    waits for all firings of another. Its periods are possible, as far as messages between devices
+    do not matter. None if each unit fires once, or if such firings deadlock."""
+    t, x = b.t, b.space.expansion
+    if (t.firings == 1).all():
+        return None
+    unit = {task: u for u, tasks in enumerate(x.units) for task in tasks}
+    rows = [(u, u, 1, -1) for u in range(len(x.units))]
+    for k, e in enumerate(x.graph.edges):
+        u, v = unit[e.src], unit[e.dst]
+        if u != v:
+            rows.append((u, v, e.tokens // (x.graph.repetition[e.src] * e.production), k))
+    if len(topological(len(x.units), [(u, v) for u, v, m, _ in rows if m == 0])) < len(x.units):
+        return None
+    rows.sort(key=lambda r: r[0])
+    arcs = np.array(rows, np.int64)
+    more = (t.firings - 1)[:, None] * t.occupancy
+    return t._replace(
+        latency=t.latency + more,
+        occupancy=t.occupancy + more,
+        firings=np.ones_like(t.firings),
+        node_unit=np.arange(len(x.units)),
+        arc_tail=np.ascontiguousarray(arcs[:, 0]),
+        arc_head=np.ascontiguousarray(arcs[:, 1]),
+        arc_tokens=np.ascontiguousarray(arcs[:, 2]),
+        arc_edge=np.ascontiguousarray(arcs[:, 3]),
+        arc_first=np.searchsorted(arcs[:, 0], np.arange(len(x.units) + 1)),
+        term_s=t.term_s * t.firings[t.term_unit],
+    )
 
 
 def scratch_of(t: Tables) -> Scratch:
