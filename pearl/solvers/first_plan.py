@@ -1,9 +1,8 @@
 """A plan in time proportional to the graph, for use when a method found none in time.
 
-Three assignments are compared by their loads: contiguous rows of tasks, one for each device; each
-task where its load with its copies is least; and every task on one device if possible. Each device
-has one lane, which runs the firings in the order of the program, shifted by whole iterations if no
-cycle joins tasks. For makespan and energy, every task is on one device.
+Every task is on one device if possible, or loads are balanced, whatever is better. Lanes run their
+firings in the order of the program, shifted by whole iterations if no cycle joins tasks. For
+makespan and energy, every task is on one device.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.large.starts import contiguous, greedy
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.relaxation_bounds import to_plan
 from pearl.solvers.model.dag_instance import order_by_times
-from pearl.solvers.model.result import Candidate
+from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, each_space
 from pearl.solvers.orders.lane_sequencing import OrderResult
 from pearl.solvers.orders.list_orders import ring_period, shifted_orders
-
-BISECTIONS = 20
-"""Number of bisections of the load of contiguous rows."""
 
 
 def first_plan(problem: Problem) -> Candidate | None:
@@ -40,19 +40,18 @@ def first_plan(problem: Problem) -> Candidate | None:
             continue
         x = space.expansion
         keys = [(f / x.firings(u), float(u), 0.0) for u, f in x.nodes]
-        serial: Candidate | None = None
+        found: list[Candidate] = []
+        for a in _balanced(space) if problem.objective == "throughput" else ():
+            found += [c for c in [to_plan(_shifted(a, keys), problem)] if c]
+        if found and found[0].period_s <= found[0].ordered.bound_s * (1 + SAME):
+            return found[0]
         for a in _gathered(space, problem.objective):
             serial = to_plan(order_by_times(a, keys, {}), problem)
             if serial:
+                found.append(serial)
                 break
-        if problem.objective != "throughput":
-            if serial:
-                return serial
-            continue
-        found = [c for a in _balanced(space) if (c := to_plan(_shifted(a, keys), problem))]
-        best = min([*found, *([serial] if serial else [])], key=lambda c: c.cost, default=None)
-        if best:
-            return best
+        if found:
+            return min(found, key=lambda c: c.cost)
     return None
 
 
@@ -71,119 +70,13 @@ def _shifted(a: Assignment, keys: list[tuple[float, float, float]]) -> Candidate
 
 
 def _balanced(space: SearchSpace) -> Iterator[Assignment]:
-    """Yield the better one of two assignments with balanced loads, if there is one."""
-    costs = [
-        _there(space, members, set.intersection(*(set(space.on_device[u]) for u in members)))
-        for members in space.classes
-    ]
-    order = sorted(range(len(costs)), key=lambda c: min(space.classes[c]))
-    least: tuple[float, Assignment] | None = None
-    for place in (_contiguous(space, costs, order), _spread(space, costs, order)):
-        if place is None:
-            continue
-        modes: dict[int, Mode] = {}
-        for c, device in place.items():
-            modes.update(zip(space.classes[c], costs[c][device][1], strict=True))
-        a = Assignment(
-            space.expansion,
-            space.costs,
-            tuple(modes[u] for u in range(len(space.options))),
-            (0,) * len(modes),
-        )
-        if not space.violates_coupling(a):
-            load_s = max(build_timed_graph(a).loads_s.values())
-            if least is None or load_s < least[0]:
-                least = load_s, a
-    if least:
-        yield least[1]
-
-
-There = dict[str, tuple[float, list[Mode]]]
-"""Device → seconds of a class there, and the quickest mode of each of its units."""
-
-
-def _there(space: SearchSpace, members: tuple[int, ...], devices: set[str]) -> There:
-    found: There = {}
-    for device in sorted(devices):
-        chosen = [min(space.on_device[u][device], key=_seconds) for u in members]
-        seconds = sum(
-            space.expansion.firings(u) * _seconds(m) for u, m in zip(members, chosen, strict=True)
-        )
-        found[device] = seconds, chosen
-    return found
-
-
-def _contiguous(space: SearchSpace, costs: list[There], order: list[int]) -> dict[int, str] | None:
-    """Return the device of each class, in rows of the program's order with the least largest
-    load; None if the rows do not fit."""
-    devices = [d.name for d in space.costs.platform.devices if any(d.name in c for c in costs)]
-
-    def rows(limit_s: float) -> dict[int, str] | None:
-        place: dict[int, str] = {}
-        k, load, room = 0, 0.0, space.capacity_bytes[devices[0]]
-        for c in order:
-            size = space.memory_bytes[c]
-            while (
-                devices[k] not in costs[c]
-                or load + costs[c][devices[k]][0] > limit_s
-                or size > room
-            ):
-                k += 1
-                if k == len(devices):
-                    return None
-                load, room = 0.0, space.capacity_bytes[devices[k]]
-            place[c] = devices[k]
-            load, room = load + costs[c][devices[k]][0], room - size
-        return place
-
-    low, high = 0.0, sum(max(s for s, _ in there.values()) for there in costs)
-    best = rows(high)
-    for _ in range(BISECTIONS if best else 0):
-        middle = (low + high) / 2
-        found = rows(middle)
-        if found is None:
-            low = middle
-        else:
-            best, high = found, middle
-    return best
-
-
-def _spread(space: SearchSpace, costs: list[There], order: list[int]) -> dict[int, str] | None:
-    """Return the device of each class where its load, with the copies that it reads and that the
-    lane there pays for, is least; None if a class has no room."""
-    x, platform = space.expansion, space.costs.platform
-    unit = {t: u for u, tasks in enumerate(x.units) for t in tasks}
-    of = {u: c for c, members in enumerate(space.classes) for u in members}
-    reads: list[list[tuple[int, float, int]]] = [[] for _ in costs]
-    for e in x.graph.edges:
-        a, b = of[unit[e.src]], of[unit[e.dst]]
-        if a != b:
-            reads[b].append((a, e.bytes, x.graph.repetition[e.src]))
-    paid = {
-        end: (link.per_message_s, 1 / link.bytes_per_s)
-        for link in platform.links
-        for end in (link.a, link.b)
-        if end != platform.host and link.paid_by == "lane"
-    }
-    load = dict.fromkeys((d.name for d in platform.devices), 0.0)
-    room, place = dict(space.capacity_bytes), dict[int, str]()
-    for c in order:
-        after: dict[str, float] = {}
-        for device, (seconds, _) in costs[c].items():
-            if space.memory_bytes[c] <= room[device]:
-                a_message, a_byte = paid.get(device, (0.0, 0.0))
-                copies = sum(
-                    messages * (a_message + size * a_byte)
-                    for a, size, messages in reads[c]
-                    if place.get(a, device) != device
-                )
-                after[device] = load[device] + seconds + copies
-        if not after:
-            return None
-        device = min(after, key=lambda d: after[d])
-        place[c], load[device] = device, after[device]
-        room[device] -= space.memory_bytes[c]
-    return place
+    """Yield the one of two assignments with balanced loads whose largest load is less, if there is
+    one: contiguous rows of classes, and the largest classes first."""
+    b = to_places(space, even=True)
+    rows = next(contiguous(b, np.random.default_rng(0)), None)
+    some = [b.assignment(place) for place in (rows, greedy(b)) if place is not None]
+    some = [a for a in some if not space.violates_coupling(a)]
+    yield from sorted(some, key=lambda a: max(build_timed_graph(a).loads_s.values()))[:1]
 
 
 def _seconds(m: Mode) -> float:
