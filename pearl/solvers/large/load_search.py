@@ -87,6 +87,13 @@ def _has_choice(space: SearchSpace) -> bool:
     return any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
 
 
+def is_pooled(space: SearchSpace) -> bool:
+    """Return whether some modes are wider than an even share of their device."""
+    platform = space.costs.platform
+    share = {d.name: d.width // space.lanes[d.name] for d in platform.devices}
+    return any(m.width > share[m.device] for options in space.options for m in options)
+
+
 def is_acyclic(space: SearchSpace) -> bool:
     """Return whether no cycle joins two tasks, so that only loads bound the period."""
     tasks = {t.name: k for k, t in enumerate(space.expansion.graph.tasks)}

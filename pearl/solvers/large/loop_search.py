@@ -80,6 +80,13 @@ LOOSE, MORE_SWAPS = 1.05, 0.5
 """Ratio of period and bound from which swaps gain more than other assignments, and the share of the
 work then reserved for swaps (seen on rings of 200 tasks)."""
 
+ROUNDS, SOME, HOTTEST = 4, 40_000, 0.05
+"""Number of first annealings of lumped graphs, their moves, and the highest first
+temperature (assumed)."""
+
+PER_LANE = 1.5e-8
+"""CPU-seconds of a step for each lane of a pool (assumed)."""
+
 COARSE = 0.5
 """Share of the later annealing that is of the lumped graph, if units fire several times
 (assumed)."""
@@ -142,7 +149,8 @@ class LoopSearch:
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5) divide the work; no clock is read.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
-        self._bound_cost = self._swap_cost = 1e-6 + 1.6e-8 * arcs
+        self._swap_cost = 1e-6 + 1.6e-8 * arcs
+        self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
         self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
 
     def run(self, work: float) -> None:
@@ -211,8 +219,10 @@ class LoopSearch:
             starts.insert(0, (self._least(place), -1, place))
         for _, _, place in starts[:ORDERED]:
             self._order(mended(self.b, place))
-        for hot in HEATS if self._coarse and starts else ():
-            self._order(self._annealed(starts[0][2], LONG, 10 * hot, self._coarse))
+        for k in range(ROUNDS if starts and self._coarse else 0):
+            hot = HOTTEST / 2 ** (k % 3)
+            place = self.best.place if self.best else starts[0][2]
+            self._order(self._annealed(place, SOME, hot, self._coarse))
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Yield the first assignments; some may break rules."""
@@ -319,7 +329,10 @@ class LoopSearch:
     ) -> Ints:
         """Return an assignment after annealing; coarse: of the graph whose firings are lumped."""
         t, s = coarse or (self.t, self.s)
-        best, cost = place.copy(), 1e-6 + 1.6e-8 * len(t.arc_edge)
+        best, cost = (
+            place.copy(),
+            self._bound_cost - 1.6e-8 * (len(self.t.arc_edge) - len(t.arc_edge)),
+        )
         steps = int(min(steps, FIRST * max(0.0, self._left) / cost)) + 1
         hot, cold = self._heat * hot, self._heat * COLD
         loop_moves.anneal(t, place.copy(), best, s, self.random, steps, hot, cold)

@@ -24,6 +24,7 @@ from pearl.solvers.large.load_search import (
     applies_to,
     is_acyclic,
     is_coupled,
+    is_pooled,
     overlaps,
 )
 from pearl.solvers.large.split_selection import select_splits
@@ -51,6 +52,13 @@ The period form proves most smaller spaces within seconds, for any number of fir
 UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
+
+WIDER = 2
+"""Work of that search in pools of units, as a multiple of the usual work (assumed)."""
+
+POOLED = 9
+"""The same number if modes are wider than an even share of their device: groups of a pool of units.
+The period form proves loops of seven components in a second, and leaves large gaps for ten."""
 
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
@@ -157,7 +165,7 @@ class _Branches:
         self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
         around = [self.spaces[i] for i in self._loops if not is_acyclic(self.spaces[i])]
-        if any(len(space.classes) >= AHEAD for space in around):
+        if any(len(s.classes) >= (POOLED if is_pooled(s) else AHEAD) for s in around):
             self._overlap()
         self._anneal()
         if any(i in self._annealing for i in self._loops):
@@ -257,6 +265,7 @@ class _Branches:
                 starts.append(self.best.assignment)
             firings = len(space.expansion.nodes)
             most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
+            most *= WIDER if is_pooled(space) else 1
             ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
             coupled = is_coupled(space, self.problem) and self.problem.objective == "throughput"
             for free in (True, False) if coupled else (False,):
