@@ -1,21 +1,29 @@
 """A plan in time proportional to the graph, for use when a method found none in time.
 
-Every task is on one device if possible. Each device has one lane, which runs the firings in the
-order of the program: at any time, every task has completed the same share of an iteration.
+Every task is on one device if possible, or loads are balanced, whatever is better. Lanes run their
+firings in the order of the program, shifted by whole iterations if no cycle joins tasks. For
+makespan and energy, every task is on one device.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment
+from pearl.planning.timing import Assignment, build_timed_graph
+from pearl.solvers.large.starts import contiguous, greedy
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.relaxation_bounds import to_plan
 from pearl.solvers.model.dag_instance import order_by_times
-from pearl.solvers.model.result import Candidate
+from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, each_space
+from pearl.solvers.orders.lane_sequencing import OrderResult
+from pearl.solvers.orders.list_orders import ring_period, shifted_orders
 
 
 def first_plan(problem: Problem) -> Candidate | None:
@@ -32,11 +40,43 @@ def first_plan(problem: Problem) -> Candidate | None:
             continue
         x = space.expansion
         keys = [(f / x.firings(u), float(u), 0.0) for u, f in x.nodes]
+        found: list[Candidate] = []
+        for a in _balanced(space) if problem.objective == "throughput" else ():
+            found += [c for c in [to_plan(_shifted(a, keys), problem)] if c]
+        if found and found[0].period_s <= found[0].ordered.bound_s * (1 + SAME):
+            return found[0]
         for a in _gathered(space, problem.objective):
-            found = to_plan(order_by_times(a, keys, {}), problem)
-            if found:
-                return found
+            serial = to_plan(order_by_times(a, keys, {}), problem)
+            if serial:
+                found.append(serial)
+                break
+        if found:
+            return min(found, key=lambda c: c.cost)
     return None
+
+
+def _shifted(a: Assignment, keys: list[tuple[float, float, float]]) -> Candidate:
+    """Return an assignment with its lanes in the order of keys, shifted by whole iterations if that
+    makes the period shorter."""
+    found = order_by_times(a, keys, {})
+    timed = build_timed_graph(a)
+    shifted = shifted_orders(timed, found.ordered.orders)
+    exact_s = ring_period(timed, shifted) if shifted else math.inf
+    if not shifted or exact_s >= found.period_s:
+        return found
+    return replace(
+        found, ordered=OrderResult(shifted, exact_s, found.ordered.bound_s), period_s=exact_s
+    )
+
+
+def _balanced(space: SearchSpace) -> Iterator[Assignment]:
+    """Yield the one of two assignments with balanced loads whose largest load is less, if there is
+    one: contiguous rows of classes, and the largest classes first."""
+    b = to_places(space, even=True)
+    rows = next(contiguous(b, np.random.default_rng(0)), None)
+    some = [b.assignment(place) for place in (rows, greedy(b)) if place is not None]
+    some = [a for a in some if not space.violates_coupling(a)]
+    yield from sorted(some, key=lambda a: max(build_timed_graph(a).loads_s.values()))[:1]
 
 
 def _seconds(m: Mode) -> float:

@@ -72,8 +72,10 @@ def _search_makespan() -> None:
 def _search_period() -> None:
     """Run policy iteration, simulation, annealing of loads, the search of loops with the bound of
     chains, and the search of lane orders."""
-    from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+    from pearl.solvers.large.load_annealing import Annealing
     from pearl.solvers.large.loop_search import LoopSearch
+    from pearl.solvers.large.starts import greedy
+    from pearl.solvers.large.tables import to_places
 
     (space,) = search_spaces(_tiny("throughput"))
     loops = LoopSearch(space, 0)
@@ -82,7 +84,7 @@ def _search_period() -> None:
         loops.step(loops.best.place)  # `run` makes no step if the first plan is the best
     (few,) = search_spaces(_tiny("throughput", 3))
     next(LoopSearch(few, 0).every(), None)
-    loads = to_load_problem(space)
+    loads = to_places(space, even=True)
     start = greedy(loads)
     if start is not None:
         Annealing(loads, start, 0, math.inf, runs=0).run()

@@ -13,7 +13,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plans import BOUND_SOURCES
 from pearl.planning.problem import Problem
 from pearl.solvers.large.chain_bound import chain_bound
-from pearl.solvers.large.load_annealing import counting_bound, to_load_problem
+from pearl.solvers.large.load_annealing import counting_bound
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.methods.relaxation_bounds import work_bound
 from pearl.solvers.model import cost_floor
@@ -37,7 +37,7 @@ def bounds_of(problem, known_s):
             "links": cost_floor._links_s(space, quick),
             "floor": cost_floor.period_floor_s(space),
             "loads": LoadProgram(space, known_s).solve(math.inf),
-            "count": counting_bound(to_load_problem(space), known_s),
+            "count": counting_bound(space, known_s),
             "chains": chain_bound(space, 10).bound_s,
             "relaxation": PeriodForm(space, problem, None).relaxation(LONG_S),
         }

@@ -150,7 +150,7 @@ def simple(seed: int) -> Any:
     problem = mixed(seed)
     some = search_spaces(problem)[:2]
     for space in some:
-        found += [([m.key for m in a.modes], a.lanes) for a in simple_plans._simple(space)]
+        found += [([m.key for m in a.modes], a.lanes) for a in simple_plans._simple(space, problem)]
     floors = [(0.0, space) for space in some]
     return *found, plan(simple_plans.simple_plan(floors, problem, math.inf))
 

@@ -3,26 +3,28 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.solver.loops import feedbacks, nested, pipeline, ring, small_cycles
+from benchmarks.solver.placement import tight
+from examples.llm_placement import read
 from pearl.errors import InfeasibleError
 from pearl.graph.cycle_ratio import howard
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.large import timed_native
-from pearl.solvers.large.load_annealing import to_load_problem
 from pearl.solvers.large.loop_search import LoopSearch
-from pearl.solvers.large.loop_tables import scratch_of, to_tables
 from pearl.solvers.large.starts import every, few
+from pearl.solvers.large.tables import scratch_of, to_places
 from pearl.solvers.methods import milp
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.model.search_space import cost_of, search_spaces
 from pearl.solvers.orders.list_orders import in_turn, ring_period
 from pearl.solvers.orders.rings import to_arrays
-from pearl.testing.graphs import random_limited
+from pearl.testing.graphs import SHAPES, random_limited
 
 
 def some_spaces():
@@ -45,11 +47,11 @@ def some_spaces():
 def test_compiled_timing_is_that_of_planning():
     dice, transfers, several = random.Random(1), 0, 0
     for space in some_spaces():
-        b = to_load_problem(space)
-        t = to_tables(b)
+        b = to_places(space)
+        t = b.t
         s = scratch_of(t)
         for _ in range(3):
-            fits = [np.flatnonzero(np.isfinite(row)) for row in b.loads.seconds]
+            fits = [np.flatnonzero(np.isfinite(row)) for row in t.seconds]
             if any(len(row) == 0 for row in fits):
                 break
             place = np.array([dice.choice(row) for row in fits], np.int64)
@@ -76,6 +78,47 @@ def test_compiled_timing_is_that_of_planning():
     assert several > 20
 
 
+def test_compiled_rules_are_those_of_the_search_space():
+    """Widths, lanes, memory of units, tasks apart, lane terms, power and energy, on pools of units
+    and on random graphs."""
+    dice, kept, broken = random.Random(2), 0, 0
+    problems = [Problem(*read(tight(seed)).values()) for seed in range(6)]
+    problems += [Problem(*random_limited(seed, shape=s)) for s in SHAPES for seed in range(6)]
+    for problem in problems:
+        names = [t.name for t in problem.graph.tasks]
+        limits = replace(problem.limits, apart=(tuple(dice.sample(names, 2)),), max_lanes=2)
+        limits = replace(limits, power_w=dice.choice([None, 0.5]))
+        objective = dice.choice(["throughput", "power_efficiency"])
+        problem = replace(problem, limits=limits, objective=objective)
+        try:
+            spaces = search_spaces(problem)
+        except InfeasibleError:
+            continue
+        for space in spaces:
+            if space.costs.pair_extra_s:
+                continue
+            b = to_places(space, problem)
+            t, s = b.t, scratch_of(b.t)
+            fits = [np.flatnonzero(np.isfinite(row)) for row in t.seconds]
+            for _ in range(8 if all(len(row) for row in fits) else 0):
+                place = np.array([dice.choice(row) for row in fits], np.int64)
+                a = b.assignment(place)
+                over = timed_native.excess(t, place, s)
+                if over > 0 and t.pooled:
+                    continue  # in lanes as narrow as their modes, they may fit
+                assert (over > 0) == space.violates_coupling(a)
+                broken, kept = broken + (over > 0), kept + (over == 0)
+                period, _ = timed_native.bound_of(t, place, s)
+                assert period <= build_timed_graph(a).order_bound_s * (1 + 1e-9)
+                if not any(hop.energy_j for hop in a.hops.values()):
+                    cost, _ = cost_of(problem, a, period)
+                    assert cost in (math.inf, pytest.approx(timed_native.cost_of(t, place, period)))
+                if over == 0:
+                    again = b.assignment(b.place_of(a))
+                    assert not space.violates_coupling(again)
+    assert min(kept, broken) > 20
+
+
 def known_rings(arrays):
     """Each node again after an iteration, at the soonest: the same for any numbers of nodes."""
     return [(i, i, seconds, 1) for i, seconds in enumerate(arrays.occupancy)]
@@ -83,17 +126,17 @@ def known_rings(arrays):
 
 def test_every_assignment_of_a_small_space_is_met_once_by_rising_bound():
     (space,) = search_spaces(Problem(*small_cycles(2)))
-    b = to_load_problem(space)
-    t, met = to_tables(b), dict[tuple[int, ...], float]()
+    b = to_places(space)
+    t, met = b.t, dict[tuple[int, ...], float]()
     s = scratch_of(t)
-    for bound_s, place in every(b, t, s):
+    for bound_s, place in every(b, s):
         assert bound_s >= max(met.values(), default=0.0)
         met[tuple(place)] = bound_s
-    lanes = np.flatnonzero(np.isfinite(b.loads.seconds).all(axis=0))
+    lanes = np.flatnonzero(np.isfinite(t.seconds).all(axis=0))
     assert few(b)
     assert met.keys() == set(itertools.product(lanes, repeat=len(space.classes)))
     for place, bound_s in met.items():
-        room = np.bincount(b.loads.device[list(place)], t.memory, len(t.capacity)) <= t.capacity
+        room = np.bincount(t.device[list(place)], t.memory, len(t.capacity)) <= t.capacity
         known = timed_native.bound_of(t, np.array(place), s)[0] if room.all() else math.inf
         assert bound_s == pytest.approx(known, rel=1e-12)
 

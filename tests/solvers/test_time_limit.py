@@ -20,7 +20,9 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers import METHODS, solver
 from pearl.solvers.first_use import compile_searches
-from pearl.solvers.large.load_annealing import Annealing, greedy, to_load_problem
+from pearl.solvers.large.load_annealing import Annealing
+from pearl.solvers.large.starts import greedy
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods import milp
 from pearl.solvers.model import linear
 from pearl.solvers.model.search_space import search_spaces
@@ -181,7 +183,7 @@ def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
     plan = solve(graph, costs, time_limit_s=10.0)
     monkeypatch.undo()
     (space,) = search_spaces(Problem(graph, costs))
-    loads = to_load_problem(space)
+    loads = to_places(space, even=True)
     start = build_timed_graph(loads.assignment(greedy(loads)))
     assert plan.status == "time_limit"
     assert plan.period_s == pytest.approx(max(start.loads_s.values()), rel=1e-9)
@@ -190,7 +192,7 @@ def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
 def test_what_annealing_found_is_not_lost_when_the_time_is_up():
     problem = Problem(*large(1, 0.3, tasks=24, devices=3, shape="random"))
     (space,) = search_spaces(problem)
-    loads = to_load_problem(space)
+    loads = to_places(space, even=True)
     found = loads.assignment(greedy(loads))
     now = time.monotonic()
     with within(now):

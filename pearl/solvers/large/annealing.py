@@ -10,13 +10,11 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from pearl.solvers.large.tables import LINK, NOBODY
 from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
 _called = numba.njit(nogil=True, error_model="numpy")
-
-LINK, LANE = 0, 1
-"""Who pays for a transfer: link or lane; 2: nobody."""
 
 _CLUSTER = 0.35
 """Share of the moves of single items that also move neighbours (assumed: this share and the sizes
@@ -36,52 +34,51 @@ def _power(x, power):
 
 
 @_native
-def _charge(
-    q, sign, place, device, host, direct, up, links, item, messages, first, user, size, ticks,
-    largest, payer, reached, change, stamp, touched, count, tick, places,
-):  # fmt: skip
+def _charge(t, q, sign, place, ticks, largest, payer, reached, change, stamp, touched, count, tick):
     """Add the cost of the copies of producer q, times sign, to `change`; return the number of
     touched lanes and links."""
-    home = place[item[q]]
-    a = device[home]
+    home = place[t.item[t.task_unit[q]]]
+    a, host = t.device[home], t.host
     number, upload = 0, -1.0
-    for e in range(first[q], first[q + 1]):
-        there = place[user[e]]
-        b = device[there]
+    for k in range(t.task_first[q], t.task_first[q + 1]):
+        e = t.task_edges[k]
+        there = place[t.item[t.edge_unit[e]]]
+        b = t.device[there]
         if b == a:
             continue
-        if b == host or (a != host and direct[a, b] < 0):
-            upload = max(upload, size[e])
+        if b == host or t.second[a, b] >= 0:
+            upload = max(upload, t.edge_bytes[e])
         if b == host and a != host:
             continue
         if ticks[b] != tick:
             ticks[b] = tick
-            largest[b], payer[b] = size[e], there
+            largest[b], payer[b] = t.edge_bytes[e], there
             reached[number] = b
             number += 1
         else:
-            largest[b] = max(largest[b], size[e])
+            largest[b] = max(largest[b], t.edge_bytes[e])
     for k in range(number + 1):
         if k == number:
             if upload < 0.0:
                 break
-            link, volume, lane = up[a], upload, home
+            link, volume, lane = t.up[a], upload, home
         else:
             b = reached[k]
             volume, lane = largest[b], payer[b]
-            link = up[b]
-            if a != host and direct[a, b] >= 0:
-                link, lane = direct[a, b], home
-        pays = links[link, 2]
-        if pays == 2.0:
+            link = t.second[a, b]
+            if link < 0:
+                link = t.hop[a, b]
+                if a != host:
+                    lane = home
+        if t.paid[link] == NOBODY:
             continue
-        r = places + link if pays == 0.0 else lane
+        r = len(t.device) + link if t.paid[link] == LINK else lane
         if stamp[r] == 0:
             stamp[r] = 1
             change[r] = 0.0
             touched[count] = r
             count += 1
-        change[r] += sign * messages[q] * (links[link, 0] + volume * links[link, 1])
+        change[r] += sign * t.task_messages[q] * (t.per_message[link] + volume * t.per_byte[link])
     return count
 
 
@@ -96,17 +93,16 @@ def _random(state):
 
 
 @_native
-def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
+def anneal(t, place, best_place, state, steps, hot, cold, target, power):
     """Make `steps` moves from temperature `hot` to `cold`; return the largest load of `best_place`.
 
     place: lane of each item, changed by the call. state: (1,) uint64, random, not 0.
     """
-    (
-        seconds, memory, capacity, device, host, direct, up, links, item, messages, first, user,
-        size, near_first, near, make_first, make,
-    ) = loads  # fmt: skip
+    seconds, memory, capacity, device = t.seconds, t.memory, t.capacity, t.device
+    near_first, near = t.near_first, t.near
     items, places = seconds.shape
-    total = places + links.shape[0]
+    makers = len(t.task_unit)
+    total = places + len(t.paid)
     load, change = np.zeros(total), np.zeros(total)
     stamp = np.zeros(total, np.int64)
     touched = np.zeros(total, np.int64)
@@ -116,21 +112,19 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
     largest = np.zeros(devices)
     payer = np.zeros(devices, np.int64)
     reached = np.zeros(devices, np.int64)
-    mark = np.zeros(item.shape[0], np.int64)
-    affected = np.zeros(item.shape[0] + 1, np.int64)
+    mark = np.zeros(makers, np.int64)
+    affected = np.zeros(makers + 1, np.int64)
     inside = np.zeros(items, np.int64)
     moved = np.zeros(items + 1, np.int64)
     tick, turn = 0, 0
     for i in range(items):
         load[place[i]] += seconds[i, place[i]]
         used[device[place[i]]] += memory[i]
-    for q in range(item.shape[0]):
+    for q in range(makers):
         tick += 1
         count = _charge(
-            q, 1.0, place, device, host, direct, up, links, item, messages, first,
-            user, size, ticks, largest, payer, reached, change, stamp, touched, 0, tick,
-            places,
-        )  # fmt: skip
+            t, q, 1.0, place, ticks, largest, payer, reached, change, stamp, touched, 0, tick
+        )
         for k in range(count):
             load[touched[k]] += change[touched[k]]
             stamp[touched[k]] = 0
@@ -195,8 +189,8 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
         concerned = 0
         for k in range(members + (other >= 0)):
             v = moved[k]
-            for e in range(make_first[v], make_first[v + 1]):
-                q = make[e]
+            for e in range(t.make_first[v], t.make_first[v + 1]):
+                q = t.make[e]
                 if mark[q] != turn:
                     mark[q] = turn
                     affected[concerned] = q
@@ -207,9 +201,8 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
         for k in range(concerned):
             tick += 1
             count = _charge(
-                affected[k], -1.0, place, device, host, direct, up, links, item, messages, first,
-                user, size, ticks, largest, payer, reached, change, stamp, touched, count, tick,
-                places,
+                t, affected[k], -1.0, place, ticks, largest, payer, reached, change, stamp,
+                touched, count, tick,
             )  # fmt: skip
         for k in range(members):
             v = moved[k]
@@ -223,9 +216,8 @@ def anneal(loads, place, best_place, state, steps, hot, cold, target, power):
         for k in range(concerned):
             tick += 1
             count = _charge(
-                affected[k], 1.0, place, device, host, direct, up, links, item, messages, first,
-                user, size, ticks, largest, payer, reached, change, stamp, touched, count, tick,
-                places,
+                t, affected[k], 1.0, place, ticks, largest, payer, reached, change, stamp,
+                touched, count, tick,
             )  # fmt: skip
         worse = 0.0
         for k in range(count):

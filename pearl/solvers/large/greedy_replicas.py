@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pearl.planning.timing import Assignment, delay_s
-from pearl.solvers.large.load_annealing import Ints, LoadProblem, to_load_problem
+from pearl.solvers.large.tables import Ints, Places, to_places
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import look
 
@@ -36,7 +36,7 @@ def place_replicas(space: SearchSpace) -> Iterator[Assignment]:
             whole.append([c])
         else:
             copies.setdefault(which.pop(), []).append(c)
-    problem, split = to_load_problem(space), [classes for _, classes in sorted(copies.items())]
+    problem, split = to_places(space, even=True), [classes for _, classes in sorted(copies.items())]
     for order in ([*whole, *split], [*split, *whole]):
         greedy = _Greedy(problem)
         for classes in order:
@@ -48,8 +48,8 @@ def place_replicas(space: SearchSpace) -> Iterator[Assignment]:
 class _Greedy:
     """Lanes and their loads so far. place: class → its lane; -1: none so far."""
 
-    def __init__(self, problem: LoadProblem) -> None:
-        self.seconds, self._lanes = problem.loads.seconds, problem.lanes
+    def __init__(self, problem: Places) -> None:
+        self.seconds, self._lanes = problem.t.seconds, problem.lanes
         space = problem.space
         self.platform, x = space.costs.platform, space.expansion
         self.load = np.zeros(self.seconds.shape[1])

@@ -11,22 +11,15 @@ import math
 import time
 from contextlib import suppress
 
-import networkx as nx
 import numpy as np
 
+from pearl.graph.period import topological
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
-from pearl.solvers.large.load_annealing import (
-    Annealing,
-    Ints,
-    LoadProblem,
-    counting_bound,
-    greedy,
-    shared_width,
-    to_load_problem,
-)
+from pearl.solvers.large.load_annealing import Annealing, counting_bound
 from pearl.solvers.large.load_bound import LoadProgram
-from pearl.solvers.large.starts import few
+from pearl.solvers.large.starts import few, greedy
+from pearl.solvers.large.tables import Ints, Places, to_places
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
@@ -60,61 +53,74 @@ by itself afterwards."""
 
 
 def applies_to(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether annealing suits a search space: many tasks, some with a choice of lane, and no
-    rule that couples lanes in other ways than loads."""
+    """Return whether annealing of loads suits a search space: many tasks, some with a choice of
+    lane. It knows no limit but memory: what breaks another one is a start of `loop_search`."""
     return (
         problem.objective == "throughput"
-        and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
-        and problem.limits.power_w is None
-        and space.max_lanes == math.inf
-        and not space.lanes_couple
+        and _has_choice(space)
         and len(space.classes) >= FEW
-        and (len(space.classes) >= MANY or _acyclic(space))
+        and (len(space.classes) >= MANY or is_acyclic(space))
     )
 
 
 def overlaps(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether iterations of a search space overlap around cycles, so that the value of an
-    assignment depends on its orders and not on loads alone (`loop_search`)."""
+    """Return whether the value of an assignment depends on more than loads: on its orders around
+    cycles, on energy, or on rules that couple lanes (`loop_search`)."""
     return (
-        problem.objective == "throughput"
-        and problem.limits.power_w is None
-        and space.max_lanes == math.inf
-        and not space.lanes_couple
-        and len(space.expansion.nodes) >= LOOPS
-        and any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
-        and not _acyclic(space)
+        len(space.expansion.nodes) >= LOOPS
+        and _has_choice(space)
+        and (is_coupled(space, problem) or not is_acyclic(space))
     )
 
 
-def complete(space: SearchSpace) -> bool:
+def is_coupled(space: SearchSpace, problem: Problem) -> bool:
+    """Return whether rules other than memory couple the lanes, or energy counts."""
+    return (
+        problem.objective != "throughput"
+        or problem.limits.power_w is not None
+        or space.max_lanes < math.inf
+        or space.lanes_couple
+    )
+
+
+def _has_choice(space: SearchSpace) -> bool:
+    return any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
+
+
+def is_pooled(space: SearchSpace) -> bool:
+    """Return whether some modes are wider than an even share of their device."""
+    platform = space.costs.platform
+    share = {d.name: d.width // space.lanes[d.name] for d in platform.devices}
+    return any(m.width > share[m.device] for options in space.options for m in options)
+
+
+def complete(space: SearchSpace, problem: Problem) -> bool:
     """Return whether a search space has so few assignments that each can be valued, and all of them
-    are lanes of its classes: one mode on each device that suits all of its lanes, and no pair term.
-    """
+    are lanes of its classes: one mode on each device that suits all of its lanes, no pair term, and
+    no rule but memory that couples lanes."""
     several = [d for d, n in space.lanes.items() if n > 1]
     return (
-        few(to_load_problem(space))
+        not is_coupled(space, problem)
+        and not is_pooled(space)
+        and few(to_places(space))
         and not space.pair_terms
         and all(len(here) == 1 for unit in space.on_device for here in unit.values())
-        and all(
-            m.width <= shared_width(space, m.device) or m.device not in several
-            for options in space.options
-            for m in options
-        )
         and not (several and any(len(members) > 1 for members in space.classes))
     )
 
 
-def _acyclic(space: SearchSpace) -> bool:
+def is_acyclic(space: SearchSpace) -> bool:
     """Return whether no cycle joins two tasks, so that only loads bound the period."""
-    flow = nx.DiGraph((e.src, e.dst) for e in space.expansion.graph.edges if e.src != e.dst)
-    return bool(nx.is_directed_acyclic_graph(flow))
+    tasks = {t.name: k for k, t in enumerate(space.expansion.graph.tasks)}
+    edges = space.expansion.graph.edges
+    flow = [(tasks[e.src], tasks[e.dst]) for e in edges if e.src != e.dst]
+    return len(topological(len(tasks), flow)) == len(tasks)
 
 
 def chained(space: SearchSpace) -> CostBound:
     """Return the bound of chains and rings of a search space. The bound is 0 if no cycle joins two
     tasks, if classes are few, or if time runs out."""
-    if len(space.classes) < MANY or _acyclic(space):
+    if len(space.classes) < MANY or is_acyclic(space):
         return NOTHING
     from pearl.solvers.large.chain_bound import chain_bound
 
@@ -125,7 +131,8 @@ def chained(space: SearchSpace) -> CostBound:
 
 class LoadSearch:
     """Annealing and bound of one search space. bound: no plan of the space has a shorter period.
-    small: whether the period form should also be tried."""
+    small: whether the period form should also be tried. fits: whether that form is not too
+    large."""
 
     def __init__(
         self,
@@ -136,7 +143,7 @@ class LoadSearch:
         workers: int,
     ) -> None:
         self.space, self.seed, self.workers = space, seed, workers
-        self.balance: LoadProblem = to_load_problem(space)
+        self.balance: Places = to_places(space, even=True)
         placed = self.balance.place_of(known) if known else None
         self._start: Ints | None = placed if placed is not None else greedy(self.balance)
         self.loads, self._known_s = LoadProgram(space, known_s), known_s
@@ -144,10 +151,12 @@ class LoadSearch:
         self._meshed = any(host not in (k.a, k.b) for k in space.costs.platform.links)
         edges, devices = len(space.expansion.graph.edges), len(space.costs.platform.devices)
         columns = len(self.loads.linear.upper) + (edges * devices**2 if self._meshed else 0)
-        fits = columns <= COLUMNS
+        self.fits = fits = columns <= COLUMNS
+        costs = space.costs
+        self._counted = all(s >= 0 for s in costs.pair_extra_s.values())
         single = max(space.lanes.values()) == 1 and not self._meshed
         self._whole = single and (fits or not self.loads.copying)
-        loads_alone = self._whole and _acyclic(space) and self._start is not None
+        loads_alone = self._whole and is_acyclic(space) and self._start is not None
         self.small = self._start is None or (fits and not loads_alone)
         self.bound = NOTHING
         self._searches: list[Annealing] = []
@@ -172,7 +181,8 @@ class LoadSearch:
         self.bound = max(self.bound, chained(self.space))
         best = self._best()
         known_s = self._known_s if best is None else min(best[0], self._known_s)
-        self.bound = max(self.bound, CostBound(counting_bound(self.balance, known_s), "count"))
+        if self._counted:
+            self.bound = max(self.bound, CostBound(counting_bound(self.space, known_s), "count"))
         if not self._whole and self._start is not None:
             self._anneal(until)
         while time.monotonic() < until:
@@ -204,18 +214,19 @@ class LoadSearch:
         if left <= 0:
             return
         dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
-        self.bound = max(self.bound, CostBound(dual * (1 - 1e-9) / loads.per_s, "loads"))
+        if self._counted:
+            self.bound = max(self.bound, CostBound(dual * (1 - 1e-9) / loads.per_s, "loads"))
         if x is None:
             return
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}
         chosen = (max(places, key=lambda d: float(x[places[d]])) for places in loads.on)
         place = np.array([number[d] for d in chosen], np.int64)
         used = np.bincount(
-            self.balance.loads.device[place],
-            weights=self.balance.loads.memory,
-            minlength=len(self.balance.loads.capacity),
+            self.balance.t.device[place],
+            weights=self.balance.t.memory,
+            minlength=len(self.balance.t.capacity),
         )
-        if (used <= self.balance.loads.capacity).all():
+        if (used <= self.balance.t.capacity).all():
             self._placed = place
 
     def _best(self) -> tuple[float, Ints] | None:
@@ -231,10 +242,10 @@ class LoadSearch:
             s.ended.wait(max(0.0, end - time.monotonic()))
         return self.found()
 
-    def found(self) -> list[Assignment]:
-        """Return the best assignments found so far."""
+    def found(self, *, coupled: bool = True) -> list[Assignment]:
+        """Return the best assignments found so far. coupled: only those within all rules."""
         assignments = [self.balance.assignment(self._placed)] if self._placed is not None else []
         best = self._best()
         if best is not None:
             assignments.append(self.balance.assignment(best[1]))
-        return [a for a in assignments if not self.space.violates_coupling(a)]
+        return [a for a in assignments if not (coupled and self.space.violates_coupling(a))]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from pearl.solvers.large.timed_native import bound_of
+from pearl.solvers.large.timed_native import bound_of, cost_of, excess
 from pearl.solvers.orders.modulo import random_below
 from pearl_devices.primitives.code_cache import compiled
 
@@ -18,6 +18,10 @@ still count (assumed)."""
 
 CLUSTER = 12
 """Largest number of neighbours that one move also moves (assumed)."""
+
+RESIZED = 40
+"""Of 100 moves, those of all classes of a lane, if a device has lanes of several widths
+(assumed)."""
 
 MOVED = 64
 """Largest number of classes that one move changes."""
@@ -34,19 +38,26 @@ def _put(place, c, lane, moved, before, count):
 
 
 @_native
-def _move(near_first, near, place, lanes, random, moved, before):
+def _move(t, place, random, moved, before):
     """Make one random move and return the number of changes.
 
     A move puts a class on the lane of a neighbour or on any lane, moves a row of neighbours of one
-    lane to another lane, or exchanges two classes.
+    lane to another lane, or exchanges two classes. If a device has lanes of several widths, all
+    classes of one or two lanes also change to other lanes.
     """
-    items = len(place)
+    items, lanes = len(place), len(t.device)
     c = random_below(random, items)
     kind = random_below(random, 100)
+    if t.pooled and random_below(random, 100) < RESIZED:
+        count = _resize(t, place, place[c], random, moved, before, 0)
+        if kind < 50:
+            other = place[random_below(random, items)]
+            count = _resize(t, place, other, random, moved, before, count)
+        return count
     lane = random_below(random, lanes)
-    degree = near_first[c + 1] - near_first[c]
+    degree = t.near_first[c + 1] - t.near_first[c]
     if degree > 0 and (kind < 35 or kind >= 75):
-        to = place[near[near_first[c] + random_below(random, degree)]]
+        to = place[t.near[t.near_first[c] + random_below(random, degree)]]
         if to != place[c]:
             lane = to
     if kind < 45:
@@ -61,11 +72,11 @@ def _move(near_first, near, place, lanes, random, moved, before):
     count = _put(place, c, lane, moved, before, 0)
     at = c
     for _ in range(size - 1):
-        degree = near_first[at + 1] - near_first[at]
+        degree = t.near_first[at + 1] - t.near_first[at]
         found = -1
         offset = random_below(random, degree) if degree > 0 else 0
         for k in range(degree):
-            v = near[near_first[at] + (k + offset) % degree]
+            v = t.near[t.near_first[at] + (k + offset) % degree]
             if place[v] == home and v != c:
                 found = v
                 break
@@ -77,56 +88,74 @@ def _move(near_first, near, place, lanes, random, moved, before):
 
 
 @_native
-def _fits(t, seconds, place, used, moved, count):
-    """Return whether the moved classes may be on their lanes, within the memory of the devices.
-
-    used: scratch, one cell per device.
-    """
-    for i in range(count):
-        if seconds[moved[i], place[moved[i]]] == np.inf:
-            return False
-    used[:] = 0.0
+def _resize(t, place, home, random, moved, before, count):
+    """Move all classes of a lane to a lane of about its width, or to any lane."""
+    lanes = len(t.device)
+    lane = random_below(random, lanes)
+    if random_below(random, 3) > 0:
+        span = t.most[t.device[home]]
+        lane = (home + lanes + random_below(random, 4 * span + 1) - 2 * span) % lanes
     for c in range(len(place)):
-        used[t.device[place[c]]] += t.memory[c]
-    return not (used > t.capacity).any()
+        if place[c] == home:
+            count = _put(place, c, lane, moved, before, count)
+    return count
 
 
 @_native
-def propose(t, seconds, near_first, near, place, trial, s, random, below, tries, most):
+def _may(t, place, moved, count):
+    """Return whether the moved classes may be on their lanes."""
+    allowed = True
+    for i in range(count):
+        allowed = allowed and t.seconds[moved[i], place[moved[i]]] < np.inf
+    return allowed
+
+
+@_native
+def _undo(place, moved, before, count):
+    for i in range(count - 1, -1, -1):
+        place[moved[i]] = before[i]
+
+
+@_native
+def cost_below(t, place, s):
+    """Return a lower bound on the cost of an assignment under all orders, and its cycle ratio."""
+    bound, ratio = bound_of(t, place, s)
+    return cost_of(t, place, bound), ratio
+
+
+@_native
+def propose(t, place, trial, s, random, below, tries, most):
     """Write an assignment at most `most` random moves from `place` to `trial`, whose loads and
-    cycles allow a period below `below`. Return the remaining tries, -1 if none was found."""
+    cycles allow a cost below `below`. Return the remaining tries, -1 if none was found."""
     moved = np.empty(MOVED, np.int64)
     before = np.empty(MOVED, np.int64)
-    used = np.empty(len(t.capacity))
-    lanes = len(t.device)
     while tries > 0:
         tries -= 1
         trial[:] = place
         changed = 0
         for _ in range(1 + random_below(random, most)):
-            count = _move(near_first, near, trial, lanes, random, moved, before)
-            if count > 0 and not _fits(t, seconds, trial, used, moved, count):
-                for i in range(count - 1, -1, -1):
-                    trial[moved[i]] = before[i]
+            count = _move(t, trial, random, moved, before)
+            if count > 0 and (not _may(t, trial, moved, count) or excess(t, trial, s) > 0.0):
+                _undo(trial, moved, before, count)
                 count = 0
             changed += count
-        if changed > 0 and bound_of(t, trial, s)[0] < below:
+        if changed > 0 and cost_below(t, trial, s)[0] < below:
             return tries
     return -1
 
 
 @_native
-def all_bounds(t, seconds, able, s, bounds):
-    """Write the bound of every assignment to the lanes `able` to `bounds`. The bound of a forbidden
-    assignment is infinite. The digits of an assignment's number are the places in `able` of its
-    classes, starting with the first class."""
-    items = len(seconds)
+def all_bounds(t, able, s, bounds):
+    """Write the least cost of every assignment to the lanes `able` to `bounds`. The bound of a
+    forbidden assignment is infinite. The digits of an assignment's number are the places in `able`
+    of its classes, starting with the first class."""
+    items = len(t.seconds)
     digits, place = np.zeros(items, np.int64), np.full(items, able[0])
-    used, every = np.empty(len(t.capacity)), np.arange(items)
+    every = np.arange(items)
     for k in range(len(bounds)):
         bounds[k] = np.inf
-        if _fits(t, seconds, place, used, every, items):
-            bounds[k] = bound_of(t, place, s)[0]
+        if _may(t, place, every, items) and excess(t, place, s) == 0.0:
+            bounds[k] = cost_below(t, place, s)[0]
         for i in range(items):
             digits[i] = (digits[i] + 1) % len(able)
             place[i] = able[digits[i]]
@@ -138,45 +167,55 @@ def all_bounds(t, seconds, able, s, bounds):
 def _smooth(s, ratio, unit):
     total = (ratio / unit) ** POWER
     for k in range(len(s.load)):
-        total += (s.load[k] / unit) ** POWER
+        if s.load[k] > 0.0:
+            total += (s.load[k] / unit) ** POWER
     return unit * total ** (1.0 / POWER)
 
 
 @_native
-def anneal(t, seconds, near_first, near, place, best, s, random, steps, hot, cold):
+def anneal(t, place, best, s, random, steps, hot, cold):
     """Run simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983) of loads and cycle ratio from
-    `place`. Write the assignment of least bound to `best`; return the bound.
+    `place`, a move that breaks rules more than before excepted. Write the assignment of least
+    excess, and then of least cost, to `best`; return its excess.
 
     hot, cold: temperatures, as shares of the value.
     """
     moved = np.empty(MOVED, np.int64)
     before = np.empty(MOVED, np.int64)
-    used = np.empty(len(t.capacity))
-    lanes = len(t.device)
-    least, ratio = bound_of(t, place, s)
-    unit = least
-    value = _smooth(s, ratio, unit)
     best[:] = place
+    over = excess(t, place, s)
+    unit, ratio = bound_of(t, place, s)
+    least = cost_of(t, place, unit)
+    if unit <= 0.0:
+        return over
+    value = cost_of(t, place, _smooth(s, ratio, unit))
+    scale = least if least < np.inf else unit
     for step in range(steps):
-        count = _move(near_first, near, place, lanes, random, moved, before)
+        count = _move(t, place, random, moved, before)
         if count == 0:
             continue
-        accepted = _fits(t, seconds, place, used, moved, count)
+        accepted = _may(t, place, moved, count)
+        if accepted:
+            wrong = excess(t, place, s)
+            accepted = wrong <= over
         if accepted:
             bound, ratio = bound_of(t, place, s)
-            changed = _smooth(s, ratio, unit)
-            heat = unit * hot * (cold / hot) ** (step / steps)
+            changed = cost_of(t, place, _smooth(s, ratio, unit))
+            heat = scale * hot * (cold / hot) ** (step / steps)
             chance = random_below(random, 1 << 30) / (1 << 30)
-            accepted = changed <= value or chance < math.exp((value - changed) / heat)
+            accepted = (
+                changed <= value or wrong < over or chance < math.exp((value - changed) / heat)
+            )
             if accepted:
                 value = changed
-                if bound < least:
-                    least = bound
+                cost = cost_of(t, place, bound)
+                if wrong < over or cost < least:
+                    least = cost
                     best[:] = place
+                over = wrong
         if not accepted:
-            for i in range(count - 1, -1, -1):
-                place[moved[i]] = before[i]
-    return least
+            _undo(place, moved, before, count)
+    return over
 
 
 @_native

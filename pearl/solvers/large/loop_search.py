@@ -8,27 +8,32 @@ are the same on every host and after a cold compilation; the time limit only end
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram, Prices
-from pearl.solvers.large.load_annealing import greedy, to_load_problem
-from pearl.solvers.large.loop_tables import producers, scratch_of, to_tables
-from pearl.solvers.large.starts import contiguous, every, few, repaired, spread
+from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, repaired, spread
+from pearl.solvers.large.tables import (
+    Ints,
+    Scratch,
+    Tables,
+    lumped,
+    producers,
+    scratch_of,
+    to_places,
+)
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
 from pearl.solvers.orders.search import GROWTH, HALVINGS
 from pearl.time_limit import OutOfTimeError, look
-
-Ints = NDArray[np.int64]
 
 CLOSER = 0.9999
 """Share of the best period at which a modulo schedule of another assignment is searched."""
@@ -75,6 +80,17 @@ LOOSE, MORE_SWAPS = 1.05, 0.5
 """Ratio of period and bound from which swaps gain more than other assignments, and the share of the
 work then reserved for swaps (seen on rings of 200 tasks)."""
 
+ROUNDS, SOME, HOTTEST = 4, 40_000, 0.05
+"""Number of first annealings of lumped graphs, their moves, and the highest first
+temperature (assumed)."""
+
+PER_LANE = 1.5e-8
+"""CPU-seconds of a step for each lane of a pool (assumed)."""
+
+COARSE = 0.5
+"""Share of the later annealing that is of the lumped graph, if units fire several times
+(assumed)."""
+
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 """Spreads of the random factors of prices (assumed)."""
 
@@ -91,9 +107,10 @@ AGAIN = 12
 
 @dataclass
 class PlacedRings:
-    """An assignment with rings. period_s: its exact period."""
+    """An assignment with rings. period_s: its exact period. cost: in seconds or joules."""
 
     period_s: float
+    cost: float
     place: Ints
     arrays: TimedArrays
     transfers: Ints
@@ -102,25 +119,38 @@ class PlacedRings:
 
 class LoopSearch:
     """The search in one space. best: the best assignment with its rings. bound: that of chains.
-    few: whether all assignments are valued."""
+    few: whether all assignments are valued.
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        self.space, self.b = space, to_load_problem(space)
-        self.t = to_tables(self.b)
+    Costs are periods within the limit of power, or energy. problem: with the rules that couple
+    lanes; None: without them. starts: further first assignments.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        seed: int,
+        problem: Problem | None = None,
+        starts: Sequence[Assignment] = (),
+    ) -> None:
+        self.space, self.b = space, to_places(space, problem)
+        self.t = self.b.t
         self.s = scratch_of(self.t)
         self.random = np.array([(seed + 1) * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
         self.dice = np.random.default_rng(seed)
         self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
         self.senders = producers(space)
+        self._given = starts
         self._several = bool((self.t.firings > 1).any())
         self.few = few(self.b)
-        self._moves = self.t, self.b.loads.seconds, self.b.loads.near_first, self.b.loads.near
         self._length, self._left = SHORT, 0.0
+        coarse = lumped(self.b)
+        self._coarse = None if coarse is None else (coarse, scratch_of(coarse))
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5) divide the work; no clock is read.
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
-        self._bound_cost = self._swap_cost = 1e-6 + 1.6e-8 * arcs
+        self._swap_cost = 1e-6 + 1.6e-8 * arcs
+        self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
         self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
 
     def run(self, work: float) -> None:
@@ -130,8 +160,8 @@ class LoopSearch:
         with suppress(OutOfTimeError):
             program = ChainProgram(self.space)
             self.bound = climb(program)
-            for place in contiguous(self.b, self.t, self.dice):
-                self._order(place)
+            for place in () if self.t.pooled else contiguous(self.b, self.dice):
+                self._order(mended(self.b, place))
             self._begin(program)
             if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
@@ -143,6 +173,10 @@ class LoopSearch:
             else:
                 self._search(program, kept)
             self._finish()
+
+    @property
+    def cost(self) -> float:
+        return self.best.cost if self.best else 0.0
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """Return the best assignment, its orders as in a plan, and their exact period in seconds;
@@ -177,16 +211,31 @@ class LoopSearch:
     def _begin(self, program: ChainProgram) -> None:
         """Begin with assignments of little load and quick cycles, the least bound first."""
         assert self.bound is not None
-        starts = sorted((self._bound_s(p), k, p) for k, p in enumerate(self._starts(program)))
-        if starts and starts[0][0] > self.bound.bound_s * 1.001:
+        starts = [(self._least(p), k, p) for k, p in enumerate(self._starts(program))]
+        starts.sort(key=lambda start: (self._excess(start[2]), *start[:2]))
+        worth = starts and starts[0][0] > self.bound.bound_s * 1.001
+        if worth or (starts and self._excess(starts[0][2]) > 0):
             place = self._annealed(starts[0][2], LONG, HOT)
-            starts.insert(0, (self._bound_s(place), -1, place))
+            starts.insert(0, (self._least(place), -1, place))
         for _, _, place in starts[:ORDERED]:
-            self._order(place)
+            self._order(mended(self.b, place))
+        for k in range(ROUNDS if starts and self._coarse else 0):
+            hot = HOTTEST / 2 ** (k % 3)
+            place = self.best.place if self.best else starts[0][2]
+            self._order(self._annealed(place, SOME, hot, self._coarse))
 
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
-        """Yield the first assignments within the memory of the devices."""
+        """Yield the first assignments; some may break rules."""
         assert self.bound is not None
+        for a in self._given:
+            place = self.b.place_of(a)
+            if place is not None:
+                yield place
+        if self.t.pooled:
+            for k in np.flatnonzero(np.isfinite(self.t.seconds).all(axis=0)):
+                yield np.full(len(self.t.seconds), k)
+            yield self.t.seconds.argmin(axis=1)
+            return
         for _, devices in self.bound.devices[:CHAINS]:
             yield spread(self.b, devices)
         _, devices = program.cheapest(self.bound.prices)
@@ -195,22 +244,46 @@ class LoopSearch:
             yield place
         place = greedy(self.b)
         if place is None:
-            place = repaired(self.b, self.b.loads.seconds.argmin(axis=1))
+            place = repaired(self.b, self.t.seconds.argmin(axis=1))
         if place is not None:
             yield place
 
     def _bound_s(self, place: Ints) -> float:
         return float(timed_native.bound_of(self.t, place, self.s)[0])
 
+    def _least(self, place: Ints) -> float:
+        """Return a lower bound on the cost of an assignment."""
+        return self._cost(place, self._bound_s(place))
+
+    def _cost(self, place: Ints, period_s: float) -> float:
+        return float(timed_native.cost_of(self.t, place, period_s))
+
+    def _period_at(self, place: Ints, cost: float) -> float:
+        return float(timed_native.period_at(self.t, place, cost))
+
+    def _excess(self, place: Ints) -> float:
+        return float(timed_native.excess(self.t, place, self.s))
+
     @property
-    def _target_s(self) -> float:
-        return CLOSER * self.best.period_s if self.best else math.inf
+    def _target(self) -> float:
+        """A cost a little less than that of the best plan."""
+        return CLOSER * self.best.cost if self.best else math.inf
 
     @property
     def _is_least(self) -> bool:
-        if self.best is None or self.bound is None:
+        if self.best is None or self.bound is None or self.t.frugal:
             return False
-        return self.best.period_s <= self.bound.bound_s * (1 + 1e-6)
+        return self.best.cost <= self.bound.bound_s * (1 + 1e-6)
+
+    def _accept(
+        self, period_s: float, place: Ints, arrays: TimedArrays, transfers: Ints, rings: Next
+    ) -> bool:
+        """Keep an assignment with rings if it costs less than the best one."""
+        cost = self._cost(place, period_s)
+        if self.best is not None and cost >= self.best.cost:
+            return False
+        self.best = PlacedRings(period_s, cost, place.copy(), arrays, transfers, rings)
+        return True
 
     def _search(self, program: ChainProgram, until: float) -> None:
         """Search for better assignments until `until` CPU-seconds of work are left."""
@@ -230,19 +303,19 @@ class LoopSearch:
     def every(self) -> Iterator[Ints]:
         """Yield every assignment whose bound is below the best period, the least bound first."""
         for bound_s, place in self.bounds():
-            if bound_s >= self._target_s:
+            if bound_s >= self._target:
                 return
             yield place
 
     def bounds(self) -> Iterator[tuple[float, Ints]]:
         """Yield the bound in seconds and the lanes of every assignment, the least bound first."""
-        return every(self.b, self.t, self.s)
+        return every(self.b, self.s)
 
     def step(self, place: Ints) -> None:
         """Try the assignment after a few random moves."""
         trial = np.empty_like(place)
         left = loop_moves.propose(
-            *self._moves, place, trial, self.s, self.random, self._target_s, TRIES, MOVES
+            self.t, place, trial, self.s, self.random, self._target, TRIES, MOVES
         )
         self._left -= (TRIES - max(left, 0)) * self._bound_cost
         if left >= 0:
@@ -250,21 +323,31 @@ class LoopSearch:
 
     def _anneal(self, place: Ints) -> None:
         """Try an assignment after annealing of loads and cycles."""
-        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)))
+        coarse = self._coarse if self._coarse and self.dice.random() < COARSE else None
+        place = self._annealed(place, self._length, float(self.dice.choice(HEATS)), coarse)
         if not self._order(place):
             self._length = int(self._length * LONGER)
 
-    def _annealed(self, place: Ints, steps: int, hot: float) -> Ints:
-        best = place.copy()
-        steps = int(min(steps, FIRST * max(0.0, self._left) / self._bound_cost)) + 1
+    def _annealed(
+        self, place: Ints, steps: int, hot: float, coarse: tuple[Tables, Scratch] | None = None
+    ) -> Ints:
+        """Return an assignment after annealing; coarse: of the graph whose firings are lumped."""
+        t, s = coarse or (self.t, self.s)
+        best, cost = (
+            place.copy(),
+            self._bound_cost - 1.6e-8 * (len(self.t.arc_edge) - len(t.arc_edge)),
+        )
+        steps = int(min(steps, FIRST * max(0.0, self._left) / cost)) + 1
         hot, cold = self._heat * hot, self._heat * COLD
-        loop_moves.anneal(*self._moves, place.copy(), best, self.s, self.random, steps, hot, cold)
-        self._left -= steps * self._bound_cost
+        loop_moves.anneal(t, place.copy(), best, s, self.random, steps, hot, cold)
+        self._left -= steps * cost
         return best
 
     def _reprice(self, program: ChainProgram) -> None:
         """Try the best assignment for other prices."""
         assert self.bound is not None
+        if self.t.pooled:
+            return
         strength, dice = float(self.dice.choice(STRENGTHS)), self.dice
         prices = self.bound.prices
         changed = [
@@ -274,30 +357,33 @@ class LoopSearch:
         _, devices = program.cheapest(Prices(*changed))
         self._left -= self._chain_cost
         place = repaired(self.b, spread(self.b, devices))
-        if place is not None and self._bound_s(place) < self._target_s:
+        if place is not None:
             self._try(place, 1)
 
     def _try(self, place: Ints, tries: int) -> bool:
-        """Search for a modulo schedule of an assignment below the best period."""
+        """Search for a modulo schedule of an assignment below the best cost."""
         look()
-        least, target = self._bound_s(place), self._target_s
-        if least >= target:
+        least = self._bound_s(place)
+        if self._cost(place, least) >= self._target or self._excess(place) > 0:
             return False
+        target = min(self._period_at(place, self._target), GROWTHS[-1] * least)
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
         for k in range(tries):
             made = self._fitted(rings, transfers, target, NOISES[k % len(NOISES)], least)
-            if made is not None and made[0] < (self.best.period_s if self.best else math.inf):
-                self.best = PlacedRings(made[0], place.copy(), arrays, transfers, made[1])
+            if made is not None and self._accept(made[0], place, arrays, transfers, made[1]):
                 return True
         return False
 
-    def _order(self, place: Ints) -> bool:
+    def _order(self, place: Ints | None) -> bool:
         """Search for the best orders of an assignment: schedules at increasing periods until one is
-        found, then by bisection, then swaps. Return whether the best period decreased."""
-        before, least = self._target_s, self._bound_s(place)
-        if least >= before:
+        found, then by bisection, then swaps. Return whether the best cost decreased."""
+        if place is None:
             return False
+        known, least = self._target, self._bound_s(place)
+        if self._cost(place, least) >= known or self._excess(place) > 0:
+            return False
+        before = self._period_at(place, known)
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
         low, high, made = least, math.inf, list[tuple[float, Next]]()
@@ -327,16 +413,16 @@ class LoopSearch:
                 low = (low + high) / 2
         made.sort(key=lambda m: m[0])
         for period, found in made[:2]:
-            if period * (1 - GAIN) < self._target_s and period > least * (1 + SAME):
+            worth = self._cost(place, period * (1 - GAIN)) < self._target
+            if worth and period > least * (1 + SAME):
                 valuations = int(SWAPPED / self._swap_cost)
                 look()
                 found, period = rings.swapped(found, valuations, least * (1 + SAME))
                 self._left -= SWAPPED
                 if self._several and not self._is_list(arrays, transfers, found):
                     continue
-            if period < (self.best.period_s if self.best else math.inf):
-                self.best = PlacedRings(period, place.copy(), arrays, transfers, found)
-        return self._target_s < before
+            self._accept(period, place, arrays, transfers, found)
+        return self._target < known
 
     def _fitted(
         self, rings: Rings, transfers: Ints, target: float, noise: float, least: float
@@ -392,3 +478,4 @@ class LoopSearch:
             told = not self._several or self._is_list(best.arrays, best.transfers, found)
             if told and period < best.period_s:
                 best.period_s, best.rings = period, found
+                best.cost = self._cost(best.place, period)

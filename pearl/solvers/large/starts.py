@@ -1,4 +1,4 @@
-"""First assignments of a search of graphs with cycles."""
+"""First assignments of a search of assignments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pearl.solvers.large.load_annealing import LoadProblem
-from pearl.solvers.large.loop_tables import LANE, LoopTables, Scratch
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from pearl.solvers.large.tables import LANE, Floats, Ints, Places, Scratch, Tables, scratch_of
 
 SETS = 12
 """Largest number of lanes for which all orders of lanes are tried: 2 to this power sets."""
@@ -24,11 +19,15 @@ EVERY = 20_000
 """Largest number of assignments that are all valued: those of 9 classes on 3 lanes take 20
 CPU-milliseconds."""
 
+MENDING, MENDED = 4_000, 2e-4
+"""Steps of annealing, besides 20 for each class, until an assignment breaks no rule, and their
+temperature as a share of the value (assumed)."""
+
 BISECTIONS = 30
 """Number of bisections of the range of the largest load."""
 
 
-def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> Iterator[Ints]:
+def contiguous(b: Places, random: np.random.Generator) -> Iterator[Ints]:
     """Yield assignments of contiguous rows of classes in program order, one row per lane, with the
     least largest load.
 
@@ -37,12 +36,13 @@ def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> It
     """
     from pearl.solvers.large.loop_moves import cut
 
+    t = b.t
     order = np.argsort([min(members) for members in b.space.classes], kind="stable")
-    seconds = b.loads.seconds[order]
+    seconds = b.t.seconds[order]
     able = np.flatnonzero(np.isfinite(seconds).all(axis=0))
     if len(able) == 0:
         return
-    enter, leave = _copies(b, t, order)
+    enter, leave = _copies(t, order)
     rounds = 1 if len(able) <= SETS else SAMPLES // 10
     for _ in range(rounds):
         lanes = able if len(able) <= SETS else np.sort(random.permutation(able)[:SETS])
@@ -72,7 +72,7 @@ def contiguous(b: LoadProblem, t: LoopTables, random: np.random.Generator) -> It
         yield place
 
 
-def _copies(b: LoadProblem, t: LoopTables, order: Ints) -> tuple[Floats, Floats]:
+def _copies(t: Tables, order: Ints) -> tuple[Floats, Floats]:
     """Return the seconds that a cut before each position of the order costs the lanes after and
     before it, if lanes pay for copies over the links to the host."""
     n, lanes = len(order), len(t.device)
@@ -96,62 +96,99 @@ def _copies(b: LoadProblem, t: LoopTables, order: Ints) -> tuple[Floats, Floats]
     return cost, cost
 
 
-def spread(b: LoadProblem, devices: Ints) -> Ints:
+def spread(b: Places, devices: Ints) -> Ints:
     """Return the lanes of classes on given devices: in program order, each class takes the least
     loaded lane of its device."""
     lanes: dict[int, list[int]] = {}
-    for k, d in enumerate(b.loads.device):
+    for k, d in enumerate(b.t.device):
         lanes.setdefault(int(d), []).append(k)
     load = np.zeros(len(b.lanes))
     place = np.zeros(len(devices), np.int64)
     for c, d in enumerate(devices):
         place[c] = min(lanes[int(d)], key=lambda k: load[k])
-        load[place[c]] += b.loads.seconds[c, place[c]]
+        load[place[c]] += b.t.seconds[c, place[c]]
     return place
 
 
-def repaired(b: LoadProblem, place: Ints) -> Ints | None:
+def greedy(b: Places) -> Ints | None:
+    """Place the largest items first, each on the least loaded lane; None if memory is too small.
+    Copies do not count."""
+    t, load = b.t, np.zeros(len(b.lanes))
+    free = t.capacity.copy()
+    place = np.zeros(len(t.seconds), np.int64)
+    quickest = t.seconds.min(axis=1)
+    tight = t.memory / max(float(t.memory.max(initial=0.0)), 1e-300)
+    fits = np.isfinite(t.capacity).any() and t.memory.sum() > 0.5 * t.capacity.sum()
+    for c in np.lexsort((-quickest, -tight)) if fits else np.argsort(-quickest, kind="stable"):
+        after = np.where(free[t.device] >= t.memory[c], load + t.seconds[c], math.inf)
+        k = int(after.argmin())
+        if after[k] == math.inf:
+            return None
+        place[c] = k
+        load[k] += t.seconds[c, k]
+        free[t.device[k]] -= t.memory[c]
+    return place
+
+
+def repaired(b: Places, place: Ints) -> Ints | None:
     """Move classes from devices with too little memory to where they cost least; None if there is
     no such place."""
-    place, loads = place.copy(), b.loads
-    used = np.bincount(loads.device[place], weights=loads.memory, minlength=len(loads.capacity))
+    place, t = place.copy(), b.t
+    used = np.bincount(t.device[place], weights=t.memory, minlength=len(t.capacity))
     while True:
-        over = np.flatnonzero(used > loads.capacity)
+        over = np.flatnonzero(used > t.capacity)
         if len(over) == 0:
             return place
-        here = np.flatnonzero((loads.device[place] == over[0]) & (loads.memory > 0))
-        room = used[loads.device] + loads.memory[here, None] <= loads.capacity[loads.device]
-        able = np.isfinite(loads.seconds[here]) & room
-        more = np.where(able, loads.seconds[here], 0.0) - loads.seconds[here, place[here]][:, None]
-        more = np.where(able, more / loads.memory[here, None], math.inf)
+        here = np.flatnonzero((t.device[place] == over[0]) & (t.memory > 0))
+        room = used[t.device] + t.memory[here, None] <= t.capacity[t.device]
+        able = np.isfinite(t.seconds[here]) & room
+        more = np.where(able, t.seconds[here], 0.0) - t.seconds[here, place[here]][:, None]
+        more = np.where(able, more / t.memory[here, None], math.inf)
         at = int(more.argmin())
         if not math.isfinite(more.flat[at]):
             return None
         c, lane = int(here[at // more.shape[1]]), at % more.shape[1]
-        used[over[0]] -= loads.memory[c]
-        used[loads.device[lane]] += loads.memory[c]
+        used[over[0]] -= t.memory[c]
+        used[t.device[lane]] += t.memory[c]
         place[c] = lane
 
 
-def few(b: LoadProblem) -> bool:
+def mended(b: Places, place: Ints | None) -> Ints | None:
+    """Return an assignment, changed by cold annealing if it breaks rules that couple classes; None
+    if it still breaks one."""
+    from pearl.solvers.large.loop_moves import anneal
+    from pearl.solvers.large.timed_native import excess
+
+    if place is None:
+        return None
+    s, best = scratch_of(b.t), place.copy()
+    if excess(b.t, place, s) > 0:
+        random = np.array([MENDING], np.uint64)
+        steps = MENDING + 20 * len(place)
+        if anneal(b.t, place.copy(), best, s, random, steps, MENDED, MENDED) > 0:
+            return None
+    return best
+
+
+def few(b: Places) -> bool:
     """Return whether there are at most EVERY assignments. Hardly any of them has a bound below the
     least period, so that the orders of these can all be searched."""
     count: int = len(_able(b)) ** len(b.space.classes)
     return 0 < count <= EVERY
 
 
-def every(b: LoadProblem, t: LoopTables, s: Scratch) -> Iterator[tuple[float, Ints]]:
+def every(b: Places, s: Scratch) -> Iterator[tuple[float, Ints]]:
     """Yield the bound in seconds and the lanes of every assignment, the least bound first. The
     bound of a forbidden assignment is infinite."""
     from pearl.solvers.large.loop_moves import all_bounds
 
-    able, items = _able(b), len(b.loads.seconds)
+    able, items = _able(b), len(b.t.seconds)
     bounds = np.empty(len(able) ** items)
-    all_bounds(t, b.loads.seconds, able, s, bounds)
+    all_bounds(b.t, able, s, bounds)
     for k in np.argsort(bounds, kind="stable"):
         yield float(bounds[k]), able[k // len(able) ** np.arange(items) % len(able)]
 
 
-def _able(b: LoadProblem) -> Ints:
+def _able(b: Places) -> Ints:
     """Return the lanes that some class may be on."""
-    return np.flatnonzero(np.isfinite(b.loads.seconds).any(axis=0))
+    return np.flatnonzero(np.isfinite(b.t.seconds).any(axis=0))

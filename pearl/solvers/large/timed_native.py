@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pearl.graph.compiled_policy import improve_policy, start_policy
-from pearl.solvers.large.loop_tables import LANE, LINK
+from pearl.solvers.large.tables import LANE, LINK
 from pearl.solvers.orders.rings import TimedArrays
 from pearl_devices.primitives.code_cache import compiled
 
@@ -17,9 +17,9 @@ _native = compiled(nogil=True, error_model="numpy")
 
 
 @_native
-def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
-    """Write the seconds of each firing of each unit, with the copies that its lane pays for, and
-    the load of each lane and link in seconds.
+def copies(t, place, latency, occupancy, load, size, payer, reached, sent_bytes):
+    """Write the seconds of each firing of each unit until its result and on its lane, with lane
+    terms and the copies that its lane pays for, and the load of each lane and link in seconds.
 
     size, payer, reached: scratch, one cell per device. sent_bytes: scratch, one cell per producer
         and
@@ -28,7 +28,16 @@ def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
     lanes = len(t.device)
     load[:] = 0.0
     for u in range(len(occupancy)):
+        latency[u] = t.latency[u, place[t.item[u]]]
         occupancy[u] = t.occupancy[u, place[t.item[u]]]
+    for k in range(len(t.term_s)):
+        u = t.term_unit[k]
+        if (place[t.item[u]] == place[t.item[t.term_other[k]]]) == t.term_shared[k]:
+            latency[u] += t.term_s[k]
+            occupancy[u] += t.term_s[k]
+    if len(t.term_s) > 0:
+        for u in range(len(occupancy)):
+            latency[u], occupancy[u] = max(0.0, latency[u]), max(0.0, occupancy[u])
     for p in range(len(t.task_unit)):
         sent_bytes[p, :] = -1.0
         u = t.task_unit[p]
@@ -79,7 +88,7 @@ def copies(t, place, occupancy, load, size, payer, reached, sent_bytes):
 
 
 @_native
-def weigh(t, place, occupancy, seconds):
+def weigh(t, place, latency, occupancy, seconds):
     """Write the seconds of the arcs of the expansion, of the order of a task's firings, and of each
     node to itself. An arc between nodes of a lane takes at least the occupancy of the first."""
     for k in range(len(t.arc_edge)):
@@ -91,7 +100,7 @@ def weigh(t, place, occupancy, seconds):
         v = t.edge_unit[e]
         lane, there = place[t.item[u]], place[t.item[v]]
         a, b = t.device[lane], t.device[there]
-        w = t.latency[u, lane]
+        w = latency[u]
         if a != b:
             w += t.wait[a, b] + t.edge_bytes[e] * t.byte_wait[a, b]
         elif lane == there and w > 0.0:
@@ -104,13 +113,13 @@ def bound_of(t, place, s):
     """Return a lower bound on the period of an assignment under all orders: the larger of its
     largest load and its maximum cycle ratio, by policy iteration from the last policy.
 
-    s: `loop_tables.Scratch`.
+    s: `tables.Scratch`.
     """
-    copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
+    copies(t, place, s.latency, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
     most = 0.0
     for k in range(len(s.load)):
         most = max(most, s.load[k])
-    weigh(t, place, s.occupancy, s.seconds)
+    weigh(t, place, s.latency, s.occupancy, s.seconds)
     start_policy(t.arc_first, s.seconds, t.arc_tokens, s.policy)
     ratio, length = improve_policy(
         t.arc_first, t.arc_head, s.seconds, t.arc_tokens, s.policy, s.ratio, s.value, s.state,
@@ -121,11 +130,87 @@ def bound_of(t, place, s):
 
 
 @_native
+def excess(t, place, s):
+    """Return by how much an assignment breaks the rules that couple classes; 0 if it keeps them.
+
+    The rules are memory of devices and of units, width, numbers of lanes, and classes that must not
+    share a lane.
+    """
+    over, squares, lanes = 0.0, 0.0, 0
+    s.used[:] = 0.0
+    s.kept[:] = 0.0
+    s.held[:] = 0
+    for c in range(len(place)):
+        k = place[c]
+        s.used[t.device[k]] += t.memory[c]
+        s.kept[k] += t.unit_bytes[c, k]
+        s.held[k] += 1
+        for e in range(t.apart_first[c], t.apart_first[c + 1]):
+            if place[t.apart[e]] == k:
+                over += 0.5
+    for d in range(len(s.used)):
+        if s.used[d] > 0.0 and s.used[d] > t.capacity[d]:
+            over += 1e-6 + (s.used[d] - t.capacity[d]) / s.used[d]
+        s.used[d] = 0.0
+        s.number[d] = 0
+    for k in range(len(s.held)):
+        if s.held[k] > 0:
+            d = t.device[k]
+            lanes += 1
+            squares += (s.held[k] / len(place)) ** 2
+            s.used[d] += t.width[k]
+            s.number[d] += 1
+            if s.kept[k] > t.unit_capacity[d]:
+                over += 1e-6 + (s.kept[k] - t.unit_capacity[d]) / s.kept[k]
+    surplus = max(0.0, lanes - t.most_lanes)
+    for d in range(len(s.used)):
+        over += max(0.0, s.used[d] / t.room[d] - 1.0)
+        surplus += max(0, s.number[d] - t.most[d])
+    # With too many lanes, classes gathered on some of them are better.
+    return over + surplus * (2.0 - squares)
+
+
+@_native
+def cost_of(t, place, period):
+    """Return the cost of a period in seconds, or in joules of an iteration: the period at which
+    the power is within its limit, and its energy. Copies take no energy here."""
+    if t.power_w == np.inf and not t.frugal:
+        return period
+    joules, idle = _energy(t, place)
+    if t.power_w < np.inf and joules + idle * period > t.power_w * period:
+        period = joules / (t.power_w - idle) if t.power_w > idle else np.inf
+    return joules + idle * period if t.frugal else period
+
+
+@_native
+def period_at(t, place, cost):
+    """Return the longest period at which an assignment costs at most `cost`."""
+    if not t.frugal:
+        return cost
+    joules, idle = _energy(t, place)
+    return (cost - joules) / idle if idle > 0.0 else np.inf
+
+
+@_native
+def _energy(t, place):
+    """Return the joules of an iteration above idling, and the power of idling."""
+    joules, idle = 0.0, t.always_w
+    on = np.zeros(len(t.idle_w), np.bool_)
+    for c in range(len(place)):
+        joules += t.joules[c, place[c]]
+        d = t.device[place[c]]
+        if not on[d]:
+            on[d] = True
+            idle += t.idle_w[d]
+    return joules, idle
+
+
+@_native
 def timed_arrays(t, place, s):
     """Return the timed graph of an assignment as `rings.TimedArrays`, with transfers as nodes after
     those of the expansion, and for each transfer its producer and the device that it reaches."""
-    copies(t, place, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
-    weigh(t, place, s.occupancy, s.seconds)
+    copies(t, place, s.latency, s.occupancy, s.load, s.size, s.payer, s.reached, s.sent)
+    weigh(t, place, s.latency, s.occupancy, s.seconds)
     lanes, devices, base = len(t.device), len(t.up), len(t.node_unit)
     producers = len(t.task_unit)
     extra, more = 0, 0
@@ -172,7 +257,7 @@ def timed_arrays(t, place, s):
                 if two != (turn == 1):
                     continue
                 link = t.second[a, b] if two else t.hop[a, b]
-                begin, wait = first, t.latency[u, place[t.item[u]]]
+                begin, wait = first, s.latency[u]
                 if two:
                     up = t.hop[a, b]
                     begin = node[t.host]

@@ -19,8 +19,19 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.load_search import FIRST, LoadSearch, applies_to, complete, overlaps
+from pearl.solvers.large.load_search import (
+    FIRST,
+    LoadSearch,
+    applies_to,
+    complete,
+    is_acyclic,
+    is_coupled,
+    is_pooled,
+    overlaps,
+)
 from pearl.solvers.large.split_selection import select_splits
+from pearl.solvers.large.starts import mended
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
@@ -42,12 +53,23 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
+UNCOUPLED = 0.9
+"""Share of the time limit for annealing without the rules that couple lanes, for many tasks without
+cycles. Its plan is kept if it is within these rules (assumed)."""
+
+WIDER = 2
+"""Work of that search in pools of units, as a multiple of the usual work (assumed)."""
+
+POOLED = 9
+"""The same number if modes are wider than an even share of their device: groups of a pool of units.
+The period form proves loops of seven components in a second, and leaves large gaps for ten."""
+
 STEPPED = 0.7
 """CPU-seconds of steps of that search, as a share of the time limit (assumed)."""
 
 PAIRS_S = 4e-3
-"""Largest number of CPU-seconds of that search for each pair of classes: more gain nothing in small
-search spaces (assumed)."""
+"""Largest number of CPU-seconds of that search for each pair of a class and a class or firing: more
+gain nothing in small search spaces (assumed)."""
 
 FURTHER = 8
 """Searched nodes of the orders of an assignment, as a multiple of the usual number, if time is left
@@ -155,7 +177,7 @@ class _Branches:
         if self.start is not None:
             self.best = self.start
         for i in sorted(self._loops, key=lambda i: (self._open[i], i)):
-            if self._worth(self._open[i].cost) and complete(self.spaces[i]):
+            if self._worth(self._open[i].cost) and complete(self.spaces[i], self.problem):
                 self._value_all(i)
         floors = sorted((floor.cost, i) for i, floor in self._open.items())
         likely = [(floor, self.spaces[i]) for floor, i in floors if self._worth(floor)]
@@ -165,9 +187,12 @@ class _Branches:
             self.best = simple
         self._raise_floors(programs=True)  # after a plan exists: HiGHS may take all of the time
         self._loops = [i for i in self._loops if i in self._open]
-        if any(len(self.spaces[i].classes) >= AHEAD for i in self._loops):
+        around = [self.spaces[i] for i in self._loops if not is_acyclic(self.spaces[i])]
+        if any(len(s.classes) >= (POOLED if is_pooled(s) else AHEAD) for s in around):
             self._overlap()
         self._anneal()
+        if any(i in self._annealing for i in self._loops):
+            self._overlap()
         if self._loops:
             now = time.monotonic()
             self._until = now + ALONE * max(0.0, self.deadline - now)
@@ -291,7 +316,8 @@ class _Branches:
 
     def _overlap(self) -> None:
         """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
-        a number of steps that suits the time limit."""
+        a number of steps that suits the time limit. The first search leaves out the rules that
+        couple lanes: if its plan is within them, they cost nothing."""
         from pearl.solvers.large.loop_search import LoopSearch
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
@@ -299,15 +325,28 @@ class _Branches:
         for i in sorted(worth, key=lambda i: (self._open[i].cost, i)):
             if time.monotonic() >= self.deadline:
                 break
-            search = LoopSearch(self.spaces[i], self.seed)
-            ordering = min(0.1 * self.limit_s, ORDERING_S * len(self.spaces[i].expansion.nodes))
-            most = PAIRS_S * len(self.spaces[i].classes) ** 2
-            with within(self.deadline - ordering):
-                search.run(min(STEPPED * self.limit_s / len(worth), most))
-            if search.bound is not None:
-                self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-            with extended(math.inf):  # keeps what was found
-                self._take(search.orders())
+            space, annealed = self.spaces[i], self._annealing.get(i)
+            starts = annealed.found(coupled=False) if annealed else []
+            if self.best and self.best.assignment.expansion is space.expansion:
+                starts.append(self.best.assignment)
+            firings = len(space.expansion.nodes)
+            most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
+            most *= WIDER if is_pooled(space) else 1
+            ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
+            coupled = is_coupled(space, self.problem) and self.problem.objective == "throughput"
+            for free in (True, False) if coupled else (False,):
+                search = LoopSearch(space, self.seed, None if free else self.problem, starts)
+                if free and search.t.pooled:
+                    continue
+                with within(self.deadline - ordering):
+                    search.run(min(STEPPED * self.limit_s / len(worth), most))
+                if search.bound is not None and self.problem.objective == "throughput":
+                    self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
+                with extended(math.inf):  # keeps what was found
+                    if self._take(search.orders()) <= search.cost * (1 + SAME) or not free:
+                        break
+                if search.best is not None:
+                    starts.insert(0, search.b.assignment(search.best.place))
             for place in search.every() if search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
@@ -335,21 +374,25 @@ class _Branches:
                 self._order(a, NODES)
         del self._open[i]
 
-    def _take(self, found: tuple[Assignment, Orders, float] | None) -> None:
-        """Accept an assignment with orders and exact period if it is better than the best."""
+    def _take(self, found: tuple[Assignment, Orders, float] | None) -> float:
+        """Accept an assignment with orders and exact period if it is better than the best. Return
+        its cost."""
         if found is None:
-            return
+            return math.inf
         a, orders, period_s = found
         cost, paced = cost_of(self.problem, a, period_s)
         if cost < (self.best.cost if self.best else math.inf):
             bound_s = build_timed_graph(a).order_bound_s
             self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
+        return cost
 
     def _anneal(self) -> None:
         """Search plans and bounds of spaces with many tasks by loads. Some searches continue in the
         background."""
         for i, space in enumerate(self.spaces):
-            if not applies_to(space, self.problem) or not self._worth(self._open[i].cost):
+            if i not in self._open or not self._worth(self._open[i].cost):
+                continue
+            if not applies_to(space, self.problem):
                 continue
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
@@ -360,10 +403,17 @@ class _Branches:
             left = max(0.0, self.deadline - now)
             ordering = min(0.1 * left, ORDERING_S * len(space.expansion.nodes))
             share = FIRST if search.small else 1.0
+            if i in self._loops and share == 1.0:
+                share = UNCOUPLED
+                search.small = search.fits
             until = now + (left - ordering) * share / (len(self.spaces) - i)
             search.run(self.deadline - ordering, until)
             self._open[i] = max(self._open[i], search.bound)
             assignments = search.found()
+            if i in self._loops:
+                b = to_places(space, self.problem)
+                places = [mended(b, b.place_of(a)) for a in search.found(coupled=False)]
+                assignments += [b.assignment(place) for place in places if place is not None]
             self.best = _better(best, assignments, self.problem, self.deadline)
 
 

@@ -11,8 +11,9 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.greedy_replicas import place_replicas
-from pearl.solvers.large.load_annealing import greedy, to_load_problem
 from pearl.solvers.large.load_search import FEW
+from pearl.solvers.large.starts import greedy, mended
+from pearl.solvers.large.tables import to_places
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, cost_of
 from pearl.solvers.orders.lane_sequencing import MANY, best_orders
@@ -39,7 +40,7 @@ def simple_plan(
     for floor, space in spaces:
         if len(trials) >= TRIED and floor > sorted(trials)[TRIED - 1][0]:
             break
-        for a in _simple(space):
+        for a in _simple(space, problem):
             if trials and time.monotonic() > until:
                 break
             if not space.violates_coupling(a):
@@ -60,7 +61,7 @@ def simple_plan(
     return best
 
 
-def _simple(space: SearchSpace) -> Iterator[Assignment]:
+def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
     def seconds(m: Mode) -> float:
         return m.estimate.occupancy_s
 
@@ -85,8 +86,8 @@ def _simple(space: SearchSpace) -> Iterator[Assignment]:
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
     yield from place_replicas(space)
     if len(space.classes) >= FEW:
-        loads = to_load_problem(space)
-        place = greedy(loads)
+        loads = to_places(space, problem)
+        place = mended(loads, greedy(loads))
         if place is not None:
             yield loads.assignment(place)
 
