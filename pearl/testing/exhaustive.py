@@ -237,13 +237,17 @@ def _every_order(timed: TimedGraph) -> OrderResult | None:
 def _listed(
     timed: TimedGraph, ring: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return a ring, rotated so that each task's entries are in the order of its firings and no
-    offset is negative; None if a task's firings are out of order, which never helps."""
+    """Return a ring, rotated so that each task's entries are in the order of its firings, with one
+    offset, and no offset is negative; None if a task's firings are out of order, which never
+    helps."""
     for _ in ring:
         seen: dict[str, list[int]] = {}
-        for i, _o in ring:
-            seen.setdefault(timed.names[i][0], []).append(timed.names[i][1])
-        if all(f == sorted(f) for f in seen.values()):
+        offsets: dict[str, set[int]] = {}
+        for i, ahead in ring:
+            task, firing = timed.names[i]
+            seen.setdefault(task, []).append(firing)
+            offsets.setdefault(task, set()).add(ahead)
+        if all(f == sorted(f) and len(offsets[task]) == 1 for task, f in seen.items()):
             least = min(o for _, o in ring)
             return tuple((i, o - least) for i, o in ring)
         ring = (*ring[1:], (ring[0][0], ring[0][1] + 1))

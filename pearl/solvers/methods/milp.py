@@ -362,8 +362,8 @@ class _Branches:
         search = LoopSearch(self.spaces[i], self.seed)
         for bound_s, place in search.bounds():
             self._open[i] = max(self._open[i], CostBound(bound_s * (1 - SAME), "search"))
-            if not self._worth(bound_s * (1 - SAME)):
-                break
+            if bound_s == math.inf or not self._worth(bound_s * (1 - SAME)):
+                break  # infinite: the assignment is forbidden
             if time.monotonic() >= self.deadline:
                 return
             a = search.b.assignment(place)
