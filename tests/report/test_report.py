@@ -14,7 +14,8 @@ import pytest
 
 from pearl.errors import SpecError
 from pearl.formatting import band, count, figure, listed, number, percent, ratio, si
-from pearl.planning.runs import load_metrics, load_run
+from pearl.planning.metrics_file import load_metrics
+from pearl.planning.runs import load_run
 from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report
 from tests.examples import example_run, two_device_plan
