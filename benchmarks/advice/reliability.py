@@ -26,6 +26,7 @@ import pearl
 from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
 from pearl.files import write_atomically
+from pearl.formats import check_format, latest
 from pearl.planning.draws import Draws
 from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plan_validation import plan_orders
@@ -73,7 +74,9 @@ def kept() -> dict[str, dict[str, Any]]:
     """The runs that were made before, by number of the spec."""
     if not KEPT.is_file():
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(KEPT.read_text())
+    content = json.loads(KEPT.read_text())
+    check_format("benchmark result", content, str(KEPT))
+    found: dict[str, dict[str, Any]] = content["runs"]
     return found
 
 
@@ -115,7 +118,8 @@ def measure(most: int) -> dict[str, dict[str, Any]]:
             print(f"  {number + 1}/{most} {label(spec)}: left out: {error}", flush=True)
             continue
         runs[str(number)] = {"spec": spec, "plan": plan.to_json(), "rate": rate}
-        write_atomically(KEPT, (json.dumps(runs, separators=(",", ":")) + "\n").encode())
+        content = {"schema": latest("benchmark result"), "runs": runs}
+        write_atomically(KEPT, (json.dumps(content, separators=(",", ":")) + "\n").encode())
         print(f"  {number + 1}/{most} {label(spec)}: {rate:,.0f}/s", flush=True)
     return runs
 
