@@ -25,6 +25,7 @@ import numpy as np
 import pearl
 from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
+from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.formats import check_format, latest
 from pearl.planning.draws import Draws
@@ -61,23 +62,40 @@ def given(number: int) -> dict[str, Any]:
     return spec
 
 
-def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
-    """Env steps per second of a plan in each draw, by the data sheet of this CPU alone."""
+def problem_of(system: System) -> Problem:
+    """The problem of a system on this CPU, of which the data sheet alone is known."""
     graph = build_graph(system)
     sheets = tuple(replace(d, real=False) for d in system.platform.devices)
-    costs = build_cost_table(graph, replace(system.platform, devices=sheets), system.limits)
-    timed, orders, _ = plan_orders(plan, Problem(graph, costs))
-    return np.asarray(graph.env_steps / evaluate_samples(timed, orders, draws).period_s)
+    platform = replace(system.platform, devices=sheets)
+    return Problem(graph, build_cost_table(graph, platform, system.limits))
+
+
+def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
+    """Env steps per second of a plan in each draw, by the data sheet of this CPU alone."""
+    problem = problem_of(system)
+    timed, orders, _ = plan_orders(plan, problem)
+    return np.asarray(problem.graph.env_steps / evaluate_samples(timed, orders, draws).period_s)
 
 
 def kept() -> dict[str, dict[str, Any]]:
-    """The runs that were made before, by number of the spec."""
+    """The runs that were made before, by number of the spec, without those whose plans are of an
+    earlier graph: they are made again where runs are measured."""
     if not KEPT.is_file():
         return {}
     content = json.loads(KEPT.read_text())
     check_format("benchmark result", content, str(KEPT))
-    found: dict[str, dict[str, Any]] = content["runs"]
-    return found
+    return {number: run for number, run in content["runs"].items() if is_of_today(run)}
+
+
+def is_of_today(run: dict[str, Any]) -> bool:
+    """Whether the plan of a run is one of the graph that its spec has now: graphs change."""
+    try:
+        system = pearl.load(run["spec"])
+        problem = problem_of(system)
+        plan_orders(load_plan(run["plan"]), problem)
+    except SpecError:
+        return False
+    return True
 
 
 def measured(system: System, plan: Plan) -> float:
