@@ -174,7 +174,7 @@ def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"schema": 9}', "schema is 9"),
+        ('{"schema": 9}', "a run of format 9"),
         ('{"schema": 1}', "steady is None; an object is needed"),
     ],
 )
