@@ -62,6 +62,8 @@ def check_format(kind: str, content: Mapping[str, Any], where: str) -> None:
         return
     writer = content.get("pearl_version")
     by = f", written by pearl {writer}" if isinstance(writer, str) else ""
+    if not by and type(given) is int and given < known.reads[0]:
+        by = ", written by an older version"
     reads = f"format{'s' * (len(known.reads) > 1)} {' and '.join(map(str, known.reads))}"
     raise SpecError(
         f"{where}: a {kind} of format {quote(given)}{by}; pearl {pearl_version()} reads "
