@@ -41,11 +41,18 @@ Results = dict[str, dict[str, dict[str, Any]]]
 
 def read(path: Path) -> Results:
     """The runs of a results file; none where there is no file. Exits where it is no such file."""
+    from pearl.errors import SpecError  # not at the top: a peer's environment may lack it
+    from pearl.formats import check_format
+
     if not path.exists():
         return {}
     try:
-        runs: Results = json.loads(path.read_text(encoding="utf-8"))["cases"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        check_format("benchmark result", content, str(path))
+        runs: Results = content["cases"]
+    except SpecError as error:
+        sys.exit(str(error))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         sys.exit(f"{path} is no results file of this benchmark ({error}); give another --results")
     return runs
 
@@ -89,8 +96,9 @@ class Kept:
     def write(self, path: Path, runs: Results) -> None:
         """The whole file, a run a line, or not at all."""
         from pearl.files import write_atomically
+        from pearl.formats import latest
 
-        head = {"schema": 1, "benchmark": self.name, "machine": machine()}
+        head = {"schema": latest("benchmark result"), "benchmark": self.name, "machine": machine()}
         lines = []
         for case, by_who in sorted(runs.items()):
             rows = []

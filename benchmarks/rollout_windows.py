@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bars import run_module
+from pearl.formats import latest
 
 RETURNS: dict[str, Any] = {"monte_carlo": "monte_carlo", "8 steps": {"n_step": 8}}
 HORIZON = 1000
@@ -140,7 +141,8 @@ def main() -> None:
     if not given.part or "overlap" in given.part:
         found["overlap"] = overlap(given.pairs)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        content = {"schema": latest("benchmark result"), **found}
+        given.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

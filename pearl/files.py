@@ -1,4 +1,4 @@
-"""Atomic writing of files, and locks on folders."""
+"""Atomic writing and bounded reading of files, and locks on folders."""
 
 from __future__ import annotations
 
@@ -17,6 +17,59 @@ from pearl.errors import SpecError
 
 PATIENCE_S = 10.0
 """Seconds within which a reader must open a pipe that is written to (assumed)."""
+
+
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""Type of a file that is not regular → its name in errors."""
+
+
+def irregular(status: os.stat_result) -> str:
+    """Return what a file is if it is not regular, such as `a pipe`; empty for a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
+    """Open a regular file and return its handle, without waiting for anything.
+
+    flags: of `os.open`. follow: whether `path` may be a link.
+
+    Raises:
+        OSError: there is no such file, or it is no regular one; with `path` as its filename.
+    """
+    if what := irregular(os.stat(path, follow_symlinks=follow)):  # opening a device may do harm
+        raise OSError(errno.EINVAL, f"it is {what}, and a regular file is needed", str(path))
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else NOFOLLOW)
+    handle = os.open(path, flags, 0o666)
+    if what := irregular(os.fstat(handle)):  # replaced meanwhile
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"it is {what}, and a regular file is needed", str(path))
+    return handle
+
+
+def read_bounded(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file of at most `most_bytes` bytes.
+
+    follow: whether `path` may be a link.
+
+    Raises:
+        OSError: the file is missing, too large, or no regular one; with `path` as its filename.
+    """
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    return content
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
@@ -128,7 +181,8 @@ def locking(folder: Path) -> Iterator[None]:
         os.truncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
         for left in folder.glob(".*.writing"):  # from a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+            with suppress(OSError):
+                left.unlink()
         yield
     finally:
         (folder / LOCK).unlink(missing_ok=True)
@@ -139,7 +193,7 @@ def _locked(folder: Path) -> int:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = _open_lock(folder / LOCK)
         except OSError as error:
             raise SpecError(
                 f"{folder}: a run cannot be written here: {error.strerror}; name another folder"
@@ -157,6 +211,25 @@ def _locked(folder: Path) -> int:
             if os.stat(folder / LOCK).st_ino == os.fstat(handle).st_ino:
                 return handle
         os.close(handle)  # the process with the lock has just removed the file
+
+
+def _open_lock(file: Path) -> int:
+    """Open a lock file, which is made if it is missing.
+
+    Raises:
+        OSError: it is no file of its own: a link, also a hard one, whose target would be written.
+    """
+    with suppress(FileExistsError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.open(file, flags, 0o666)
+    try:
+        handle = open_regular(file, os.O_RDWR, follow=False)
+    except FileNotFoundError:  # the process with the lock has just removed it
+        return _open_lock(file)
+    if os.fstat(handle).st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EMLINK, f"its {LOCK} is a hard link")
+    return handle
 
 
 def _umask() -> int:

@@ -8,6 +8,24 @@ import re
 from collections.abc import Collection, Sequence
 
 NONE = "–"
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+)
+_IN_LINES = re.compile(f"(?![\n\t]){_UNPRINTABLE.pattern.removesuffix('+')}")
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, without characters that command a terminal or a page: controls,
+    line ends, changes of the direction of writing, and halves of characters. A space replaces
+    them."""
+    return _UNPRINTABLE.sub(" ", text) if not text.isprintable() else text
+
+
+def printable_lines(text: str) -> str:
+    """Return a text as `printable` does, with its line ends and tabs."""
+    return _IN_LINES.sub(" ", text)
+
+
 PREFIXES = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
 

@@ -25,7 +25,9 @@ import numpy as np
 import pearl
 from benchmarks.bars import Bar, Part
 from benchmarks.estimators.plans import drawn, label, trained
+from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.formats import check_format, latest
 from pearl.planning.draws import Draws
 from pearl.planning.estimated_costs import build_cost_table
 from pearl.planning.plan_validation import plan_orders
@@ -60,21 +62,40 @@ def given(number: int) -> dict[str, Any]:
     return spec
 
 
-def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
-    """Env steps per second of a plan in each draw, by the data sheet of this CPU alone."""
+def problem_of(system: System) -> Problem:
+    """The problem of a system on this CPU, of which the data sheet alone is known."""
     graph = build_graph(system)
     sheets = tuple(replace(d, real=False) for d in system.platform.devices)
-    costs = build_cost_table(graph, replace(system.platform, devices=sheets), system.limits)
-    timed, orders, _ = plan_orders(plan, Problem(graph, costs))
-    return np.asarray(graph.env_steps / evaluate_samples(timed, orders, draws).period_s)
+    platform = replace(system.platform, devices=sheets)
+    return Problem(graph, build_cost_table(graph, platform, system.limits))
+
+
+def rates(system: System, plan: Plan, draws: Draws) -> np.ndarray:
+    """Env steps per second of a plan in each draw, by the data sheet of this CPU alone."""
+    problem = problem_of(system)
+    timed, orders, _ = plan_orders(plan, problem)
+    return np.asarray(problem.graph.env_steps / evaluate_samples(timed, orders, draws).period_s)
 
 
 def kept() -> dict[str, dict[str, Any]]:
-    """The runs that were made before, by number of the spec."""
+    """The runs that were made before, by number of the spec, without those whose plans are of an
+    earlier graph: they are made again where runs are measured."""
     if not KEPT.is_file():
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(KEPT.read_text())
-    return found
+    content = json.loads(KEPT.read_text())
+    check_format("benchmark result", content, str(KEPT))
+    return {number: run for number, run in content["runs"].items() if is_of_today(run)}
+
+
+def is_of_today(run: dict[str, Any]) -> bool:
+    """Whether the plan of a run is one of the graph that its spec has now: graphs change."""
+    try:
+        system = pearl.load(run["spec"])
+        problem = problem_of(system)
+        plan_orders(load_plan(run["plan"]), problem)
+    except SpecError:
+        return False
+    return True
 
 
 def measured(system: System, plan: Plan) -> float:
@@ -115,7 +136,8 @@ def measure(most: int) -> dict[str, dict[str, Any]]:
             print(f"  {number + 1}/{most} {label(spec)}: left out: {error}", flush=True)
             continue
         runs[str(number)] = {"spec": spec, "plan": plan.to_json(), "rate": rate}
-        write_atomically(KEPT, (json.dumps(runs, separators=(",", ":")) + "\n").encode())
+        content = {"schema": latest("benchmark result"), "runs": runs}
+        write_atomically(KEPT, (json.dumps(content, separators=(",", ":")) + "\n").encode())
         print(f"  {number + 1}/{most} {label(spec)}: {rate:,.0f}/s", flush=True)
     return runs
 

@@ -59,17 +59,38 @@ NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Name that the file of a device kind must define → a test of its value, and the value needed."""
 
 
+_trusted: set[str] = set()
+"""Kinds by module path that may be imported."""
+
+
+def trust_kind(kind: str) -> None:
+    """Allow the import of a device kind by module path: the user has named it, such as in a spec.
+    A kind that a file of a run names is not trusted by that."""
+    _trusted.add(kind)
+
+
+def knows_kind(kind: str) -> bool:
+    """Return whether `backend` resolves a kind: it is in `BACKENDS`, or `trust_kind` allows it."""
+    return kind in BACKENDS or kind in _trusted
+
+
 def backend(kind: str) -> Backend:
     """Return the backend of a device kind; import it on first use.
 
-    kind: a key of `BACKENDS` or a module path, which has a dot.
+    kind: a key of `BACKENDS`, or a module path that `trust_kind` allows, which has a dot.
 
     Raises:
         KeyError: no such kind; the text names all.
-        DeviceKindError: its file is missing, cannot be imported or lacks a name of `NEEDED`.
+        DeviceKindError: it is not trusted, or its file is missing, cannot be imported or lacks a
+            name of `NEEDED`.
     """
     if kind not in BACKENDS and "." not in kind:
         raise KeyError(f"no device kind {kind!r}; there are {sorted(BACKENDS)}")
+    if not knows_kind(kind):
+        raise DeviceKindError(
+            f"{_file(kind)}: no spec that you named has it, so it is not imported; load a spec "
+            "with this kind first, or allow it: pearl_devices.trust_kind"
+        )
     return _backend(kind, BACKENDS.get(kind, kind))
 
 
@@ -170,5 +191,7 @@ __all__ = [
     "backend",
     "estimator",
     "kernel",
+    "knows_kind",
     "offers",
+    "trust_kind",
 ]

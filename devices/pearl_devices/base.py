@@ -108,8 +108,7 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """A device that runs kernels.
 
-    kind: its backend, a key of `pearl_devices.BACKENDS`. The default `null` runs nothing and is for
-        given costs.
+    kind: its backend, a key of `pearl_devices.BACKENDS`; `null` runs nothing, for given costs.
     width: units that lanes share.
     width_unit: the unit of its kind: cores, sm, pe, ….
     max_lanes: serial executors that may run in parallel on it.
@@ -118,8 +117,7 @@ class Device:
     memory_bytes_per_s: bandwidth of its main memory.
     overhead_s: cost of starting one kernel (call, launch or doorbell).
     idle_power_w, active_power_w: power of the whole device when idle and when fully busy.
-    context_power_w: power while a program holds the idle device, if that is more than idle_power_w
-        (a GPU with a CUDA context).
+    context_power_w: power while a program holds the idle device (a CUDA context), if more.
     when_unused: `idle` if it draws idle power even if a plan leaves it out, else `off`.
     unified_memory: it works in the memory of the host device, so nothing is copied.
     simulated: no such hardware is driven; figures come from a model.
@@ -131,6 +129,7 @@ class Device:
     host: the computer that holds it, on a platform of several hosts (`pearl_devices.hosts`), or "".
     unit_memory_bytes: memory of one unit, if units have separate memories, such as the GPUs of a
         pool. Each unit of a lane holds the arrays of all modes on that lane.
+    draws_by_work: whether the power of a kind by module path follows its work; None for others.
 
     Raises:
         ValueError: a number is out of range; the text names device and field.
@@ -158,6 +157,7 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
     unit_memory_bytes: float = math.inf
+    draws_by_work: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))

@@ -21,10 +21,14 @@ def to_json(platform: Platform) -> dict[str, Any]:
 
 
 def plain(noun: Device | Link) -> dict[str, Any]:
-    """Return the fields of a device or a link. Infinite sizes are omitted, because JSON has no
-    infinity and they are the defaults."""
+    """Return the fields of a device or a link. Infinite sizes and None are omitted: JSON has no
+    infinity, and both are defaults."""
     about = {f.name: getattr(noun, f.name) for f in fields(noun)}
-    return {k: dict(v) if isinstance(v, Mapping) else v for k, v in about.items() if v != math.inf}
+    return {
+        k: dict(v) if isinstance(v, Mapping) else v
+        for k, v in about.items()
+        if v is not None and v != math.inf
+    }
 
 
 def from_json(about: Mapping[str, Any]) -> Platform:

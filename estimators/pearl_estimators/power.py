@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pearl_devices import Device, Kernel, backend
+from pearl_devices import Device, Kernel, backend, knows_kind
 from pearl_estimators.gpu.queue import queue
 from pearl_estimators.roofline import base_variant
 
@@ -20,9 +20,14 @@ readings that gave no figure are, and five of them within 1.6, the previous band
 (`python -m benchmarks.estimators power`)."""
 
 
-def draws_by_work(device: Device) -> bool:
+def draws_by_work(device: Device) -> bool | None:
     """Return whether a kind's power follows its work: a GPU that waits for launches draws little
-    more than an idle one."""
+    more than an idle one. None for a kind that is not known here and not described: nothing is
+    imported to find out."""
+    if device.draws_by_work is not None:
+        return device.draws_by_work
+    if not knows_kind(device.kind):
+        return None
     return bool(getattr(backend(device.kind), "DRAWS_BY_WORK", False))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.formatting import printable_lines
 
 if TYPE_CHECKING:
     from pearl.report.document import Page
@@ -85,7 +87,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
                 warnings.showwarning = _note
                 result = _attempt(lambda: function(*args, **options))
                 if target != "-" and result.text:
-                    print(result.text, flush=True)
+                    print(printable_lines(result.text), flush=True)
                 _write_json(result.object, target)
                 _write_html(result, options.get("html_file"))
                 if result.after is not None:
@@ -127,12 +129,12 @@ def _attempt(work: Callable[[], Result]) -> Result:
 
 def _note(message: Warning | str, *where: Any, **options: Any) -> None:
     """Print a warning as one line, without its place in the code."""
-    print(f"note: {message}", file=sys.stderr, flush=True)
+    print(f"note: {printable_lines(str(message))}", file=sys.stderr, flush=True)
 
 
 def error_line(line: str) -> None:
-    """Print an error."""
-    print(f"error: {line}", file=sys.stderr, flush=True)
+    """Print an error, without characters that command the terminal."""
+    print(f"error: {printable_lines(line)}", file=sys.stderr, flush=True)
 
 
 def _write_json(value: dict[str, Any], target: str | None) -> None:
@@ -158,8 +160,24 @@ def _write_html(result: Result, target: Path | None) -> None:
     write_atomically(target, page_html(result.page()).encode())
 
 
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed. Otherwise the next files and pipes
+    would get their numbers, and a child process would write its output into them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            handle = os.open(os.devnull, os.O_RDWR)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (to the end)
+
+
 def main() -> None:
     """Entry point of the `pearl` command."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing

@@ -28,7 +28,7 @@ from pearl.cli.arguments import (
     warn_of_measuring,
 )
 from pearl.errors import SpecError
-from pearl.formatting import count
+from pearl.formatting import count, printable
 from pearl.seeds import SEEDS
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def train(
     decisions = run.drift.decisions if run.drift else ()
     recoveries = [event for event in run.events if event not in decisions]
     if recoveries and run.status != "failed":
-        print(f"{len(recoveries)} events, the last: {recoveries[-1]}", file=sys.stderr, flush=True)
+        last = printable(recoveries[-1])
+        print(f"{len(recoveries)} events, the last: {last}", file=sys.stderr, flush=True)
     status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
         run.status
     ]
@@ -229,9 +230,10 @@ def run_folder(name: str, out: Path | None, *, resume: bool) -> Path:
     """
     if out is not None:
         from pearl.planning.runs import check_folder
+        from pearl.run_folder import find
 
         check_folder(out)
-        if (out / "plan.json").exists() and not resume:
+        if find(out, "plan.json") and not resume:
             raise SpecError(
                 f"--out {out}: already holds a run; add --resume to continue it, or name another"
             )
@@ -252,9 +254,10 @@ Chosen = Annotated[
 
 
 def _policy(run_dir: Path, which: Which, *, trust: bool) -> Policy:
+    from pearl.run_folder import file_of
     from pearl.training.policy import FILES, Policy
 
-    return Policy.load(run_dir / FILES[which] if run_dir.is_dir() else run_dir, trust=trust)
+    return Policy.load(file_of(run_dir, FILES[which]), trust=trust)
 
 
 @command
@@ -318,6 +321,7 @@ def report(
     from pearl.report.html import today
     from pearl.report.report import load_report
     from pearl.report.terminal import terminal_width
+    from pearl.run_folder import clear
 
     reports = [load_report(folder) for folder in run_dirs]
     if len(reports) > 1:
@@ -326,7 +330,7 @@ def report(
         found = SideBySide(tuple(side_of_run(r) for r in reports))
         return Result(str(found), found.to_json(), page=lambda: found.page(today()))
     only = reports[0]
-    only.save(run_dirs[0] / "report.html")
-    only.save_trace(run_dirs[0] / "trace.json")
+    only.save(clear(run_dirs[0], "report.html"))
+    only.save_trace(clear(run_dirs[0], "trace.json"))
     text = only.text(terminal_width(), verbose=verbose)
     return Result(text, only.to_json(), page=lambda: only.page(today()))

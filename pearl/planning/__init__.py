@@ -8,6 +8,7 @@ __all__ = [
     "draws",
     "estimated_costs",
     "lane_times",
+    "metrics_file",
     "plan_builder",
     "plan_validation",
     "plans",

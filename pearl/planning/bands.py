@@ -25,6 +25,7 @@ class Bands:
     period_s, energy_per_iteration_j, power_w: of an iteration, SI units.
     env_steps_per_s, updates_per_s, samples_per_s, env_steps_per_j: as in the plan.
     missed: samples in which idling alone exceeds the limit on power; their rates count as 0.
+        Plans of earlier versions do not count them.
     """
 
     draws: int
@@ -36,7 +37,7 @@ class Bands:
     energy_per_iteration_j: tuple[float, float] | None
     power_w: tuple[float, float] | None
     env_steps_per_j: tuple[float, float] | None
-    missed: int
+    missed: int = 0
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.formats import check_format, latest
+from pearl.formats import pearl_version as pearl_version
 from pearl.graph.liveness import StoredArray
 from pearl.json_files import read_object
 from pearl.notebook import HasPage
@@ -24,7 +25,7 @@ from pearl_devices.validation import check_type
 if TYPE_CHECKING:
     from pearl.planning.problem import Problem
 
-SCHEMA = 1
+SCHEMA = latest("plan")
 
 
 @dataclass(frozen=True)
@@ -334,30 +335,22 @@ def plain(value: Any) -> Any:
     return value
 
 
-def pearl_version() -> str:
-    """Return the version of this pearl, as plans and checkpoints state it."""
-    try:
-        return version("pearl-toolkit")
-    except PackageNotFoundError:
-        return "0+source"
+def load_plan(source: str | Path | Mapping[str, Any], where: str = "plan") -> Plan:
+    """Read a plan from its JSON file or object. Unknown keys are ignored, and keys that plans got
+    later have defaults.
 
-
-def load_plan(source: str | Path | Mapping[str, Any]) -> Plan:
-    """Read a plan from its JSON file or object. Unknown keys are ignored.
+    where: the place of an object, for errors.
 
     Raises:
-        SpecError: a key is missing or has a value of another type; names file and key.
+        SpecError: a key is missing or has a value of another type, or the plan is of a format that
+            this version does not read; names file and key.
     """
-    where = "plan"
     if problems := check_type("plan", source, str | Path | Mapping, "a Plan or its file"):
         raise SpecError(*problems)
     if not isinstance(source, Mapping):
         where = str(source)
         source = read_object(Path(source), "`pearl plan --json FILE` writes a plan")
-    if source.get("schema") != SCHEMA:
-        raise SpecError(
-            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
-        )
+    check_format("plan", source, where)
     orders = {"order": lambda entries, place: list_of(Entry, entries, place)}
     nested: dict[str, Callable[[Any], Any]] = {
         "bound_value": lambda v: 0.0 if v is None else v,

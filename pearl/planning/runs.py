@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,12 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from pearl import run_folder
 from pearl.errors import SpecError
-from pearl.json_files import read_object
+from pearl.files import LOCK, read_bounded
+from pearl.formats import check_format, latest
+from pearl.json_files import MOST_BYTES, read_object
 from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
 from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
-from pearl.planning.plans import SCHEMA, Plan, load_plan, plain
+from pearl.planning.plans import Plan, load_plan, plain
 from pearl_devices import Device, Link, Platform, platform_json
 from pearl_devices.validation import quote
 
@@ -198,7 +199,7 @@ class Run(HasPage):
     calls: tuple[MeasuredCall, ...] = ()
     platform: Platform | None = None
     out: str | None = None
-    schema: int = field(default=SCHEMA)
+    schema: int = field(default=latest("run"))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steady", MappingProxyType(dict(self.steady)))
@@ -260,15 +261,13 @@ def load_run(path: str | Path) -> Run:
     Raises:
         SpecError: a key is missing or has a value of another type; the text names file and key.
     """
-    file = Path(path)
+    file, in_folder = Path(path), False
     if file.is_dir():
-        file = file / "run.json"
+        run_folder.find(file, "run.json")
+        file, in_folder = file / "run.json", True
     where = str(file)
-    source = read_object(file, "`pearl train` writes a run folder")
-    if source.get("schema") != SCHEMA:
-        raise SpecError(
-            f"{where}: schema is {source.get('schema')!r}; this version reads schema {SCHEMA}"
-        )
+    source = read_object(file, "`pearl train` writes a run folder", follow=not in_folder)
+    check_format("run", source, where)
     for key in ("steady", "returns", "plan"):
         if not isinstance(source.get(key), Mapping):
             raise SpecError(f"{where}: {key} is {quote(source.get(key))}; an object is needed")
@@ -277,7 +276,7 @@ def load_run(path: str | Path) -> Run:
             raise SpecError(f"{where}: returns.{key} is {quote(value)}; a {RETURNS[key]} is needed")
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
-    values["plan"] = load_plan(source["plan"])
+    values["plan"] = load_plan(source["plan"], f"{where}: plan")
     calls = {"calls": lambda value, place: list_of(CallTime, value, place)}
     values["lanes"] = list_of(LaneTime, source.get("lanes", ()), f"{where}: lanes", calls)
     values["calls"] = list_of(MeasuredCall, source.get("calls", ()), f"{where}: calls")
@@ -311,6 +310,7 @@ def _read_platform(value: Any, where: str) -> Platform:
 
 
 CHECKPOINT = "checkpoint.safetensors"
+POLICIES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
 SPEC_MARK = "# The spec of this run, as pearl read it.\n"
 """The first line of a run folder's `spec.yaml`."""
 
@@ -330,17 +330,25 @@ def check_folder(folder: Path) -> None:
     a run's.
 
     Raises:
-        SpecError: the folder has a file that no run wrote, or a file that cannot be read.
+        SpecError: the folder has a file that no run wrote, or a file that cannot be read, or the
+            name of a file of a run is that of a link, a pipe, a device or a folder.
     """
-    if (folder / CHECKPOINT).exists():
+    if not folder.is_dir():
         return
-    problems = []
-    for name, marks in _MARKS.items():
+    problems: list[str] = []
+    has_checkpoint = False
+    for name in (CHECKPOINT, *POLICIES, LOCK, *_MARKS):
         try:
-            text = (folder / name).read_text(encoding="utf-8", errors="replace")
-            ours = all(mark in text for mark in marks)
-        except (FileNotFoundError, NotADirectoryError):
+            found = run_folder.find(folder, name)
+        except SpecError as error:
+            problems += error.problems
             continue
+        has_checkpoint |= found is not None and name == CHECKPOINT
+        if found is None or has_checkpoint or name not in _MARKS:
+            continue
+        try:
+            text = read_bounded(found, MOST_BYTES, follow=False).decode(errors="replace")
+            ours = all(mark in text for mark in _MARKS[name])
         except OSError:
             ours = False
         if not ours:
@@ -350,39 +358,3 @@ def check_folder(folder: Path) -> None:
             )
     if problems:
         raise SpecError(*problems)
-
-
-Row = Mapping[str, float]
-"""One line of `metrics.csv`: column → number, without empty cells."""
-
-
-def load_metrics(path: str | Path) -> tuple[Row, ...]:
-    """Return the rows of a run's `metrics.csv`; empty if there is no such file.
-
-    Raises:
-        SpecError: a cell is no number, or the file cannot be read; the text names file, line and
-            column.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
-    rows: list[Row] = []
-    reader = csv.DictReader(text.splitlines())
-    for line in reader:
-        row: dict[str, float] = {}
-        for column, cell in line.items():
-            if not column or not cell:
-                continue
-            try:
-                number = float(cell)
-            except ValueError:
-                raise SpecError(
-                    f"{path}:{reader.line_num}: {column} is {cell!r}; a number is needed"
-                ) from None
-            if math.isfinite(number):
-                row[column] = number
-        rows.append(row)
-    return tuple(rows)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pearl import run_folder
 from pearl.cluster import Node, answer_s, connect, nodes, on_node
 from pearl.errors import SpecError
-from pearl.files import write_atomically
 from pearl.planning.runs import CHECKPOINT
 from pearl.population.driver import StageEnd
 from pearl.population.local_executor import GRACE_S, ProcessExecutor, start_process, stop_processes
@@ -187,7 +187,7 @@ def write(folder: Path, tree: Mapping[str, bytes]) -> None:
     Checkpoints come last: a run can resume from a checkpoint only with the files that belong to it.
     """
     for name in sorted(tree, key=lambda name: Path(name).name == CHECKPOINT):
-        write_atomically(folder / name, tree[name])
+        run_folder.write(folder, name, tree[name])
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from pearl.formatting import count
+from pearl.formatting import count, printable
 from pearl.population.setting_results import SweepRun
 
 DRAW_INTERVAL_S = 0.5
@@ -35,7 +35,7 @@ class _Lines(SweepDisplay):
         self._stream = stream
 
     def print_event(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        print(printable(line), file=self._stream, flush=True)
 
 
 class _Live(SweepDisplay):
@@ -49,7 +49,7 @@ class _Live(SweepDisplay):
         self._live, self._drawn_s = Live(console=console, auto_refresh=False, transient=True), 0.0
 
     def print_event(self, line: str) -> None:
-        self._live.console.print(line, markup=False, highlight=False)
+        self._live.console.print(printable(line), markup=False, highlight=False)
 
     def refresh(self, runs: Runs) -> None:
         from rich import box

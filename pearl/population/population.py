@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pearl import run_folder
 from pearl.errors import SpecError
 from pearl.files import locking
 from pearl.formatting import count, listed
+from pearl.planning.metrics_file import load_metrics
 from pearl.planning.plans import load_plan, plain
-from pearl.planning.runs import CHECKPOINT, load_metrics
+from pearl.planning.runs import CHECKPOINT
 from pearl.population import cluster_executor, packing, precompile, search
 from pearl.population.cluster_executor import ClusterExecutor
 from pearl.population.display import SweepDisplay
@@ -157,7 +159,7 @@ class SweepRunner:
         tournament = self.kind == "tournament"
         first = search.members(self.population, self.options) if tournament else []
         for run in first or [run for runs in self.population.runs() for run in runs]:
-            if self._folder is not None and (self._folder / run.run / "plan.json").exists():
+            if self._folder and run_folder.find(self._folder, f"{run.run}/plan.json"):
                 raise SpecError(
                     f"{self._folder / run.run}: has a run already, and no {FILE} assigns it to a "
                     "sweep; name another folder, or move the run away"
@@ -209,7 +211,9 @@ class SweepRunner:
         planner = Planner(int(stored["packing"]["cores_per_run"]))
         for s in self.population.settings:
             if s.name in stored["plans"]:
-                planner.add_plan(s.system, load_plan(self._folder / stored["plans"][s.name]))
+                name = stored["plans"][s.name]
+                file = run_folder.find(self._folder, name) or self._folder / name
+                planner.add_plan(s.system, load_plan(file))
         slowdowns = packing.calibrated_slowdowns()
         return planner, packing.pack(self.population, planner, slowdowns, self._hosts)
 
@@ -313,9 +317,9 @@ class SweepRunner:
             return
         on_board = {s.round.run for s in self._scheduler.board}
         for run in (r for r in self._outcomes.values() if r.status == "done"):
-            if run.run not in on_board:
-                with suppress(FileNotFoundError):
-                    (self._files.path / run.run / CHECKPOINT).unlink()
+            file = run_folder.find(self._files.path, f"{run.run}/{CHECKPOINT}")
+            if file is not None and run.run not in on_board:
+                file.unlink()
 
     def _live_runs(self) -> list[SweepRun]:
         """The runs for the display: ended ones, then running ones with their latest metrics."""
@@ -379,11 +383,11 @@ class SweepRunner:
         )
 
     def _write(self, status: Status) -> None:
-        self.result(status).save(self._files.path / FILE)
+        self.result(status).save(run_folder.clear(self._files.path, FILE))
 
     def _finish(self, status: Status) -> Sweep:
         result = self.result(status)
         for suffix in ("json", "csv", "html"):
-            result.save(self._files.path / f"sweep.{suffix}")
+            result.save(run_folder.clear(self._files.path, f"sweep.{suffix}"))
         self._remove_checkpoints()
         return result

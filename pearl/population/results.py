@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pearl.formats import latest, pearl_version
 from pearl.formatting import NONE, count
 from pearl.notebook import HasPage
-from pearl.planning.plans import SCHEMA, pearl_version, plain
+from pearl.planning.plans import plain
 from pearl.population.members import value_text
 from pearl.population.packing import duration
 from pearl.population.setting_results import SettingResult, SweepRun
@@ -74,7 +75,7 @@ class Sweep(HasPage):
     wall_s: float
     message: str | None = None
     out: str | None = None
-    schema: int = field(default=SCHEMA)
+    schema: int = field(default=latest("sweep"))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, without `out`."""

@@ -8,10 +8,12 @@ from typing import Any
 
 import yaml
 
+from pearl import run_folder
 from pearl.errors import SpecError
-from pearl.files import make_folders, write_atomically
-from pearl.json_files import read_object
-from pearl.planning.plans import SCHEMA, load_plan, plain
+from pearl.files import make_folders, read_bounded
+from pearl.formats import check_format
+from pearl.json_files import MOST_BYTES, printable_values, read_object
+from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT, SPEC_MARK
 from pearl.population.packing import Planner
 from pearl.population.schedulers import RunStage
@@ -19,6 +21,8 @@ from pearl.spec.system import System
 from pearl.training.checkpoints import branching
 
 FILE = "sweep.json"
+FOLDERS = "specs", "plans", "logs", ".first"
+"""Folders of a sweep besides those of its runs."""
 
 
 class SweepFolder:
@@ -66,21 +70,23 @@ class SweepFolder:
 
     def _write(self, stage: RunStage) -> tuple[Path, Path]:
         system = self.system(stage)
-        spec = self.path / "specs" / f"{stage.setting}.yaml"
+        name = f"specs/{stage.setting}.yaml"
         text = SPEC_MARK + yaml.safe_dump(plain(system.raw), sort_keys=False, allow_unicode=True)
-        if not spec.exists() or spec.read_bytes() != text.encode():
-            write_atomically(spec, text.encode())
+        spec = run_folder.find(self.path, name)
+        if spec is None or read_bounded(spec, MOST_BYTES, follow=False) != text.encode():
+            run_folder.write(self.path, name, text.encode())
         plan, number = self._planner.plan(system), 1
-        content = plan.to_json()
-        while (file := self.path / "plans" / f"plan-{number}.json").exists():
-            if read_object(file, "it is a plan of this sweep") == content:
+        content = printable_values(plan.to_json())
+        while file := run_folder.find(self.path, f"plans/plan-{number}.json"):
+            if read_object(file, "it is a plan of this sweep", follow=False) == content:
                 break  # equal plans have one file
             number += 1
         else:
+            file = run_folder.clear(self.path, f"plans/plan-{number}.json")
             make_folders(file)
             plan.save(file)
         self.plans[stage.setting] = str(file.relative_to(self.path))
-        return spec, file
+        return self.path / name, file
 
     def build_command(self, stage: RunStage, at: Path | None = None) -> list[str]:
         """Build the arguments of `pearl` for a stage. First branch the run off its parent, if any.
@@ -90,14 +96,16 @@ class SweepFolder:
         Raises:
             SpecError: the run cannot branch off its parent.
         """
-        run_folder = self.path / stage.run
-        if stage.parent is not None and not (run_folder / CHECKPOINT).exists():
+        into, of_run = self.path / stage.run, f"{stage.run}/{CHECKPOINT}"
+        if stage.parent is not None and not run_folder.find(self.path, of_run):
             _, plan = self.write_inputs(stage)
+            run_folder.find_folder(self.path, stage.parent)  # no link
             parent, system = self.path / stage.parent, self.system(stage)
-            branching.branch(parent, run_folder, system, load_plan(plan), stage.seed)
-        resume = ["--resume"] * any((run_folder / n).exists() for n in ("plan.json", CHECKPOINT))
+            branching.branch(parent, into, system, load_plan(plan), stage.seed)
+        names = of_run, f"{stage.run}/plan.json"
+        resume = ["--resume"] * any(run_folder.find(self.path, name) for name in names)
         if at is None:
-            return self.train_arguments(stage, run_folder, stage.steps) + resume
+            return self.train_arguments(stage, into, stage.steps) + resume
         arguments = self.train_arguments(stage, at / stage.run, stage.steps, at)
         # The user of the sweep named its spec, but the other host has no record of that.
         return arguments + resume + ["--trust"] * bool(resume)
@@ -117,18 +125,23 @@ def load_sweep_file(folder: Path, *, resume: bool) -> dict[str, Any] | None:
     """Load the sweep.json of a folder, to resume its sweep; None if there is none yet.
 
     Raises:
-        SpecError: the folder is a file, holds a sweep that is not to be resumed, or its sweep.json
-            is damaged.
+        SpecError: the folder is a file, holds a sweep that is not to be resumed, or holds links, or
+            its sweep.json is damaged.
     """
-    file = folder / FILE
-    if not file.exists():
+    file = run_folder.find(folder, FILE)
+    if file is None:
+        for name in FOLDERS:
+            if found := run_folder.find_folder(folder, name):
+                run_folder.refuse_links(found)
         if folder.exists() and not folder.is_dir():
             raise SpecError(f"{folder}: is a file, not a folder; name another folder")
         return None
     if not resume:
         raise SpecError(f"{folder}: holds a sweep; resume it (--resume), or name another folder")
-    content = read_object(file, "`pearl sweep` writes it")
-    if content.get("schema") != SCHEMA or not _is_complete(content):
+    run_folder.refuse_links(folder)
+    content = read_object(file, "`pearl sweep` writes it", follow=False)
+    check_format("sweep", content, str(file))
+    if not _is_complete(content):
         raise SpecError(f"{file}: no sweep that this version can resume; name another folder")
     return content
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pearl.planning.runs import load_metrics, load_run
+from pearl.planning.metrics_file import load_metrics
+from pearl.planning.runs import load_run
 from pearl.population.schedulers import RunStage
 from pearl.population.statistics import interval
 

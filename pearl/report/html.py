@@ -6,6 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
+from pearl.formatting import printable
 from pearl.report.canvas import WIDE, Canvas
 from pearl.report.document import Card, Drawing, KeyFigure, Page
 from pearl.report.svg import canvas_svg
@@ -43,7 +44,7 @@ def page_svg(page: Page) -> str:
     for section in page.sections:
         for figure in (b for b in section.blocks if isinstance(b, Drawing)):
             canvas = figure.draw(WIDE)
-            heading = escape(section.title)
+            heading = escape(printable(section.title))
             parts.append(f'<svg y="{y:.0f}"><text class="ink strong" y="14">{heading}</text></svg>')
             y += 28
             drawn = canvas_svg(canvas, figure.sentence)
@@ -67,7 +68,11 @@ def _environment() -> Environment:
         return files("pearl.report").joinpath(name).read_text(encoding="utf-8")
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(source)
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FunctionLoader(source),
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.globals["whisker"] = _whisker
     environment.filters["code"] = _code
@@ -78,9 +83,9 @@ def _code(text: str) -> Markup:
     """Return an escaped text in which words between backticks are code."""
     from markupsafe import Markup, escape
 
-    parts = text.split("`")
+    parts = printable(text).split("`")
     if len(parts) % 2 == 0:  # a name has a backtick
-        return escape(text)
+        return escape(printable(text))
     joined = Markup("")
     for n, part in enumerate(parts):
         joined += Markup("<code>{}</code>").format(part) if n % 2 else escape(part)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pearl import run_folder
 from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.notebook import HasPage
+from pearl.planning.metrics_file import Row, load_metrics
 from pearl.planning.plans import Plan
-from pearl.planning.runs import Row, Run, load_metrics, load_run
+from pearl.planning.runs import Run, load_run
 from pearl.report import origin, plan_page, run_page, tables
 from pearl.report.document import Page, Section
 from pearl.report.lead import plan_lead, run_lead
@@ -167,7 +169,7 @@ def load_report(folder: str | Path) -> Report:
     from pearl.spec.reading import load_static_on
 
     run = load_run(folder)
-    spec = Path(run.out or ".") / "spec.yaml"
-    if run.platform is None or not spec.exists():
+    spec = run_folder.find(Path(run.out or "."), "spec.yaml")
+    if run.platform is None or spec is None:
         return Report(run.plan, run)
     return Report(run.plan, run, load_static_on(run.platform, spec))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pearl.formatting import NONE, count, number, percent, ratio, si
 from pearl.planning.lane_times import LaneTime
-from pearl.planning.runs import Row, Run
+from pearl.planning.metrics_file import Row
+from pearl.planning.runs import Run
 from pearl.report import tables, words
 from pearl.report.bands_text import range_text
 from pearl.report.document import Block, Column, Detail, Facts, KeyFigure, Section, Sentences, Table
@@ -249,7 +250,7 @@ def short_tables(run: Run) -> tuple[Block, ...]:
     if run.out is not None:
         head.insert(0, ("folder", run.out))
     facts = dict(tables.run_facts(run))
-    kept = ("status", "return", "evaluation", "recovered failures", "energy")
+    kept = ("status", "return", "evaluation", "recovered failures", "devices", "energy")
     head += [(key, facts[key]) for key in kept if key in facts]
     if run.drift is not None:
         head += [("re-planning", text) for text in run.drift.decisions]

@@ -86,9 +86,10 @@ def _power(
     device: Device, lanes: Sequence[Lane], calls: Sequence[KeptCall]
 ) -> list[tuple[float, float]]:
     """Return the modelled power of a device after each change; nothing for a device whose power
-    depends on its work, such as a GPU, because busy lanes do not determine it."""
+    depends on its work, such as a GPU, because busy lanes do not determine it, and for a device of
+    unknown kind."""
     own = {k.lane: k.width for k in lanes if k.device == device.name}
-    if not own or draws_by_work(device):
+    if not own or draws_by_work(device) is not False:
         return []
     changes: dict[float, float] = {}
     for c in calls:

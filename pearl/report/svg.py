@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from pearl.formatting import printable
 from pearl.report.canvas import Canvas, Dot, Line, Path, Rect, Shape
 
 
@@ -15,7 +16,7 @@ def canvas_svg(canvas: Canvas, sentence: str, role: str = "") -> str:
     """
     size = f'viewBox="0 0 {_n(canvas.width)} {_n(canvas.height)}" width="{_n(canvas.width)}"'
     shapes = "".join(map(_shape, canvas.shapes))
-    label = escape(sentence, quote=True)
+    label = escape(printable(sentence), quote=True)
     return f'<svg class="{role}" {size} role="img" aria-label="{label}">{shapes}</svg>\n'
 
 
@@ -39,10 +40,10 @@ def _shape(s: Shape) -> str:
         return _closed("circle", f'class="{s.style}" {place}', s.hint)
     anchor = "" if s.anchor == "start" else f' text-anchor="{s.anchor}"'
     place = f'x="{_n(s.x)}" y="{_n(s.y)}"'
-    return f'<text class="{s.style}" {place}{anchor}>{escape(s.text)}</text>'
+    return f'<text class="{s.style}" {place}{anchor}>{escape(printable(s.text))}</text>'
 
 
 def _closed(tag: str, attributes: str, hint: str) -> str:
     if not hint:
         return f"<{tag} {attributes}/>"
-    return f"<{tag} {attributes}><title>{escape(hint)}</title></{tag}>"
+    return f"<{tag} {attributes}><title>{escape(printable(hint))}</title></{tag}>"

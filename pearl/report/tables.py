@@ -22,6 +22,7 @@ from pearl.report.bands_text import (
 )
 from pearl.report.document import Column, Table
 from pearl.report.evaluation_text import evaluation_row, evaluation_sentence, time_to_solution_text
+from pearl_estimators.power import draws_by_work
 
 
 def _value(value: float, unit: str) -> str:
@@ -63,6 +64,15 @@ def _ended(run: Run) -> str:
     return run.status if run.message is None else f"{run.status}: {run.message}"
 
 
+def unknown_kinds(run: Run) -> str:
+    """Return a sentence on devices of the run whose kinds are not known here; empty for none."""
+    devices = run.platform.devices if run.platform is not None else ()
+    unknown = [f"{d.name} ({d.kind})" for d in devices if draws_by_work(d) is None]
+    if not unknown:
+        return ""
+    return f"of a kind that is not known here, so without their power: {listed(unknown)}"
+
+
 def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """Return label and text of the facts at the head of a report about a run."""
     returns = run.returns
@@ -100,6 +110,8 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
                 f"{episodes} episodes"
             )
         facts.append(("evaluation", text))
+    if unknown := unknown_kinds(run):
+        facts.append(("devices", unknown))
     if run.energy_j is None:
         facts.append(("energy", "not metered"))
     else:

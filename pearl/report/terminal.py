@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pearl.formatting import printable
 from pearl.report.document import (
     Block,
     Cards,
@@ -93,7 +94,7 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
 
 def _text(out: io.StringIO) -> str:
     """Return the output without spaces at the ends of lines."""
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return "\n".join(printable(line).rstrip() for line in out.getvalue().splitlines())
 
 
 def _print(console: Console, text: str) -> None:

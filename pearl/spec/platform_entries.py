@@ -27,7 +27,7 @@ from pearl.spec.messages import Complaint, allow, suggest_nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator
+from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator, trust_kind
 from pearl_devices.base import UNTIMED
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -207,6 +207,8 @@ def device_of(
 ) -> Device:
     numbers = _numbers(entry)
     figures = _figures(entry, at, problems)
+    if known and "." in entry.kind:
+        trust_kind(entry.kind)
     kind = backend(entry.kind) if known else None
     if kind is not None:
         estimator(entry.kind)
@@ -240,6 +242,11 @@ def device_of(
         design=entry.design or "",
         figures={key: number.value for key, number in figures.items()},
         sources=sources,
+        draws_by_work=(
+            None
+            if kind is None or entry.kind in BACKENDS
+            else bool(getattr(kind, "DRAWS_BY_WORK", False))
+        ),
     )
     if check := getattr(kind, "check", None):
         check(device)

@@ -9,7 +9,17 @@ from typing import ClassVar
 import pytest
 
 from pearl.testing.kernel_buffers import copied, equal, fill_arrays
-from pearl_devices import Buffers, Call, Device, Kernel, Refused, UnsupportedError, backend, offers
+from pearl_devices import (
+    Buffers,
+    Call,
+    Device,
+    Kernel,
+    Refused,
+    UnsupportedError,
+    backend,
+    offers,
+    trust_kind,
+)
 from pearl_devices.buffers import specs
 
 
@@ -26,6 +36,12 @@ class BackendContract:
     kernels: ClassVar[tuple[Kernel, ...]]
     binds: ClassVar[bool] = True
     unknown: ClassVar[Kernel | None] = Kernel("no_such_kind")
+
+    def __init_subclass__(cls) -> None:
+        """Allow the import of the kind, because its author names it."""
+        super().__init_subclass__()
+        if device := getattr(cls, "device", None):
+            trust_kind(device.kind)
 
     def _each(self) -> list[tuple[Kernel, str]]:
         """Every kernel in every variant that is offered and can be bound."""
@@ -45,7 +61,8 @@ class BackendContract:
     def test_offering_imports_neither_torch_nor_numba_nor_gymnasium(self) -> None:
         code = (
             "import sys\n"
-            "from pearl_devices import Device, kernel, offers\n"
+            "from pearl_devices import Device, kernel, offers, trust_kind\n"
+            f"trust_kind({self.device.kind!r})\n"
             f"device = Device('d', {self.device.kind!r}, figures={dict(self.device.figures)})\n"
             "offers(kernel('param_sync', params=3, args={'network': 'q'}), device)\n"
             "env = kernel('env_step', program='CartPole-v1', envs=2, obs=4, act=0)\n"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from pearl_devices import Device, Kernel, offers
+from pearl_devices import Device, Kernel, offers, trust_kind
 from pearl_devices.base import OPT_IN_VARIANTS
 from pearl_devices.kernels import kernel
 from pearl_estimators import Estimate, estimate, power
@@ -27,6 +27,12 @@ class EstimatorContract:
     kernels: ClassVar[tuple[Kernel, ...]]
     rung: ClassVar[str] = ""
     grows: ClassVar[tuple[str, ...]] = ("envs", "batch", "steps", "params")
+
+    def __init_subclass__(cls) -> None:
+        """Allow the import of the kind, because its author names it."""
+        super().__init_subclass__()
+        if device := getattr(cls, "device", None):
+            trust_kind(device.kind)
 
     def each(self) -> list[tuple[Kernel, str, int, Estimate]]:
         """Return every kernel in every offered way, with its estimate."""

@@ -1,4 +1,4 @@
-"""Writing of metrics.csv during a run; `pearl.planning.runs.load_metrics` reads the file."""
+"""Writing of metrics.csv during a run; `pearl.planning.metrics_file` reads the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from pearl.files import write_atomically
+from pearl import run_folder
+from pearl.planning.metrics_file import metrics_lines
 from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.training_run import TrainingRun
 
@@ -41,8 +42,8 @@ class Metrics:
             writer.writeheader()
             writer.writerows(_rows(path, state.iteration * run.graph.env_steps))
             try:
-                write_atomically(path, text.getvalue().encode())
-                self._file = path.open("a", newline="", encoding="utf-8")
+                run_folder.write(path.parent, path.name, text.getvalue().encode())
+                self._file = run_folder.append_text(path.parent, path.name)
             except OSError as error:
                 state.log.note(f"metrics.csv gets no new rows: {error.strerror}", restarts=0)
 
@@ -96,10 +97,9 @@ class Metrics:
 
 def _rows(path: Path, steps: int) -> list[Mapping[str, str]]:
     """Read the complete rows of a file up to env step `steps`; none if there is no file."""
-    if not steps or not path.is_file():
+    if not steps:
         return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows: list[dict[str, Any]] = [*csv.DictReader(file)]
+    rows: list[dict[str, Any]] = [*csv.DictReader(metrics_lines(path))]
     return [
         row
         for row in rows

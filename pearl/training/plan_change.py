@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pearl import run_folder
 from pearl.errors import SpecError
 from pearl.planner.planner import build_problem
 from pearl.planning.plans import Plan
@@ -131,7 +132,7 @@ def switch_plan(run: TrainingRun, plan: Plan, text: str) -> None:
     new.state, new.at, new.environments = after, state.iteration, lambda: environments
     new.save_run(run.folder)
     try:
-        plan.save(run.folder / "plan.json")
+        plan.save(run_folder.clear(run.folder, "plan.json"))
     except OSError as error:
         after.log.note(f"plan.json is the plan before: {error.strerror}", restarts=0)
     run.switch_session(new)

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pearl import run_folder
 from pearl.algorithms.interface import interface, policy_states
 from pearl.errors import SpecError
 from pearl.files import write_atomically
-from pearl.planning.plans import pearl_version, plain
+from pearl.formats import FORMATS, check_format, pearl_version
+from pearl.planning.plans import plain
+from pearl.planning.runs import POLICIES
 from pearl.training.policy_export import description
 from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
@@ -34,8 +37,7 @@ if TYPE_CHECKING:
 
     from pearl.spec.system import System
 
-FORMATS = (1, 2)
-FILES = {"best": "policy_best.safetensors", "last": "policy_last.safetensors"}
+FILES = POLICIES
 """Which policy → its file in a run folder."""
 PASSED = "interface."
 """Beginning of the names, in a file, of the arrays of custom kernels."""
@@ -163,7 +165,7 @@ class Policy:
 
         tensors = {"parameters": self.parameters}
         tensors |= {_file_key(name): array for name, array in self.states.items()}
-        about |= {"format": FORMATS[bool(self.kernel.interface)]}
+        about |= {"format": FORMATS["policy"].reads[bool(self.kernel.interface)]}
         about |= {"pearl_version": pearl_version()}
         about |= {"spec": plain(self.system.raw), "description": description(self)}
         text = json.dumps(about, allow_nan=False)
@@ -189,7 +191,7 @@ class Policy:
 
         if problems := check_type("Policy.load: path", path, str | Path, "a file or a run folder"):
             raise SpecError(*problems)
-        file = Path(path) / FILES["best"] if Path(path).is_dir() else Path(path)
+        file = run_folder.file_of(Path(path), FILES["best"])
         tensors, about = read_policy_file(file)
         require_trusted(about["spec"], path, trust=trust)
         system = load_on(host(), about["spec"])
@@ -238,10 +240,5 @@ def read_policy_file(file: Path) -> tuple[dict[str, npt.NDArray[Any]], Mapping[s
         raise SpecError(f"{file}: not a readable policy: {error}") from None
     if not isinstance(about, dict) or "description" not in about or "spec" not in about:
         raise SpecError(f"{file}: not a policy file of pearl (an exported one has no spec)")
-    if about.get("format") not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
-        raise SpecError(
-            f"{file}: a policy of format {about.get('format')!r}, written by pearl "
-            f"{about.get('pearl_version')}; pearl {pearl_version()} reads formats {known}"
-        )
+    check_format("policy", about, str(file))
     return tensors, about

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.errors import SpecError
 from pearl.files import write_atomically
+from pearl.formats import latest
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.interface import changes, states, trained_arrays
@@ -20,7 +21,6 @@ from pearl_devices.kernels.interface import changes, states, trained_arrays
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
 
-SCHEMA = 1
 
 SUFFIXES = ("", ".safetensors")
 """Suffixes of files of exported policies."""
@@ -84,7 +84,7 @@ def description(policy: Policy) -> dict[str, Any]:
         for name in changes(each)
     ]
     return {
-        "schema": SCHEMA,
+        "schema": latest("exported policy"),
         "algorithm": policy.system.algorithm.name,
         "env": env.id,
         "network": network,

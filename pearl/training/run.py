@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
+from pearl import run_folder
 from pearl.planning.runs import Run, Status
 from pearl.report.report import Report
 from pearl.runtime.protocol import single_lane
@@ -51,15 +54,28 @@ def run_training(run: TrainingRun) -> Run:
         status, final = _finish(run, status)
     outcome = _feed_back(run, build_run(run, status, final, measured, meter))
     if run.folder is not None:
-        outcome.save(run.folder / "run.json")
-        report = Report(run.plan, outcome, run.session.compiled.system)
-        report.save(run.folder / "report.html")
-        report.save_trace(run.folder / "trace.json")
+        outcome.save(run_folder.clear(run.folder, "run.json"))
+        _save_report(run.folder, Report(run.plan, outcome, run.session.compiled.system))
     run.rate, run.phase = outcome.env_steps_per_s or 0.0, "evaluation"
     run.notify("on_end", outcome)
     if run.callbacks.raised is not None:
         raise run.callbacks.raised
     return outcome
+
+
+def _save_report(folder: Path, report: Report) -> None:
+    """Write the page and the trace of a run. The run has ended and is saved, so a file that cannot
+    be written, such as on a full disk, is only a warning."""
+    try:
+        report.save(run_folder.clear(folder, "report.html"))
+        report.save_trace(run_folder.clear(folder, "trace.json"))
+    except OSError as error:
+        warnings.warn(
+            f"{error.filename}: {error.strerror}; the run is complete and saved; make room, then "
+            f"write its report: pearl report {folder}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _run_session(run: TrainingRun, measured: Measurements) -> Status | Literal["off"]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pearl import run_folder
 from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_if_any
@@ -228,8 +229,8 @@ class Session:
         env_steps = self.state.iteration * self.compiled.graph.env_steps
         for which, name in FILES.items():
             policy = self.policy("best" if which == "best" else "last")
-            policy.save(folder / name, which=which, env_steps=env_steps)
-        self.save(folder / CHECKPOINT, self.state)
+            policy.save(run_folder.clear(folder, name), which=which, env_steps=env_steps)
+        self.save(run_folder.clear(folder, CHECKPOINT), self.state)
         if pacer:
             pacer.record(self.checkpoint_bytes(), time.monotonic() - begin_s)
 

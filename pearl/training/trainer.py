@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
+from pearl import run_folder
 from pearl.errors import SpecError
-from pearl.files import locking, write_atomically
+from pearl.files import locking
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner import plan_cache
 from pearl.planner.planner import as_system, build_problem, skipping_timing_if_busy
@@ -88,8 +89,8 @@ def plan_of_run(folder: Path, system: System) -> Plan | None:
     Raises:
         SpecError: the checkpoint does not fit the system.
     """
-    file = folder / CHECKPOINT
-    if not file.exists():
+    file = run_folder.find(folder, CHECKPOINT)
+    if file is None:
         return None
     about = checkpoint.load(file).about
     resuming.check_spec(about["spec"], plain(system.raw), file)
@@ -104,8 +105,8 @@ def require_trusted_run(folder: Path, *, trust: bool) -> None:
     Raises:
         SpecError: the code is not trusted.
     """
-    if (folder / CHECKPOINT).exists():
-        require_trusted(checkpoint.load(folder / CHECKPOINT).about["spec"], folder, trust=trust)
+    if file := run_folder.find(folder, CHECKPOINT):
+        require_trusted(checkpoint.load(file).about["spec"], folder, trust=trust)
 
 
 class Trainer:
@@ -235,9 +236,9 @@ class Trainer:
                 stack.enter_context(locking(folder))
                 self._begin_or_resume(folder, steps, start_from, resume=resume)
                 record_trusted(self.system.raw)
-                self.plan.save(folder / "plan.json")
+                self.plan.save(run_folder.clear(folder, "plan.json"))
                 text = yaml.safe_dump(plain(self.system.raw), sort_keys=False, allow_unicode=True)
-                write_atomically(folder / "spec.yaml", (SPEC_MARK + text).encode())
+                run_folder.write(folder, "spec.yaml", (SPEC_MARK + text).encode())
             run = TrainingRun(
                 self.session,
                 folder,
@@ -262,13 +263,13 @@ class Trainer:
         self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
     ) -> None:
         """Fill the arrays as a run in `folder` begins or continues with."""
-        file = folder / CHECKPOINT
-        if resume and file.exists() and start_from is not None:
+        file = run_folder.find(folder, CHECKPOINT)
+        if resume and file and start_from is not None:
             raise SpecError(
                 f"train: start_from is {start_from}, and the run in {folder} has its own "
                 "networks; leave one of the two out (start_from, resume)"
             )
-        if resume and file.exists():
+        if resume and file:
             self.session = resuming.resume(
                 self.session,
                 checkpoint.load(file),
@@ -276,7 +277,7 @@ class Trainer:
                 seed=self._seed_given,
                 own_plan=not self._plan_given,
             )
-        elif file.exists():
+        elif file:
             raise SpecError(
                 f"train: {folder} already holds a run; continue it (resume), or give "
                 "another folder, else its checkpoint would be lost"
@@ -340,8 +341,7 @@ class Trainer:
             SpecError: the file is missing, damaged or of another version, or its code is not
                 trusted.
         """
-        file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
-        stored = checkpoint.load(file)
+        stored = checkpoint.load(run_folder.file_of(Path(path), CHECKPOINT))
         about = stored.about
         require_trusted(about["spec"], path, trust=trust)
         trainer = cls(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from pearl import run_folder
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.planning.runs import CHECKPOINT, Run
@@ -132,7 +133,8 @@ class TrainingRun:
     def resume_from_checkpoint(self) -> None:
         """Let the next lanes start from the last checkpoint in the folder."""
         assert self.folder
-        self.session.resume_point = ResumePoint.from_file(checkpoint.load(self.folder / CHECKPOINT))
+        file = run_folder.file_of(self.folder, CHECKPOINT)
+        self.session.resume_point = ResumePoint.from_file(checkpoint.load(file))
 
     def must_end(self) -> bool:
         """Return whether the run is to end before its last iteration."""

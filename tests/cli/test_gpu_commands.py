@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pearl.cli import app
-from pearl_devices import Device, Link, Platform, UnsupportedError
+from pearl_devices import Device, Link, Platform, UnsupportedError, trust_kind
 from pearl_devices.discover import cpu
 from pearl_devices.gpu import nvidia, program
 from pearl_devices.gpu import verify as verification
@@ -89,6 +89,7 @@ def test_a_gpu_that_nothing_drives_is_told_and_the_host_is_kept(
 
 def verified(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     """`pearl devices --verify` of a machine whose GPU is the stand-in, for a few kernels."""
+    trust_kind("pearl_devices.gpu.stand_in")
     gpu = replace(GPU, kind="pearl_devices.gpu.stand_in")
     found = Platform("host", (cpu(), gpu), (Link("cpu", "gpu", 1e-5, 1e10),))
     monkeypatch.setattr("pearl_devices.discover.host", lambda: found)

@@ -18,8 +18,8 @@ from pearl.planning.estimated_costs import build_cost_table
 from pearl.spec.platform_files import read_platform
 from pearl.spec.user_code import build_graph
 from pearl.spec.yaml_reader import parse
-from pearl_devices import BACKENDS, Device, backend, estimator, kernel
-from pearl_devices.base import KernelKindError
+from pearl_devices import BACKENDS, Device, backend, estimator, kernel, trust_kind
+from pearl_devices.base import DeviceKindError, KernelKindError
 from pearl_devices.device_kind import Refused
 from pearl_estimators import estimate, power
 from pearl_estimators.energy import EnergyMeter, total
@@ -223,6 +223,9 @@ def test_a_fault_of_a_kernel_kind_is_not_laid_on_the_device(
 def test_a_kind_that_no_table_names_is_refused_with_those_there_are() -> None:
     with pytest.raises(KeyError, match="no device kind 'tpu'; there are"):
         backend("tpu")
+    with pytest.raises(DeviceKindError, match="no spec that you named has it, so it is not import"):
+        backend("json.tool")
+    trust_kind("json.tool")
     with pytest.raises(ValueError, match=r"device kind 'json\.tool', json/tool\.py: .*standard li"):
         backend("json.tool")
     spec = {**SPEC, "platform": {"devices": {"cpu": {**NEAR, "kind": "cqu"}}}}

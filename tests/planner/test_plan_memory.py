@@ -85,9 +85,14 @@ def test_another_calibration_or_version_or_source_has_another_plan(folder, made,
         return plan_cache.load_cached_plan(problem) is not None
 
     assert known()
-    (folder / "calibration-0.json").write_text("{}")
+    calibration = folder / "calibration-0.json"
+    calibration.write_text("{}")
     assert not known()
-    (folder / "calibration-0.json").unlink()
+    plan_cache.cache_plan(problem, planner.plan_graph(problem))
+    assert known()
+    calibration.write_text("[]")  # of the same name, as long, with another content
+    assert not known()
+    calibration.unlink()
     assert known()
     for name, other in (("digest_sources", lambda: "others"), ("versions", lambda: {"numba": "0"})):
         with monkeypatch.context() as patch:

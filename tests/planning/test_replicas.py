@@ -101,6 +101,23 @@ def test_every_split_has_its_search_spaces() -> None:
             assert splits == enumerate_splits(graph, limits)
 
 
+@pytest.mark.parametrize(("first", "second"), [(2, 4), (4, 2), (3, 5), (3, 3)])
+def test_tasks_that_are_split_together_have_as_many_copies_as_the_smaller_limit(
+    first: int, second: int
+) -> None:
+    graph = algorithm("dqn").graph(load(SPEC))
+    limits = Limits(replicas={"inference": first, "env_step": second})
+    copies: dict[tuple[str, ...], int] = {}
+    for split in enumerate_splits(graph, limits):
+        copies[split.tasks] = max(len(split.shares), copies.get(split.tasks, 0))
+    assert copies == {
+        (): copies[()],
+        ("inference",): first,
+        ("env_step",): second,
+        ("inference", "env_step"): min(first, second),
+    }
+
+
 def test_a_split_graph_shares_out_bytes_states_and_memory() -> None:
     graph = split_graph(act_and_learn(), ReplicaSplit(("act",), (5, 3)))
     assert [t.name for t in graph.tasks] == ["act#0", "act#1", "learn"]

@@ -275,7 +275,7 @@ def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
         ({"plans": {"as-given": 1}}, "no sweep that this version"),
         ({"runs": [{}]}, "no sweep that this version"),
         ({"plans": {"as-given": "plans/none.json"}}, "cannot be read"),
-        ({"schema": 2}, "no sweep that this version"),
+        ({"schema": 2}, "a sweep of format 2"),
     ],
 )
 def test_a_damaged_sweep_is_not_gone_on_with(damage, why, tmp_path):

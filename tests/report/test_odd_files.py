@@ -19,8 +19,9 @@ import pearl
 from pearl.errors import SpecError
 from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
+from pearl.planning.metrics_file import load_metrics
 from pearl.planning.plans import load_plan
-from pearl.planning.runs import Drift, TaskDrift, load_metrics, load_run
+from pearl.planning.runs import Drift, TaskDrift, load_run
 from pearl.report.canvas import Canvas, ticks
 from pearl.report.figures.bars import Part, stacked_bars
 from pearl.report.figures.curves import learning_curve

@@ -14,7 +14,8 @@ import pytest
 
 from pearl.errors import SpecError
 from pearl.formatting import band, count, figure, listed, number, percent, ratio, si
-from pearl.planning.runs import load_metrics, load_run
+from pearl.planning.metrics_file import load_metrics
+from pearl.planning.runs import load_run
 from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report
 from tests.examples import example_run, two_device_plan
@@ -173,7 +174,7 @@ def test_a_run_with_what_is_unknown_or_not_finite_writes_null(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"schema": 9}', "schema is 9"),
+        ('{"schema": 9}', "a run of format 9"),
         ('{"schema": 1}', "steady is None; an object is needed"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pearl.errors import SpecError
+from pearl.planning.replicas import ReplicaSplit, split_graph
 from pearl.runtime import child_process, clock
 from pearl.runtime.environments import external_envs
 from pearl.runtime.environments.external_envs import EVENTS, FailureLog
@@ -22,6 +23,11 @@ from pearl.runtime.protocol.single_lane import (
     one_lane_order,
 )
 from pearl.runtime.remote.messages import TEXT, header_words, pack, unpack
+from pearl.spec.reading import load
+from pearl.spec.user_code import build_graph
+from pearl_devices import buffers
+from pearl_devices.kernels import kind_of
+from tests.lanes import replay_spec
 
 # --- times of a lane
 
@@ -114,6 +120,26 @@ def rings(*counts, size=4):
 def test_the_mean_return_is_that_of_the_last_episodes_of_every_ring(arrays, last, mean, count):
     assert channels.mean_return(arrays, last) == mean
     assert channels.count_episodes(arrays) == count
+
+
+def test_uneven_copies_share_out_the_rows_of_the_environments_without_gap_or_overlap():
+    """8 environments as 5, 2 and 1: the copies have the rows 0 to 4, 5 and 6, and 7."""
+    whole = build_graph(load(replay_spec("dqn", num_envs=8)))
+    split = SimpleNamespace(
+        graph=split_graph(whole, ReplicaSplit(("inference", "env_step"), (5, 2, 1)))
+    )
+    kernel = whole.task("inference").kernel
+    (name,) = [n for n, (shape, _) in kind_of(kernel).arrays(kernel).items() if shape[0] == 8][:1]
+    arrays = dict(buffers.allocate([t.kernel for t in whole.tasks]))
+    arrays |= {f"{n}#{copy}": array for n, array in arrays.items() for copy in range(3)}
+    rows = np.arange(8)
+    arrays[name].reshape(8, -1)[:] = rows[:, None]
+    seen = []
+    for copy in ("inference#0", "inference#1", "inference#2"):
+        task = split.graph.task(copy)
+        view = channels.task_view(split, arrays, task.kernel, copy, {})[name]
+        seen.append(view.reshape(len(view), -1)[:, 0].astype(int).tolist())
+    assert seen == [[0, 1, 2, 3, 4], [5, 6], [7]]
 
 
 def test_the_latest_parameters_lie_in_the_slot_of_the_last_copy():

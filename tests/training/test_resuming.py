@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import pearl
+from pearl import run_folder
 from pearl.cli import app
 from pearl.errors import SpecError
 from pearl.planner import planner
@@ -194,10 +195,14 @@ def test_metrics_that_cannot_be_replaced_are_left_as_they_are(tmp_path, monkeypa
     pearl.compile(DDPG, plan=plan).train(steps=200, out=tmp_path)
     first = rows(tmp_path)
 
-    def full(path, data):
-        raise OSError(28, os.strerror(28))
+    write = run_folder.write
 
-    monkeypatch.setattr("pearl.training.metrics.write_atomically", full)
+    def full(folder, name, data):
+        if name == "metrics.csv":
+            raise OSError(28, os.strerror(28))
+        write(folder, name, data)
+
+    monkeypatch.setattr(run_folder, "write", full)
     run = pearl.compile(DDPG, plan=plan).train(steps=240, out=tmp_path, resume=True)
     assert "metrics.csv gets no new rows: No space left on device" in run.events
     assert rows(tmp_path) == first

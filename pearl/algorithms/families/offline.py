@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
+from pearl.files import irregular
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl_devices import Buffers, kernel
 from pearl_devices.kernels.offline import table_bytes
@@ -158,7 +159,10 @@ def _of_file(name: str, system: System) -> Log:
     where = f"algorithm.offline.data: {offline.data}"
     needed = (*FIELDS, "next_action") if name == "sarsa" else FIELDS
     try:
-        whole = _read(offline.data, Path(offline.data).stat().st_mtime_ns)
+        status = Path(offline.data).stat()
+        if what := irregular(status):
+            raise ValueError(f"it is {what}, not a file")
+        whole = _read(offline.data, status.st_mtime_ns)
         if missing := [field for field in needed if field not in whole]:
             raise ValueError(f"it lacks {', '.join(missing)}")
     except (OSError, ValueError, EOFError, BadZipFile) as error:

@@ -9,7 +9,8 @@ from itertools import pairwise
 from statistics import median
 
 from pearl.formatting import count, listed, number
-from pearl.planning.runs import Row, Run
+from pearl.planning.metrics_file import Row
+from pearl.planning.runs import Run
 from pearl.report.canvas import LETTER, Canvas, polyline, shorten, text_width, ticks
 from pearl.report.document import Drawing
 from pearl_devices.validation import LARGEST

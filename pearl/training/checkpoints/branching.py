@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pearl import run_folder
 from pearl.errors import SpecError
 from pearl.planning.plans import Plan
 from pearl.planning.runs import CHECKPOINT
@@ -27,7 +28,7 @@ def branch(source: Path, into: Path, system: System, plan: Plan, seed: int) -> N
     """
     from pearl_devices.primitives.math.rng import key
 
-    file = source / CHECKPOINT
+    file = run_folder.file_of(source, CHECKPOINT)
     stored = checkpoint.load(file)
     session = Session(compile_plan(system, plan, check=True), checked_seed(seed))
     state = RunState.from_json(stored.about["progress"], f"{file}: progress")

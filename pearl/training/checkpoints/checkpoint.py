@@ -4,9 +4,8 @@ Arrays and description are one file, so they can never disagree. The file is wri
 file, synced and renamed: a crash or a full disk leaves the previous checkpoint whole. There is no
 pickle. Arrays are written and read without a copy in memory.
 
-`FORMAT` rises when a reader of the old version would misread the file. A file of another format is
-refused. Within a format, the description may gain keys: a reader ignores unknown keys and names
-missing ones.
+`pearl.formats` has the number of the format. Within a format, the description may gain keys: a
+reader ignores unknown keys and names missing ones.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ import numpy.typing as npt
 
 from pearl.errors import SpecError
 from pearl.files import atomically
-from pearl.planning.plans import pearl_version
+from pearl.formats import check_format, latest, pearl_version
 from pearl_devices.validation import quote
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
-FORMAT = 2
 PIECE_BYTES = 16 * 2**20
 """Size of the pieces in which an array is read to check its values."""
 
@@ -68,7 +66,7 @@ def save(path: str | Path, arrays: Arrays, about: Mapping[str, Any]) -> int:
     arrays: C-contiguous; the leading rows of such an array are C-contiguous too.
     """
     text = json.dumps(
-        {"format": FORMAT, "pearl_version": pearl_version(), **about}, allow_nan=False
+        {"format": latest("checkpoint"), "pearl_version": pearl_version(), **about}, allow_nan=False
     )
     names = sorted(arrays, key=lambda n: (-arrays[n].itemsize, n))  # so every one is aligned
     header: dict[str, Any] = {"__metadata__": {"pearl": text}}
@@ -224,12 +222,7 @@ def load(path: str | Path) -> CheckpointFile:
         raise SpecError(f"{path}: not a readable checkpoint: {error}") from None
     if not isinstance(about, dict) or "format" not in about:
         raise SpecError(f"{path}: not a checkpoint of pearl")
-    if about["format"] != FORMAT:
-        raise SpecError(
-            f"{path}: a checkpoint of format {about['format']!r}, written by pearl "
-            f"{about.get('pearl_version', 'of an older version')}; pearl {pearl_version()} reads "
-            f"format {FORMAT}; use the version that wrote it"
-        )
+    check_format("checkpoint", about, str(path))
     wrong = [
         f"{path}: {key} is {quote(about[key]) if key in about else 'missing'}; "
         f"{WORDS[kind]} is needed"  # type: ignore[index]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pearl import run_folder
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
 from pearl.training.checkpoints import checkpoint
@@ -39,7 +40,7 @@ def load_networks(session: Session, path: Path) -> list[str]:
         SpecError: a sentence for every network that does not fit.
     """
     arrays, acting = session.arrays, session.compiled.policy.removeprefix("policy.")
-    file = path / CHECKPOINT if path.is_dir() else path
+    file = run_folder.file_of(path, CHECKPOINT)
     if not file.is_file():
         raise SpecError(f"start_from: {path}: there is no file or run folder of that name")
     given = _read_networks(session, file, acting)
