@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -157,8 +159,32 @@ def _write_html(result: Result, target: Path | None) -> None:
     write_atomically(target, page_html(result.page()).encode())
 
 
+class _Notes(logging.Handler):
+    """Prints what PEARL logs as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _note(record.getMessage())
+
+
+def _open_standard_streams() -> None:
+    """Open closed standard streams on the null device: otherwise the next file that is opened gets
+    the number of standard error, and everybody's errors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, errors="replace", closefd=False))
+
+
 def main() -> None:
     """Entry point of the `pearl` command."""
+    _open_standard_streams()
+    log = logging.getLogger("pearl")
+    log.addHandler(_Notes())
+    log.setLevel(logging.INFO)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing

@@ -15,6 +15,14 @@ from pearl_devices import masks
 from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.primitives.envs.asked import (
+    EPISODE,
+    NUMBER,
+    SINCE,
+    STEP,
+    Asked,
+    is_fault,
+)
 from pearl_devices.primitives.envs.gym_make import (
     BATCHED,
     Array,
@@ -41,17 +49,17 @@ State = dict[str, Any]
 """Data that restores an environment, as JSON."""
 
 
-class EnvStep:
+class EnvStep(Asked):
     """A bound env_step: the common part of stepping environments one by one and in a batch."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
         self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
         self.obs_space, self.action_space = obs_space, action_space
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
         self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
         self.first = 0  # number of the first environment here, if others are stepped elsewhere
         self.on_failure: Callable[[str, int], None] | None = None
-        self.since_s: float | None = None  # monotonic; None: no call is running
         self.cut = np.zeros(self.envs, np.uint8)
         self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
         factored = choices(action_space)
@@ -88,6 +96,15 @@ class EnvStep:
         b["env.return"][:] = 0.0
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
+
+    def share(self, slot: memoryview) -> None:
+        self.count()
+        super().share(slot)
+
+    def count(self) -> None:
+        """Write the next step and the running episode to the slot."""
+        self.slot[STEP] = int(self.buffers["rng.env_step"][1])
+        self.slot[EPISODE] = int(self.buffers["episode.count"][0]) + 1
 
     def refuse_masks(self, info: Any, env: Any = None) -> None:
         """Refuse an environment that offers an action mask (`pearl_devices.masks`).
@@ -146,12 +163,17 @@ class EnvStep:
             )
 
     def fault(self, which: str, error: BaseException) -> str:
-        """Return the text of a failure: the environment, the step and the error."""
-        step, text = int(self.buffers["rng.env_step"][1]), " ".join(str(error).split())
-        where = f"environment {self.name!r}, {which}, "
-        if isinstance(error, ValueError) and text.startswith(where[:-2]):
-            return f"{where}step {step}: {text.removeprefix(where[:-2]).lstrip(': ')}"
-        return f"{where}step {step}: {type(error).__name__}: {text}"
+        """Return the text of a failure: the environment, the episode, the step and the error.
+
+        Episodes are counted over all environments of the task, from 1.
+        """
+        text = " ".join(str(error).split())
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        b, where = self.buffers, f"environment {self.name!r}, {which}"
+        at = f"{where}, episode {b['episode.count'][0] + 1}, step {b['rng.env_step'][1]}"
+        if isinstance(error, ValueError) and text.startswith(where):
+            return f"{at}: {text.removeprefix(where).lstrip(': ')}"
+        return f"{at}: {type(error).__name__}: {text}"
 
     def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
         """Report a failure to `on_failure`.
@@ -188,6 +210,7 @@ class EnvStep:
     def end(self, index: int) -> None:
         """Record a finished episode."""
         b = self.buffers
+        self.slot[EPISODE] += 1.0
         record(
             index, 0.0, True, b["env.return"], b["env.elapsed"],
             b["episode.returns"], b["episode.lengths"], b["episode.count"],
@@ -224,15 +247,18 @@ class SingleSteps(EnvStep):
         terminated, truncated = b["step.terminated"], b["step.truncated"]
         b["step.obs"][:] = obs
         b["step.action"][:] = b["act.action"]
-        ended, actions = [], self.actions()
+        ended, actions, slot = [], self.actions(), self.slot
         for n, (env, action) in enumerate(zip(self.all, actions, strict=True)):
             try:
-                self.since_s = monotonic()
+                slot[NUMBER] = n
+                slot[SINCE] = monotonic()
                 seen, value, stop, cut, _ = env.step(action)
-                self.since_s = None
+                slot[SINCE] = 0.0
                 next_obs[n] = self.flat(seen, n)
                 reward[n] = value
-            except Exception as error:  # the environment's code may raise anything
+            except BaseException as error:  # the environment's code may raise anything
+                if not is_fault(error):
+                    raise
                 stop, cut = self.retry_step(n, action, error)
             else:
                 b["env.return"][n] += value
@@ -248,6 +274,7 @@ class SingleSteps(EnvStep):
             truncated |= self.cut
             self.cut[:] = 0
         b["rng.env_step"][1] += np.uint64(1)
+        slot[STEP] += 1.0
         b["env.elapsed"] += 1
         obs[:] = next_obs
         self.restart_ended(ended)
@@ -265,12 +292,15 @@ class SingleSteps(EnvStep):
     def restart(self, n: int) -> None:
         """Begin a new episode in an environment whose episode has ended."""
         try:
-            self.since_s = monotonic()
+            self.slot[NUMBER] = n
+            self.slot[SINCE] = monotonic()
             self.origins[n], self.taken[n] = self.generator_origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
         except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
-        except Exception as error:  # the environment's code may raise anything
+        except BaseException as error:  # the environment's code may raise anything
+            if not is_fault(error):
+                raise
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
     def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
@@ -280,7 +310,7 @@ class SingleSteps(EnvStep):
             ValueError: The observation has a wrong size, or a value that is not finite.
             EnvironmentFailed: The environment offers an action mask.
         """
-        self.since_s = None
+        self.slot[SINCE] = 0.0
         self.refuse_masks(info)
         out[:] = self.flat(seen, n)
         if not self.finite(out):
@@ -294,20 +324,22 @@ class SingleSteps(EnvStep):
         Return the number of attempts, of which `tried` were made before."""
         while True:
             tried += 1
-            self.since_s = None
+            self.slot[SINCE] = 0.0
             self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
             try:
-                with suppress(Exception):  # it has failed; a failing close does not matter
+                with suppress(Exception, SystemExit):  # it has failed; its close does not matter
                     self.all[n].close()
                 made = self.make_one()
                 seed = draw_seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
-                self.since_s = monotonic()
+                self.slot[SINCE] = monotonic()
                 self.first_obs(n, *made.reset(seed=seed), out[n])
                 return tried
             except EnvironmentFailed:  # as in `restart`
                 raise
-            except Exception as another:  # as above
+            except BaseException as another:  # as above
+                if not is_fault(another):
+                    raise
                 error, lost = another, 0
 
     def make_one(self) -> Single:
@@ -326,14 +358,16 @@ class SingleSteps(EnvStep):
                 state = (b["normalise.obs"], b["normalise.options"])
                 scale(b["step.obs"], n, *state, b["step.obs"])
             try:
-                self.since_s = monotonic()
+                self.slot[SINCE] = monotonic()
                 seen, value, stop, cut, _ = self.all[n].step(action)
-                self.since_s = None
+                self.slot[SINCE] = 0.0
                 b["step.next_obs"][n] = self.flat(seen, n)
                 b["step.reward"][n] = value
                 self.check_finite(b["step.reward"], "reward")
                 self.check_finite(b["step.next_obs"], "observation")
-            except Exception as another:  # as above
+            except BaseException as another:  # as above
+                if not is_fault(another):
+                    raise
                 error, lost = another, 0
                 continue
             self.taken[n].append(action)
