@@ -87,7 +87,7 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
     }[fault]
     (event,) = events
     assert re.fullmatch(
-        rf"1 lost: environment 'tests.devices.process_envs:Walk', number \d, step 2: {why}.*", event
+        rf"1 lost: environment 'tests.devices.process_envs:Walk', number \d, episode 1, step 2: {why}.*", event
     )
     assert not Path(armed).exists()
 

@@ -136,7 +136,7 @@ def test_a_failing_environment_is_named_and_started_anew(lanes, fault, cause, tm
     run = trained(*gym_plan(args=args, on_env_failure="restart"), lanes, steps=800).run
     assert (run.status, run.env_steps, run.restarts, run.lost_transitions) == ("done", 800, 1, 1)
     (event,) = run.events
-    assert event.startswith(f"environment '{WALK}', number 1, step 19: ")
+    assert event.startswith(f"environment '{WALK}', number 1, episode {EPISODE}, step 19: ")
     assert cause in event
 
 
@@ -146,7 +146,7 @@ def test_by_default_a_failing_environment_stops_the_run_with_a_checkpoint(lanes,
     system, plan = gym_plan(args=args, checkpoint_every=0)
     run = trained(system, plan, lanes, steps=800, out=tmp_path / "run").run
     assert run.status == "failed"
-    assert f"environment '{WALK}', number 1, step 19: RuntimeError" in run.message
+    assert f"environment '{WALK}', number 1, episode {EPISODE}, step 19: RuntimeError" in run.message
     assert 0 < run.env_steps < 800
     faulty_envs.BORN[0] = 0
     again = trained(system, plan, lanes, steps=800, out=tmp_path / "run", resume=True).run
