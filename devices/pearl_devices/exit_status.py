@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 
 
 def describe_exit(status: int) -> str:
@@ -10,5 +11,7 @@ def describe_exit(status: int) -> str:
     names, or a status from 0 on."""
     if status >= 0:
         return f"exit status {status}"
-    name = signal.strsignal(-status) or "unknown"
-    return f"signal {-status} ({name.lower()})"
+    name = None
+    with suppress(ValueError):  # there is no such signal
+        name = signal.strsignal(-status)
+    return f"signal {-status} ({(name or 'unknown').lower()})"

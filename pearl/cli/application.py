@@ -176,7 +176,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
-            setattr(sys, name, open(number, mode, errors="replace", closefd=False))
+            setattr(sys, name, os.fdopen(number, mode, errors="replace", closefd=False))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ LAST_S = 3.75
 longer than `watcher.LAST_S`, because the watcher can name an environment."""
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 (it is no error)
+class Interrupted(KeyboardInterrupt):
     """A signal that the user has sent ends what is under way."""
 
 

@@ -15,8 +15,8 @@ from pearl.planner import planner
 from pearl.runtime.environments import watchdog
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
-from tests.lanes import planned, replay_spec, spread, told, untimed
 from pearl_devices.primitives.envs.asked import SINCE, Asked
+from tests.lanes import planned, replay_spec, spread, told, untimed
 from tests.processes import HANG_S, handles, left, until, until_gone, workers
 from tests.runtime.test_any_order import outside_system
 

@@ -13,7 +13,6 @@ import pytest
 from pearl.errors import SpecError
 from pearl.runtime import child_process, clock
 from pearl.runtime.environments import external_envs
-from pearl_devices.primitives.envs.asked import SINCE, Asked
 from pearl.runtime.environments.external_envs import EVENTS, FailureLog
 from pearl.runtime.lanes.async_actor import slot_of
 from pearl.runtime.protocol import binding, channels, lane_recorder, recovery, single_lane
@@ -24,6 +23,7 @@ from pearl.runtime.protocol.single_lane import (
     one_lane_order,
 )
 from pearl.runtime.remote.messages import TEXT, header_words, pack, unpack
+from pearl_devices.primitives.envs.asked import SINCE, Asked
 
 # --- times of a lane
 

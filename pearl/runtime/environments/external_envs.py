@@ -45,9 +45,9 @@ class SteppedEnvs(Protocol):
     def since_s(self) -> float | None: ...
 
     @property
-    def slot(self) -> memoryview: ...
+    def slot(self) -> memoryview[float]: ...
 
-    def share(self, slot: memoryview) -> None:
+    def share(self, slot: memoryview[float]) -> None:
         """Write to `slot` from now on."""
 
 
@@ -151,12 +151,13 @@ def interrupting_overdue_envs(
     named: list[float] = []
 
     def tick(number: int, frame: FrameType | None) -> None:
+        overdue = describe_overdue_env(environments, limit_s)  # first: it notices a stop
         began = [env.since_s for env in environments.values() if env.since_s is not None]
         waits = describe_overdue_env(environments, NAMED_S) if on_wait else None
         if on_wait and waits and named != began:
             named[:] = began
             on_wait(waits)
-        if describe_overdue_env(environments, limit_s):
+        if overdue:
             raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
     before = signal.signal(signal.SIGALRM, tick)

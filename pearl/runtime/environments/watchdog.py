@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -33,6 +32,7 @@ from pearl.runtime.environments.external_envs import (
     SteppedEnvs,
     interrupting_overdue_envs,
 )
+from pearl_devices.primitives.envs.asked import new_slot
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
@@ -58,14 +58,14 @@ class Watcher:
             self._memory = mmap.mmap(memory, watcher.SIZE)
             self._cells = memoryview(self._memory).cast("d")
             self._entries = dict[int, dict[str, Any]]()
+            given = [os.getpid(), memory, signals, report]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watcher.__file__, *map(str, [os.getpid(), *handles[:1]]),
-                 str(signals), str(report)],
+                [sys.executable, "-I", "-S", watcher.__file__, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[memory, signals, report],
                 start_new_session=True,
-            )  # fmt: skip
+            )
             self._report, self._told = _moved_up(report), _moved_up(told)
         finally:
             for handle in handles:
@@ -89,7 +89,7 @@ class Watcher:
 
     def remove(self, env: SteppedEnvs, slot: int) -> bool:
         """Watch an environment no longer; return whether another one is watched."""
-        env.share(memoryview(array("d", [0.0] * watcher.SLOT)))
+        env.share(new_slot())
         del self._entries[slot]
         self._write()
         return bool(self._entries)

@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 SIZE = 1 << 16
@@ -149,10 +150,8 @@ class Watch:
     def end(self, why: str) -> None:
         """End the parent, and this process."""
         say(f"{why}; it cannot be interrupted, so the process ends now. {STANDS}")
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self.parent, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os._exit(0)
 
     def tell_death(self) -> None:
@@ -165,7 +164,8 @@ class Watch:
         if asked:
             entry = asked[0][0]
             failed = f" Timing it had failed too: {entry['failed']}." if entry["failed"] else ""
-            say(f"the process ended with {how} while {self.place(entry)} ran{where}.{failed} {STANDS}")
+            where += f".{failed}"
+            say(f"the process ended with {how} while {self.place(entry)} ran{where} {STANDS}")
         elif how:
             say(f"the process ended with {how} amid a run{where}. {STANDS}")
 
@@ -198,10 +198,8 @@ def describe_signal(number: int) -> str:
 
 def say(text: str) -> None:
     """Write a line to standard error."""
-    try:
+    with suppress(OSError):
         os.write(2, f"pearl: {text}\n".encode(errors="replace"))
-    except OSError:
-        pass
 
 
 def main(parent: int, memory: int, signals: int, report: int) -> None:

@@ -53,8 +53,8 @@ class WorkerMonitor:
                 worker.raise_if_failed()
                 self._check_environments(number, worker, now)
             except LaneDiedError as death:
-                if where := engine.env_step_under_way(number):
-                    death = LaneDiedError(f"{death} while {where} was next or under way")
+                if worker.steps_envs and (where := engine.env_step_under_way(number)):
+                    death = LaneDiedError(f"{death} while {where} was due")
                 self._restart_lane(number, worker, death)
         counts = engine.counts()
         if counts != self._last[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from array import array
+from typing import cast
 
 SINCE, NUMBER, STEP, EPISODE = range(4)
 """Places in a slot: monotonic seconds at which a call of an environment began, 0 if none is
@@ -14,6 +15,11 @@ SLOT = 4
 """Numbers of a slot, float64."""
 
 
+def new_slot() -> memoryview[float]:
+    """Make a slot that only this process has."""
+    return cast("memoryview[float]", memoryview(array("d", [0.0, -1.0, 0.0, 0.0])))
+
+
 class Asked:
     """Something that calls environments, one at a time.
 
@@ -21,14 +27,14 @@ class Asked:
     """
 
     def __init__(self) -> None:
-        self.slot = memoryview(array("d", [0.0, -1.0, 0.0, 0.0]))
+        self.slot = new_slot()
 
     @property
     def since_s(self) -> float | None:
         """Monotonic time at which the running call of an environment began; None if none runs."""
         return self.slot[SINCE] or None
 
-    def share(self, slot: memoryview) -> None:
+    def share(self, slot: memoryview[float]) -> None:
         """Write to `slot` from now on, which another process reads."""
         slot[:] = self.slot
         self.slot = slot

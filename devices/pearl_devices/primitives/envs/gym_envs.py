@@ -128,7 +128,9 @@ class VectorEnvStep(EnvStep):
         while True:
             try:
                 if tried:
-                    with suppress(Exception, SystemExit):  # it has failed; its close does not matter
+                    with suppress(
+                        Exception, SystemExit
+                    ):  # it has failed; its close does not matter
                         self.env.close()
                     made = self.env = self.remake()
                     self.slot[SINCE] = monotonic()

@@ -97,7 +97,7 @@ class EnvStep(Asked):
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
 
-    def share(self, slot: memoryview) -> None:
+    def share(self, slot: memoryview[float]) -> None:
         self.count()
         super().share(slot)
 
