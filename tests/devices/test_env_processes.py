@@ -12,8 +12,8 @@ import pytest
 from pearl.runtime.environments import external_envs
 from pearl_devices import Buffers, UnsupportedError, backend, kernel
 from pearl_devices.buffers import allocate
+from pearl_devices.primitives.envs.env_step import EnvStep
 from pearl_devices.primitives.envs.gym_envs import env_step_of
-from pearl_devices.primitives.envs.gym_steps import EnvStep
 from tests.processes import until
 
 

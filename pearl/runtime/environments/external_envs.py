@@ -19,7 +19,7 @@ from pearl_devices import Call
 
 if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
-    from pearl_devices.primitives.envs.gym_steps import EnvStep
+    from pearl_devices.primitives.envs.env_step import EnvStep
 
 TIME_LIMIT_S = 60.0
 """Seconds that a step of an environment may take, by default (assumed)."""

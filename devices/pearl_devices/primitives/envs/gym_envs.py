@@ -33,6 +33,7 @@ from pearl_devices.base import Buffers, Call, EnvironmentFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.asked import SINCE, STEP, is_fault
+from pearl_devices.primitives.envs.env_step import EnvStep, State
 from pearl_devices.primitives.envs.gym_make import (
     Array,
     Batch,
@@ -47,7 +48,7 @@ from pearl_devices.primitives.envs.gym_resume import (
     pack,
     unpack,
 )
-from pearl_devices.primitives.envs.gym_steps import EnvStep, SingleSteps, State
+from pearl_devices.primitives.envs.gym_steps import SingleSteps
 from pearl_devices.primitives.envs.normalise import scale, with_normalisation
 from pearl_devices.primitives.envs.spaces import to_env_actions
 
