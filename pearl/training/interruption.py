@@ -28,12 +28,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """The signals that a run has received."""
+    """The signals that a run has received.
+
+    waits: describes the environments in other processes for which the run may be waiting.
+    """
 
     def __init__(self) -> None:
         self._heard: list[int] = []
         self._breaking = self._over = False
         self._numbers: tuple[int, ...] = ()
+        self.waits: Callable[[], list[str]] = list
 
     @property
     def requested(self) -> bool:
@@ -77,8 +81,9 @@ class Interruption:
         while not self._over:
             if time.monotonic() > until_s:
                 name = signal.Signals(number).name
+                waits = "".join(f" {each} has not answered." for each in self.waits())
                 text = f"pearl: the second signal was {name}, and the run has not ended, so the "
-                text += "process ends now. A checkpoint in the run's folder stays valid\n"
+                text += f"process ends now.{waits} A checkpoint in the run's folder stays valid\n"
                 os.write(2, text.encode())
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.05)

@@ -70,6 +70,9 @@ class Lanes(Protocol):
     def under_way(self) -> dict[str, int]:
         """Return how far the lanes are in an unfinished iteration; empty if none is unfinished."""
 
+    def env_steps_under_way(self) -> list[str]:
+        """Describe env_steps that other processes may be doing now; for any thread."""
+
     def fetch(self, *beginnings: str) -> None:
         """Copy arrays from device memory, selected by the beginnings of their names."""
 

@@ -329,6 +329,11 @@ class Engine:
         task = recovery.env_step_under_way(self.context.protocol, number, self.control)
         return self._describe_env_step(task) if task else None
 
+    def env_steps_under_way(self) -> list[str]:
+        """Describe the env_steps of workers that have all their tokens."""
+        found = [self.env_step_under_way(n) for n, w in self._workers.items() if w.steps_envs]
+        return [text for text in found if text]
+
     def _describe_env_step(self, task: str) -> str:
         context, control = self.context, self.control
         program = context.protocol.graph.task(task).kernel.program

@@ -91,7 +91,9 @@ class WorkerMonitor:
         stalled_s = now - self._progress[number][1]
         if stalled_s > NAMED_S and (worker.steps_envs or isinstance(worker, ThreadWorker)):
             next_s = 1.5 * context.env_time_limit_s + GRACE_S
-            text = f"lane {engine.lane_name(number)}: {where} has not answered for {NAMED_S:.0f} s"
+            text = (
+                f"lane {engine.lane_name(number)}: {where} has not answered for {stalled_s:.0f} s"
+            )
             text += f"; after {next_s:.0f} s its process is ended (train.env_time_limit)"
             # The watcher of this process names environments of its threads.
             self._name(number, at, text, said=isinstance(worker, ThreadWorker))
