@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 from enum import StrEnum, auto
 from functools import partial
@@ -210,7 +211,8 @@ def _callbacks(
         kind, _, target = option.partition("=")
         if kind not in kinds or not target:
             raise SpecError(f"--log {option}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
-        callbacks.append(kinds[kind](target))
+        # Code of the user may leave the working folder before a file is opened.
+        callbacks.append(kinds[kind](target if kind == "wandb" else os.path.abspath(target)))
     if stop_at_return is not None:
         callbacks.append(StopAtReturn(stop_at_return))
     if patience is not None:

@@ -144,7 +144,7 @@ class Watch:
             self.named[-1] = self.first_s
             say(
                 f"{name}: the run ends once {waits[0]} has answered; a second SIGTERM or SIGHUP "
-                f"ends the process at once. {STANDS}"
+                f"ends the process within {LAST_S:g} s. {STANDS}"
             )
 
     def end(self, why: str) -> None:
