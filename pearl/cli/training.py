@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -50,6 +51,27 @@ def _starting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
+
+
+@contextlib.contextmanager
+def _naming_closed_files(trainer: Trainer) -> Iterator[None]:
+    """Within this context, blame code that the spec names for files that are closed amid a run."""
+    from pearl.runtime.protocol.channels import count_episodes
+    from pearl.spec.trust import find_named_code
+    from pearl_devices.base import EnvironmentFailed
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EBADF or not find_named_code(trainer.system.raw):
+            raise
+        session = trainer.session
+        step = session.state.iteration * session.compiled.graph.env_steps
+        raise EnvironmentFailed(
+            f"environment {trainer.system.algorithm.env!r}, episode "
+            f"{count_episodes(session.arrays) + 1}, by step {step}: code of the spec has closed "
+            f"files of this process ({error.strerror}); the last checkpoint stays valid"
+        ) from error
 
 
 @command
@@ -143,6 +165,7 @@ def train(
     with (
         interruptible(*ENDING),
         progress_display() as progress,
+        _naming_closed_files(trainer),
     ):  # the progress bar comes first, because these may end the run
         run = trainer.train(
             steps=steps,

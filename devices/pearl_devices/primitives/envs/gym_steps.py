@@ -74,13 +74,13 @@ class SingleSteps(EnvStep):
                 seen, value, stop, cut, _ = env.step(action)
                 slot[SINCE] = 0.0
                 next_obs[n] = self.flat(seen, n)
-                reward[n] = value
+                reward[n], stop, cut = value, bool(stop), bool(cut)
+                b["env.return"][n] += value
             except BaseException as error:  # the environment's code may raise anything
                 if not is_fault(error):
                     raise
                 stop, cut = self.retry_step(n, action, error)
             else:
-                b["env.return"][n] += value
                 if len(self.taken[n]) <= LOG:
                     self.taken[n].append(action)
                 self.seen[n] = seen
@@ -181,7 +181,9 @@ class SingleSteps(EnvStep):
                 seen, value, stop, cut, _ = self.all[n].step(action)
                 self.slot[SINCE] = 0.0
                 b["step.next_obs"][n] = self.flat(seen, n)
-                b["step.reward"][n] = value
+                b["step.reward"][n], stop, cut = value, bool(stop), bool(cut)
+                b["env.return"][n] = 0.0
+                b["env.return"][n] += value
                 self.check_finite(b["step.reward"], "reward")
                 self.check_finite(b["step.next_obs"], "observation")
             except BaseException as another:  # as above
@@ -191,7 +193,7 @@ class SingleSteps(EnvStep):
                 continue
             self.taken[n].append(action)
             self.seen[n], self.cut[n] = seen, ANEW
-            b["env.return"][n], b["env.elapsed"][n] = value, 0
+            b["env.elapsed"][n] = 0
             return stop, cut
 
     def replace_non_finite(self, actions: Any) -> list[int]:
