@@ -368,10 +368,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=", ".join(c.name for c in QUICK))
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(given)
+    from benchmarks.chaos_environments import bad_environments
+
     shared, begin = set(os.listdir("/dev/shm")), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos") as work:
         cases = QUICK if options.quick else CASES
         found = chaos(cases, options.kills, options.seed, Path(work))
+        found += bad_environments(Path(work))
         tries = 12 if options.quick else 60
         (Path(work) / "folders").mkdir()
         wrong = hostile_folders(tries, options.seed, Path(work) / "folders")

@@ -34,6 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+LIMIT_S = 180.0
+"""Wall seconds of a test of a protocol or a wait, on the busiest machine; five times as long if it
+is slow."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A fault of a protocol is a failure, not a test that hangs."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        return
+    for item in items:
+        if item.path.parent.name in ("runtime", "cluster"):
+            limit_s = LIMIT_S * (5 if item.get_closest_marker("slow") else 1)
+            item.add_marker(pytest.mark.timeout(limit_s, func_only=True))
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: no later collection of garbage visits it. Collections
     are rare, since the usual ones take a tenth of the tests' time."""

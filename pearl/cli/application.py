@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +87,8 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _note
-                result = _attempt(lambda: function(*args, **options))
+                with _working_folder_kept():
+                    result = _attempt(lambda: function(*args, **options))
                 if target != "-" and result.text:
                     print(printable_lines(result.text), flush=True)
                 _write_json(result.object, target)
@@ -103,6 +106,20 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
 
     app.command(name=function.__name__.strip("_").replace("_", "-"))(run)
     return run
+
+
+@contextmanager
+def _working_folder_kept() -> Iterator[None]:
+    """Return to the working folder at the end, because code of the user may leave it: files that
+    the user has named lie here."""
+    folder = ""
+    with suppress(OSError):  # it may have been removed
+        folder = os.getcwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(folder)
 
 
 def _attempt(work: Callable[[], Result]) -> Result:
@@ -175,9 +192,21 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (to the end)
 
 
+class _Notes(logging.Handler):
+    """Prints what PEARL logs as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _note(record.getMessage())
+
+
 def main() -> None:
     """Entry point of the `pearl` command."""
     _open_closed_streams()
+    if given := os.environ.get("PEARL_CACHE_DIR"):  # code of the user may leave the working folder
+        os.environ["PEARL_CACHE_DIR"] = os.path.abspath(given)
+    log = logging.getLogger("pearl")
+    log.addHandler(_Notes())
+    log.setLevel(logging.INFO)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing

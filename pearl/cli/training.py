@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import os
 import sys
 from enum import StrEnum, auto
 from functools import partial
@@ -49,6 +51,27 @@ def _starting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
+
+
+@contextlib.contextmanager
+def _naming_closed_files(trainer: Trainer) -> Iterator[None]:
+    """Within this context, blame code that the spec names for files that are closed amid a run."""
+    from pearl.runtime.protocol.channels import count_episodes
+    from pearl.spec.trust import find_named_code
+    from pearl_devices.base import EnvironmentFailed
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EBADF or not find_named_code(trainer.system.raw):
+            raise
+        session = trainer.session
+        step = session.state.iteration * session.compiled.graph.env_steps
+        raise EnvironmentFailed(
+            f"environment {trainer.system.algorithm.env!r}, episode "
+            f"{count_episodes(session.arrays) + 1}, by step {step}: code of the spec has closed "
+            f"files of this process ({error.strerror}); the last checkpoint stays valid"
+        ) from error
 
 
 @command
@@ -142,6 +165,7 @@ def train(
     with (
         interruptible(*ENDING),
         progress_display() as progress,
+        _naming_closed_files(trainer),
     ):  # the progress bar comes first, because these may end the run
         run = trainer.train(
             steps=steps,
@@ -211,7 +235,8 @@ def _callbacks(
         kind, _, target = option.partition("=")
         if kind not in kinds or not target:
             raise SpecError(f"--log {option}: KIND=WHERE is needed, KIND one of {', '.join(kinds)}")
-        callbacks.append(kinds[kind](target))
+        # Code of the user may leave the working folder before a file is opened.
+        callbacks.append(kinds[kind](target if kind == "wandb" else os.path.abspath(target)))
     if stop_at_return is not None:
         callbacks.append(StopAtReturn(stop_at_return))
     if patience is not None:

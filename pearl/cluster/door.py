@@ -10,6 +10,7 @@ who forwards all data between the two ends can cut the connection, but cannot fo
 from __future__ import annotations
 
 import hmac
+import random
 import selectors
 import socket
 import time
@@ -26,7 +27,14 @@ NONCE = 32
 """Bytes of a nonce."""
 
 CALLERS = 64
-"""Most callers at the same time; one more, and the oldest is dropped."""
+"""Most callers at the same time; one more, and one of them is dropped, drawn at random. Whoever
+connects again and again without the secret cannot choose which one."""
+
+PAUSE_S = 0.02
+"""Seconds before the next try of a caller."""
+
+REFUSALS = 20
+"""Connections closed after the caller's proof that it takes for a refusal (assumed)."""
 
 
 class Rendezvous(NamedTuple):
@@ -101,7 +109,7 @@ class TransportListener:
                     for key, _ in ready.select(left_s):
                         if key.fd == door.fileno():
                             if len(callers) == CALLERS:
-                                leave(next(iter(callers)))
+                                leave(random.choice([*callers]))
                             with suppress(BlockingIOError, ConnectionError):
                                 caller = Caller(door.accept()[0])
                                 callers[caller.socket.fileno()] = caller
@@ -126,25 +134,57 @@ class TransportListener:
 
 
 def join(at: Rendezvous) -> Transport:
-    """Connect to a listener; return this process's end of the transport.
+    """Connect to a listener; return this process's end of the transport. If the connection is
+    closed, try again: the listener may have dropped it among many others.
 
     Raises:
         RuntimeError: no connection, no answer in time, or the listener does not know the secret.
     """
-    until_s = time.monotonic() + FORM_S
-    where = f"{at.address}:{at.port}"
-    try:
-        found = socket.create_connection((at.address, at.port), FORM_S)
-    except OSError as error:
-        raise RuntimeError(f"no connection to {where}: {error}") from None
+    until_s, tries, refusals = time.monotonic() + FORM_S, 0, 0
+    while True:
+        tries += 1
+        try:
+            return _try_to_join(at, until_s)
+        except OSError as error:
+            refusals += isinstance(error, _ClosedAfterProofError)
+            final = isinstance(error, (ConnectionRefusedError, TimeoutError))  # nobody is there
+            final = final or refusals >= REFUSALS
+            if final or time.monotonic() + PAUSE_S > until_s:
+                often = f" ({tries} tries)" if tries > 1 else ""
+                raise RuntimeError(
+                    f"the listener at {at.address}:{at.port} is not the other end: {error}{often}"
+                ) from None
+        time.sleep(PAUSE_S)
+
+
+class _ClosedAfterProofError(ConnectionError):
+    """The listener has closed the connection after the caller's proof."""
+
+
+def _try_to_join(at: Rendezvous, until_s: float) -> Transport:
+    """Connect once, before the time `until_s`.
+
+    Raises:
+        OSError: no connection or no answer.
+        RuntimeError: the listener does not know the secret.
+    """
+    left_s = max(until_s - time.monotonic(), PAUSE_S)
+    found = socket.create_connection((at.address, at.port), left_s)
     try:
         nonces = _exactly(found, NONCE, until_s) + token_bytes(NONCE)
         found.sendall(nonces[NONCE:] + _tag(at.secret, "caller", nonces))
-        if not hmac.compare_digest(_exactly(found, TAG, until_s), _tag(at.secret, "door", nonces)):
-            raise ConnectionError("it does not know the secret of the two ends")
-    except OSError as error:
+        try:
+            told = _exactly(found, TAG, until_s)
+        except ConnectionError as error:
+            raise _ClosedAfterProofError(*error.args) from None
+        if not hmac.compare_digest(told, _tag(at.secret, "door", nonces)):
+            raise RuntimeError(
+                f"the listener at {at.address}:{at.port} is not the other end: it does not know "
+                "the secret of the two ends"
+            )
+    except (OSError, RuntimeError):
         found.close()
-        raise RuntimeError(f"the listener at {where} is not the other end: {error}") from None
+        raise
     caller, door = (_tag(at.secret, f"from {end}", nonces) for end in ("caller", "door"))
     return Transport(found, Keys(sent=caller, coming=door))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl.runtime.fork_server import ForkedProcess
+from pearl_devices.exit_status import describe_exit
 from pearl_devices.primitives.code_cache import sources
 
 ANSWER_S = 10.0
@@ -105,8 +106,7 @@ class ChildProcess:
         if code is None:
             return None
         self._listener.join(timeout=1.0)
-        cause = f"signal {-code}" if code < 0 else f"exit status {code}"
-        return f"its process {self.pid} ended with {cause}"
+        return f"its process {self.pid} ended with {describe_exit(code)}"
 
     def cpu_s(self) -> float:
         """Return the CPU-seconds of the child so far."""
@@ -183,7 +183,7 @@ def serve(
                 "checkpoint with --resume"
             )
         program(parent, request)
-    except Exception as error:  # the parent reports it
+    except (Exception, SystemExit) as error:  # the parent reports it
         parent.reply(error=describe(error))
         return 1
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -70,6 +70,9 @@ class Lanes(Protocol):
     def under_way(self) -> dict[str, int]:
         """Return how far the lanes are in an unfinished iteration; empty if none is unfinished."""
 
+    def env_steps_under_way(self) -> list[str]:
+        """Describe env_steps that other processes may be doing now; for any thread."""
+
     def fetch(self, *beginnings: str) -> None:
         """Copy arrays from device memory, selected by the beginnings of their names."""
 
@@ -122,7 +125,8 @@ def _bind_single_lane(
             external_envs.restore(environments, snapshots)
     reload_arrays(session)
     session.environments = lambda: external_envs.snapshot(environments)
-    with env_time_limit(environments, environments, _env_time_limit_s(session)):
+    limit_s = _env_time_limit_s(session)
+    with env_time_limit(environments, environments, limit_s, _note_wait(session)):
         yield single_lane.SingleLaneRunner(
             steps,
             session.arrays,
@@ -148,7 +152,12 @@ def _bind_several_lanes(
         engine.__enter__()
     with (
         closing(engine),
-        env_time_limit(engine.thread_environments, engine.process_environments, limit_s),
+        env_time_limit(
+            engine.thread_environments,
+            engine.process_environments,
+            limit_s,
+            _note_wait(session),
+        ),
     ):
         reload_arrays(session)
         session.environments = engine.environments
@@ -259,6 +268,11 @@ def _learning_tasks(session: Session) -> tuple[str, ...]:
 def _env_time_limit_s(session: Session) -> float:
     """The longest step of an external environment, in seconds."""
     return session.compiled.system.train.env_time_limit or external_envs.TIME_LIMIT_S
+
+
+def _note_wait(session: Session) -> Callable[[str], None]:
+    """Return a function that adds a sentence to the events of the run."""
+    return lambda text: session.state.log.note(text, restarts=0)
 
 
 def _restarts_envs(session: Session) -> bool:

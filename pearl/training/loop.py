@@ -119,6 +119,8 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
     run.lane_clock.start()
     if not stop:
         reached = lanes.run(min(mark, at + rounds), marks.next_stop(at), timed=at >= marks.warm)
+        if changed := run.interruption.keep_handlers():
+            state.log.note(changed, restarts=0)
         stop = run.must_end()
     if stop:
         reached = lanes.halt()

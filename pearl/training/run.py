@@ -85,6 +85,7 @@ def _run_session(run: TrainingRun, measured: Measurements) -> Status | Literal["
     with ExitStack() as stack:
         with run.clock.timing("bind"):
             run.lanes = stack.enter_context(run.bind_lanes())
+            run.interruption.waits = lambda: run.lanes.env_steps_under_way()
         try:
             with run.timing_loop():
                 status = iterate(run)

@@ -215,7 +215,8 @@ class Trainer:
         if problems:
             raise SpecError(*problems)
         check_devices(self.session.compiled)
-        folder = Path(out) if out is not None else None
+        # Code of the user may change the working folder amid the run.
+        folder = Path(out).absolute() if out is not None else None
         if replan:
             plan_change.check(self.session, folder)
         if resume and folder is None:

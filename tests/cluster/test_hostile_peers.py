@@ -183,6 +183,39 @@ class TestByTcp:
         for each in silent:
             each.close()
 
+    def test_a_caller_that_is_dropped_tries_again(self, pool):
+        """As often as the listener drops it, among many others, before it has shown its proof."""
+        door = TransportListener(HERE)
+        with socket.create_server((HERE, 0)) as listening:
+            far = pool.submit(join, door.at._replace(port=listening.getsockname()[1]))
+            for _ in range(5):
+                listening.accept()[0].close()
+            caller, _ = listening.accept()
+            near, other = pool.submit(door.open), stranger(door)
+            with caller, other:
+                caller.sendall(exactly(other, NONCE))
+                other.sendall(exactly(caller, NONCE + TAG))
+                caller.sendall(exactly(other, TAG))
+                far.result().close()
+                near.result().close()
+
+    def test_of_too_many_callers_any_may_be_dropped(self, pool, monkeypatch):
+        """Otherwise many connections could choose that the true one is dropped."""
+        dropped, door = [], TransportListener(HERE)
+
+        def choice(callers):
+            dropped.append([*callers])
+            return callers[-1]
+
+        monkeypatch.setattr(module.random, "choice", choice)
+        near = pool.submit(door.open)
+        silent = [stranger(door) for _ in range(CALLERS + 3)]
+        meet(near, door)
+        assert {len(each) for each in dropped} == {CALLERS}
+        assert len(dropped) >= 3
+        for each in silent:
+            each.close()
+
     def test_who_does_not_know_the_secret_is_refused(self, pool):
         door = TransportListener(HERE)
         near = pool.submit(door.open)

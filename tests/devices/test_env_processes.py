@@ -12,8 +12,8 @@ import pytest
 from pearl.runtime.environments import external_envs
 from pearl_devices import Buffers, UnsupportedError, backend, kernel
 from pearl_devices.buffers import allocate
+from pearl_devices.primitives.envs.env_step import EnvStep
 from pearl_devices.primitives.envs.gym_envs import env_step_of
-from pearl_devices.primitives.envs.gym_steps import EnvStep
 from tests.processes import until
 
 
@@ -86,9 +86,8 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
         "block": "TimeoutError: it has not answered for 3 s",
     }[fault]
     (event,) = events
-    assert re.fullmatch(
-        rf"1 lost: environment 'tests.devices.process_envs:Walk', number \d, step 2: {why}.*", event
-    )
+    where = r"environment 'tests.devices.process_envs:Walk', number \d, episode 1, step 2"
+    assert re.fullmatch(rf"1 lost: {where}: {why}.*", event)
     assert not Path(armed).exists()
 
 

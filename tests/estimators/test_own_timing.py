@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -202,3 +204,36 @@ def test_long_calls_of_user_code_have_fewer_rounds(
     assert given == [(0.1, False, user_code_timing.alone_s)] * 2 * rounds
     last = 9.0 - 2 * rounds
     assert found == [(last + 1, 1.0, 10.0, (last + 1) / 2), (last, 1.0, 10.0, last / 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("segv", r"signal 11 \(segmentation fault\)"), ("exit", "exit status 7")]
+)
+def test_a_timing_whose_process_dies_is_told_and_remembered(
+    kind: str, how: str, user_code_in_a_process: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = "tests.runtime.bad_envs:Bad"
+    dims = {"envs": 1, "obs": 3, "act": 0}
+    own = kernel("env_step", dims, program=program, args={"kind": kind, "at": 1})
+    with caplog.at_level(logging.INFO, logger="pearl"), pytest.raises(CalibrationError, match=how):
+        user_code_timing.time_user_kernel(own, "gymnasium")
+    begun, failed = (record.getMessage() for record in caplog.records)
+    assert begun.startswith(f"timing environment '{program}'")
+    assert re.search(rf"timing environment '{program}' failed: .*{how}", failed)
+    assert re.search(how, user_code_timing.failed_timings[program])
+
+
+def test_a_timing_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def child(*given: Any, **options: Any) -> Any:
+        time.sleep(0.3)
+        return [[4, 3, 5, 1]]
+
+    monkeypatch.setattr(user_code_timing, "run_in_child", child)
+    monkeypatch.setattr(user_code_timing, "NAMED_S", 0.05)
+    own = kernel("env_step", {"envs": 3, "obs": 2, "act": 0}, program="m:Late")
+    with caplog.at_level(logging.WARNING, logger="pearl"):
+        user_code_timing.time_user_kernel(own, "gymnasium")
+    (record,) = caplog.records
+    assert "timing environment 'm:Late' has not answered" in record.getMessage()

@@ -1,5 +1,7 @@
 """A process whose environment never returns from C says which one it was, and ends."""
 
+import faulthandler
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +15,9 @@ from pearl.planner import planner
 from pearl.runtime.environments import watchdog
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer
+from pearl_devices.primitives.envs.asked import SINCE, Asked
 from tests.lanes import planned, replay_spec, spread, told, untimed
-from tests.processes import HANG_S, until, until_gone, workers
+from tests.processes import HANG_S, handles, left, until, until_gone, workers
 from tests.runtime.test_any_order import outside_system
 
 STUCK, SLOW = "tests.uneven_envs:Stuck", "tests.uneven_envs:Slow"
@@ -58,12 +61,10 @@ def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holdin
     command = [sys.executable, "-c", code, str(tmp_path), lanes, holding]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (tmp_path / "armed").exists(), done.stderr
-    assert done.returncode == watchdog.STATUS
+    assert done.returncode == -signal.SIGKILL
     line = done.stderr.strip().splitlines()[-1]
-    assert f"environment '{STUCK}' of env_step" in line
+    assert re.search(f"environment '{STUCK}' of env_step.*, number .*, episode .*, step ", line)
     assert "1.2 s" in line
-    held = "has held the interpreter's lock" in line
-    assert held == (holding == "holding")
     assert load_checkpoint(tmp_path / "run" / CHECKPOINT).about["progress"]["iteration"] > 0
     found = [int(p) for p in (tmp_path / "workers").read_text().split()]
     assert len(found) == (lanes == "processes")
@@ -95,17 +96,26 @@ def test_a_process_that_was_stopped_for_longer_goes_on(tmp_path):
     assert told.split() == ["done", "0", "24"]
 
 
-class Asked:
+class Answering(Asked):
     """An environment that is asked time and again, and answers within the limit."""
 
-    name, since_s = "answers", None
+    name = "answers"
 
 
-def test_a_process_whose_environments_answer_goes_on_and_no_thread_is_left():
-    before, env = threading.active_count(), Asked()
-    with watchdog.exiting_on_hang({"env_step": env}, 0.5):
-        for _ in range(210):  # together longer than four times the limit
-            env.since_s = time.monotonic()
+def test_a_process_whose_environments_answer_goes_on_and_nothing_is_left():
+    before, env, open_before = threading.active_count(), Answering(), handles()
+    wakeup, enabled = signal.set_wakeup_fd(-1), faulthandler.is_enabled()
+    with watchdog.watching({"env_step": env}, 0.25):
+        process = watchdog._running[0]._process
+        for _ in range(110):  # together longer than four times the limit
+            env.slot[SINCE] = time.monotonic()
             time.sleep(0.01)
-            env.since_s = None
-    assert threading.active_count() == before
+            env.slot[SINCE] = 0.0
+        assert process.poll() is None
+        with watchdog.watching({"evaluation": Answering()}, 0.25):  # the same process watches
+            assert watchdog._running[0]._process is process
+        assert process.poll() is None
+    assert process.poll() is not None
+    assert (threading.active_count(), left(open_before)) == (before, [])
+    assert signal.set_wakeup_fd(wakeup) == -1
+    assert faulthandler.is_enabled() == enabled

@@ -4,6 +4,7 @@ order of one lane, environments that hang, programs of children. Clocks are the 
 from __future__ import annotations
 
 import signal
+from array import array
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,7 @@ from pearl.spec.reading import load
 from pearl.spec.user_code import build_graph
 from pearl_devices import buffers
 from pearl_devices.kernels import kind_of
+from pearl_devices.primitives.envs.asked import SINCE, Asked
 from tests.lanes import replay_spec
 
 # --- times of a lane
@@ -244,9 +246,17 @@ def awake(monkeypatch):
     return now
 
 
+class Silent(Asked):
+    """An environment that is asked something since a time that a test sets."""
+
+    def __init__(self, name, since_s=0.0):
+        super().__init__()
+        self.name, self.slot[:] = name, memoryview(array("d", [since_s, 3, 17, 2]))
+
+
 def test_a_step_is_overdue_after_its_limit_of_time_in_which_the_process_ran(awake):
-    env = SimpleNamespace(name="E", since_s=None)
-    envs = {"x": SimpleNamespace(name="X", since_s=None), "y": env}
+    env = Silent("E")
+    envs = {"x": Silent("X"), "y": env}
     for seconds, since_s, overdue in (
         (0.0, None, False),
         (0.0, 998.0, False),
@@ -257,14 +267,15 @@ def test_a_step_is_overdue_after_its_limit_of_time_in_which_the_process_ran(awak
         (0.5, 998.0, True),
         (0.0, 1006.0, False),
     ):
-        awake.s, env.since_s = awake.s + seconds, since_s
+        awake.s, env.slot[SINCE] = awake.s + seconds, since_s or 0.0
         found = external_envs.describe_overdue_env(envs, 2.0)
-        assert found == ("environment 'E' of y has not answered for 2 s" if overdue else None)
+        where = "environment 'E' of y, number 3, episode 2, step 17,"
+        assert found == (f"{where} has not answered for 2 s" if overdue else None)
 
 
 def test_the_timer_interrupts_a_step_and_leaves_the_one_before(awake):
     external_envs._awake["checked_s"] = awake.s = 10_000.0
-    env = SimpleNamespace(name="E", since_s=1.0)
+    env = Silent("E", 1.0)
     before = signal.getsignal(signal.SIGALRM)
     signal.setitimer(signal.ITIMER_REAL, 50_000.0, 60_000.0)
     try:
@@ -273,7 +284,7 @@ def test_the_timer_interrupts_a_step_and_leaves_the_one_before(awake):
             assert (left_s, every_s) == (pytest.approx(1000.0, abs=500.0), pytest.approx(1000.0))
             with pytest.raises(TimeoutError, match=r"not answered for 4000 s \(train.env_time_l"):
                 signal.raise_signal(signal.SIGALRM)
-            env.since_s = None
+            env.slot[SINCE] = 0.0
             signal.raise_signal(signal.SIGALRM)
         assert signal.getsignal(signal.SIGALRM) is before
         assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(60_000.0)

@@ -102,7 +102,7 @@ def monitor(monkeypatch):
     )  # fmt: skip
     engine.counts = lambda: (engine.count, 5)
     engine.counts_of = lambda number: (engine.count,)
-    engine.waits_in_env_step = lambda number: engine.waits
+    engine.env_step_under_way = lambda number: engine.waits and "environment 'E'"
 
     def process(number, *, restarted_envs):
         engine.made.append((number, restarted_envs))

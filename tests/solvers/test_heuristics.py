@@ -17,7 +17,6 @@ from pearl.solvers.methods.first_schedule import critical_path_schedule, downwar
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.graphs import devices, loop, mode, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices
-from pearl.verification import check_plan
 from pearl_devices import Link, Platform
 
 HEURISTICS = ("heft", "examples.peft", "examples.lshs")

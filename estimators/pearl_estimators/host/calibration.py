@@ -45,6 +45,10 @@ class MeasuringTimeoutError(CalibrationError):
     """Measuring exceeded its time limit."""
 
 
+class MeasuringDiedError(CalibrationError):
+    """The process that measured has ended before it had a result."""
+
+
 class CalibrationWarning(UserWarning):
     """A fact about the calibration that a plan's reader should know; planning continues."""
 

@@ -12,7 +12,8 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
-from pearl_estimators.host.calibration import MeasuringTimeoutError
+from pearl_devices.exit_status import describe_exit
+from pearl_estimators.host.calibration import MeasuringDiedError, MeasuringTimeoutError
 from pearl_estimators.sealed_files import CalibrationError
 
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB")
@@ -26,6 +27,7 @@ def run_in_child(task: str, seconds: float, *, timeout_s: float, request: object
 
     Raises:
         MeasuringTimeoutError: the child took more than timeout_s seconds.
+        MeasuringDiedError: a signal or the code that it timed ended the child.
         CalibrationError: the child fails.
     """
     environment = dict(os.environ)
@@ -59,9 +61,13 @@ def run_in_child(task: str, seconds: float, *, timeout_s: float, request: object
         out.seek(0)
         err.seek(0)
         text, trouble = out.read().decode(), err.read().decode(errors="replace").strip()
-        if status != 0:
-            last = trouble.splitlines()[-1] if trouble else f"status {status}"
-            raise CalibrationError(f"measuring this host failed: {last}")
+        if status > 0 and trouble:
+            raise CalibrationError(f"measuring this host failed: {trouble.splitlines()[-1]}")
+        if status != 0 or not text.strip():
+            raise MeasuringDiedError(
+                f"the process that measures ended with {describe_exit(status)} "
+                "before it had a result"
+            )
         return json.loads(text.splitlines()[-1])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +16,7 @@ from pearl_devices.base import IN_TURN, PROCESSES, Call
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.benchmark_kernels import CORES
+from pearl_estimators.host.calibration import MeasuringDiedError, MeasuringTimeoutError
 from pearl_estimators.host.child_process import run_in_child
 from pearl_estimators.host.timer import alone_s, time_call
 from pearl_estimators.sealed_files import CalibrationError
@@ -25,10 +28,14 @@ EACH_S, ROUNDS, TIMEOUT_S = 0.1, 3, 60.0
 
 The rounds alternate between the kernels, and the fastest counts, so that a burst of other load
 falls into one round only."""
+NAMED_S = 30.0
+"""Seconds without an answer after which a timing is named."""
 ACTIONS = 64
 """Number of random actions that alternate in the calls of a timing."""
 WAITS = 0.5
 """Least waiting share of a step for which an environment counts as waiting (assumed)."""
+
+LOG = logging.getLogger("pearl")
 
 Seconds = tuple[float, float, float, float]
 """Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
@@ -128,11 +135,43 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
         for k in kernels
     ]
     request = {"kernels": rows, "variant": variant}
+    what = _describe(kernels[0])
+    LOG.info("timing %s, in a process of its own, for at most %.0f s", what, TIMEOUT_S)
+    late = threading.Timer(
+        NAMED_S,
+        LOG.warning,
+        (
+            "timing %s has not answered for %.0f s; after %.0f s it is ended, and the plan "
+            "assumes a time",
+            *(what, NAMED_S, TIMEOUT_S),
+        ),
+    )
+    late.daemon = True
+    late.start()
     try:
         timings = run_in_child("own", EACH_S, timeout_s=TIMEOUT_S, request=request)
     except CalibrationError as error:
+        if isinstance(error, MeasuringDiedError | MeasuringTimeoutError):
+            failed_timings[kernels[0].program or kernels[0].kind] = str(error)
+            LOG.warning(
+                "timing %s failed: %s. The plan assumes a time; training calls the same code and "
+                "may end in the same way",
+                *(what, error),
+            )
         return str(error)
+    finally:
+        late.cancel()
     return [(float(a), float(b), float(c), float(d)) for a, b, c, d in timings]
+
+
+failed_timings: dict[str, str] = {}
+"""Program of an environment or kind of a kernel → how the process ended that timed it."""
+
+
+def _describe(kernel: Kernel) -> str:
+    if kind_of(kernel).structure == "environment":
+        return f"environment {kernel.program!r}"
+    return f"kernel {kernel.kind}"
 
 
 def bind_new_actions(call: Call) -> Call:

@@ -19,10 +19,13 @@ from pearl_devices import Call
 
 if TYPE_CHECKING:
     from pearl.runtime.protocol.single_lane import Job
-    from pearl_devices.primitives.envs.gym_steps import EnvStep
+    from pearl_devices.primitives.envs.env_step import EnvStep
 
 TIME_LIMIT_S = 60.0
 """Seconds that a step of an environment may take, by default (assumed)."""
+
+NAMED_S = 30.0
+"""Seconds without an answer after which an environment, a process or a host is named."""
 
 Environments = Mapping[str, "EnvStep"]
 """Name of a task (with `@` and the number of the group if it has several) → its environments."""
@@ -33,10 +36,19 @@ class SteppedEnvs(Protocol):
 
     name: of the kind.
     since_s: monotonic time at which the step began that has not returned; None if none is running.
+    slot: what is asked, in numbers (`pearl_devices.primitives.envs.asked`).
     """
 
     name: str
-    since_s: float | None
+
+    @property
+    def since_s(self) -> float | None: ...
+
+    @property
+    def slot(self) -> memoryview[float]: ...
+
+    def share(self, slot: memoryview[float]) -> None:
+        """Write to `slot` from now on."""
 
 
 EVENTS = 100
@@ -108,16 +120,26 @@ def describe_overdue_env(environments: Mapping[str, SteppedEnvs], limit_s: float
     for name, env in environments.items():
         since_s = env.since_s
         if since_s is not None and now_s - max(since_s, _awake["since_s"]) > limit_s:
-            return f"environment {env.name!r} of {name} has not answered for {limit_s:g} s"
+            where = describe_place(env)
+            return f"environment {env.name!r} of {name}{where} has not answered for {limit_s:g} s"
     return None
+
+
+def describe_place(env: SteppedEnvs) -> str:
+    """Name the number, the episode and the step of what is asked of an environment."""
+    _, number, step, episode = (int(n) for n in env.slot)
+    which = f", number {number}" if number >= 0 else ""
+    return f"{which}, episode {episode}, step {step},"
 
 
 @contextmanager
 def interrupting_overdue_envs(
-    environments: Mapping[str, SteppedEnvs], limit_s: float
+    environments: Mapping[str, SteppedEnvs],
+    limit_s: float,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Within this context, interrupt a step of this thread's environments after `limit_s`: a
-    signal handler raises TimeoutError inside the step.
+    signal handler raises TimeoutError inside the step. After NAMED_S, `on_wait` gets a sentence.
 
     Python runs signal handlers in the main thread only, so in other threads this does nothing. Code
     that never returns to Python cannot be interrupted: see `watchdog`.
@@ -126,12 +148,21 @@ def interrupting_overdue_envs(
         yield
         return
 
+    named: list[float] = []
+
     def tick(number: int, frame: FrameType | None) -> None:
-        if describe_overdue_env(environments, limit_s):
+        overdue = describe_overdue_env(environments, limit_s)  # first: it notices a stop
+        began = [env.since_s for env in environments.values() if env.since_s is not None]
+        waits = describe_overdue_env(environments, NAMED_S) if on_wait else None
+        if on_wait and waits and named != began:
+            named[:] = began
+            on_wait(waits)
+        if overdue:
             raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
     before = signal.signal(signal.SIGALRM, tick)
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
+    check_s = min(limit_s, NAMED_S) / 4 if on_wait else limit_s / 4
+    timer = signal.setitimer(signal.ITIMER_REAL, check_s, check_s)
     try:
         yield
     finally:  # an evaluation within a run restores the timer of the run's environments

@@ -1,126 +1,221 @@
-"""Watchdog: ends the process if an environment step neither returns nor can be interrupted.
+"""Watchdog: names environments that do not answer, and ends the process if a step can be neither
+awaited nor interrupted.
 
 A step that returns to Python now and then is interrupted
 (`external_envs.interrupting_overdue_envs`). The lane that learns detects a hung environment in
 another thread. But nothing interrupts code in the main thread that never returns to Python, or code
-that holds the interpreter's lock. Then no state can be saved, so the process reports the
-environment and ends. Worker processes need no watchdog: their parent ends them.
+that holds the interpreter's lock, and a process that dies cannot tell why. So a second process
+watches (`watcher`): environments write to shared memory what they are asked, and Python writes the
+signals that come to a pipe. Worker processes need no watcher: their parent ends them and reports
+how they ended.
 """
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
+import fcntl
+import json
+import mmap
 import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from numba import types
-
+from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import (
+    NAMED_S,
     SteppedEnvs,
-    describe_overdue_env,
     interrupting_overdue_envs,
 )
-from pearl_devices.primitives.code_cache import compiled
-from pearl_devices.primitives.math.atomics import load
+from pearl_devices.primitives.envs.asked import new_slot
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
 
-STATUS = 1
-"""Exit status of the process: the status of a failed run."""
-
-CHECK_S = 0.02
-"""Longest time between two checks of the thread without the interpreter's lock, in seconds."""
-
-_usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
-_write: Any = types.ExternalFunction("write", types.int64(types.int32, types.int64, types.int64))
-_exit: Any = types.ExternalFunction("_exit", types.void(types.int32))
+HIGH = 600
+"""Least number of the handles that must stay open: code that closes "all" handles closes the lower
+ones (assumed)."""
 
 
-@compiled(nogil=True, error_model="numpy")
-def _watch(beats: int, over: int, checks: int, check_us: int, text: int, size: int) -> None:
-    """End the process, with `text` on standard error, if the cell `beats` has the same value in
-    `checks` checks in a row. Return when the cell `over` is non-zero.
+class Watcher:
+    """The process that watches, for its parent."""
 
-    This function is compiled and runs without the interpreter's lock, which may never be free.
-    """
-    last, same = load(beats), 0
-    while load(over) == 0:
-        _usleep(check_us)
-        now = load(beats)
-        same = same + 1 if now == last else 0
-        last = now
-        if same >= checks:
-            _write(2, text, size)
-            _exit(STATUS)
+    def __init__(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: there are too few handles or processes.
+        """
+        handles = [os.memfd_create("pearl watcher"), os.memfd_create("pearl report"), *os.pipe()]
+        memory, report, signals, told = handles
+        try:
+            os.ftruncate(memory, watcher.SIZE)
+            self._memory = mmap.mmap(memory, watcher.SIZE)
+            self._cells = memoryview(self._memory).cast("d")
+            self._entries = dict[int, dict[str, Any]]()
+            given = [os.getpid(), memory, signals, report]
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", watcher.__file__, *map(str, given)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[memory, signals, report],
+                start_new_session=True,
+            )
+            self._report, self._told = _moved_up(report), _moved_up(told)
+        finally:
+            for handle in handles:
+                os.close(handle)
+        os.set_blocking(self._told, False)
+        self._before = None if _in_main_thread() else -1
+        if self._before is None:
+            self._before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._reports = not faulthandler.is_enabled()
+        if self._reports:
+            faulthandler.enable(self._report)
+
+    def add(self, env: SteppedEnvs, entry: Mapping[str, Any]) -> int:
+        """Watch an environment; return the number of its slot."""
+        slot = next(n for n in range(watcher.SLOTS) if n not in self._entries)
+        first = watcher.HEADER + watcher.SLOT * slot
+        env.share(self._cells[first : first + watcher.SLOT])
+        self._entries[slot] = {**entry, "slot": slot}
+        self._write()
+        return slot
+
+    def remove(self, env: SteppedEnvs, slot: int) -> bool:
+        """Watch an environment no longer; return whether another one is watched."""
+        env.share(new_slot())
+        del self._entries[slot]
+        self._write()
+        return bool(self._entries)
+
+    def _write(self) -> None:
+        text = json.dumps(list(self._entries.values())).encode()
+        text = text if len(text) <= watcher.SIZE - watcher.TEXT else b"[]"
+        self._cells[watcher.SEQUENCE] += 1.0
+        self._memory[watcher.TEXT : watcher.TEXT + len(text)] = text
+        self._cells[watcher.LENGTH] = len(text)
+        self._cells[watcher.SEQUENCE] += 1.0
+
+    def close(self) -> None:
+        """End the process."""
+        if self._reports and faulthandler.is_enabled():
+            faulthandler.disable()
+        if _in_main_thread():
+            signal.set_wakeup_fd(self._before if self._before is not None else -1)
+        self._process.kill()
+        self._process.wait()
+        for handle in (self._told, self._report):
+            with suppress(OSError):  # code of an environment may have closed it
+                os.close(handle)
+        self._cells.release()
+        with suppress(BufferError):  # an environment still has its slot
+            self._memory.close()
+
+
+def _moved_up(handle: int) -> int:
+    """Return a copy of a handle with a high number, if there may be one."""
+    for least in (HIGH, 3):
+        with suppress(OSError):
+            return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, least)
+    return os.dup(handle)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+_running: list[Watcher] = []
+"""The watcher of this process, if there is one."""
+
+
+@atexit.register
+def _close() -> None:
+    while _running:
+        _running.pop().close()
+
+
+def _forked() -> None:
+    """A fork of this process is not watched, and its signals are not those of a run."""
+    if _running:
+        _running.clear()
+        with suppress(ValueError):
+            signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @contextmanager
-def exiting_on_hang(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterator[None]:
-    """Within this context, end the process once a step of an environment takes longer than
-    `HARD_LIMIT_FACTOR` × `limit_s`, with a line on standard error and exit status `STATUS`.
+def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterator[None]:
+    """Within this context, have environments watched: one that does not answer for `NAMED_S` is
+    named on standard error, and after `HARD_LIMIT_FACTOR` × `limit_s` the process is ended. So it
+    is some seconds after the second SIGTERM or SIGHUP. If the process dies, the environment that
+    it asked is named.
 
-    If code holds the interpreter's lock so long, PEARL assumes that it is an environment.
+    Where no process can be started, nothing is watched.
     """
     if not environments:
         yield
         return
-    end_s, over = HARD_LIMIT_FACTOR * limit_s, threading.Event()
-    names = " or ".join(f"environment {env.name!r} of {task}" for task, env in environments.items())
-    text: npt.NDArray[np.uint8] = np.frombuffer(
-        _last_words(f"{names} has held the interpreter's lock for {end_s:g} s"), np.uint8
-    )
-    cells = np.zeros(2, np.int64)
-    beats, check_s = int(cells.ctypes.data), min(CHECK_S, limit_s / 64)
-
-    def beat() -> None:
-        while not over.wait(limit_s / 4):
-            cells[0] += 1
-            reason = describe_overdue_env(environments, end_s)
-            if reason is not None and not over.is_set():
-                os.write(2, _last_words(reason))
-                os._exit(STATUS)
-
-    checks, check_us = int(end_s / check_s), max(1, int(check_s * 1e6))
-    arguments = (beats, beats + 8, checks, check_us, int(text.ctypes.data), text.size)
-    threads = [
-        threading.Thread(target=beat, daemon=True, name="environment watchdog"),
-        threading.Thread(target=_watch, args=arguments, daemon=True, name="interpreter watchdog"),
-    ]
-    for thread in threads:
-        thread.start()
+    added: list[tuple[SteppedEnvs, int]] = []
     try:
+        if not _running:
+            _running.append(Watcher())
+    except OSError:
+        yield
+        return
+    watched = _running[0]
+    try:
+        for task, env in environments.items():
+            entry = {
+                "what": f"environment {env.name!r} of {task}",
+                "named_s": NAMED_S,
+                "end_s": HARD_LIMIT_FACTOR * limit_s,
+                "then": f"after {limit_s:g} s it is interrupted (train.env_time_limit)",
+                "failed": failed_timing(env.name),
+            }
+            if len(added) < watcher.SLOTS:
+                added.append((env, watched.add(env, entry)))
         yield
     finally:
-        cells[1] = 1
-        over.set()
-        for thread in threads:
-            thread.join()
+        left = [watched.remove(*pair) for pair in added]
+        if not (left and left[-1]) and watched in _running:
+            _running.remove(watched)
+            watched.close()
+
+
+def failed_timing(program: str) -> str:
+    """How timing an environment failed in this process; empty if it did not."""
+    timing = sys.modules.get("pearl_estimators.host.user_code_timing")
+    return "" if timing is None else str(timing.failed_timings.get(program, ""))
 
 
 @contextmanager
 def env_time_limit(
-    thread_envs: Mapping[str, SteppedEnvs], process_envs: Mapping[str, SteppedEnvs], limit_s: float
+    thread_envs: Mapping[str, SteppedEnvs],
+    process_envs: Mapping[str, SteppedEnvs],
+    limit_s: float,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Within this context, interrupt steps of environments that exceed `limit_s`; if that is not
     possible, end this process.
 
     thread_envs: environments of this thread, which can be interrupted.
     process_envs: environments of all threads of this process.
+    on_wait: called with a sentence about an environment of this thread that has not answered for
+        NAMED_S.
     """
     if not process_envs:
         yield
         return
-    with exiting_on_hang(process_envs, limit_s), interrupting_overdue_envs(thread_envs, limit_s):
+    with (
+        watching(process_envs, limit_s),
+        interrupting_overdue_envs(thread_envs, limit_s, on_wait),
+    ):
         yield
-
-
-def _last_words(reason: str) -> bytes:
-    return (
-        f"pearl: {reason} and cannot be interrupted; the process ends now. A checkpoint in the "
-        "run's folder stays valid\n"
-    ).encode()

@@ -70,9 +70,10 @@ class AsyncEngine(Engine):
             return AsyncLearner(self.context, self._whole, self.control, poll, self.spins)
         return super().bind(number, poll)
 
-    def waits_in_env_step(self, number: int) -> bool:
+    def env_step_under_way(self, number: int) -> str | None:
         acted, stepped = self.counts_of(number)
-        return acted > stepped
+        task = self.context.protocol.lanes[number].tasks[1]
+        return self._describe_env_step(task) if acted > stepped else None
 
     def run(self, end: int, stop: int, *, timed: bool = False) -> int:
         """Run iterations up to `end`; at `stop` no actor is in the middle of a step."""

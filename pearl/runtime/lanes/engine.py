@@ -323,9 +323,23 @@ class Engine:
         tasks = self.context.protocol.lanes[number].tasks
         return tuple(self.control.read(self.control.count_cell(t)) for t in tasks)
 
-    def waits_in_env_step(self, number: int) -> bool:
-        """Whether the next firing of a lane is an env_step that has all its tokens."""
-        return recovery.waits_in_env_step(self.context.protocol, number, self.control)
+    def env_step_under_way(self, number: int) -> str | None:
+        """Describe the env_step that is the next firing of a lane, if it has all its tokens, with
+        its environment, its episode and its step; else None."""
+        task = recovery.env_step_under_way(self.context.protocol, number, self.control)
+        return self._describe_env_step(task) if task else None
+
+    def env_steps_under_way(self) -> list[str]:
+        """Describe the env_steps of workers that have all their tokens."""
+        found = [self.env_step_under_way(n) for n, w in self._workers.items() if w.steps_envs]
+        return [text for text in found if text]
+
+    def _describe_env_step(self, task: str) -> str:
+        context, control = self.context, self.control
+        program = context.protocol.graph.task(task).kernel.program
+        name = channels.array_name(context.protocol, task, "episode.count")
+        episode, step = int(context.arrays[name][0]) + 1, control.read(control.count_cell(task))
+        return f"environment {program!r} of {task}, episode {episode}, step {step},"
 
     def environments(self) -> dict[str, Any]:
         """Return snapshots of the external environments, between two segments."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pearl.runtime.lanes.workers import LaneDiedError, ProcessWorker, Worker
+from pearl.runtime.environments.external_envs import NAMED_S
+from pearl.runtime.lanes.workers import GRACE_S, LaneDiedError, ProcessWorker, ThreadWorker, Worker
 from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.single_lane import LaneError
 
@@ -32,6 +34,7 @@ class WorkerMonitor:
         self.start_counts: recovery.StartCounts | None = None
         self._progress: dict[int, tuple[tuple[int, ...], float]] = {}
         self._deaths: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._named: dict[int, tuple[int, ...]] = {}
         self.reset_stall_detector()
 
     def reset_stall_detector(self) -> None:
@@ -50,14 +53,31 @@ class WorkerMonitor:
                 worker.raise_if_failed()
                 self._check_environments(number, worker, now)
             except LaneDiedError as death:
+                if worker.steps_envs and (where := engine.env_step_under_way(number)):
+                    death = LaneDiedError(f"{death} while {where} was due")
                 self._restart_lane(number, worker, death)
         counts = engine.counts()
         if counts != self._last[1]:
             self._last = now, counts
-        elif now - self._last[0] > PATIENCE_S:
+            return
+        silent_s = now - self._last[0]
+        if silent_s > NAMED_S:
+            text = f"nothing has fired for {NAMED_S:.0f} s: {engine.describe_blocked_lanes()}"
+            self._name(-1, counts, f"{text}; after {PATIENCE_S:.0f} s the run fails")
+        if silent_s > PATIENCE_S:
             raise LaneError(
                 f"nothing has fired for {PATIENCE_S:.0f} s: {engine.describe_blocked_lanes()}"
             )
+
+    def _name(self, number: int, counts: tuple[int, ...], text: str, *, said: bool = False) -> None:
+        """Add a wait to the events, once for its counts, and say it unless another has `said` it.
+        number: of the lane; −1: all."""
+        if self._named.get(number) == counts:
+            return
+        self._named[number] = counts
+        self._engine.context.log.note(text, restarts=0)
+        if not said and sys.stderr is not None:
+            print(f"pearl: {text}", file=sys.stderr, flush=True)
 
     def _check_environments(self, number: int, worker: Worker, now: float) -> None:
         """Collect environment failures from a worker; end it if a step exceeds its time limit."""
@@ -66,9 +86,17 @@ class WorkerMonitor:
         engine, context = self._engine, self._engine.context
         at = engine.counts_of(number)
         progressed = self._progress.get(number, ((), 0.0))[0] != at
-        if progressed or not engine.waits_in_env_step(number):
+        if progressed or not (where := engine.env_step_under_way(number)):
             self._progress[number] = at, now
         stalled_s = now - self._progress[number][1]
+        if stalled_s > NAMED_S and (worker.steps_envs or isinstance(worker, ThreadWorker)):
+            next_s = 1.5 * context.env_time_limit_s + GRACE_S
+            text = (
+                f"lane {engine.lane_name(number)}: {where} has not answered for {stalled_s:.0f} s"
+            )
+            text += f"; after {next_s:.0f} s its process is ended (train.env_time_limit)"
+            # The watcher of this process names environments of its threads.
+            self._name(number, at, text, said=isinstance(worker, ThreadWorker))
         reason = worker.timeout_reason(context.env_time_limit_s, stalled_s=stalled_s)
         if reason is None:
             return

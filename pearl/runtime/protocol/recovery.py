@@ -145,13 +145,17 @@ def next_firing(
     return at, protocol.lanes[number].firings[place]
 
 
-def waits_in_env_step(protocol: ExecutionSchedule, number: int, control: ControlBlock) -> bool:
-    """Whether the next firing of a lane is an env_step that has all its tokens."""
+def env_step_under_way(
+    protocol: ExecutionSchedule, number: int, control: ControlBlock
+) -> str | None:
+    """Return the env_step that is the next firing of a lane, if it has all its tokens; else
+    None."""
     at, firing = next_firing(protocol, number, control)
     kinds = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
-    return kinds == ["environment"] and all(
+    ready = kinds == ["environment"] and all(
         control.read(control.count_cell(w.task)) >= w.base + at * w.step for w in firing.waits
     )
+    return firing.tasks[0] if ready else None
 
 
 def steps_external_envs(context: RunContext, number: int) -> bool:

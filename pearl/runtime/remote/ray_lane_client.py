@@ -95,7 +95,8 @@ class RayLaneClient:
         group moves to another node.
 
     Raises:
-        SpecError: there is no cluster, or no node has the name of the host.
+        SpecError: there is no cluster, or no node has the name of the host, or this machine's node
+            is gone.
     """
 
     _transport: Transport | None = None
@@ -109,7 +110,14 @@ class RayLaneClient:
         self._ray = connect()
         found = {node.name: node for node in nodes()}
         mine = self._ray.get_runtime_context().get_node_id()
-        self._home = next(n.address for n in found.values() if n.id == mine)
+        home = next((n for n in found.values() if n.id == mine), None)
+        if home is None:
+            raise SpecError(
+                f"host {lane_group.host}: the Ray node of this machine is gone ({mine[:8]}); the "
+                f"cluster has {', '.join(found) or 'none'}; start it again here with `ray start` "
+                "and continue from the checkpoint with --resume"
+            )
+        self._home = home.address
         node = found.get(lane_group.host)
         others = [n for n in found.values() if n is not node]
         if others and (losses > 1 or (losses and node is None)):

@@ -203,14 +203,16 @@ def _serve(wire: Connection) -> None:
             _reply(wire, False, found)
         except OSError:
             raise
-        except Exception as error:  # the environment's code may raise anything
+        except BaseException as error:  # the environment's code may raise anything
             _reply(wire, True, _plain(error))
     if env is not None:
         env.close()
 
 
-def _plain(error: Exception) -> Exception:
+def _plain(error: BaseException) -> Exception:
     """Return an exception that can be pickled: the error itself, or one with its text."""
+    if not isinstance(error, Exception):  # it would end the process that reads it
+        return RuntimeError(f"{type(error).__name__}: {error}")
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

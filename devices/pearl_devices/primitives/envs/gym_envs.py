@@ -32,6 +32,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from pearl_devices.base import Buffers, Call, EnvironmentFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.primitives.envs.asked import SINCE, STEP, is_fault
+from pearl_devices.primitives.envs.env_step import EnvStep, State
 from pearl_devices.primitives.envs.gym_make import (
     Array,
     Batch,
@@ -46,7 +48,7 @@ from pearl_devices.primitives.envs.gym_resume import (
     pack,
     unpack,
 )
-from pearl_devices.primitives.envs.gym_steps import EnvStep, SingleSteps, State
+from pearl_devices.primitives.envs.gym_steps import SingleSteps
 from pearl_devices.primitives.envs.normalise import scale, with_normalisation
 from pearl_devices.primitives.envs.spaces import to_env_actions
 
@@ -101,6 +103,7 @@ class VectorEnvStep(EnvStep):
         b["step.action"][:] = action
         reward, terminated, truncated, infos = self.step(to_env_actions(self.action_space, action))
         b["rng.env_step"][1] += np.uint64(1)
+        self.slot[STEP] += 1.0
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
         b["step.truncated"][:] = truncated
@@ -126,10 +129,12 @@ class VectorEnvStep(EnvStep):
         while True:
             try:
                 if tried:
-                    with suppress(Exception):  # it has failed; a failing close does not matter
+                    with suppress(
+                        Exception, SystemExit
+                    ):  # it has failed; its close does not matter
                         self.env.close()
                     made = self.env = self.remake()
-                    self.since_s = monotonic()
+                    self.slot[SINCE] = monotonic()
                     first, infos = made.reset(seed=draw_seeds(b, 1, tried)[0])
                     self.refuse_masks(infos)
                     self.write(first, b["step.obs"])
@@ -137,17 +142,19 @@ class VectorEnvStep(EnvStep):
                         state = (b["normalise.obs"], b["normalise.options"])
                         scale(b["step.obs"], n, *state, b["step.obs"])
                     b["env.return"][:], b["env.elapsed"][:], self.cut[:] = 0.0, 0, ANEW
-                self.since_s = monotonic()
+                self.slot[SINCE] = monotonic()
                 seen, reward, terminated, truncated, infos = self.env.step(actions)
-                self.since_s = None
+                self.slot[SINCE] = 0.0
                 b["step.reward"][:] = reward
                 self.check_finite(b["step.reward"], "reward")
                 self.write(seen, b["step.next_obs"])
                 return reward, terminated, truncated, infos
             except EnvironmentFailed:  # it offers a mask; a new one would too
                 raise
-            except Exception as error:  # the environment's code may raise anything
-                tried, self.since_s = tried + 1, None
+            except BaseException as error:  # the environment's code may raise anything
+                if not is_fault(error):
+                    raise
+                tried, self.slot[SINCE] = tried + 1, 0.0
                 which = f"one of a batch of {self.envs}"
                 if isinstance(error, ValueError) and "number " in str(error):
                     which = str(error).partition("number ")[2].partition(":")[0]
@@ -199,7 +206,9 @@ class VectorEnvStep(EnvStep):
                 next_obs[n] = self.flat(self.final(infos, int(n)), int(n))
             self.check_finite(next_obs, "observation")
         elif self.mode == AutoresetMode.DISABLED or resets_by_mask(self.env):
+            self.slot[SINCE] = monotonic()
             first, infos = self.env.reset(options={"reset_mask": ended})
+            self.slot[SINCE] = 0.0
             self.refuse_masks(infos)
             fresh = np.empty_like(obs)
             self.write(first, fresh)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
 from pearl_devices.kernels.interface import STATISTICS, states
 from pearl_devices.primitives.envs import spaces
+from pearl_devices.primitives.envs.asked import EPISODE, SINCE, STEP, Asked, is_fault
 from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.gym_make import Array, Single, stack_frames
 from pearl_devices.primitives.envs.interface import Interface
@@ -42,16 +43,13 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
         raise UnsupportedError(f"environment {program!r} cannot be made: {error}") from error
 
 
-class GymEpisodes(Evaluations):
-    """A bound evaluation.
-
-    since_s: monotonic start time of the running call of an environment, in seconds; None if no call
-        is running.
-    """
+class GymEpisodes(Evaluations, Asked):
+    """A bound evaluation. Its slot has the episode from 0 on, and the step in the episode."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
-        super().__init__(kernel, buffers)
-        self.name, self.since_s = str(kernel.program), cast("float | None", None)
+        Evaluations.__init__(self, kernel, buffers)
+        Asked.__init__(self)
+        self.name = str(kernel.program)
         self._envs, self._seeds = list[Single](), list[int]()
         self._greedy = greedy(
             acting(kernel),
@@ -84,16 +82,19 @@ class GymEpisodes(Evaluations):
     @contextmanager
     def _asked(self, episode: int, step: int) -> Iterator[None]:
         """Within this context, errors of an environment become an EnvironmentFailed."""
-        self.since_s = monotonic()
+        self.slot[EPISODE], self.slot[STEP] = episode, step
+        self.slot[SINCE] = monotonic()
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise EnvironmentFailed(
                 f"environment {self.name!r}, evaluation episode {episode}, step {step}: {text}"
             ) from error
         finally:
-            self.since_s = None
+            self.slot[SINCE] = 0.0
 
     def _start(self, n: int) -> None:
         """Begin the next episode in row n."""

@@ -12,8 +12,9 @@ from typing import Any
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
+from pearl_devices.primitives.envs.env_step import State
 from pearl_devices.primitives.envs.gym_make import draw_seeds
-from pearl_devices.primitives.envs.gym_steps import SingleSteps, State
+from pearl_devices.primitives.envs.gym_steps import SingleSteps
 from pearl_devices.primitives.envs.normalise import with_normalisation
 
 

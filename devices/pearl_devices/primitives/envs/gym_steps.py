@@ -1,22 +1,25 @@
-"""Steps of gymnasium's environments one after another, and the code that batches share."""
+"""Steps of gymnasium's environments one after another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
-from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.spaces import Discrete
 
-from pearl_devices import masks
-from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
+from pearl_devices.base import Buffers, EnvironmentFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
+from pearl_devices.primitives.envs.asked import (
+    NUMBER,
+    SINCE,
+    STEP,
+    is_fault,
+)
+from pearl_devices.primitives.envs.env_step import EnvStep, State
 from pearl_devices.primitives.envs.gym_make import (
-    BATCHED,
     Array,
     Single,
     draw_seeds,
@@ -29,169 +32,8 @@ from pearl_devices.primitives.envs.gym_resume import (
     replay_actions,
     unpack,
 )
-from pearl_devices.primitives.envs.native_envs import record
 from pearl_devices.primitives.envs.normalise import scale
-from pearl_devices.primitives.envs.spaces import choices, pixels, to_env_actions
-from pearl_devices.primitives.envs.spaces import scale as scale_of
-
-ATTEMPTS = 3
-"""An environment that fails this often in a row, though it is made again each time, is given up."""
-
-State = dict[str, Any]
-"""Data that restores an environment, as JSON."""
-
-
-class EnvStep:
-    """A bound env_step: the common part of stepping environments one by one and in a batch."""
-
-    def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
-        self.name, self.envs, self.buffers = str(kernel.program), kernel.dim("envs"), buffers
-        self.obs_space, self.action_space = obs_space, action_space
-        self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
-        self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-        self.first = 0  # number of the first environment here, if others are stepped elsewhere
-        self.on_failure: Callable[[str, int], None] | None = None
-        self.since_s: float | None = None  # monotonic; None: no call is running
-        self.cut = np.zeros(self.envs, np.uint8)
-        self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
-        factored = choices(action_space)
-        if isinstance(action_space, Discrete):
-            act = 0
-        elif isinstance(action_space, Box) or factored:
-            act = len(factored) or flatdim(action_space)
-        else:
-            raise UnsupportedError(
-                f"environment {self.name!r} has actions {action_space}; "
-                "Discrete, MultiDiscrete, MultiBinary and Box are supported"
-            )
-        self.states = int(kernel.dims.get("states", 0))  # type: ignore[arg-type]
-        if self.states and not (isinstance(obs_space, Discrete) and obs_space.n == self.states):
-            raise UnsupportedError(
-                f"kernel {kernel.kind}: {self.name!r} observes {obs_space}, the kernel has "
-                f"{self.states} states"
-            )
-        size = 1 if self.states else flatdim(obs_space)
-        scaled = kernel.dims.get("scaled")
-        self.pixels = scale_of(size, pixels(obs_space)) if scaled else None
-        found = (size, act, sum(factored))
-        wanted = (kernel.dim("obs"), kernel.dim("act"), kernel.dims.get("choices", 0))
-        if found != wanted:
-            raise UnsupportedError(
-                f"kernel {kernel.kind}: {self.name!r} has (obs, act, choices) = {found}, "
-                f"the kernel has {wanted}"
-            )
-
-    def begin(self) -> None:
-        """Clear the counters after the first reset."""
-        b = self.buffers
-        b["env.elapsed"][:] = 0
-        b["env.return"][:] = 0.0
-        if b["rng.env_step"][1] > 0:
-            self.cut[:] = ANEW
-
-    def refuse_masks(self, info: Any, env: Any = None) -> None:
-        """Refuse an environment that offers an action mask (`pearl_devices.masks`).
-
-        info: of its reset. env: the environment, at its first reset.
-
-        Raises:
-            EnvironmentFailed: The environment offers an action mask.
-        """
-        if why := masks.refusal(self.name, info, env):
-            raise EnvironmentFailed(why)
-
-    def flat(self, one: Any, index: int) -> Array:
-        """Return one environment's observation as a vector, float32.
-
-        Raises:
-            ValueError: The observation has another size than the space.
-        """
-        if self.states:
-            return np.array([self.state(one, index)], np.float32)
-        value = one if isinstance(self.obs_space, Box) else flatten(self.obs_space, one)
-        flat = np.asarray(value, dtype=np.float32).reshape(-1)
-        size = self.buffers["env.obs"].shape[1]
-        if flat.size != size:
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + index}: an observation of "
-                f"{flat.size} components and shape {np.shape(one)}; its space has {size}"
-            )
-        return flat if self.pixels is None else flat * self.pixels
-
-    def state(self, one: Any, index: int) -> int:
-        """Return the number of a discrete observation, from 0.
-
-        Raises:
-            ValueError: The space has no such observation.
-        """
-        number = int(one) - int(self.obs_space.start)
-        if not 0 <= number < self.states:
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + index}: observed {one}; its "
-                f"space is {self.obs_space}"
-            )
-        return number
-
-    def finite(self, values: Array) -> bool:
-        # 0 · NaN and 0 · infinity are NaN. One product is cheaper than a test of each value.
-        return bool(np.dot(values.reshape(-1), self.zeros[: values.size]) == 0.0)
-
-    def check_finite(self, values: Array, what: str) -> None:
-        """Raises ValueError if a value, one for each environment, is NaN or infinite."""
-        if not self.finite(values):
-            bad = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + bad}: {what} {values[bad]} is "
-                "not finite; learning from it would spoil all parameters"
-            )
-
-    def fault(self, which: str, error: BaseException) -> str:
-        """Return the text of a failure: the environment, the step and the error."""
-        step, text = int(self.buffers["rng.env_step"][1]), " ".join(str(error).split())
-        where = f"environment {self.name!r}, {which}, "
-        if isinstance(error, ValueError) and text.startswith(where[:-2]):
-            return f"{where}step {step}: {text.removeprefix(where[:-2]).lstrip(': ')}"
-        return f"{where}step {step}: {type(error).__name__}: {text}"
-
-    def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
-        """Report a failure to `on_failure`.
-
-        Raises:
-            EnvironmentFailed: There is no `on_failure`, or the last attempt failed too.
-        """
-        if self.on_failure is None:
-            raise EnvironmentFailed(reason) from error
-        if attempt > ATTEMPTS:
-            raise EnvironmentFailed(
-                f"{reason}; it was made again {ATTEMPTS} times and failed each time"
-            ) from error
-        self.on_failure(reason, lost)
-
-    def snapshot(self) -> list[State]:
-        """Return the states from which `restore` starts; call it between two firings."""
-        return [{}]
-
-    def restore(self, states: list[State]) -> None:
-        """Restore the environments to the states of a `snapshot`.
-
-        The arrays must be as they were after binding.
-
-        Raises:
-            ValueError: An environment does not return to the same state.
-        """
-        raise ValueError(
-            f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
-            f"state, so it cannot be restored; fewer than {BATCHED} environments are stepped "
-            "alone and can be restored"
-        )
-
-    def end(self, index: int) -> None:
-        """Record a finished episode."""
-        b = self.buffers
-        record(
-            index, 0.0, True, b["env.return"], b["env.elapsed"],
-            b["episode.returns"], b["episode.lengths"], b["episode.count"],
-        )  # fmt: skip
+from pearl_devices.primitives.envs.spaces import to_env_actions
 
 
 class SingleSteps(EnvStep):
@@ -224,18 +66,21 @@ class SingleSteps(EnvStep):
         terminated, truncated = b["step.terminated"], b["step.truncated"]
         b["step.obs"][:] = obs
         b["step.action"][:] = b["act.action"]
-        ended, actions = [], self.actions()
+        ended, actions, slot = [], self.actions(), self.slot
         for n, (env, action) in enumerate(zip(self.all, actions, strict=True)):
             try:
-                self.since_s = monotonic()
+                slot[NUMBER] = n
+                slot[SINCE] = monotonic()
                 seen, value, stop, cut, _ = env.step(action)
-                self.since_s = None
+                slot[SINCE] = 0.0
                 next_obs[n] = self.flat(seen, n)
-                reward[n] = value
-            except Exception as error:  # the environment's code may raise anything
+                reward[n], stop, cut = value, bool(stop), bool(cut)
+                b["env.return"][n] += value
+            except BaseException as error:  # the environment's code may raise anything
+                if not is_fault(error):
+                    raise
                 stop, cut = self.retry_step(n, action, error)
             else:
-                b["env.return"][n] += value
                 if len(self.taken[n]) <= LOG:
                     self.taken[n].append(action)
                 self.seen[n] = seen
@@ -248,6 +93,7 @@ class SingleSteps(EnvStep):
             truncated |= self.cut
             self.cut[:] = 0
         b["rng.env_step"][1] += np.uint64(1)
+        slot[STEP] += 1.0
         b["env.elapsed"] += 1
         obs[:] = next_obs
         self.restart_ended(ended)
@@ -265,12 +111,15 @@ class SingleSteps(EnvStep):
     def restart(self, n: int) -> None:
         """Begin a new episode in an environment whose episode has ended."""
         try:
-            self.since_s = monotonic()
+            self.slot[NUMBER] = n
+            self.slot[SINCE] = monotonic()
             self.origins[n], self.taken[n] = self.generator_origin(n), []
             self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
         except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
-        except Exception as error:  # the environment's code may raise anything
+        except BaseException as error:  # the environment's code may raise anything
+            if not is_fault(error):
+                raise
             self.renew(n, error, self.buffers["env.obs"], lost=0)
 
     def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
@@ -280,7 +129,7 @@ class SingleSteps(EnvStep):
             ValueError: The observation has a wrong size, or a value that is not finite.
             EnvironmentFailed: The environment offers an action mask.
         """
-        self.since_s = None
+        self.slot[SINCE] = 0.0
         self.refuse_masks(info)
         out[:] = self.flat(seen, n)
         if not self.finite(out):
@@ -294,20 +143,22 @@ class SingleSteps(EnvStep):
         Return the number of attempts, of which `tried` were made before."""
         while True:
             tried += 1
-            self.since_s = None
+            self.slot[SINCE] = 0.0
             self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
             try:
-                with suppress(Exception):  # it has failed; a failing close does not matter
+                with suppress(Exception, SystemExit):  # it has failed; its close does not matter
                     self.all[n].close()
                 made = self.make_one()
                 seed = draw_seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
-                self.since_s = monotonic()
+                self.slot[SINCE] = monotonic()
                 self.first_obs(n, *made.reset(seed=seed), out[n])
                 return tried
             except EnvironmentFailed:  # as in `restart`
                 raise
-            except Exception as another:  # as above
+            except BaseException as another:  # as above
+                if not is_fault(another):
+                    raise
                 error, lost = another, 0
 
     def make_one(self) -> Single:
@@ -326,19 +177,23 @@ class SingleSteps(EnvStep):
                 state = (b["normalise.obs"], b["normalise.options"])
                 scale(b["step.obs"], n, *state, b["step.obs"])
             try:
-                self.since_s = monotonic()
+                self.slot[SINCE] = monotonic()
                 seen, value, stop, cut, _ = self.all[n].step(action)
-                self.since_s = None
+                self.slot[SINCE] = 0.0
                 b["step.next_obs"][n] = self.flat(seen, n)
-                b["step.reward"][n] = value
+                b["step.reward"][n], stop, cut = value, bool(stop), bool(cut)
+                b["env.return"][n] = 0.0
+                b["env.return"][n] += value
                 self.check_finite(b["step.reward"], "reward")
                 self.check_finite(b["step.next_obs"], "observation")
-            except Exception as another:  # as above
+            except BaseException as another:  # as above
+                if not is_fault(another):
+                    raise
                 error, lost = another, 0
                 continue
             self.taken[n].append(action)
             self.seen[n], self.cut[n] = seen, ANEW
-            b["env.return"][n], b["env.elapsed"][n] = value, 0
+            b["env.elapsed"][n] = 0
             return stop, cut
 
     def replace_non_finite(self, actions: Any) -> list[int]:
