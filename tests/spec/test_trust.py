@@ -164,6 +164,20 @@ def test_what_would_end_or_hang_the_process_is_one_line(tmp_path, command, given
         assert ran.err.count("\n") == 1
 
 
+def test_a_partial_call_counts_as_code_of_the_function_that_it_calls(tmp_path, monkeypatch):
+    (tmp_path / "partial_calls.py").write_text(
+        "from functools import partial\n"
+        "import subprocess\n"
+        "def own(a, b): return a + b\n"
+        "one = partial(own, 1)\n"
+        "foreign = partial(partial(subprocess.run, 'true'), shell=True)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert user_imports.import_function("partial_calls:one")(2) == 3
+    with pytest.raises(ValueError, match="subprocess is a module of Python's standard library"):
+        user_imports.import_function("partial_calls:foreign")
+
+
 @pytest.mark.parametrize("name", ["antigravity:X-v0", "this:make"])
 def test_modules_of_the_standard_library_are_not_even_imported(name: str) -> None:
     with pytest.raises(SpecError, match="is a module of Python's standard library"):
