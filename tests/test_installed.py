@@ -1,4 +1,4 @@
-"""Wheel and sdist, installed in an empty environment, work from another folder; and the README's two
+"""Wheel and sdist, installed in an empty environment, work from another folder. The README's two
 commands work on every Python of this machine, and with the lowest versions that are allowed."""
 
 from __future__ import annotations
