@@ -105,8 +105,8 @@ def test_check_imports_nothing_that_a_spec_names_and_says_so(trap, tmp_path, key
     assert f"not checked: {key} {next(iter(given.values()))}: " in said
     assert "--import" in said
     assert not trap.sprung
-    Ran("check", spec, "--import")
-    assert trap.sprung
+    ran = Ran("check", spec, "--import")
+    assert trap.sprung, ran.err
 
 
 def test_check_looks_at_environments_of_gymnasium_and_leaves_nothing_out(tmp_path: Path) -> None:
