@@ -7,6 +7,7 @@ A test needs what it, or the code that it calls, does not find. `test_without_to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -17,6 +18,7 @@ from pearl_devices.torch_threads import INSTALL, has_torch
 NEVER = ("test_without_torch.py", "test_installed.py")
 
 
+@cache
 def absent() -> dict[str, str]:
     """What is not installed: words of an error that names it → why a test is skipped."""
     found = {}
@@ -29,20 +31,17 @@ def absent() -> dict[str, str]:
     return found
 
 
-ABSENT = absent()
-
-
 def missing(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why this failure is a skip, by its error and by what its processes wrote; empty if it is
     none."""
     lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
     said = "\n".join([*lines, report.capstderr])
-    return next((why for words, why in ABSENT.items() if words in said), "")
+    return next((why for words, why in absent().items() if words in said), "")
 
 
 def skip(report: pytest.TestReport | pytest.CollectReport, path: str, line: int) -> None:
     """Make the report of a failure one of a skip, if something is missing."""
-    if ABSENT and report.failed and not path.endswith(NEVER) and (why := missing(report)):
+    if report.failed and not path.endswith(NEVER) and (why := missing(report)):
         report.outcome, report.longrepr = "skipped", (path, line, f"Skipped: {why}")
 
 
