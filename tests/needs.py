@@ -23,7 +23,8 @@ def absent() -> dict[str, str]:
     """What is not installed: words of an error that names it → why a test is skipped."""
     found = {}
     if not has_torch():
-        found |= dict.fromkeys(("No module named 'torch", "torch is not installed"), INSTALL)
+        words = ("No module named 'torch'", "No module named 'torch.", "torch is not installed")
+        found |= dict.fromkeys(words, INSTALL)
     try:
         nvrtc.library()
     except UnsupportedError as error:
