@@ -15,6 +15,9 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.gpu import nvrtc
 from pearl_devices.torch_threads import INSTALL, has_torch
 
+needs_torch = pytest.mark.skipif(not has_torch(), reason=INSTALL)
+"""Marks a test that finds fewer variants without torch, where no error says why."""
+
 NEVER = ("test_without_torch.py", "test_installed.py")
 
 
