@@ -90,7 +90,7 @@ class Tree:
 
     @classmethod
     def copied(cls, source: Path, folder: Path) -> Tree:
-        """The files of `source` that git knows or would add, and the user's compiled code."""
+        """The files of `source` (`listed`), and the user's compiled code."""
         tree = cls(folder / "tree", folder / "home")
         for name in listed(source):
             (tree.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -327,7 +327,12 @@ def end_children() -> None:
 
 
 def listed(source: Path) -> list[str]:
-    """The files that git knows or would add."""
+    """The files that git knows or would add; of an unpacked archive, all that are not hidden or
+    compiled."""
+    if not (source / ".git").exists():
+        found = (f.relative_to(source) for f in source.rglob("*") if f.is_file())
+        hidden = (".", "__pycache__")
+        return sorted(str(f) for f in found if not any(p.startswith(hidden) for p in f.parts))
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     out = subprocess.run(command, cwd=source, capture_output=True, check=True).stdout
     names = sorted(set(out.decode().split("\0")) - {""})

@@ -1,6 +1,7 @@
 """Signals as a terminal gives them, also where the tests were started by `nohup` or a shell's `&`,
-which leave some ignored: a run leaves ignored signals ignored, and the tests send signals. And a
-host whose times are known, so that plans are the same in every session."""
+which leave some ignored: a run leaves ignored signals ignored, and the tests send signals. A host
+whose times are known, so that plans are the same in every session. And tests that need what is not
+installed are skipped (`tests.needs`)."""
 
 import gc
 import os
@@ -22,7 +23,7 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-pytest_plugins = ["tests.profiler"]
+pytest_plugins = ["tests.needs", "tests.profiler"]
 
 # The same examples in each session; `pytest --hypothesis-profile default` draws others.
 settings.load_profile("ci")

@@ -1,4 +1,5 @@
-"""Wheel and sdist, installed in an empty environment, work from another folder."""
+"""Wheel and sdist, installed in an empty environment, work from another folder. The README's two
+commands work on every Python of this machine, and with the lowest versions that are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ import pytest
 from tests.sources import ROOT
 
 DATA = {".yaml", ".json", ".j2", ".v", ".h", ".cu", ".cuh", ".typed"}
-OTHERS = ("3.12", "3.13")
+OTHERS = ("3.12", "3.13", "3.14", "3.15")
+WITH_TESTS = ("3.12", "3.13", "3.14")
+"""Other Pythons for which all that the tests need has wheels."""
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +29,18 @@ pytestmark = pytest.mark.slow
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel that was built from the sdist."""
     folder = tmp_path_factory.mktemp("built")
-    tree, out = folder / "tree", folder / "dist"
-    left_out = ("[.]*", "__pycache__", "build", "*.egg-info", "*.nbi", "*.nbc", "runs", "site")
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*left_out))
+    tree, out = unpacked(folder), folder / "dist"
     python = environment(folder / "builder", sys.executable)
     command(folder, python, "-m", "pip", "install", "-q", "build")
     command(folder, python, "-m", "build", "--outdir", str(out), str(tree))
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
+
+
+def unpacked(folder: Path) -> Path:
+    """The tree as an archive gives it: without git."""
+    left_out = ("[.]*", "__pycache__", "build", "*.egg-info", "*.nbi", "*.nbc", "runs", "site")
+    return Path(shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*left_out)))
 
 
 def environment(folder: Path, interpreter: str) -> str:
@@ -117,3 +124,36 @@ def test_the_commands_of_the_readme_work_from_another_folder(
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     code = code.replace("configs/dqn_cartpole.yaml", "dqn_cartpole").replace("50_000", "2_000")
     assert "env steps/s" in command(tmp_path, python, "-c", code)
+
+
+def run_tests(tree: Path, python: str, *arguments: str) -> None:
+    """Run tests in an unpacked tree with the caches of a new user."""
+    cache = str(tree.parent / "cache")
+    caches = [f"{name}_CACHE_DIR={cache}" for name in ("PEARL", "NUMBA")]
+    pytest_of = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
+    command(tree, "env", *caches, *pytest_of)
+
+
+@pytest.mark.parametrize("version", WITH_TESTS)
+def test_the_second_command_of_the_readme_passes_from_an_unpacked_archive(
+    version: str, tmp_path: Path
+) -> None:
+    base = interpreter(version)
+    if base is None:
+        pytest.skip(f"this machine has no Python {version}")
+    tree, python = unpacked(tmp_path), environment(tmp_path / "env", base)
+    command(tree, python, "-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[test]")
+    run_tests(tree, python)
+
+
+def test_the_lowest_versions_that_are_allowed_train_and_pass_tests(tmp_path: Path) -> None:
+    tree, python = unpacked(tmp_path), environment(tmp_path / "env", sys.executable)
+    command(tree, python, "-m", "pip", "install", "-q", "uv")
+    lowest = ("--resolution", "lowest-direct", "-e", ".[test]")
+    command(tree, python, "-m", "uv", "pip", "install", "-q", "--python", python, *lowest)
+    pearl = str(Path(python).with_name("pearl"))
+    trained = command(tmp_path, pearl, "train", str(tree / "configs/dqn_cartpole.yaml"))
+    (best,) = re.findall(r"best return (\d+)", trained)
+    assert int(best) >= 475
+    rooms = ("graph", "planning", "runtime", "solvers", "spec")
+    run_tests(tree, python, *(f"tests/{room}" for room in rooms))

@@ -10,8 +10,11 @@ from importlib.util import find_spec
 
 from pearl_devices.base import Call, UnsupportedError
 
-INSTALL = "torch is not installed: pip install 'pearl-toolkit[train]'"
-"""The way out in every error about a missing torch."""
+INSTALL = (
+    "torch is not installed: pip install torch --index-url https://download.pytorch.org/whl/cpu "
+    "(for a GPU: pip install 'pearl-toolkit[train]')"
+)
+"""The way out in every error about a missing torch. The first one brings no CUDA."""
 
 _before: list[int] = []
 """The number of threads before the limit; empty without a limit."""

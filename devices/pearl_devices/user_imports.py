@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from inspect import isclass, isroutine, signature
 from pathlib import Path
@@ -80,8 +81,11 @@ def import_function(program: str) -> Callable[..., Any]:
         raise ValueError(error_text(error)) from error
     if not callable(found):
         raise ValueError(f"it is of type {type(found).__name__}, which is no callable")
-    if isroutine(found) or isclass(found):
-        refuse_standard(str(found.__module__))
+    code = found
+    while isinstance(code, partial):
+        code = code.func
+    if isroutine(code) or isclass(code):
+        refuse_standard(str(code.__module__))
     return found  # type: ignore[no-any-return]
 
 

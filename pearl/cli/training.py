@@ -177,8 +177,10 @@ def train(
             progress=progress,
             replan=replan,
         )
-    text = trainer.report(run).text(terminal_width(), verbose=verbose)
-    text += f"\n\nrun folder: {folder} (report.html has every figure)"
+    text = ""
+    with _after_the_run("its report"):
+        text = trainer.report(run).text(terminal_width(), verbose=verbose) + "\n\n"
+    text += f"run folder: {folder} (report.html has every figure)"
     if run.status == "failed":
         error_line(f"{folder}: training failed: {run.message}")
     decisions = run.drift.decisions if run.drift else ()
@@ -189,7 +191,12 @@ def train(
     status = {"done": DONE, "stopped": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[
         run.status
     ]
-    return Result(text, run.to_json(), status, partial(_calibrate_after, trainer, run))
+    return Result(text, run.to_json(), status, partial(_after, trainer, run))
+
+
+def _after(trainer: Trainer, run: Run) -> None:
+    with _after_the_run("the timing of its kernels"):
+        _calibrate_after(trainer, run)
 
 
 def _calibrate_after(trainer: Trainer, run: Run) -> None:
@@ -211,6 +218,18 @@ def _calibrate_after(trainer: Trainer, run: Run) -> None:
         return
     more = f"; {left} are left for the next run" if left else ""
     print(f"{timed} kernels timed{more}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _after_the_run(what: str) -> Iterator[None]:
+    """Within this context, an error is one sentence, because the run has ended and is saved."""
+    from pearl_devices.user_imports import error_text
+
+    try:
+        yield
+    except Exception as error:
+        said = f"note: the run has ended and is saved; {what} failed: {error_text(error)}"
+        print(said, file=sys.stderr, flush=True)
 
 
 def _callbacks(

@@ -137,7 +137,7 @@ class Canvas:
         while c < end + y + height:
             x1, x2 = max(x, c - y - height), min(end, c - y)
             if x2 - x1 > 0.3:
-                parts.append(f"M{x1:.1f} {c - x1:.1f}L{x2:.1f} {c - x2:.1f}")
+                parts.append(polyline([(x1, c - x1), (x2, c - x2)]))
             c += 6.0
         self.path("".join(parts), "hatch")
 
@@ -152,9 +152,9 @@ class Canvas:
         if length < 1e-6:
             return
         a, b = (x2 - x1) / length, (y2 - y1) / length
-        left = f"{x2 - 6 * a + 2.7 * b:.1f} {y2 - 6 * b - 2.7 * a:.1f}"
-        right = f"{x2 - 6 * a - 2.7 * b:.1f} {y2 - 6 * b + 2.7 * a:.1f}"
-        self.path(f"M{x2:.1f} {y2:.1f}L{left}L{right}Z", f"fill {style}")
+        left = x2 - 6 * a + 2.7 * b, y2 - 6 * b - 2.7 * a
+        right = x2 - 6 * a - 2.7 * b, y2 - 6 * b + 2.7 * a
+        self.path(f"{polyline([(x2, y2), left, right])}Z", f"fill {style}")
 
     def whisker(self, low: float, x: float, high: float, y: float, *, hollow: bool = False) -> None:
         """Draw a band with short ends and a dot at the estimate."""
@@ -189,7 +189,21 @@ def passes(points: Iterable[tuple[float, float]], box: Box) -> int:
 
 def polyline(points: Iterable[tuple[float, float]]) -> str:
     """Return a line through points as the path of `Canvas.path`."""
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return "M" + "L".join(point(x, y) for x, y in points)
+
+
+def point(x: float, y: float) -> str:
+    """Return a point of `Canvas.path`."""
+    return f"{coordinate(x)} {coordinate(y)}"
+
+
+def coordinate(value: float) -> str:
+    """Return a coordinate in tenths of a unit.
+
+    Values that differ only by the order in which floats were added give the same text: since 3.12,
+    `sum` of Python adds floats in another way.
+    """
+    return f"{round(value, 6) + 0.0:.1f}"  # no −0.0
 
 
 def shorten(text: str, length: int) -> str:

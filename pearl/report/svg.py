@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from pearl.formatting import printable
-from pearl.report.canvas import Canvas, Dot, Line, Path, Rect, Shape
+from pearl.report.canvas import Canvas, Dot, Line, Path, Rect, Shape, coordinate
 
 
 def canvas_svg(canvas: Canvas, sentence: str, role: str = "") -> str:
@@ -21,8 +21,8 @@ def canvas_svg(canvas: Canvas, sentence: str, role: str = "") -> str:
 
 
 def _n(value: float) -> str:
-    """Return a coordinate with one decimal."""
-    return f"{value:.1f}".removesuffix(".0")
+    """Return a coordinate; a whole one without decimals."""
+    return coordinate(value).removesuffix(".0")
 
 
 def _shape(s: Shape) -> str:

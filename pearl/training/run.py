@@ -22,6 +22,7 @@ from pearl.training.run_feedback import calibration_feedback, find_contradiction
 from pearl.training.training_run import TrainingRun
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
+from pearl_devices.user_imports import error_text
 from pearl_estimators.energy import EnergyMeter
 from pearl_estimators.host.calibration_updates import mark_doubtful, record_run
 
@@ -135,9 +136,12 @@ def _feed_back(run: TrainingRun, outcome: Run) -> Run:
     if outcome.drift is None or compiled.plan.problem is None:
         return outcome
     plan, graph = compiled.protocol.plan, compiled.protocol.graph
-    mark_doubtful(find_contradictions(plan, graph, outcome.drift))
     platform = compiled.system.platform
-    lessons, said = calibration_feedback(plan, graph, platform, outcome.drift, outcome.steady)
-    for lesson in lessons:
-        record_run(lesson)
+    try:
+        mark_doubtful(find_contradictions(plan, graph, outcome.drift))
+        lessons, said = calibration_feedback(plan, graph, platform, outcome.drift, outcome.steady)
+        for lesson in lessons:
+            record_run(lesson)
+    except Exception as error:  # a fit may fail in any way, and the run is complete
+        said = (f"Nothing was learned from this run: {error_text(error).rstrip('.')}.",)
     return replace(outcome, drift=replace(outcome.drift, learned=said))

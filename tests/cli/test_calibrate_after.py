@@ -42,6 +42,26 @@ class After(Child):
         return super().__call__(task, seconds, timeout_s=timeout_s, request=request)
 
 
+def fails(*given: Any, **options: Any) -> Any:
+    raise ValueError("Matrix is singular.")
+
+
+def test_what_fails_after_a_finished_run_is_one_sentence_each(
+    fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fresh.setattr(measuring, "run_in_child", Child())
+    fresh.setattr("pearl.training.run.calibration_feedback", fails)
+    fresh.setattr("pearl.report.report.Report.text", fails)
+    fresh.setattr("pearl.training.calibrating.calibrate_after", fails)
+    ran = trained(tmp_path / "run")  # exit status 0, and the run is done
+    said = "note: the run has ended and is saved; {} failed: Matrix is singular."
+    for what in ("its report", "the timing of its kernels"):
+        assert said.format(what) in ran.err.splitlines()
+    drift = load_run(tmp_path / "run").drift
+    assert drift is not None
+    assert drift.learned == ("Nothing was learned from this run: Matrix is singular.",)
+
+
 def test_one_lane_is_trained_by_the_data_sheet_and_its_kernels_are_timed_after_it(
     fresh: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

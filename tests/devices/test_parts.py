@@ -17,7 +17,7 @@ from numba.core.errors import NumbaTypeError, NumbaValueError
 
 from pearl_devices.primitives import native
 from pearl_devices.primitives.math import nets, rng
-from pearl_devices.primitives.parts import ApartLibrary, PartLibrary
+from pearl_devices.primitives.numba_internals import ApartLibrary, PartLibrary
 from pearl_devices.primitives.updates import dqn
 
 INFER = """

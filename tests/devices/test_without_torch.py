@@ -63,7 +63,7 @@ def test_a_cpu_without_torch_offers_no_variant_of_torch(no_torch: None):
 
 
 def test_what_needs_torch_names_it_and_the_way_out(no_torch: None):
-    way_out = "torch is not installed: pip install 'pearl-toolkit[train]'"
+    way_out = "torch is not installed: pip install torch --index-url https://download.pytorch.org"
     with pytest.raises(SpecError, match=r"algorithm\.network: mine:net needs torch") as refused:
         own_networks("mine:net", 4, (4,), {"q": (4, 2)})
     assert way_out in str(refused.value)

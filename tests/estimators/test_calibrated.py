@@ -45,6 +45,7 @@ from pearl_estimators.host.linear_fit import (
 from pearl_estimators.host.random_kernels import DRAWS, draw_kernels, sizes
 from pearl_estimators.host.timer import time_call
 from tests.calibrations import KERNELS, LANES, measure, synthetic, truth
+from tests.needs import needs_torch
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 
@@ -320,6 +321,7 @@ def test_a_real_kernel_is_timed_and_more_of_it_takes_longer():
 # --- measuring
 
 
+@needs_torch
 def test_every_family_is_really_timed_in_every_variant():
     """By what a first use calls: other tests plan by the times of an imagined machine."""
     jobs = {f"{family(k)} {v}": (k, v) for k, v in reversed(KERNELS)}

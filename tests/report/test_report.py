@@ -16,6 +16,7 @@ from pearl.errors import SpecError
 from pearl.formatting import band, count, figure, listed, number, percent, ratio, si
 from pearl.planning.metrics_file import load_metrics
 from pearl.planning.runs import load_run
+from pearl.report.canvas import coordinate
 from pearl.report.figures.curves import learning_curve
 from pearl.report.report import Report
 from tests.examples import example_run, two_device_plan
@@ -32,6 +33,14 @@ SI = (
 def test_si_gives_three_digits_and_a_prefix() -> None:
     for value, unit, text in SI:
         assert si(value, unit) == text
+
+
+def test_a_coordinate_does_not_depend_on_how_floats_were_added() -> None:
+    for tenths in range(200):
+        tie = tenths / 10 + 0.05
+        near = (math.nextafter(tie, -1.0), tie, math.nextafter(tie, 99.0))
+        assert len({coordinate(x) for x in near}) == 1
+    assert {coordinate(x) for x in (-1e-17, -0.0, 0.0, 1e-17)} == {"0.0"}
 
 
 def test_figures_without_a_unit_group_thousands() -> None:

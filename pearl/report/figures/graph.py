@@ -10,7 +10,7 @@ from functools import cached_property
 from pearl.formatting import count, listed, percent, si
 from pearl.planning.plans import Channel, Placement, Plan
 from pearl.report import words
-from pearl.report.canvas import Box, Canvas, Shape, overlap, passes, text_width
+from pearl.report.canvas import Box, Canvas, Shape, overlap, passes, point, text_width
 from pearl.report.document import Drawing
 
 MOST = 24
@@ -356,7 +356,7 @@ class _EdgeCurve:
     @property
     def d(self) -> str:
         (a, b), (m, n), (x, y) = self.start, self.middle, self.end
-        return f"M{a:.1f} {b:.1f}Q{m:.1f} {n:.1f} {x:.1f} {y:.1f}"
+        return f"M{point(a, b)}Q{point(m, n)} {point(x, y)}"
 
     def at(self, t: float) -> tuple[float, float]:
         (a, b), (m, n), (x, y) = self.start, self.middle, self.end

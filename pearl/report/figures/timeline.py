@@ -10,7 +10,7 @@ from pearl.formatting import listed, percent, si
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
 from pearl.report import words
-from pearl.report.canvas import STRONG, Canvas, text_width, ticks, two_lines
+from pearl.report.canvas import STRONG, Canvas, polyline, text_width, ticks, two_lines
 from pearl.report.document import Drawing
 from pearl.report.kept_calls import MeasuredSchedule, measured_schedule
 from pearl.report.schedule import SteadySchedule, TimedCall, schedule_of
@@ -267,11 +267,9 @@ class _Timeline:
         """Draw the lanes between two close times, joined to the strips above by a grey wedge."""
         scale = (c.width - left - 6) / end
         x1, x2, top = left + window[0] * scale, left + window[1] * scale, c.height
-        c.path(
-            f"M{x1:.1f} {top:.1f}L{max(x2, x1 + 1):.1f} {top:.1f}"
-            f"L{c.width - 6:.1f} {top + 26:.1f}L{left:.1f} {top + 26:.1f}Z",
-            "wedge",
-        )
+        bottom = top + 26
+        corners = [(x1, top), (max(x2, x1 + 1), top), (c.width - 6, bottom), (left, bottom)]
+        c.path(f"{polyline(corners)}Z", "wedge")
         c.text(0, top + 22, f"{si(window[1] - window[0], 's')}, enlarged")
         plain = _Timeline(self.plan, self.predicted, None, 0.0)
         c.height = plain._strips(c, left, top + 32, *window, marks=False) + 8

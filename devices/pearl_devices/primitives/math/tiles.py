@@ -10,12 +10,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
 from pearl_devices.primitives.math.vectors import LANES, STRIP
+from pearl_devices.primitives.numba_internals import get_or_insert_function, make_array
 
 FLOAT, BIT = ir.FloatType(), ir.IntType(1)
 INT, WORD = ir.IntType(64), ir.IntType(32)
@@ -56,7 +55,7 @@ class _Memory:
         return self.builder.bitcast(here, VECTOR.as_pointer())
 
     def _masked(self, name: str, result: Any, given: list[Any]) -> Any:
-        function = cgutils.get_or_insert_function(
+        function = get_or_insert_function(
             self.builder.module,
             ir.FunctionType(result, [value.type for value in given]),
             f"llvm.masked.{name}.v{LANES}f32.p0",
@@ -95,7 +94,7 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
 
         _, a_at, stride, _, b_at, b_row, _, out_at, row, _, extra_at, relu, depth, columns = given
         memory = _Memory(builder, columns if partial else None)
-        fma = cgutils.get_or_insert_function(
+        fma = get_or_insert_function(
             builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
         a, b, out, extra = start(0, a_at), start(3, b_at), start(6, out_at), start(9, extra_at)
@@ -185,7 +184,7 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
 
         _, a_at, stride, _, b_at, b_row, _, out_at, row, depth = given
         a, b, out = start(0, a_at), start(3, b_at), start(6, out_at)
-        fma = cgutils.get_or_insert_function(
+        fma = get_or_insert_function(
             builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
         cells = [(r, c) for r in range(rows) for c in range(columns)]
@@ -352,7 +351,7 @@ def _squares(typing, x, count):
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         memory = _Memory(builder, None)
         start = make_array(signature.args[0])(context, builder, given[0]).data
-        fma = cgutils.get_or_insert_function(
+        fma = get_or_insert_function(
             builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
         before = builder.block

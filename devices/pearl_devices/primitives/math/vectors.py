@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from llvmlite import binding
-from numba.core import config
-from numba.core.codegen import get_host_cpu_features
+
+from pearl_devices.primitives.numba_internals import config, get_host_cpu_features
 
 PROBE = """
 define void @probe(ptr %at) {

@@ -17,10 +17,10 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
 from pearl_devices.primitives.math.rng import uniform
 from pearl_devices.primitives.native import exact, inner
+from pearl_devices.primitives.numba_internals import make_array
 
 FLOAT, DOUBLE, WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
 
