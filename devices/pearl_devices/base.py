@@ -282,12 +282,14 @@ class Platform:
     """Devices and the links between them.
 
     host: the host device. It is always on; devices without a direct link communicate through it.
+    notes: what the machine told and no device shows, one sentence each; no part of a comparison.
     """
 
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
     host: str = ""
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))

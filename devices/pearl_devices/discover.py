@@ -1,4 +1,4 @@
-"""The devices of this machine: its CPU as one device, and its NVIDIA GPUs.
+"""The devices of this machine: its CPU as one device, and its GPUs.
 
 Figures come from files of the Linux kernel or from `os`; nothing is timed. `Device.sources` labels
 guessed numbers "assumed". A missing file, library or GPU raises no error.
@@ -11,21 +11,9 @@ import os
 import platform as python_platform
 import re
 from collections.abc import Iterator
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from pearl_devices.base import (
-    GPU_IDLE_SHARE,
-    LAUNCH_S,
-    PCIE_LATENCY_S,
-    UNTIMED,
-    Device,
-    Link,
-    Platform,
-    UnsupportedError,
-)
+from pearl_devices.base import Device, Platform
 from pearl_devices.compile_target import target_variables
 from pearl_devices.cores import Core, core_of
 from pearl_devices.torch_threads import has_torch
@@ -42,14 +30,6 @@ other CPUs the ratio is assumed."""
 CORE_BYTES_PER_S = 12.8e9  # assumed: half a DDR4-3200 channel per core
 CALL_S = 1e-6  # assumed: one call of a compiled kernel from Python with its arguments
 CORE_IDLE_W, CORE_ACTIVE_W, BASE_W = 1.0, 8.0, 20.0  # assumed: server CPUs draw 5 to 12 W per core
-# Of the power limit, with a context: 0.17 (H100) to 0.29 (L40S; arXiv 2605.23918).
-GPU_CONTEXT_SHARE = 0.2
-PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-# PCI-SIG base specifications: transfer rate times line coding, per lane and direction.
-CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-# CUDA programming guide, arithmetic per compute capability; 128 for all others since 6.1.
-HALF_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-# The same table: float64 at half the rate of float32; 1/64 and 1/32 for all others.
 
 
 def host(root: Path = ROOT) -> Platform:
@@ -57,10 +37,13 @@ def host(root: Path = ROOT) -> Platform:
 
     root: the folder that contains `/proc` and `/sys`, for tests.
     """
+    from pearl_devices.gpu.nvml import find_gpus
     from pearl_devices.gpu.torch_gpus import torch_gpus
 
-    found = list(gpus()) or list(torch_gpus("cpu", "gpu"))
-    return Platform("host", (cpu(root), *(g for g, _ in found)), tuple(link for _, link in found))
+    found, notes = find_gpus(_memory(root)[0])
+    found = found or list(torch_gpus("cpu", "gpu"))
+    devices = (cpu(root), *(g for g, _ in found))
+    return Platform("host", devices, tuple(link for _, link in found), notes=tuple(notes))
 
 
 def cpu(root: Path = ROOT) -> Device:
@@ -143,10 +126,23 @@ def _cores(root: Path, usable: list[int]) -> tuple[int, str]:
         for i in usable
     }
     cores, source = len(siblings), "cores behind the affinity mask of this process"
-    quota = cpu_quota(root)
+    quota, name = cpu_quota(root), "CPU quota of the control group"
+    given, variable = slurm_cpus()
+    if given is not None and (quota is None or given < quota):
+        quota, name = float(given), f"{variable} of Slurm"
     if quota is not None and quota < cores:
-        return max(1, math.floor(quota)), f"CPU quota of the control group: {quota:g} CPUs"
+        return max(1, math.floor(quota)), f"{name}: {quota:g} CPUs"
     return max(1, cores), source
+
+
+def slurm_cpus() -> tuple[int | None, str]:
+    """Return the CPUs that Slurm gave to this task, and the variable that says so. A cluster that
+    does not bind tasks to CPUs leaves the affinity mask at all CPUs of the node."""
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        text = os.environ.get(name, "")
+        if text.isdecimal() and int(text) > 0:
+            return int(text), name
+    return None, ""
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -156,6 +152,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         if len(parts) != 3 or (parts[1] and controller not in parts[1].split(",")):
             continue
         top = root / "sys/fs/cgroup" / (controller if parts[1] else "")
+        if parts[1] and not top.is_dir():  # mounted by its whole name, such as cpu,cpuacct
+            top = root / "sys/fs/cgroup" / parts[1]
         group = top / parts[2].lstrip("/")
         while group != top and top in group.parents:
             yield group
@@ -264,136 +262,3 @@ def _caches(root: Path, usable: list[int]) -> dict[str, float]:
             unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
             sizes[f"l{level}{'d' if kind == 'Data' else ''}_bytes"] = float(match[1]) * unit
     return sizes
-
-
-def gpus() -> Iterator[tuple[Device, Link]]:
-    """Yield the NVIDIA GPUs that this process may use, each with its link to the CPU.
-
-    Counts and clocks come from NVML; peak and bandwidth are computed from them. `real` says whether
-    torch drives the GPU; plans may use others too, and training on those is emulated.
-
-    Raises:
-        UnsupportedError: as for `nvml`.
-    """
-    pynvml = nvml()
-    from pearl_devices.gpu.torch_gpus import is_driven
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return
-    try:
-        visible = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in visible_gpus(pynvml)]
-        for i, handle in enumerate(visible):
-            device, link = _gpu(handle, "gpu" if len(visible) == 1 else f"gpu{i}")
-            yield replace(device, real=is_driven(i)), link
-    except pynvml.NVMLError:
-        return
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def nvml() -> Any:
-    """Return the module that queries NVIDIA's driver, `pynvml`.
-
-    Raises:
-        UnsupportedError: it cannot be imported, so whether there are GPUs is unknown.
-    """
-    try:
-        return import_module("pynvml")
-    except ImportError as error:
-        raise UnsupportedError(
-            f"the package nvidia-ml-py, which finds GPUs, cannot be imported ({error}); install "
-            "it: pip install nvidia-ml-py"
-        ) from None
-
-
-def visible_gpus(nvml: Any) -> list[int]:
-    """Return NVML's indices of the GPUs that this process may use. nvml: `pynvml`, initialised."""
-    return [
-        i
-        for i in range(nvml.nvmlDeviceGetCount())
-        if _visible(i, nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i)))
-    ]
-
-
-def _visible(index: int, uuid: str | bytes) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES lets this process use the GPU."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return True
-    name = uuid.decode() if isinstance(uuid, bytes) else uuid
-    words = [word.strip() for word in allowed.split(",")]
-    return any(w == str(index) or (w.startswith("GPU-") and name.startswith(w)) for w in words)
-
-
-def _gpu(handle: object, name: str) -> tuple[Device, Link]:
-    pynvml = nvml()
-
-    def ask(function: str, *args: object, otherwise: float) -> tuple[float, str]:
-        """The value that NVML reports, or `otherwise` if this GPU or driver reports none."""
-        try:
-            return float(getattr(pynvml, function)(handle, *args)), f"NVML, {function}"
-        except (pynvml.NVMLError, AttributeError, TypeError):
-            return otherwise, "assumed; NVML gives no value"
-
-    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    cores, cores_source = ask("nvmlDeviceGetNumGpuCores", otherwise=5120)
-    per_sm, halved = CORES_PER_SM.get(capability, 128), capability in HALF_FLOAT64
-    clock, clock_source = ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM, otherwise=1400)
-    bus, _ = ask("nvmlDeviceGetMemoryBusWidth", otherwise=256)
-    memory_clock, memory_source = ask(
-        "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM, otherwise=5000
-    )
-    limit, limit_source = ask("nvmlDeviceGetPowerManagementDefaultLimit", otherwise=250_000)
-    generation, link_source = ask("nvmlDeviceGetMaxPcieLinkGeneration", otherwise=3)
-    lanes, _ = ask("nvmlDeviceGetMaxPcieLinkWidth", otherwise=16)
-    model = pynvml.nvmlDeviceGetName(handle)
-    device = Device(
-        name,
-        "gpu",
-        width=max(1, int(cores) // per_sm),
-        width_unit="sm",
-        max_lanes=1,
-        memory_bytes=float(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        peak_flops_per_s=2 * cores * clock * 1e6,
-        memory_bytes_per_s=2 * memory_clock * 1e6 * bus / 8,
-        overhead_s=LAUNCH_S,
-        idle_power_w=GPU_IDLE_SHARE * limit / 1e3,
-        context_power_w=GPU_CONTEXT_SHARE * limit / 1e3,
-        active_power_w=limit / 1e3,
-        model=model.decode() if isinstance(model, bytes) else model,
-        figures={
-            "clock_hz": clock * 1e6,
-            "float64_flops_per_s": 2 * cores * clock * 1e6 * (0.5 if halved else 1 / 64),
-        },
-        sources={
-            "float64_flops_per_s": "CUDA programming guide: "
-            + (f"half of float32's, capability {capability}" if halved else "1/64 of float32's"),
-            "width": f"{cores_source}, over {per_sm} cores an SM (CUDA programming guide)",
-            "max_lanes": "one stream",
-            "memory_bytes": "NVML, nvmlDeviceGetMemoryInfo",
-            "peak_flops_per_s": f"cores · 2 flops · highest SM clock ({clock_source})",
-            "memory_bytes_per_s": f"bus width · highest memory clock · 2 ({memory_source})",
-            "overhead_s": "assumed: one CUDA launch",
-            "idle_power_w": "assumed: a tenth of the power limit",
-            "context_power_w": "assumed: a fifth of the power limit (arXiv 2605.23918 reads 0.17 "
-            "to 0.29)",
-            "active_power_w": limit_source,
-            "clock_hz": clock_source,
-        },
-    )
-    link = Link(
-        "cpu",
-        name,
-        latency_s=PCIE_LATENCY_S,
-        bytes_per_s=PCIE_LANE_BYTES_PER_S.get(int(generation), 0.985e9) * max(1.0, lanes),
-        per_message_s=LAUNCH_S,
-        sources={
-            "latency_s": "assumed: one small copy with its driver call",
-            "bytes_per_s": f"PCIe generation and lanes ({link_source}), line rate",
-            "per_message_s": "assumed: one driver call",
-        },
-        band=UNTIMED,
-    )
-    return device, link

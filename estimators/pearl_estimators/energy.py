@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from pearl_devices import Device, backend, discover
-from pearl_devices.discover import visible_gpus
+from pearl_devices import Device, backend
+from pearl_devices.gpu.nvml import nvml as nvidia_library
+from pearl_devices.gpu.nvml import visible_gpus
 from pearl_devices.user_imports import import_function
 from pearl_estimators.power import energy_j
 
@@ -106,10 +107,10 @@ class Nvml:
         """Open GPU number `place` of those this process may use. nvml: the module `pynvml`."""
         try:
             nvml.nvmlInit()
-            visible = visible_gpus(nvml)
+            visible, _ = visible_gpus(nvml)
             if place >= len(visible):
                 return None, f"NVML shows {len(visible)} GPUs, not number {place}"
-            return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(visible[place])), ""
+            return cls(nvml, visible[place].handle), ""
         except nvml.NVMLError as error:
             return None, f"NVML counts no energy of GPU {place} ({error})"
 
@@ -126,7 +127,7 @@ def rapl(place: int) -> tuple[Counter | None, str]:
 
 def nvml(place: int) -> tuple[Counter | None, str]:
     """Return the counter of GPU number `place` of those that this process may use."""
-    return Nvml.open(place, discover.nvml())
+    return Nvml.open(place, nvidia_library())
 
 
 MODELLED = "modelled"

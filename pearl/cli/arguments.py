@@ -21,6 +21,20 @@ def overrides(pairs: list[str] | None) -> dict[str, object]:
     return dict(parse_set(pair) for pair in pairs or ())
 
 
+def whole_number(text: str) -> int:
+    """Return a whole number of at least 1, such as `50000` or `5e4`.
+
+    Raises:
+        BadParameter: the text is none.
+    """
+    from pearl.spec.yaml_reader import parse_scalar
+
+    value = parse_scalar(text.strip())
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise typer.BadParameter(f"given {text!r}; a whole number of at least 1 is needed")
+    return value
+
+
 def choose_folder(parent: str, name: str, *, resume: bool) -> Path:
     """Return the first free folder of NAME, NAME-2, … in `parent`; to resume, the last one that
     exists, if there is one."""

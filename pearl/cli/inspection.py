@@ -93,6 +93,7 @@ def check(
     from pearl.spec import trust
     from pearl.spec.platform_entries import count_unsourced
     from pearl.spec.reading import load_static
+    from pearl.spec.system import no_learning_warning
     from pearl.spec.user_code import check_code
     from pearl.training import memory
 
@@ -100,11 +101,12 @@ def check(
     unchecked = [] if imports else trust.find_named_code(static.raw)
     if imports:
         check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
-    warning, env_note = None, ""
+    warnings, env_note = [no_learning_warning(static, None)], ""
     if not unchecked:  # else sizes of unchecked environments or networks are unknown
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
-        warning, env_note = memory.memory_warning(system), system.env.note
+        warnings.append(memory.memory_warning(system))
+        env_note = system.env.note
     notes = [note for note in (env_note, count_unsourced(static.platform)) if note]
     value = {
         "schema": SCHEMA,
@@ -117,7 +119,7 @@ def check(
         "devices": [d.name for d in static.platform.devices],
         "objective": static.objective,
         "not_looked_at": [vars(each) for each in unchecked],
-        "warnings": [warning] if warning else [],
+        "warnings": [warning for warning in warnings if warning],
         "notes": notes,
     }
     simulated = [d.name for d in static.platform.devices if d.simulated]
@@ -125,7 +127,7 @@ def check(
         f"{spec}: valid: {value['algorithm']} on {value['env']}, platform {value['platform']} "
         f"({marked(', '.join(value['devices']), simulated)}), objective {value['objective']}"
     )
-    lines = [f"warning: {warning}"] if warning else []
+    lines = [f"warning: {warning}" for warning in warnings if warning]
     lines += [f"note: {note}" for note in notes]
     lines += [f"not checked: {each}: {each.unknown}" for each in unchecked]
     if unchecked:

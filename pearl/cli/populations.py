@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -88,6 +89,14 @@ def sweep(
     from pearl.report.html import today
     from pearl.training.interruption import ENDING, interruptible
 
+    given_seeds = None if seeds is None else parse_seeds(seeds)
+    if given_seeds is not None and len(given_seeds) == 1 and given_seeds[0] > 1:
+        seed = given_seeds[0]
+        print(
+            f"note: --seeds {seed} is one run, with seed {seed}; 0..{seed - 1} is {seed} runs",
+            file=sys.stderr,
+            flush=True,
+        )
     values: dict[str, list[object]] = {}
     for key, listed_values in map(parse_over, over or ()):
         if key in values:
@@ -101,7 +110,7 @@ def sweep(
     with interruptible(*ENDING), sweep_display() as watcher:
         result = swept(
             spec,
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=given_seeds,
             over=values,
             set=overlay,
             asha=None if asha is None else parse_options("--asha", asha, ASHA),

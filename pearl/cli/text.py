@@ -35,6 +35,7 @@ def platform_object(platform: Platform) -> dict[str, Any]:
         "host": platform.host,
         "devices": [record(d) for d in platform.devices],
         "links": [record(link) for link in platform.links],
+        "notes": list(platform.notes),
     }
 
 
@@ -65,6 +66,7 @@ def platform_text(platform: Platform) -> str:
         lines.append(
             f"{link.name} (link)  {si(link.bytes_per_s, 'B/s')}, latency {si(link.latency_s, 's')}"
         )
+    lines += [f"note: {note}" for note in platform.notes]
     simulated = [d.name for d in platform.devices if d.simulated]
     return "\n".join(marked(line, simulated) for line in lines)
 

@@ -28,6 +28,7 @@ from pearl.cli.arguments import (
     load_spec,
     overrides,
     warn_of_measuring,
+    whole_number,
 )
 from pearl.errors import SpecError
 from pearl.formatting import count, printable
@@ -83,7 +84,11 @@ def train(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Env steps of the whole run; default: the spec's."),
+        typer.Option(
+            parser=whole_number,
+            metavar="N",
+            help="Env steps of the whole run, such as 50000 or 5e4; default: the spec's.",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=SEEDS - 1, help="Seed; default: the spec's.")
@@ -146,6 +151,7 @@ def train(
     with _starting():
         from pearl.report.terminal import terminal_width
         from pearl.spec.reading import load_static
+        from pearl.spec.system import no_learning_warning
         from pearl.training.interruption import ENDING, interruptible
         from pearl.training.progress import progress_display
         from pearl.training.trainer import compile as compile_system
@@ -158,6 +164,8 @@ def train(
             require_trusted_run(folder, trust=trust)
         system = load_spec(spec, pairs)
         stored_plan = plan_of_run(folder, system) if resume and plan_file is None else None
+        if warning := no_learning_warning(system, steps):
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
         planned = plan_file or stored_plan
         if planned is None or replan:
             warn_of_measuring(system, to_train=True)

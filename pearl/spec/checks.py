@@ -4,6 +4,7 @@ together.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
 from pearl.spec import trust
+from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
 from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
 from pearl.spec.models import TASKS, LimitsSection, Spec, Train
@@ -259,6 +261,13 @@ class SpecChecker:
         if "/" not in given and not given.endswith((".yaml", ".yml")):
             known = ["host", "ray", *sorted(texts)]
             near = suggest_nearest(given, known)
+            device = next(iter(difflib.get_close_matches(given, catalogue(), 1, 0.8)), None)
+            if device is not None:
+                near = (
+                    f"; {device} is a device: `pearl init --platform cpu=here,gpu={device} "
+                    f"box.yaml` writes a platform with it, and `pearl advise SPEC --add {device}` "
+                    "says what it is worth"
+                )
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )

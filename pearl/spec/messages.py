@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import ErrorDetails, ValidationError
 
-from pearl.spec.yaml_reader import Where, show
+from pearl.spec.yaml_reader import Where, parse_scalar, show
 
 Complaint = tuple[Where, str]
 """The path of keys to a value, and its problem."""
@@ -49,12 +49,17 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "vf_coef": ("value_weight",),
     "clip_range": ("clip",),
     "buffer_size": ("algorithm.replay.capacity",),
+    "capacity": ("algorithm.replay.capacity",),
+    "device": ("platform", "limits.devices"),
     "net_arch": ("hidden",),
     "total_timesteps": ("train.steps",),
     "timesteps": ("train.steps",),
     "eval_freq": ("evaluate_every", "train.evaluate_every"),
 }
 """A key's name in other libraries → the keys here; with a dot, in another section."""
+
+SECTIONS = ("platform",)
+"""Keys of the top level that a synonym may name."""
 
 
 LEAST, FEW = 2, 3
@@ -77,7 +82,8 @@ def suggest_nearest(given: object, names: Iterable[str]) -> str:
 
 def _suggest_key(key: object, allowed: Iterable[str]) -> str:
     """` (did you mean x?)`: the key with that name in other libraries, or the most similar key."""
-    called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in allowed]
+    names = (*allowed, *SECTIONS)
+    called = [name for name in SYNONYMS.get(str(key), ()) if "." in name or name in names]
     return f" (did you mean {' or '.join(called)}?)" if called else suggest_nearest(key, allowed)
 
 
@@ -93,11 +99,24 @@ def list_complaints(
 
     others: name → further models, whose keys are recognised.
     """
-    found: list[Complaint] = []
+    found: dict[Where, list[str]] = {}
     for detail in error.errors(include_url=False):
         path = _strip_path(detail, data)
-        found.append(((*where, *path), _explain(detail, path, model, others)))
-    return found
+        found.setdefault((*where, *path), []).append(_explain(detail, path, model, others))
+    return [(path, text) for path, texts in found.items() for text in _joined(texts)]
+
+
+ALLOWED = "; allowed: "
+
+
+def _joined(texts: list[str]) -> list[str]:
+    """Join the complaints about one value that only differ in what is allowed: the value may have
+    one of several types."""
+    given = {text.partition(ALLOWED)[0] for text in texts}
+    if len(texts) < 2 or len(given) > 1 or not all(ALLOWED in text for text in texts):
+        return texts
+    allowed = dict.fromkeys(text.partition(ALLOWED)[2] for text in texts)
+    return [f"{given.pop()}{ALLOWED}{', or '.join(allowed)}"]
 
 
 def _strip_path(detail: ErrorDetails, data: Any) -> Where:
@@ -137,7 +156,9 @@ def _explain(detail: ErrorDetails, path: Where, model: type, others: Mapping[str
         return f"{given}; {detail['msg'][:1].lower()}{detail['msg'][1:]}"
     allowed_text = allowed_text.format(**context)
     if kind in ("tuple_type", "list_type") and isinstance(detail["input"], int | float | str):
-        allowed_text += f", [{show(detail['input'])}]"
+        items = str(detail["input"]).split(",")
+        shown = [show(parse_scalar(item.strip())) for item in items]
+        allowed_text += f", such as [{', '.join(shown)}]"
     return f"{given}; allowed: {allowed_text}"
 
 

@@ -97,3 +97,19 @@ class System(StaticSpec):
         train = copy(self.train)  # `replace` would read its quantities again, with their units
         object.__setattr__(train, "steps", steps)
         return replace(self, train=train)
+
+
+def no_learning_warning(spec: StaticSpec, steps: int | None) -> str | None:
+    """Return the warning that a run takes no gradient step, because it ends before learning starts;
+    None if it takes some.
+
+    steps: env steps of the run; None: the spec's `train.steps`.
+    """
+    starts = getattr(spec.algorithm, "learning_starts", 0)
+    total = spec.train.steps if steps is None else steps
+    if not starts or starts < total:
+        return None
+    return (
+        f"algorithm.learning_starts is {starts} and the run has {total} env steps, so it takes no "
+        "gradient step and learns nothing: give more steps, or a smaller learning_starts"
+    )

@@ -93,7 +93,8 @@ def show(value: object) -> str:
 
 
 def parse_scalar(written: str) -> Any:
-    """Return the value of plain (unquoted) text: `'1e-3'` → 0.001, `'on'` → 'on'. Never raises."""
+    """Return the value of plain (unquoted) text: `'1e-3'` → 0.001, `'on'` → 'on'. Never raises. A
+    whole number with an exponent is an int: `'1e6'` → 1000000."""
     kind = next((k for k, pattern in _PLAIN.items() if pattern.fullmatch(written)), "str")
     if kind == "null":
         return None
@@ -103,7 +104,9 @@ def parse_scalar(written: str) -> Any:
         base = {"0o": 8, "0x": 16}.get(written[:2], 10)
         return int(written, base)
     if kind == "float":
-        return float(written.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        number = float(written.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        whole = "e" in written.lower() and abs(number) <= 2**53 and number.is_integer()
+        return int(number) if whole else number
     return written
 
 

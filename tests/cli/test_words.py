@@ -80,7 +80,11 @@ def test_a_template_has_the_environment_asked_for(tmp_path: Path) -> None:
         ("n_steps", 3, "did you mean n_step?"),
         ("buffer_size", 9, r"did you mean algorithm\.replay\.capacity?"),
         ("total_timesteps", 9, r"did you mean train\.steps?"),
-        ("hidden", 256, r"a list, \[256\]"),
+        ("capacity", 9, r"did you mean algorithm\.replay\.capacity?"),
+        ("device", "cuda", r"did you mean platform or limits\.devices?"),
+        ("hidden", 256, r"a list, such as \[256\]"),
+        ("hidden", "64,64", r"a list, such as \[64, 64\]"),
+        ("learning_rate", "fast", "allowed: a number, or a mapping"),
     ],
 )
 def test_a_key_as_others_call_it_is_answered_by_the_right_one(key, value, right) -> None:
@@ -133,3 +137,16 @@ def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_pa
 def test_a_log_needs_a_kind_and_a_place(log: str) -> None:
     with pytest.raises(SpecError, match=f"--log {log}: KIND=WHERE is needed, KIND one of csv, "):
         _callbacks(None, None, [log])
+
+
+def test_a_device_given_as_a_platform_names_both_ways_out() -> None:
+    given = {"algorithm": {"name": "dqn", "env": "CartPole-v1"}, "platform": "rtx4090"}
+    with pytest.raises(pearl.SpecError, match=r"init --platform cpu=here,gpu=rtx_4090 .* --add "):
+        pearl.load(given)
+
+
+def test_a_run_that_ends_before_learning_starts_is_told_so() -> None:
+    keys = ["train.steps=1e3", "algorithm.learning_starts=5000"]
+    assert "it takes no gradient step" in pearl_says("check", "dqn_cartpole", *keys)[1]
+    _, enough, _ = pearl_says("check", "dqn_cartpole", "train.steps=5001", keys[1])
+    assert "gradient step" not in enough

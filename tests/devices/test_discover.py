@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pearl.cli.text import platform_text
 from pearl_devices import Device, Link, cpu_count, discover
 from pearl_devices.base import UnsupportedError
 from pearl_devices.cores import Core, core_of
 from pearl_devices.gpu import nvidia, torch_gpus
+from pearl_devices.gpu.nvml import find_gpus
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
 
@@ -220,6 +224,8 @@ def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops
     ("0::/a/b", {"cpu.max": "5 1\n", "a/cpu.max": "2 1\n", "a/b/cpu.max": "3 1\n"}, 2),
     ("0::/../..", {"cpu.max": "300000 100000\n"}, 3),
     ("3:cpu,cpuacct:/x", {"cpu/x/cpu.cfs_quota_us": "4\n", "cpu/x/cpu.cfs_period_us": "1\n"}, 4),
+    ("3:cpu,cpuacct:/x",
+     {"cpu,cpuacct/x/cpu.cfs_quota_us": "4\n", "cpu,cpuacct/x/cpu.cfs_period_us": "1\n"}, 4),
 ])  # fmt: skip
 def test_a_cpu_quota_bounds_the_width_and_the_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, files: dict[str, str], width: int
@@ -311,7 +317,7 @@ def test_no_gpu_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    assert list(discover.gpus()) == []
+    assert find_gpus(1e9) == ([], [])
 
 
 def test_without_the_package_that_finds_gpus_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +366,8 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...] = ()) -> 
 def a_gpu(monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...] = ()) -> tuple[Device, Link]:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvml(monkeypatch, silent)
-    ((gpu, link),) = list(discover.gpus())
+    ((gpu, link),), notes = find_gpus(1e9)
+    assert notes == []
     return gpu, link
 
 
@@ -460,17 +467,133 @@ def test_hidden_gpus_are_not_found(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     fake_nvml(monkeypatch)
-    assert len(list(discover.gpus())) == count
+    assert len(find_gpus(1e9)[0]) == count
+
+
+class Cards:
+    """Some of NVML for several cards with parts (MIG). A card is a dict: `name`, `parts` (name of
+    a part → SMs and bytes), and `broken`, the questions that it does not answer."""
+
+    def __init__(self, *cards: dict[str, Any]) -> None:
+        self.cards = cards
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import pynvml
+
+        def answer(function: str, of: Callable[..., Any]) -> None:
+            def ask(handle: Any, *args: Any) -> Any:
+                card = self.cards[handle[0]]
+                if function in card.get("broken", ()):
+                    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+                return of(handle, *args)
+
+            monkeypatch.setattr(pynvml, function, ask)
+
+        def part(handle: Any) -> tuple[int, float]:
+            return self.cards[handle[0]]["parts"][handle[1]]
+
+        fake_nvml(monkeypatch)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(self.cards))
+        answer("nvmlDeviceGetUUID", lambda h: h[1] or f"GPU-{h[0]}")
+        answer("nvmlDeviceGetName", lambda h: self.cards[h[0]].get("name", "H100"))
+        answer("nvmlDeviceGetMigMode", lambda h: [int("parts" in self.cards[h[0]])] * 2)
+        answer("nvmlDeviceGetMaxMigDeviceCount", lambda h: len(self.cards[h[0]].get("parts", ())))
+        answer(
+            "nvmlDeviceGetMigDeviceHandleByIndex",
+            lambda h, i: (h[0], list(self.cards[h[0]]["parts"])[i]),
+        )
+        answer(
+            "nvmlDeviceGetMemoryInfo",
+            lambda h: SimpleNamespace(total=part(h)[1] if h[1] else 80e9),
+        )
+        answer("nvmlDeviceGetAttributes", lambda h: SimpleNamespace(multiprocessorCount=part(h)[0]))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", self.open)
+
+    def open(self, number: int) -> tuple[int, str]:
+        import pynvml
+
+        if "open" in self.cards[number].get("broken", ()):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return number, ""
+
+
+PARTS = {"MIG-a": (16, 10e9), "MIG-b": (32, 20e9)}
+
+
+@pytest.mark.parametrize(
+    ("visible", "cards", "found", "note"),
+    [
+        ("MIG-b", [{}, {"parts": PARTS}], [(32, 20e9)], ""),
+        ("MIG-b,MIG-a", [{"parts": PARTS}], [(32, 20e9)], ""),
+        ("MIG-c", [{"parts": PARTS}], [], "names MIG-c; NVML shows no such part"),
+        ("MIG-a", [{}], [], "names MIG-a; NVML shows no such part"),
+        (None, [{"parts": PARTS}], [(16, 10e9)], "the first of 2"),
+        ("0", [{"parts": PARTS}], [(16, 10e9)], "the first of 2"),
+        (None, [{"parts": {}}], [], "left out, because NVML shows no part"),
+        (None, [{"broken": ["open"]}, {}], [(82, 80e9)], "GPU 0 is left out"),
+        (None, [{"broken": ["nvmlDeviceGetMemoryInfo"]}, {}], [(82, 1e9), (82, 80e9)], ""),
+        (None, [{"broken": ["nvmlDeviceGetName", "nvmlDeviceGetUUID"]}], [(82, 80e9)], ""),
+        ("1", [{"name": "T4"}, {}], [(82, 80e9)], "set CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        ("1", [{}, {}], [(82, 80e9)], ""),
+    ],
+)
+def test_cards_and_parts_are_found_or_named(
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    cards: list[dict[str, Any]],
+    found: list[tuple[int, float]],
+    note: str,
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    Cards(*cards).install(monkeypatch)
+    gpus, notes = find_gpus(1e9)
+    assert [(gpu.width, gpu.memory_bytes) for gpu, _ in gpus] == found
+    assert len(notes) == bool(note)
+    assert note in "".join(notes)
+    if "nvmlDeviceGetMemoryInfo" in cards[0].get("broken", ()):
+        assert gpus[0][0].sources["memory_bytes"].startswith("assumed: the host's memory")
+
+
+def test_a_part_has_the_share_of_its_sms_and_of_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    Cards({"parts": {"MIG-a": (41, 20e9)}}).install(monkeypatch)
+    ((part, _),), _ = find_gpus(1e9)
+    whole, _ = a_gpu(monkeypatch)
+    assert part.peak_flops_per_s == whole.peak_flops_per_s / 2
+    assert part.active_power_w == whole.active_power_w / 2
+    assert part.memory_bytes_per_s == whole.memory_bytes_per_s / 4
+
+
+def test_notes_are_printed_with_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
+    Cards({"parts": PARTS}).install(monkeypatch)
+    assert "note: CUDA_VISIBLE_DEVICES names MIG-c" in platform_text(discover.host())
+
+
+@pytest.mark.parametrize(("variable", "width"), [("1", 1), ("3", 3), ("64", 8), ("two", 8)])
+def test_slurm_bounds_the_cores_and_the_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, width: int
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", variable)
+    monkeypatch.setattr(cpu_count, "usable_cpus", lambda: list(range(8)))
+    cpu = discover.cpu(tree(tmp_path, cpus(8, 1)))
+    assert (cpu.width, cpu_count.usable_cpu_count(tmp_path)) == (width, width)
+    assert ("SLURM_CPUS_PER_TASK of Slurm" in cpu.sources["width"]) == (width < 8)
 
 
 def test_a_gpu_is_real_where_torch_drives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    ((gpu, _),) = list(discover.gpus())
+    ((gpu, _),) = find_gpus(1e9)[0]
     assert not gpu.real  # this torch is built for CPUs
     monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    ((gpu, _),) = list(discover.gpus())
+    ((gpu, _),) = find_gpus(1e9)[0]
     assert gpu.real
 
 

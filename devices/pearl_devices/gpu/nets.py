@@ -12,8 +12,10 @@ from pearl_devices.kernels.counting import parameters
 if TYPE_CHECKING:
     import torch
 
-SHARED_BYTES = 96 * 1024
-"""Shared memory of a block in bytes: two blocks fit on one multiprocessor of an H100."""
+SHARED_BYTES = 64 * 1024
+"""Shared memory of a block in bytes: the most that Turing gives a block (CUDA programming guide,
+compute capability 7.5). Newer GPUs and Volta give more; three such blocks fit on an H100's
+multiprocessor."""
 BLOCKS = 1024
 """Most blocks of a launch; with more tiles of rows, a block takes several."""
 FEW = 2048

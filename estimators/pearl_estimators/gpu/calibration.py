@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices import Device, Kernel
-from pearl_devices.discover import nvml
+from pearl_devices.gpu.nvml import nvml
 from pearl_devices.kernels import kind_of
 from pearl_estimators import sealed_files
 from pearl_estimators.estimates import Bound, Estimate
