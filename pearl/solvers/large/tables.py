@@ -449,7 +449,8 @@ def lumped(b: Places) -> Tables | None:
         return None
     rows.sort(key=lambda r: r[0])
     arcs = np.array(rows, np.int64)
-    more = (t.firings - 1)[:, None] * t.occupancy
+    able = np.isfinite(t.occupancy)
+    more = (t.firings - 1)[:, None] * np.where(able, t.occupancy, 0.0)
     return t._replace(
         latency=t.latency + more,
         occupancy=t.occupancy + more,
