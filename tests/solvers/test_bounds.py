@@ -122,6 +122,6 @@ def test_cheap_bounds_are_there_however_little_time_there_is():
     graph = TaskGraph("chain", tuple(Task(n, Kernel(n)) for n in names), edges)
     costs = CostTable(star(devices("x", "y")), tuple(mode(n, d, 1e-3) for n in names for d in "xy"))
     plan = solve(graph, costs, time_limit_s=1e-3, limits=Limits())
-    assert plan.status == "time_limit"
+    assert plan.status in ("time_limit", "optimal")  # balanced loads may reach the bound
     assert plan.bound_s == pytest.approx(300e-3 / 4)
     assert plan.bound_from == "work"

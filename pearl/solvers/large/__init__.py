@@ -6,4 +6,6 @@ __all__ = [
     "load_search",
     "loop_search",
     "split_selection",
+    "starts",
+    "tables",
 ]

@@ -117,12 +117,26 @@ class PlacedRings:
     rings: Next
 
 
+def start_of_stream(space: SearchSpace, seed: int, problem: Problem, work: float) -> Ints | None:
+    """Return an assignment of one pool whose lumped firings have the least period that a search of
+    `work` CPU-seconds finds; None if no task fires several times, or there are more devices."""
+    b = to_places(space, problem)
+    coarse = lumped(b)
+    if coarse is None or len(set(b.t.device)) > 1:
+        return None
+    coarse = coarse._replace(sent_first=np.zeros_like(coarse.sent_first))  # nothing is copied
+    search = LoopSearch(space, seed, problem, (), coarse)
+    search.run(work)
+    return search.best.place if search.best else None
+
+
 class LoopSearch:
     """The search in one space. best: the best assignment with its rings. bound: that of chains.
     few: whether all assignments are valued.
 
     Costs are periods within the limit of power, or energy. problem: with the rules that couple
-    lanes; None: without them. starts: further first assignments.
+    lanes; None: without them. starts: further first assignments. coarse: tables of lumped firings,
+    which take the place of the space's; `orders` then tells nothing.
     """
 
     def __init__(
@@ -131,9 +145,10 @@ class LoopSearch:
         seed: int,
         problem: Problem | None = None,
         starts: Sequence[Assignment] = (),
+        coarse: Tables | None = None,
     ) -> None:
         self.space, self.b = space, to_places(space, problem)
-        self.t = self.b.t
+        self.t = self.b.t if coarse is None else coarse
         self.s = scratch_of(self.t)
         self.random = np.array([(seed + 1) * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
         self.dice = np.random.default_rng(seed)
@@ -144,7 +159,7 @@ class LoopSearch:
         self._several = bool((self.t.firings > 1).any())
         self.few = few(self.b)
         self._length, self._left = SHORT, 0.0
-        coarse = lumped(self.b)
+        coarse = lumped(self.b) if coarse is None else None
         self._coarse = None if coarse is None else (coarse, scratch_of(coarse))
         self._heat = min(HOTTER, max(1.0, TUNED / len(space.classes)))
         # CPU-seconds of steps (2 x AMD EPYC, Zen 5) divide the work; no clock is read.

@@ -449,8 +449,8 @@ def lumped(b: Places) -> Tables | None:
         return None
     rows.sort(key=lambda r: r[0])
     arcs = np.array(rows, np.int64)
-    often = (t.firings > 1)[:, None]  # 0 times an infinite occupancy is no number
-    more = np.where(often, np.maximum(1, t.firings - 1)[:, None] * t.occupancy, 0.0)
+    able = np.isfinite(t.occupancy)
+    more = (t.firings - 1)[:, None] * np.where(able, t.occupancy, 0.0)
     return t._replace(
         latency=t.latency + more,
         occupancy=t.occupancy + more,

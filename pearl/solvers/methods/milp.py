@@ -57,6 +57,9 @@ UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
 
+STREAM_S = 0.5
+"""CPU-seconds of a search with lumped firings, before that of streams in a pool (assumed)."""
+
 WIDER = 2
 """Work of that search in pools of units, as a multiple of the usual work (assumed)."""
 
@@ -318,7 +321,7 @@ class _Branches:
         """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
         a number of steps that suits the time limit. The first search leaves out the rules that
         couple lanes: if its plan is within them, they cost nothing."""
-        from pearl.solvers.large.loop_search import LoopSearch
+        from pearl.solvers.large.loop_search import LoopSearch, start_of_stream
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
         self._loops = []
@@ -334,6 +337,11 @@ class _Branches:
             most *= WIDER if is_pooled(space) else 1
             ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
             coupled = is_coupled(space, self.problem) and self.problem.objective == "throughput"
+            if is_pooled(space):
+                with within(self.deadline - ordering):
+                    place = start_of_stream(space, self.seed, self.problem, STREAM_S)
+                if place is not None:
+                    starts.insert(0, to_places(space, self.problem).assignment(place))
             for free in (True, False) if coupled else (False,):
                 search = LoopSearch(space, self.seed, None if free else self.problem, starts)
                 if free and search.t.pooled:
