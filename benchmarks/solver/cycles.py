@@ -10,6 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,16 +141,14 @@ def run(quick: bool, data: Path | None) -> Part:
     for steps, limit_s in ROLLOUT_S.items():
         for lag in 0, 1:
             name = f"rollout of {steps} steps, lag {lag}"
-            worth, values[name] = against_bounds(
-                lambda seed, n=steps, k=lag: rollout(seed, n, lag=k), limit_s, seeds
-            )
+            make = partial(rollout, steps=steps, lag=lag)
+            worth, values[name] = against_bounds(make, limit_s, seeds)
             bars.append(at_most(f"{name}: over bound", worth, 1 + 1e-6, "{:.6f}"))
             rows.append(_row(name, worth, values[name]))
     for tokens in TOKENS:
         name = f"ring with {PAIRS} optional fusions, {tokens} tokens"
-        worth, values[name] = against_bounds(
-            lambda seed, n=tokens: fused_pairs(seed, PAIRS, n), PAIRS_S, seeds
-        )
+        make = partial(fused_pairs, pairs=PAIRS, tokens=tokens)
+        worth, values[name] = against_bounds(make, PAIRS_S, seeds)
         bars.append(at_most(f"{name}: over bound", worth, PAIRS_OVER, "{:.4f}"))
         rows.append(_row(name, worth, values[name]))
     equal, proven = _small(range(10 if quick else 100))

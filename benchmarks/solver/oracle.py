@@ -223,8 +223,8 @@ def faults_of(p: Problem, objective: str, tally: Tally) -> list[str]:
     if objective == "throughput":
         for name, sign in (("period_s", 1), ("min_throughput_per_s", -1)):
             best = oracle.period_s if sign == 1 else oracle.value
-            loose = replace(p.limits, **{name: best * (1 + sign * NEAR)})
-            tight = replace(p.limits, **{name: best * (1 - sign * NEAR)})
+            loose = replace(p.limits, **{name: best * (1 + sign * NEAR)})  # type: ignore[arg-type]
+            tight = replace(p.limits, **{name: best * (1 - sign * NEAR)})  # type: ignore[arg-type]
             with tally.timed("method"):
                 if plan_of(p, objective, None, loose) is None:
                     found.append(f"{name} {NEAR:.0%} looser than the optimum: no plan")

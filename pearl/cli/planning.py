@@ -120,8 +120,8 @@ def plan(
         front = make_front(system, time_limit_s=time_limit) if drawn else ()
         return replace(report, front=front).page(today())
 
-    beside = partial(save_beside, result, json_file or "-")
-    return Result(text, value, after=None if json_file in (None, "-") else beside, page=page)
+    save = partial(save_beside, result, json_file or "-")
+    return Result(text, value, after=None if json_file in (None, "-") else save, page=page)
 
 
 @command

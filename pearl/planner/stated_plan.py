@@ -26,7 +26,9 @@ def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
     for key, e in key_edges(graph.edges).items():
         channel = key_edges(plan.edges).get(key)
         slack[e.limit or "prefetch"] += max(0, channel.slack) if channel else 0
-    problem = Problem(graph, costs_from_plan(plan, graph, platform), Limits(**slack))
+    slack["priority_staleness"] += slack["prefetch"]  # they share this limit
+    limits = Limits(**slack)  # type: ignore[arg-type]
+    problem = Problem(graph, costs_from_plan(plan, graph, platform), limits)
     timed, orders, _ = plan_orders(plan, problem)
     channels = key_edges(plan.edges)
     held = [channels[key].capacity for key in key_edges(timed.assignment.expansion.graph.edges)]

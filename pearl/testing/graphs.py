@@ -154,9 +154,9 @@ def random_limited(
         max_lanes=r.choice([None, None, None, 2, 3]),
     )
     if shape != "loop":
-        pairs = [tuple(r.sample(names, 2)) for _ in range(2)]
-        together, apart = (pairs[i : i + 1] if r.random() < 0.2 else () for i in range(2))
-        limits = replace(limits, together=tuple(together), apart=tuple(apart))
+        drawn = [r.sample(names, 2) for _ in range(2)]
+        together, apart = (((a, b),) if r.random() < 0.2 else () for a, b in drawn)
+        limits = replace(limits, together=together, apart=apart)
     return graph, _costs(r, graph, platform, limits), limits
 
 
@@ -173,7 +173,7 @@ def _pairs(r: random.Random, n: int, shape: str) -> list[tuple[int, int]]:
         return [(i, j) for j in range(n) for i in range(j) if r.random() < 0.5]
     cuts = sorted(r.sample(range(1, n), min(n - 1, r.choice([1, 1, 2]))))
     groups = [list(range(a, b)) for a, b in pairwise([0, *cuts, n])]
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for group in groups:
         pairs += pairwise(group)
         if len(group) > 1 and (shape == "mixed" or r.random() < 0.6):

@@ -93,12 +93,12 @@ def multipliers(
 ) -> Floats:
     """Return a multiplier of each row, from `[row, multiplier, …]` and `[cycle, multiplier, …]`."""
     y = np.zeros(len(rows.rows))
-    for r, times in zip(flat[::2], flat[1::2], strict=True):
+    for r, times in zip(map(int, flat[::2]), flat[1::2], strict=True):
         row = rows.rows[r]
         fits = math.isfinite(times) and (times >= 0 or row.equal) and row.ends is None
         require(fits and r >= 0, row.name, f"its multiplier is {times}")
         y[r] += times
-    for c, times in zip(cycles[::2], cycles[1::2], strict=True):
+    for c, times in zip(map(int, cycles[::2]), cycles[1::2], strict=True):
         require(0 <= times < math.inf and c >= 0, "cycle", f"its multiplier is {times}")
         np.add.at(y, known[c], times)
     return y

@@ -59,10 +59,10 @@ class SpaceRows:
         terms = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.terms]
         r, c, v = (list(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
         self.matrix: Any = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))
-        self.magnitude: Floats = abs(self.matrix).sum(axis=0)
+        self.magnitude: Floats = np.asarray(abs(self.matrix).sum(axis=0), float)
         figures = [(row.constant, row.tokens, row.equal) for row in self.rows]
-        self.constant, self.tokens, equal = np.array(figures, float).reshape(-1, 3).T
-        self.equal = equal > 0
+        sides: Floats = np.array(figures, float).reshape(-1, 3)
+        self.constant, self.tokens, self.equal = sides[:, 0], sides[:, 1], sides[:, 2] > 0
         self.dynamic_j = np.zeros(self.count)
         np.add.at(self.dynamic_j, *(list(each) for each in zip(*self.joules, strict=True)))
 
@@ -136,7 +136,7 @@ class SpaceRows:
         for (u, w), why in pairs.items():
             terms = special.get((u, w), [])
             named = [{k for o, a, b, _ in terms for k in [a if o == v else b]} for v in (u, w)]
-            sides: list[dict[tuple[str, int | None, object], list[int]]] = [{}, {}]
+            sides: list[dict[tuple[str, int | None, Any], list[int]]] = [{}, {}]
             for c, (v, m, k) in enumerate(self.ways):
                 if v in (u, w):
                     lane = k if why & {"lane", "mode"} else None
@@ -155,8 +155,8 @@ class SpaceRows:
                     sums[1].setdefault(to, []).append((c, 1.0))
                     self.places.setdefault((u, w), []).append((at[0], to[0], c))
                     more = {u: 0.0, w: 0.0}
-                    for owner, of_a, of_b, s in terms:
-                        if (at[2], to[2]) == ((of_a, of_b) if owner == u else (of_b, of_a)):
+                    for owner, mine, theirs, s in terms:
+                        if (at[2], to[2]) == ((mine, theirs) if owner == u else (theirs, mine)):
                             more[owner] += s
                     for one, other, s, together in p.costs.lane_terms:
                         v = x.unit_of[one]

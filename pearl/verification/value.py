@@ -183,12 +183,12 @@ def check_places(
         most = p.costs.platform.device(name).unit_memory_bytes
         text = f"{size:.9g} bytes on each unit; a unit has {most:.9g} bytes"
         require(size <= most * (1 + TOLERANCE), f"unit memory {name}.{k}", text)
-    for d in p.costs.platform.devices:
-        wide = [w for (name, _), w in width.items() if name == d.name]
-        text = f"{len(wide)} lanes; it allows {d.max_lanes}"
-        require(len(wide) <= d.max_lanes, f"lanes {d.name}", text)
-        text = f"its lanes are {sum(wide)} {d.width_unit} wide together; it has {d.width}"
-        require(sum(wide) <= d.width, f"widths {d.name}", text)
+    for device in p.costs.platform.devices:
+        wide = [w for (name, _), w in width.items() if name == device.name]
+        text = f"{len(wide)} lanes; it allows {device.max_lanes}"
+        require(len(wide) <= device.max_lanes, f"lanes {device.name}", text)
+        text = f"its lanes are {sum(wide)} {device.width_unit} wide together; it has {device.width}"
+        require(sum(wide) <= device.width, f"widths {device.name}", text)
     most_lanes = p.limits.max_lanes or len(place)
     require(len(width) <= most_lanes, "max_lanes", f"{len(width)} lanes, above {most_lanes}")
     for one, other in p.limits.apart:

@@ -131,11 +131,11 @@ class Relaxation:
     def _weight(self, open_: Mask) -> float:
         """Cost of a period: its idle joules, or itself."""
         rows = self.rows
-        return rows.idle_w(open_) * self.period_s / self.cost if rows.energy else 1.0
+        return float(rows.idle_w(open_) * self.period_s / self.cost) if rows.energy else 1.0
 
     def _power(self, open_: Mask) -> float:
         """Coefficient of the period in the row of power."""
-        return -(self.rows.most_w - self.rows.idle_w(open_)) * self.period_s / self.joules
+        return float(-(self.rows.most_w - self.rows.idle_w(open_)) * self.period_s / self.joules)
 
 
 def peel(arcs: Sequence[tuple[int, int, int]], flow: Floats) -> list[tuple[tuple[int, ...], float]]:
