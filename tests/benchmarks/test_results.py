@@ -74,8 +74,8 @@ QUICKEST: dict[str, tuple[str, ...]] = {
     "two_cores": ("--quick",),
 }
 """Benchmark → the arguments of its quickest form."""
-APART = {"first_step", "mutation"}
-"""Commands without one: the first is started by `start`, the second runs these tests."""
+APART = {"first_step"}
+"""The command without one: `start` starts it."""
 
 
 def test_every_benchmark_has_a_quickest_form() -> None:
