@@ -197,7 +197,16 @@ def test_names_lose_control_characters_and_line_ends_on_every_way(run: Path) -> 
     content = json.loads((run / "run.json").read_text())
     content |= {"message": ODD, "events": [ODD], "status": "stopped"}
     content["stopped"] = {"by": ODD, "env_steps": 1}
-    fixed = {"status", "objective", "kind", "energy_source", "bound_from", "when_unused", "paid_by"}
+    fixed = {
+        "status",
+        "objective",
+        "kind",
+        "energy_source",
+        "bound_from",
+        "when_unused",
+        "paid_by",
+        "certified",
+    }
     for *way, last in [*texts(content)]:
         inner = content
         for key in way:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.bars import AbsentError
-from pearl_devices import Device, Kernel, UnsupportedError, discover
+from pearl_devices import Device, Kernel, UnsupportedError, discover, trust_kind
 from pearl_devices.base import Pending
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import nvidia
@@ -86,6 +86,7 @@ def target(stand_in: bool) -> Target:
         AbsentError: there is none that can be driven.
     """
     if stand_in:
+        trust_kind("pearl_devices.gpu.stand_in")
         device = Device("gpu", "pearl_devices.gpu.stand_in", width=8, width_unit="sm", real=True)
         return Target(device, HostDriver(), True, PLATFORM)
     found = [d for d in discover.host().devices if d.width_unit == "sm"]

@@ -11,13 +11,14 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plan_validation import costs_from_plan, plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
+from pearl.planning.replicas import split_of
 from pearl.verification import check_timing
 from pearl_devices import DeviceKindError, FigureError, Platform, offers
 
 
 def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
-    """Check an unfolded plan of a file: it is sound with the times that it states and whatever
-    slack it has, and its devices offer its variants.
+    """Check an unfolded plan of a file: it is sound with the times that it states, whatever
+    slack and copies it has, and its devices offer its variants.
 
     Raises:
         SpecError: the plan is not sound; or one line for each call that its device does not offer.
@@ -27,7 +28,9 @@ def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
         channel = key_edges(plan.edges).get(key)
         slack[e.limit or "prefetch"] += max(0, channel.slack) if channel else 0
     slack["priority_staleness"] += slack["prefetch"]  # they share this limit
-    limits = Limits(**slack)  # type: ignore[arg-type]
+    split = split_of(graph)
+    replicas = dict.fromkeys(split.tasks, len(split.shares))
+    limits = Limits(**slack, replicas=replicas)  # type: ignore[arg-type]
     problem = Problem(graph, costs_from_plan(plan, graph, platform), limits)
     timed, orders, _ = plan_orders(plan, problem)
     channels = key_edges(plan.edges)

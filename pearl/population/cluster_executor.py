@@ -104,9 +104,12 @@ class NodeAgent:
             write(self._folder, tree)
             log.unlink(missing_ok=True)
             running = _AgentRun(run, start_process(arguments, sorted(cores), log))
-        except OSError as error:
-            reason = f"{error.filename or self._folder}: {error.strerror}\n".encode()
-            event = {"slot": slot, "run": run, "tree": {}, "log": reason, "code": 1}
+        except (OSError, SpecError) as error:
+            reason = str(error)
+            if isinstance(error, OSError):
+                reason = f"{error.filename or self._folder}: {error.strerror}"
+            text = f"{reason}\n".encode()
+            event = {"slot": slot, "run": run, "tree": {}, "log": text, "code": 1}
             with self._lock:
                 self._events.append(event)
             return

@@ -262,6 +262,7 @@ EXCUSED = {
     "devices/pearl_devices/base.py": "a device whose times a cost table gives",
     "devices/pearl_devices/discover.py": "describes the CPU and the GPUs of this machine",
     "devices/pearl_devices/gpu/driver.py": "the name that torch has for the CPU",
+    "devices/pearl_devices/gpu/nvml.py": "describes the GPUs of this machine",
     "estimators/pearl_estimators/host/benchmark_kernels.py": "times the kernels of the CPU",
     "estimators/pearl_estimators/host/calibrate_host.py": "null of JSON",
     "estimators/pearl_estimators/host/calibration.py": "the model of the CPU it was made on",

@@ -87,7 +87,7 @@ def test_exploration_goes_by_the_env_steps_done(name: str) -> None:
     (nets.FEW + 21, (64, 64), 3, (32, True, False)),
     (nets.FEW + 21, (160, 160), 2, (32, False, False)),
     (9, (400, 400), 1, (8, False, False)),
-    (19, (2100,), 2, (8, True, True)),
+    (19, (1300,), 2, (8, True, True)),
     (5, (16,) * 9, 1, (8, True, False)),
 ])  # fmt: skip
 def test_networks_of_any_width_and_any_number_of_environments(

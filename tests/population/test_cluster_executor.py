@@ -1,5 +1,6 @@
 """Sweeps over the nodes of a cluster: two raylets on this machine, and a third that dies."""
 
+import errno
 import json
 import os
 import signal
@@ -134,12 +135,23 @@ def node_agent(tmp_path, monkeypatch):
     found.stop()
 
 
-def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, tmp_path):
-    (tmp_path / "file").write_text("")
-    node_agent.start(1, "../file/run", ["train"], {"../file/spec.yaml": b""})
-    log = f"{node_agent.folder()}/../file/spec.yaml: Not a directory\n".encode()
-    event = {"slot": 1, "run": "../file/run", "tree": {}, "log": log, "code": 1}
-    assert node_agent.poll_events(1.0) == [event]
+def no_memory(*_):
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, monkeypatch):
+    here = node_agent.folder()
+    (Path(here) / "file").write_text("")
+    node_agent.start(0, "file/run", ["train"], {"file/run/spec.yaml": b""})
+    monkeypatch.setattr(cluster_executor, "start_process", no_memory)
+    node_agent.start(1, "run", ["train"], {"run/spec.yaml": b""})
+    no_folder, memory = node_agent.poll_events(1.0)
+    log = no_folder.pop("log").decode()
+    assert no_folder == {"slot": 0, "run": "file/run", "tree": {}, "code": 1}
+    assert log.startswith(f"{here}/file: ")
+    assert log.endswith("\n")
+    log = f"{here}: {os.strerror(errno.ENOMEM)}\n".encode()
+    assert memory == {"slot": 1, "run": "run", "tree": {}, "log": log, "code": 1}
     assert node_agent.poll_events(0.0) == []
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job
-from pearl_devices import kernel
+from pearl_devices import kernel, trust_kind
 from pearl_devices.gpu.streams import HostGraph
 from pearl_devices.kernels.examples import fill_arrays
 from tests.gpu_lanes import gpu_plan
 from tests.lanes import trained
 
 STAND_IN = "pearl_devices.gpu.stand_in"
+trust_kind(STAND_IN)
 Q, ACTOR, CRITIC = (4, 16, 2), (3, 16, 1), (4, 16, 1)
 TWINS = {"critic1": CRITIC, "critic2": CRITIC}
 UPDATES = {

@@ -7,6 +7,7 @@ import pytest
 
 import pearl
 from pearl.algorithms import algorithm
+from pearl.planner.stated_plan import check_stated_plan
 from pearl.planning import plan_validation, replicas
 from pearl.runtime.protocol import single_lane
 from pearl.training import compiled
@@ -34,8 +35,8 @@ def counts(monkeypatch):
     monkeypatch.setattr(module, "graph", counted(found, "graph", module.graph))
     split_graph = counted(found, "split_graph", replicas.split_graph)
     monkeypatch.setattr(plan_validation, "split_graph", split_graph)
-    check_stated_plan = counted(found, "check_stated_plan", plan_validation.check_stated_plan)
-    monkeypatch.setattr(compiled, "check_stated_plan", check_stated_plan)
+    check = counted(found, "check_stated_plan", check_stated_plan)
+    monkeypatch.setattr(compiled, "check_stated_plan", check)
     return found
 
 
