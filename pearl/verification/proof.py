@@ -90,7 +90,7 @@ def orders_of(rows: SpaceRows, open_: Mask, bound: float) -> Orders | None:
 
 
 def multipliers(
-    rows: SpaceRows, flat: Sequence[float], cycles: Sequence[float], known: Any
+    rows: SpaceRows, flat: Sequence[Any], cycles: Sequence[Any], known: Any
 ) -> Floats:
     """Return a multiplier of each row, from `[row, multiplier, …]` and `[cycle, multiplier, …]`."""
     y = np.zeros(len(rows.rows))
