@@ -131,6 +131,10 @@ SHAPES = {
 """Shape of a graph without cycles → its edges."""
 
 
+BYTE = 2.0**-20
+"""Bytes of a message, for each second of its copy; a power of two, so that times are exact."""
+
+
 def large(
     seed: int, ratio: float, *, tasks: int = 1000, devices: int = 16, shape: str = "sparse"
 ) -> tuple[TaskGraph, CostTable]:
@@ -140,7 +144,7 @@ def large(
     joined through a host that runs nothing; the lane at a link's device end pays for copies, the
     sender's once a producer, the receiver's once a producer, as in the published placement
     instances. Sizes differ by a factor of up to nine. Memory of the devices together is 1.3 times
-    what the tasks need.
+    what the tasks need; messages are so small, on links so slow, that data in flight hardly counts.
 
     ratio: seconds of copying, at both ends, if every edge crossed between devices, over the seconds
     of work with every task where it is quickest.
@@ -174,14 +178,16 @@ def unrelated(
     room = float(1.3 * resident.sum() / devices)
     host = Device("host", "null")
     found = [host, *(Device(d, "null", memory_bytes=room) for d in places)]
-    links = [Link("host", d, 0.0, 1.0, paid_by="lane") for d in places]
+    links = [Link("host", d, 0.0, BYTE, paid_by="lane") for d in places]
     graph = TaskGraph(
         name,
         tuple(
             Task(n, Kernel(n, resident_bytes=float(s)))
             for n, s in zip(names, resident, strict=True)
         ),
-        tuple(Edge(names[i], names[j], tokens_seq=m, bytes=float(cost[i])) for i, j, m in arcs),
+        tuple(
+            Edge(names[i], names[j], tokens_seq=m, bytes=BYTE * float(cost[i])) for i, j, m in arcs
+        ),
     )
     table = [
         mode(n, d, float(work[i, k])) for i, n in enumerate(names) for k, d in enumerate(places)

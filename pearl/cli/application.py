@@ -184,11 +184,8 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            handle = os.open(os.devnull, os.O_RDWR)
-            if handle != number:
-                os.dup2(handle, number)
-                os.close(handle)
-            os.set_inheritable(number, True)
+            # The lowest free number is this one: those below it are open.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (to the end)
 
 

@@ -15,10 +15,12 @@ TOLERANCE = 1e-6
 """Relative difference up to which two costs count as equal."""
 
 
-def _is_of_memory(error: RefusedError) -> bool:
-    """Return whether a candidate is refused for its memory. `channel_fit` chooses capacities of
-    channels that fit afterwards, so this is no fault of a method."""
-    return error.row.startswith(("memory", "unit memory"))
+def _is_of_problem(error: RefusedError, best: Candidate) -> bool:
+    """Return whether a candidate is refused for what is no fault of a method: its memory, because
+    `channel_fit` chooses capacities of channels that fit afterwards, or a period of 0 s, because
+    no plan has a rate then, as `build_plan` says."""
+    timeless = error.row == "period" and best.period_s == 0
+    return timeless or error.row.startswith(("memory", "unit memory"))
 
 
 def fault_of(outcome: object, problem: Problem) -> str:
@@ -32,7 +34,7 @@ def fault_of(outcome: object, problem: Problem) -> str:
         timed = build_timed_graph(best.assignment)
         cost = check_timing(timed, best.ordered.orders, problem, best.period_s).cost
     except RefusedError as error:
-        return "" if _is_of_memory(error) else f"its {error}"
+        return "" if _is_of_problem(error, best) else f"its {error}"
     except SpecError as error:
         return f"its {error}"
     if not abs(best.cost - cost) <= TOLERANCE * max(abs(best.cost), abs(cost)) < math.inf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -89,16 +90,16 @@ def orders_of(rows: SpaceRows, open_: Mask, bound: float) -> Orders | None:
 
 
 def multipliers(
-    rows: SpaceRows, flat: Sequence[float], cycles: Sequence[float], known: Any
+    rows: SpaceRows, flat: Sequence[Any], cycles: Sequence[Any], known: Any
 ) -> Floats:
     """Return a multiplier of each row, from `[row, multiplier, …]` and `[cycle, multiplier, …]`."""
     y = np.zeros(len(rows.rows))
-    for r, times in zip(map(int, flat[::2]), flat[1::2], strict=True):
+    for r, times in zip(map(index, flat[::2]), flat[1::2], strict=True):
         row = rows.rows[r]
         fits = math.isfinite(times) and (times >= 0 or row.equal) and row.ends is None
         require(fits and r >= 0, row.name, f"its multiplier is {times}")
         y[r] += times
-    for c, times in zip(map(int, cycles[::2]), cycles[1::2], strict=True):
+    for c, times in zip(map(index, cycles[::2]), cycles[1::2], strict=True):
         require(0 <= times < math.inf and c >= 0, "cycle", f"its multiplier is {times}")
         np.add.at(y, known[c], times)
     return y
@@ -174,6 +175,7 @@ def _check_order(state: Orders, kind: str, args: Sequence[Any]) -> list[Orders]:
     i, j = args[0], args[1]
     require(state.share_lane(i, j), "order", f"{i} and {j} are not on one lane")
     if kind == "order":
-        return [state.order(i, j, args[2]), state.order(j, i, -args[2])]
+        tokens = index(args[2])  # a part of a period would leave orders out
+        return [state.order(i, j, tokens), state.order(j, i, -tokens)]
     require(kind == "anchor" and state.parts[i] != state.parts[j], "anchor", f"{i} and {j}")
     return [state.order(i, j, 0).order(j, i, 1)]

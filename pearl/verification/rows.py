@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from pearl.planning.costs import Mode
 from pearl.verification.model import Space, channel_bytes, delay_s, load_s, longest_s, strong_parts
@@ -56,6 +55,8 @@ class SpaceRows:
         ]
         for add in (self._pairs, self._loads, self._rooms, self._arcs):
             add()
+        from scipy.sparse import csr_array
+
         terms = [(r, c, v) for r, row in enumerate(self.rows) for c, v in row.terms]
         r, c, v = (list(each) for each in zip(*terms, strict=True)) if terms else ([], [], [])
         self.matrix: Any = csr_array((v, (c, r)), shape=(self.count, len(self.rows)))

@@ -17,11 +17,11 @@ from pearl.graph.period import expand, token_free_cycle
 from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.capacities import channel_bytes
 from pearl.planning.costs import CostTable
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph, channel_arcs
 from pearl.testing.graphs import devices, mode, star
+from pearl.verification import check_plan
 from pearl_devices import Kernel
 
 GB = 1e9

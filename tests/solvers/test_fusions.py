@@ -4,11 +4,11 @@ import pytest
 
 from benchmarks.solver.loops import fused_pairs, rollout
 from pearl import solve
-from pearl.planning.plan_validation import check_plan
 from pearl.planning.problem import Problem
 from pearl.solvers.model import fusion_space
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.fusion_form import FusionForm
+from pearl.verification import check_plan
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -108,7 +108,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     with pytest.raises(SpecError, match="11 bytes on each unit; a unit has 10 bytes"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 10.0)))
     apart = Limits(apart=(("a", "b"),))
-    with pytest.raises(SpecError, match=r"both on lane pool\.0; they must be apart"):
+    with pytest.raises(SpecError, match=r"both are on lane pool\.0; they must be apart"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 11.0), apart))
 
 
@@ -151,7 +151,10 @@ def test_no_order_beats_the_bound_with_windows() -> None:
         graph, costs, limits = random_limited(seed, most_tasks=4)
         if seed % 2:
             graph, costs, limits = pool(seed, firings=2)
-        every = list(assignments(every_space(Problem(graph, costs, limits))))
+        try:
+            every = list(assignments(every_space(Problem(graph, costs, limits))))
+        except InfeasibleError:
+            continue
         for a in random.Random(seed).sample(every, min(6, len(every))):
             timed = build_timed_graph(a)
             best = _every_order(timed)

@@ -77,8 +77,8 @@ def test_the_time_limit_holds_for_graphs_of_many_firings(method, objective, make
     begin = time.process_time()
     plan = solve(graph, problem.costs, objective=objective, method=method, time_limit_s=0.01)
     assert time.process_time() - begin < LATE_S
-    in_time = method in ("heft", "tabu")  # a fast machine ends what has no search
-    assert plan.status == "time_limit" or in_time
+    # A fast machine ends what has no search, and a first plan may meet a bound that needs none.
+    assert plan.status == "time_limit" or method in ("heft", "tabu") or plan.gap == 0
     check_plan(plan, problem)
 
 
