@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from pearl.errors import SpecError
@@ -13,6 +14,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.replicas import split_of
 from pearl.verification import check_timing
+from pearl.verification.value import SAME
 from pearl_devices import DeviceKindError, FigureError, Platform, offers
 
 
@@ -36,6 +38,13 @@ def check_stated_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> None:
     channels = key_edges(plan.edges)
     held = [channels[key].capacity for key in key_edges(timed.assignment.expansion.graph.edges)]
     check_timing(timed, orders, problem, plan.period_s, held)
+    if plan.objective == "throughput":  # its value follows from the period
+        value = (graph.env_steps or 1) / plan.period_s
+        if not math.isclose(plan.value, value, rel_tol=SAME):
+            raise SpecError(
+                f"plan: value is {plan.value:.9g}; at its period_s of {plan.period_s:.9g} it is "
+                f"{value:.9g}: the plan was altered"
+            )
     problems = []
     for t in {frozenset((t.task, *t.fused_with)): t for t in plan.tasks}.values():
         device = platform.device(t.device)

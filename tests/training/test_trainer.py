@@ -83,8 +83,9 @@ def test_an_emulated_run_computes_what_the_host_would_and_keeps_the_models_time(
 def test_a_plan_of_another_problem_is_refused(plan):
     with pytest.raises(SpecError, match="plan"):
         pearl.compile(DDPG, plan=plan)
-    with pytest.raises(SpecError, match="period_s"):
-        pearl.compile(SMALL, plan=replace(plan, period_s=plan.period_s * 2))
+    for factor, why in ((2.0, "value is .*period_s"), (0.5, "short at a period")):
+        with pytest.raises(SpecError, match=why):
+            pearl.compile(SMALL, plan=replace(plan, period_s=plan.period_s * factor))
 
 
 def test_steps_are_counted_from_one(plan):
