@@ -13,8 +13,7 @@ from pearl.planning.plan_validation import costs_from_plan, plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.replicas import split_of
-from pearl.verification import check_timing
-from pearl.verification.value import SAME
+from pearl.verification import SAME, check_timing
 from pearl_devices import DeviceKindError, FigureError, Platform, offers
 
 

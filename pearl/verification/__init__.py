@@ -18,8 +18,8 @@ from pearl.verification.model import RefusedError, require
 from pearl.verification.proof import check_bound
 from pearl.verification.value import SAME, check_plan, check_timing
 
-__all__ = ["RefusedError", "Verified", "check_plan", "check_timing", "model", "proof", "rows"]
-__all__ += ["verify"]
+__all__ = ["SAME", "RefusedError", "Verified", "check_plan", "check_timing", "model", "proof"]
+__all__ += ["rows", "verify"]
 
 
 @dataclass(frozen=True)
