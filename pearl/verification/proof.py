@@ -89,9 +89,7 @@ def orders_of(rows: SpaceRows, open_: Mask, bound: float) -> Orders | None:
     return Orders(timed, least, inner, tuple(parts))
 
 
-def multipliers(
-    rows: SpaceRows, flat: Sequence[Any], cycles: Sequence[Any], known: Any
-) -> Floats:
+def multipliers(rows: SpaceRows, flat: Sequence[Any], cycles: Sequence[Any], known: Any) -> Floats:
     """Return a multiplier of each row, from `[row, multiplier, …]` and `[cycle, multiplier, …]`."""
     y = np.zeros(len(rows.rows))
     for r, times in zip(map(index, flat[::2]), flat[1::2], strict=True):
