@@ -164,7 +164,8 @@ def _faults(
         problems += error.problems
     else:
         if objective in OBJECTIVES and objective not in offered:
-            able = [name for name, other in METHODS.items() if objective in other.objectives]
+            shipped = {name: other for name, other in METHODS.items() if "." not in name}
+            able = [name for name, other in shipped.items() if objective in other.objectives]
             problems.append(
                 f"method {method!r} does not support the objective {objective!r}, only "
                 f"{list(offered)}; methods that support it are {able}"

@@ -127,4 +127,4 @@ def test_cheap_bounds_are_there_however_little_time_there_is():
     plan = solve(graph, costs, time_limit_s=1e-3, limits=Limits())
     assert plan.status in ("time_limit", "optimal")  # balanced loads may reach the bound
     assert plan.bound_s == pytest.approx(300e-3 / 4)
-    assert plan.bound_from == "work"
+    assert plan.bound_from in ("work", "search")  # whether the search ended in time or not
