@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl.graph.task_graph import TaskGraph
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.problem_files import digest
@@ -204,6 +205,8 @@ def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) ->
     p, quick = plan.problem, work < math.inf
     if p is None or plan.regret is not None or plan.objective == "makespan":
         return plan
+    if _arcs(p.graph) > work:
+        return plan
     problem = replace(p, objective=plan.objective)
     checked = check_plan(plan, problem)
     proof = prove(problem, checked.cost, plan.period_s, seconds=seconds, work=work)
@@ -245,7 +248,7 @@ def prove(
             return None
         if x.deadlocked or not all(x.modes):
             continue
-        work -= _size(x) + SPACE
+        work -= _size(x) + _arcs(x.problem.graph) + SPACE
         if _size(x) > MOST_COLUMNS or work < 0:
             return None
         rows = SpaceRows(x, problem.objective)
@@ -267,6 +270,12 @@ def prove(
     if not bound > 0:
         return None
     return {"bound": bound, "trees": [tree.nodes(bound) for tree in trees]}
+
+
+def _arcs(graph: TaskGraph) -> int:
+    """About the number of firings and arcs of an iteration."""
+    q = graph.repetition
+    return sum(q.values()) + sum(max(q[e.src], q[e.dst]) for e in graph.edges)
 
 
 def _size(x: Space) -> int:
