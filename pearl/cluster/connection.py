@@ -15,12 +15,14 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pearl.errors import SpecError
+from pearl.waits import naming
 
 REACH_S = 5.0
 """Time limit of a connection to the port of the head (assumed)."""
@@ -164,6 +166,12 @@ def on_node(node: Node) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
 
 
+def naming_nodes(asked: Sequence[Node]) -> AbstractContextManager[None]:
+    """Within this context, say which nodes were asked if their answers take long."""
+    names = ", ".join(f"{node.name} ({node.address})" for node in asked)
+    return naming(f"one of the Ray nodes {names}", f"after {answer_s():g} s it is refused")
+
+
 def _import_ray() -> Any:
     try:
         import ray
@@ -297,7 +305,8 @@ def _compare(ray: Any, new: list[Node]) -> None:
     ours = inspect(PACKAGES)
     task = ray.remote(inspect).options
     answers = {n.id: task(num_cpus=0, max_retries=0, **on_node(n)).remote(PACKAGES) for n in new}
-    ray.wait(list(answers.values()), num_returns=len(answers), timeout=answer_s())
+    with naming_nodes(new):
+        ray.wait(list(answers.values()), num_returns=len(answers), timeout=answer_s())
     problems = []
     for node in new:
         problem = _difference(ray, node, answers[node.id], ours)

@@ -69,7 +69,8 @@ def _inspect_nodes(ray: Any, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     task = ray.remote(_inspect).options
     pending = [task(num_cpus=0, max_retries=0, **connection.on_node(n)).remote() for n in nodes]
     if pending:
-        ray.wait(pending, num_returns=len(pending), timeout=connection.answer_s())
+        with connection.naming_nodes(nodes):
+            ray.wait(pending, num_returns=len(pending), timeout=connection.answer_s())
     answers, problems = [], []
     for node, answer in zip(nodes, pending, strict=True):
         try:

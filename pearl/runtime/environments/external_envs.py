@@ -15,6 +15,7 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pearl.waits import NAMED_S
 from pearl_devices import Call
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 TIME_LIMIT_S = 60.0
 """Seconds that a step of an environment may take, by default (assumed)."""
-
-NAMED_S = 30.0
-"""Seconds without an answer after which an environment, a process or a host is named."""
 
 Environments = Mapping[str, "EnvStep"]
 """Name of a task (with `@` and the number of the group if it has several) → its environments."""

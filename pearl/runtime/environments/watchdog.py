@@ -27,11 +27,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pearl.runtime.environments import watcher
-from pearl.runtime.environments.external_envs import (
-    NAMED_S,
-    SteppedEnvs,
-    interrupting_overdue_envs,
-)
+from pearl.runtime.environments.external_envs import SteppedEnvs, interrupting_overdue_envs
+from pearl.waits import NAMED_S
 from pearl_devices.primitives.envs.asked import new_slot
 
 HARD_LIMIT_FACTOR = 4

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pearl.runtime.environments.external_envs import NAMED_S
 from pearl.runtime.lanes.workers import GRACE_S, LaneDiedError, ProcessWorker, ThreadWorker, Worker
 from pearl.runtime.protocol import recovery
 from pearl.runtime.protocol.single_lane import LaneError
+from pearl.waits import NAMED_S, say
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Engine
@@ -76,8 +75,8 @@ class WorkerMonitor:
             return
         self._named[number] = counts
         self._engine.context.log.note(text, restarts=0)
-        if not said and sys.stderr is not None:
-            print(f"pearl: {text}", file=sys.stderr, flush=True)
+        if not said:
+            say(text)
 
     def _check_environments(self, number: int, worker: Worker, now: float) -> None:
         """Collect environment failures from a worker; end it if a step exceeds its time limit."""

@@ -16,6 +16,7 @@ from pearl.runtime.protocol.binding import Lags
 from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError
+from pearl.waits import naming
 
 READY_S = 120.0
 """Seconds within which a worker is ready: it imports, binds and may compile (assumed)."""
@@ -261,7 +262,9 @@ class ProcessWorker(Worker):
         Raises:
             LaneError: the process was not ready within READY_S.
         """
-        self._child.wait_for(lambda: self._replies or self._child.is_closed, READY_S)
+        what = f"lane {self.name}, whose process {self.pid} imports, binds and compiles,"
+        with naming(what, f"after {READY_S:g} s the run fails"):
+            self._child.wait_for(lambda: self._replies or self._child.is_closed, READY_S)
         self.raise_if_failed()
         if not self._reply("ready"):
             raise LaneError(f"lane {self.name} was not ready within {READY_S:.0f} s")

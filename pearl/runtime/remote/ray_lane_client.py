@@ -27,6 +27,7 @@ from pearl.runtime.protocol.single_lane import LaneError
 from pearl.runtime.remote.lane_groups import LaneGroup
 from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
 from pearl.runtime.remote.messages import Message
+from pearl.waits import NAMED_S, naming
 
 ANSWER_S = 30.0
 """Seconds within which the Ray actor answers a call that waits for nothing (assumed)."""
@@ -227,7 +228,10 @@ class RayLaneClient:
         """
         errors = self._ray.exceptions
         try:
-            return self._ray.get(reference, timeout=timeout_s)
+            if timeout_s < 2 * NAMED_S:
+                return self._ray.get(reference, timeout=timeout_s)
+            with naming(f"node {self.where}", f"after {timeout_s:.0f} s it counts as lost"):
+                return self._ray.get(reference, timeout=timeout_s)
         except errors.GetTimeoutError:
             raise RemoteLostError(
                 f"node {self.where} has not answered for {timeout_s:.0f} s"

@@ -11,6 +11,7 @@ from pearl.runtime.protocol.channels import SharedArrays, layout_of
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.spec.system import System
 from pearl.training.evaluations.evaluation import Evaluation
+from pearl.waits import NAMED_S, say
 from pearl_devices import Buffers, platform_json
 from pearl_devices.base import EnvironmentFailed
 
@@ -46,7 +47,7 @@ class EvaluationWorker:
         }
         self._orders: dict[str, Any] | None = None
         self._answer: Answer | None = None
-        self._heard_s, self.deaths = monotonic(), 0
+        self._heard_s, self.deaths, self._named_s = monotonic(), 0, 0.0
         self._child = self._start_child()
 
     def _start_child(self) -> ChildProcess:
@@ -103,6 +104,12 @@ class EvaluationWorker:
         if self._answer is not None:
             return False
         silent_s = monotonic() - self._heard_s
+        if ended is None and silent_s > NAMED_S and self._named_s != self._heard_s:
+            self._named_s = self._heard_s
+            say(
+                f"the process of evaluation, {self._child.pid}, has not answered for "
+                f"{silent_s:.0f} s; after {SILENCE_S:g} s it is ended"
+            )
         if ended is None and silent_s > SILENCE_S:
             self._child.kill()
             ended = f"its process {self._child.pid} gave no sign for {silent_s:.0f} s"
