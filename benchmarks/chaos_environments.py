@@ -24,7 +24,7 @@ from benchmarks.processes import below, is_running
 
 BAD = "tests.runtime.bad_envs:Bad"
 HANGING = ("hang", "spin", "hold")
-OTHERS = ("segv", "kill", "exit", "sysexit", "own", "handles", "folder", "handlers")
+OTHERS = ("segv", "kill", "exit", "exit0", "sysexit", "own", "handles", "folder", "handlers")
 LANES = ("one", "threads", "processes")
 STEPS, AT = 2000, 400
 """Env steps of a run, and the step of an environment from which it is bad."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pearl.early_exit import ending_with_an_error
 from pearl.errors import InfeasibleError, SpecError
 from pearl.formatting import printable_lines
 
@@ -209,6 +210,7 @@ def main() -> None:
         if reconfigure:  # a terminal without UTF-8 shows ? rather than nothing
             reconfigure(errors="replace")
     try:
-        app()
+        with ending_with_an_error():
+            app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -67,6 +67,7 @@ def stands(folder):
         ("segv", -signal.SIGSEGV, r"signal 11 \(segmentation fault\)"),
         ("kill", -signal.SIGKILL, r"signal 9 \(killed\)"),
         ("exit", 7, "exit status 7"),
+        ("exit0", 1, "exit status 1"),
     ],
 )
 def test_a_process_that_dies_is_told_with_its_signal_and_environment(

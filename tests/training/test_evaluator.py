@@ -181,11 +181,13 @@ def test_a_worker_plays_what_it_is_given_and_says_so_once(worker: Any) -> None:
     assert not made.playing
 
 
-def test_a_silent_process_is_started_again_after_a_minute_and_thrice_is_the_end(worker):
+def test_a_silent_process_is_started_again_after_a_minute_and_thrice_is_the_end(worker, capsys):
     made, arrays, now = worker
     made.begin(arrays, 3, 7)
     now[0] += 60.0
     assert not made._restart_if_dead(0)
+    assert not made._restart_if_dead(0)
+    assert capsys.readouterr().err.count("has not answered for 60 s; after 60 s") == 1  # once
     now[0] += 0.5
     assert made._restart_if_dead(0)
     first, second = Child.made

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from pearl.early_exit import ending_with_an_error
 from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import SteppedEnvs, interrupting_overdue_envs
 from pearl.waits import NAMED_S
@@ -179,7 +180,8 @@ def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterato
             }
             if len(added) < watcher.SLOTS:
                 added.append((env, watched.add(env, entry)))
-        yield
+        with ending_with_an_error():
+            yield
     finally:
         left = [watched.remove(*pair) for pair in added]
         if not (left and left[-1]) and watched in _running:
