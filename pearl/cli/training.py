@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import sys
+import warnings
 from enum import StrEnum, auto
 from functools import partial
 from pathlib import Path
@@ -382,7 +383,15 @@ def report(
         found = SideBySide(tuple(side_of_run(r) for r in reports))
         return Result(str(found), found.to_json(), page=lambda: found.page(today()))
     only = reports[0]
-    only.save(clear(run_dirs[0], "report.html"))
-    only.save_trace(clear(run_dirs[0], "trace.json"))
+    try:
+        only.save(clear(run_dirs[0], "report.html"))
+        only.save_trace(clear(run_dirs[0], "trace.json"))
+    except OSError as error:  # a folder of others, or a full disk: the report itself is sound
+        warnings.warn(
+            f"{run_dirs[0]}: its report.html and trace.json cannot be written "
+            f"({error.strerror or error}) and stay as they were; --html FILE writes the page "
+            "elsewhere",
+            stacklevel=1,
+        )
     text = only.text(terminal_width(), verbose=verbose)
     return Result(text, only.to_json(), page=lambda: only.page(today()))

@@ -99,6 +99,11 @@ class Canvas:
         """Whether this drawing is for a phone."""
         return self.width < 500
 
+    def _add(self, shape: Shape) -> None:
+        """Add a shape, unless one of its numbers is infinite: it has no place then."""
+        if all(math.isfinite(n) for n in vars(shape).values() if isinstance(n, float)):
+            self.shapes.append(shape)
+
     def rect(
         self,
         x: float,
@@ -110,21 +115,21 @@ class Canvas:
         radius: float = 0.0,
         hint: str = "",
     ) -> None:
-        self.shapes.append(Rect(x, y, max(width, 0.0), height, style, radius, hint))
+        self._add(Rect(x, y, max(width, 0.0), height, style, radius, hint))
 
     def line(self, x1: float, y1: float, x2: float, y2: float, style: str = "grid") -> None:
-        self.shapes.append(Line(x1, y1, x2, y2, style))
+        self._add(Line(x1, y1, x2, y2, style))
 
     def path(self, d: str, style: str, hint: str = "") -> None:
-        self.shapes.append(Path(d, style, hint))
+        self._add(Path(d, style, hint))
 
     def dot(self, x: float, y: float, radius: float, style: str, hint: str = "") -> None:
-        self.shapes.append(Dot(x, y, radius, style, hint))
+        self._add(Dot(x, y, radius, style, hint))
 
     def text(
         self, x: float, y: float, text: str, anchor: str = "start", style: str = "muted"
     ) -> None:
-        self.shapes.append(Text(x, y, text, anchor, style))
+        self._add(Text(x, y, text, anchor, style))
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
         """Fill the part of a rectangle that is within the canvas with thin diagonal lines:
@@ -188,8 +193,9 @@ def passes(points: Iterable[tuple[float, float]], box: Box) -> int:
 
 
 def polyline(points: Iterable[tuple[float, float]]) -> str:
-    """Return a line through points as the path of `Canvas.path`."""
-    return "M" + "L".join(point(x, y) for x, y in points)
+    """Return a line through the finite ones of these points as the path of `Canvas.path`."""
+    placed = (point(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y))
+    return "M" + "L".join(placed)
 
 
 def point(x: float, y: float) -> str:

@@ -215,7 +215,8 @@ class _Server:
 
     def close(self) -> None:
         """Let the server end; running children get their signal."""
-        self.requests.close()
+        with suppress(OSError):  # code of the user may have closed it
+            self.requests.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10.0)
 

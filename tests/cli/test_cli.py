@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -411,6 +412,21 @@ def test_report_says_again_what_train_said(trained: Path) -> None:
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "simulated" in page
     assert "simulated" in Ran("report", trained).out
+
+
+def test_a_report_of_a_folder_that_cannot_be_written_is_printed(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("pearl.report.report.Report.save", full)
+    ran = Ran("report", trained, "--html", tmp_path / "page.html")
+    assert ran.status == 0
+    assert "simulated" in ran.out
+    assert f"{trained}: " in ran.err
+    assert os.strerror(errno.EROFS) in ran.err
+    assert (tmp_path / "page.html").exists()
 
 
 def test_eval_is_reproducible_and_writes_its_returns(trained: Path) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ from pearl.json_files import DEPTH, MOST_BYTES, read_object
 from pearl.planning.metrics_file import load_metrics
 from pearl.planning.plans import load_plan
 from pearl.planning.runs import Drift, TaskDrift, load_run
-from pearl.report.canvas import Canvas, ticks
+from pearl.report.canvas import WIDE, Canvas, ticks
 from pearl.report.figures.bars import Part, stacked_bars
-from pearl.report.figures.curves import learning_curve
+from pearl.report.figures.curves import SettingCurve, intervals, learning_curve, sweep_curves
 from pearl.report.report import Report, load_report
 from pearl.report.svg import canvas_svg
 from pearl_devices import Device, Link, Platform
@@ -200,6 +202,18 @@ def test_a_curve_leaves_out_what_cannot_be_drawn() -> None:
     assert whole is not None
     assert found.canvases == whole.canvases
     assert learning_curve([rows[1], rows[1]]) is None
+
+
+def test_infinite_returns_leave_no_number_that_svg_does_not_know() -> None:
+    rows = [{"env_steps": 100.0 * i, "mean_return_20": float(i)} for i in range(9)]
+    returns = {"eval_mean": math.inf, "eval_returns": [1.0, math.inf], "last_eval_mean": math.nan}
+    found = learning_curve(rows, replace(example_run(), returns=returns))
+    ends = [(100.0, 1.0, -math.inf, math.inf), (200.0, 2.0, 1.0, math.nan)]
+    setting = SettingCurve("a", ends, 1.0, math.inf, math.inf)
+    for drawing in (found, sweep_curves([setting]), intervals([setting])):
+        assert drawing is not None
+        text = canvas_svg(drawing.draw(WIDE), "")
+        assert not re.search(r'="[^"]*\b(inf|nan)', text)
 
 
 def test_waiting_without_bounds_is_drawn_within_the_picture() -> None:

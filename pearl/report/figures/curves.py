@@ -268,9 +268,9 @@ def sweep_curves(settings: Sequence[SettingCurve]) -> Drawing | None:
 
 def intervals(settings: Sequence[SettingCurve]) -> Drawing | None:
     """Draw one row per setting: the mean as a dot on its interval, all on one scale."""
-    if not settings:
+    ends = [v for s in settings for v in (s.low, s.high) if math.isfinite(v)]
+    if not ends:
         return None
-    ends = [v for s in settings for v in (s.low, s.high)]
     low, high = min(ends), max(ends)
     if 0 <= low <= 0.5 * high:
         low = 0.0

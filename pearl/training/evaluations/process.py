@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 from pearl.algorithms.evaluation import acting_of
 from pearl.algorithms.interface import label, policy_states
@@ -59,6 +60,7 @@ def _play(parent: ParentConnection, about: Answer) -> None:
 
 
 def _send_heartbeats(parent: ParentConnection) -> None:
-    while True:
-        parent.reply(alive=True)
-        time.sleep(ALIVE_S)
+    with suppress(OSError):  # the parent has ended
+        while True:
+            parent.reply(alive=True)
+            time.sleep(ALIVE_S)
