@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pearl.runtime.protocol import progress_counters
+from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.progress_counters import CELL, WakeEvent
 from tests.processes import HANG_S
 
@@ -75,6 +76,32 @@ def test_who_spins_sees_what_another_thread_writes(cells):
     thread = later(0.05, address + CELL, 30)
     assert progress_counters.spin_until_changed(address, ints(0, 1), ints(10, 25), 10**9)
     thread.join()
+
+
+@pytest.fixture
+def control():
+    """The cells of two tasks, three lanes and a remote group; all hold −7."""
+    whole = np.full(ControlBlock.size(2, 3, 1) + WORDS, -7, np.int64)
+    first = -whole.ctypes.data % CELL // 8
+    return ControlBlock(("a", "b"), 3, whole[first : first + ControlBlock.size(2, 3, 1)], 1)
+
+
+def test_no_two_numbers_of_a_control_block_share_a_cell(control):
+    """The thread of a remote group sleeps too: its cell comes after those of the lanes."""
+    found = [control.count_cell(task) for task in control.tasks]
+    found += [control.flushed_cell(lane) for lane in range(3)]
+    found += [control.sleep_cell(sleeper) for sleeper in range(control.sleepers)]
+    found += control.control_cells
+    assert sorted(found) == list(range(len(control.cells) // WORDS))
+
+
+def test_lanes_begin_at_their_iteration_and_may_not_run_past_the_end_of_an_earlier_segment(control):
+    control.write(control.end_cell, 90)
+    control.reset({"a": 8, "b": 4}, 4, limit=6)
+    assert [control.read(control.count_cell(task)) for task in control.tasks] == [8, 4]
+    assert [control.read(control.flushed_cell(lane)) for lane in range(3)] == [4, 4, 4]
+    limit, flush, _, _, end = (control.read(cell) for cell in control.control_cells)
+    assert (limit, flush, end) == (6, 4, 4)
 
 
 def test_what_has_changed_is_another_number_than_was_seen(cells):
