@@ -20,6 +20,7 @@ from typing import Any
 
 from pearl.runtime.fork_server import ForkedProcess
 from pearl_devices.exit_status import describe_exit
+from pearl_devices.handles import high
 from pearl_devices.primitives.code_cache import sources
 
 ANSWER_S = 10.0
@@ -50,7 +51,7 @@ class ChildProcess:
         self._on_reply, self._cpu_s = on_reply, 0.0
         reply_end, child_reply_end = os.pipe()
         child_request_end, request_end = os.pipe()
-        self._lines, self._requests = os.fdopen(reply_end), os.fdopen(request_end, "wb")
+        self._lines, self._requests = os.fdopen(high(reply_end)), os.fdopen(high(request_end), "wb")
         try:
             # Output of an environment is no reply: standard output goes to standard error.
             self._child = ForkedProcess(
@@ -120,7 +121,8 @@ class ChildProcess:
     def kill(self) -> None:
         """End the child at once."""
         self._child.kill()
-        self._child.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(ANSWER_S)
 
     def end(self) -> None:
         """Close the requests, so that the child ends, and handle its last replies."""
@@ -139,7 +141,7 @@ class ParentConnection:
 
     def __init__(self) -> None:
         pairs = [pair.split("=") for pair in sys.argv[1:]]
-        self._handles = {int(old): int(new) for old, new in pairs}
+        self._handles = {int(old): high(int(new)) for old, new in pairs}
         self._replies = os.fdopen(next(iter(self._handles.values())), "w")
         self._lock = threading.Lock()
 

@@ -36,6 +36,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from pearl_devices.handles import high
+
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process once its parent has died."""
 
@@ -103,7 +105,7 @@ class ForkedProcess:
         self._pid, self._rest, self._reading = 0, b"", threading.Lock()
         reads, writes = os.pipe()
         os.set_blocking(reads, False)
-        self._status = open(reads, "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
+        self._status = open(high(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
         order = {
             "program": program,
             "arguments": list(arguments),
@@ -203,7 +205,7 @@ class _Server:
         self.children: list[ForkedProcess] = []
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            self.requests = ours
+            self.requests = socket.socket(fileno=high(ours.detach()))
             self.requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pearl.runtime.fork_server", str(its.fileno())],

@@ -56,7 +56,10 @@ def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("cpu_as_it_is")
-def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(tmp_path: Path) -> None:
+def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "has_torch", lambda: True)
     files = {"proc/cpuinfo": CPUINFO, "proc/meminfo": "MemTotal:       8388608 kB\n"}
     assumed = {
         "memory_bytes_per_s": "assumed: 12.8 GB/s a core; not measured",

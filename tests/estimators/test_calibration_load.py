@@ -28,6 +28,7 @@ from pearl_estimators.host.calibration_file import load_calibration, locking, st
 from pearl_estimators.host.calibration_updates import fit_journal
 from pearl_estimators.host.linear_fit import family
 from tests.calibrations import LANES, SPREAD, Child, measure, synthetic
+from tests.needs import needs_torch
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 LEARNS = kernel(
@@ -100,6 +101,7 @@ def test_calls_on_two_cores_that_had_not_both_count_in_no_fit():
 
 
 @two_cores
+@needs_torch
 def test_a_plan_has_no_variant_that_was_not_timed_beside_one_that_was(fresh):
     store(loaded(of_two_cores))
     restarted(fresh, busy=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import fcntl
 import json
 import mmap
 import os
@@ -30,14 +29,11 @@ from pearl.early_exit import ending_with_an_error
 from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import SteppedEnvs, interrupting_overdue_envs
 from pearl.waits import NAMED_S
+from pearl_devices.handles import high
 from pearl_devices.primitives.envs.asked import new_slot
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
-
-HIGH = 600
-"""Least number of the handles that must stay open: code that closes "all" handles closes the lower
-ones (assumed)."""
 
 
 class Watcher:
@@ -49,8 +45,8 @@ class Watcher:
         Raises:
             OSError: there are too few handles or processes.
         """
-        handles = [os.memfd_create("pearl watcher"), os.memfd_create("pearl report"), *os.pipe()]
-        memory, report, signals, told = handles
+        memory, report = os.memfd_create("pearl watcher"), high(os.memfd_create("pearl report"))
+        signals, told = map(high, os.pipe())
         try:
             os.ftruncate(memory, watcher.SIZE)
             self._memory = mmap.mmap(memory, watcher.SIZE)
@@ -64,10 +60,14 @@ class Watcher:
                 pass_fds=[memory, signals, report],
                 start_new_session=True,
             )
-            self._report, self._told = _moved_up(report), _moved_up(told)
+        except BaseException:
+            os.close(report)
+            os.close(told)
+            raise
         finally:
-            for handle in handles:
-                os.close(handle)
+            os.close(memory)
+            os.close(signals)
+        self._report, self._told = report, told
         os.set_blocking(self._told, False)
         self._before = None if _in_main_thread() else -1
         if self._before is None:
@@ -114,14 +114,6 @@ class Watcher:
         self._cells.release()
         with suppress(BufferError):  # an environment still has its slot
             self._memory.close()
-
-
-def _moved_up(handle: int) -> int:
-    """Return a copy of a handle with a high number, if there may be one."""
-    for least in (HIGH, 3):
-        with suppress(OSError):
-            return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, least)
-    return os.dup(handle)
 
 
 def _in_main_thread() -> bool:

@@ -14,6 +14,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from pearl.graph.task_graph import TaskGraph
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl_devices import Buffers, Kernel
+from pearl_devices.handles import high
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import matches
 
@@ -103,6 +105,11 @@ def task_view(
     return views
 
 
+def _close(handle: int) -> None:
+    with suppress(OSError):  # code of the user may have closed it
+        os.close(handle)
+
+
 class SharedArrays:
     """Arrays in anonymous memory that other processes map by its file descriptor. The kernel frees
     the memory, however a process ends.
@@ -117,10 +124,10 @@ class SharedArrays:
         for _, shape, dtype in layout:
             places.append(size)
             size += -(-max(1, math.prod(shape) * np.dtype(dtype).itemsize) // ALIGNED) * ALIGNED
-        self.handle = os.memfd_create("pearl") if handle is None else handle
+        self.handle = high(os.memfd_create("pearl")) if handle is None else handle
         if handle is None:
             os.ftruncate(self.handle, max(size, 1))
-        self._closing = weakref.finalize(self, os.close, self.handle)
+        self._closing = weakref.finalize(self, _close, self.handle)
         self._map = mmap.mmap(self.handle, max(size, 1))
         self.layout = layout
         self.arrays: Buffers = {}

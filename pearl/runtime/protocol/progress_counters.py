@@ -13,6 +13,7 @@ import select
 import numpy as np
 import numpy.typing as npt
 
+from pearl_devices.handles import high
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL as CELL
 from pearl_devices.primitives.math.atomics import fence, give_way, load, store
@@ -93,7 +94,7 @@ class WakeEvent:
     """An eventfd on which one lane sleeps. Sleeps are bounded, so a missed event only delays."""
 
     def __init__(self, handle: int | None = None) -> None:
-        self.handle = os.eventfd(0, os.EFD_NONBLOCK) if handle is None else handle
+        self.handle = high(os.eventfd(0, os.EFD_NONBLOCK)) if handle is None else handle
         self._poll = select.poll()
         self._poll.register(self.handle, select.POLLIN)
 

@@ -14,6 +14,8 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+from pearl_devices.handles import high
+
 GRACE_S = 0.5
 """Seconds that a solve may exceed its time before its process is ended."""
 
@@ -34,8 +36,8 @@ class _Process:
         self.script = script
         reads, writes = os.pipe()
         hears, says = os.pipe()
-        self.messages = Connection(writes, readable=False)
-        self.answers = Connection(hears, writable=False)
+        self.messages = Connection(high(writes), readable=False)
+        self.answers = Connection(high(hears), writable=False)
         try:
             self.child = subprocess.Popen(
                 [sys.executable, "-P", script, str(says)],

@@ -19,6 +19,7 @@ import numpy as np
 from numba import types
 
 from pearl_devices.base import Buffers, Call
+from pearl_devices.handles import high
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import HELPER
 from pearl_devices.primitives.code_cache import compiled
@@ -187,7 +188,7 @@ def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> 
     skip = -raw.ctypes.data % CELL
     cells = raw[skip // 8 :]
     address = int(cells.ctypes.data)
-    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    bell = high(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
     cells[BELL // 8] = bell
     cells[POLL // 8] = bell | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
     sums = np.zeros((2, 8))
