@@ -13,6 +13,7 @@ from pearl.algorithms.tabular_options import TabularOptions
 from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
+from pearl.waits import naming
 from pearl_devices.user_imports import error_text, make_environment
 
 
@@ -156,13 +157,15 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     unknown = is_unknown_env(algorithm.env)
     if unknown:
         return None, unknown
+    asked = f"environment {show(algorithm.env)}, which is made and reset to see its spaces,"
     try:
-        env = make_environment(algorithm.env, algorithm.env_args)
-        observation, action = env.observation_space, env.action_space
-        cut = env.spec.max_episode_steps if env.spec is not None else None
-        threshold = env.spec.reward_threshold if env.spec is not None else None
-        masked = refusal(algorithm.env, _reset_info(env), env)
-        env.close()
+        with naming(asked, "Ctrl-C ends the command"):
+            env = make_environment(algorithm.env, algorithm.env_args)
+            observation, action = env.observation_space, env.action_space
+            cut = env.spec.max_episode_steps if env.spec is not None else None
+            threshold = env.spec.reward_threshold if env.spec is not None else None
+            masked = refusal(algorithm.env, _reset_info(env), env)
+            env.close()
     except (Exception, SystemExit) as error:  # the environment's code may raise anything
         return None, [(where, f"{show(algorithm.env)} cannot be built: {error_text(error)}")]
     if masked:
