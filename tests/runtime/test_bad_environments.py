@@ -134,8 +134,8 @@ def test_the_second_signal_ends_a_run_whose_environment_hangs(kind, second, plan
 
 
 def test_an_environment_that_does_not_answer_is_named_and_then_interrupted(plan, tmp_path):
-    before = "from pearl.runtime.environments import external_envs as e; "
-    before += "e.NAMED_S, e.TIME_LIMIT_S = 0.5, 3.0"
+    before = "from pearl import waits; waits.NAMED_S = 0.5; "
+    before += "from pearl.runtime.environments import external_envs as e; e.TIME_LIMIT_S = 3.0"
     process = start(tmp_path, plan, "hang", before=before)
     _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
