@@ -117,15 +117,10 @@ class PoolStep(VectorEnvStep):
     def remake(self) -> Batch:
         return Pool(self.name, self.args, self.envs)
 
-    def restore(self, states: list[State]) -> None:
-        """Refuse to restore the environments.
-
-        Raises:
-            ValueError: Always: envpool does not give the state of its environments.
-        """
-        raise ValueError(
-            f"environment {self.name!r}: envpool does not give the state of its environments, so "
-            "they cannot be restored; environments of the variant gymnasium can"
+    def why_lost(self) -> str:
+        return (
+            f"environment {self.name!r}: envpool does not give the state of its environments "
+            "(those of the variant gymnasium come back)"
         )
 
 
