@@ -22,7 +22,6 @@ from gymnasium.vector.utils import batch_space
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.env_step import State
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
 from pearl_devices.primitives.envs.normalise import with_normalisation

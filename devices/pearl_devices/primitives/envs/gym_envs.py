@@ -10,8 +10,8 @@ Later resets continue with the environment's own generator, as in gymnasium's ve
 
 Resuming: an environment that is stepped alone is restored from its generator's state at its last
 reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium's CartPole can be
-restored. All others begin new episodes. A bind with rng.env_step[1] > 0 starts fresh episodes, whose
-first transitions are marked (`ANEW`), until `restore`.
+restored. All others begin new episodes. A bind with rng.env_step[1] > 0 starts fresh episodes,
+whose first transitions are marked (`ANEW`), until `restore`.
 
 If an environment raises, returns NaN or a wrong shape, or exceeds a time limit, a ValueError names
 it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in a row. The

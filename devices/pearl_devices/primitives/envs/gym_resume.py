@@ -93,7 +93,9 @@ def describe_lost(name: str, first: int, envs: int, lost: Mapping[int, str]) -> 
     count = "it begins a new episode"
     if len(lost) > 1:
         count = f"{len(lost)} of {envs} environments begin new episodes"
-    return [f"environment {name!r}, number {first + one}, was not brought back: {lost[one]}; {count}"]
+    return [
+        f"environment {name!r}, number {first + one}, was not brought back: {lost[one]}; {count}"
+    ]
 
 
 def replay_actions(env: Any, origin: Any, actions: Sequence[Any]) -> Any:
