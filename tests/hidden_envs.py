@@ -12,9 +12,12 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Luck(gymnasium.Env[Any, Any]):
-    """It observes its step, the number drawn at its reset, and a number drawn at each step: of
-    `source` numpy, random, own, clock, or np_random, which comes back. So a successor tells of which
-    episode it is. length: of an episode."""
+    """It observes its step, the number drawn at its reset, and a number drawn at each step. So a
+    successor tells of which episode it is.
+
+    source: of the numbers: numpy, random, own, clock; or np_random, which comes back.
+    length: of an episode.
+    """
 
     observation_space = Box(-1e9, 1e9, (3,), np.float64)
     action_space = Discrete(2)

@@ -216,8 +216,8 @@ def restore(
     snapshots: Mapping[str, Any],
     pass_first: PassFirst | None = None,
 ) -> list[str]:
-    """Restore environments from the result of `snapshot`. Those that do not come back the same begin
-    new episodes; return a sentence about each task with such environments.
+    """Restore environments from the result of `snapshot`; return a sentence for each task of which
+    some begin new episodes, because they did not come back the same.
 
     pass_first: see `first_pass`.
 

@@ -237,8 +237,8 @@ class SingleSteps(EnvStep):
         return describe_lost(self.name, self.first, self.envs, lost)
 
     def bring_back(self, n: int, state: State) -> str:
-        """Repeat the actions of a snapshot in environment n; return why this does not bring it back,
-        or ""."""
+        """Repeat the actions of a snapshot in environment n; return why this does not bring it
+        back, or ""."""
         if "actions" not in state:
             return TOO_LONG
         origin, taken = state["origin"], self.actions_of(state)
