@@ -207,6 +207,8 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     own = isinstance(algorithm, Deep) and algorithm.network is not None
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
+    if isinstance(observation, box) and str(observation.dtype) == "uint8":
+        sizes["units"] = 255 if sizes.get("pixels") else 1
     sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)

@@ -203,6 +203,18 @@ def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
     )
 
 
+def insert_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
+    """Return the arguments of `insert`, in order."""
+    check_ring(kernel)
+    return (
+        *rows(buffers, "step", ROW),
+        *rows(buffers, "replay", ROW),
+        buffers["replay.cursor"],
+        *tree_arguments(kernel, buffers),
+        buffers["replay.priority"] if kernel.dim("prioritised") else np.zeros(3),
+    )
+
+
 def check_ring(kernel: Kernel) -> None:
     capacity, envs = kernel.dim("capacity"), kernel.dim("envs")
     if capacity % envs or capacity < 2 * envs:
@@ -215,16 +227,7 @@ def check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_insert: write step.* at the cursor, with the largest priority so far (first
     1)."""
-    check_ring(kernel)
-    prioritised = kernel.dim("prioritised")
-    return bind_call(
-        insert,
-        *rows(buffers, "step", ROW),
-        *rows(buffers, "replay", ROW),
-        buffers["replay.cursor"],
-        *tree_arguments(kernel, buffers),
-        buffers["replay.priority"] if prioritised else np.zeros(3),
-    )
+    return bind_call(insert, *insert_arguments(kernel, buffers))
 
 
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
