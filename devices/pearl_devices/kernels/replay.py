@@ -161,7 +161,7 @@ def _of_ring(function: str) -> Variant:
     """The variant of the ring of transitions, of that with uint8, or of the ring of frames."""
 
     def where(k: Kernel) -> str:
-        plain = "whole" if k.dims.get("units") else "ring"
+        plain = "whole" if k.dims.get("units") and function == "bind_insert" else "ring"
         module = "frames" if k.dims.get("stack") else plain
         return f"pearl_devices.primitives.replay.{module}:{function}"
 

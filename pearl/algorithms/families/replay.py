@@ -189,7 +189,7 @@ def build(
     members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
     fusions = []
     # All gradient steps in one native call.
-    if f"learn.{name}" in KINDS and not (modules or sizes.frames or sizes.units):
+    if f"learn.{name}" in KINDS and not modules and not sizes.frames:
         fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
         fusions.append(Fusion("learn", members, fused))
     # The whole iteration in one native call, in program order: it acts and then learns.

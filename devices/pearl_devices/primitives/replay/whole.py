@@ -1,4 +1,4 @@
-"""Replay of observations that are uint8: they are stored as such, and sampling gives float32 again.
+"""Replay of observations that are uint8: they are stored as such; `ring` gives float32 again.
 
 An observation reaches the replay as float32: the environment's numbers, divided by `units` (255 for
 images, else 1). All bits come back, because the same product made them.
@@ -38,15 +38,6 @@ def pack(obs, units, out):
 
 
 @exact
-def unpack(obs, unit):
-    """Multiply obs (steps, rows, O) by unit, in place."""
-    for s in range(obs.shape[0]):
-        for n in range(obs.shape[1]):
-            for c in range(obs.shape[2]):
-                obs[s, n, c] *= unit
-
-
-@exact
 def insert(
     units, bytes_obs, bytes_next,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
@@ -61,30 +52,9 @@ def insert(
     )  # fmt: skip
 
 
-@exact
-def sample_steps(
-    unit, rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout,
-    beta, envs, n_step, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
-):  # fmt: skip
-    ring.sample_steps(
-        rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout,
-        beta, envs, n_step, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
-    )  # fmt: skip
-    if unit != np.float32(1.0):
-        unpack(b_obs, unit)
-        unpack(b_next, unit)
-
-
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_insert: write step.* at the cursor, observations as uint8."""
     shape = buffers["step.obs"].shape
     scratch = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     units = np.float32(kernel.dim("units"))
     return bind_call(insert, units, *scratch, *ring.insert_arguments(kernel, buffers))
-
-
-def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind replay_sample: fill batch.* with `steps` batches."""
-    ring.check_ring(kernel)
-    unit = np.float32(1 / kernel.dim("units"))
-    return bind_call(sample_steps, unit, *ring.sample_arguments(kernel, buffers))
