@@ -26,6 +26,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
         env, problems = _asked(algorithm)
     if env is not None and actions not in ("both", "discrete" if env.actions else "continuous"):
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
+        has = f"actions of {len(env.choices)} discrete components" if env.choices else has
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {actions} ones")]
     stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if env is not None and stack and env.obs % stack:

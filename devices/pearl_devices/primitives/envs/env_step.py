@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,18 @@ class EnvStep(Asked):
             f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
             "state"
         )
+
+    def close(self) -> None:
+        """End the environments, unless a call of one is running. They may fail to; that does not
+        matter any more."""
+        if self.since_s is None:
+            for env in self.made():
+                with suppress(Exception, SystemExit):
+                    env.close()
+
+    def made(self) -> Sequence[Any]:
+        """Return the environments, or the batches of them, that this process has made."""
+        raise NotImplementedError
 
     def end(self, index: int) -> None:
         """Record a finished episode."""

@@ -122,6 +122,9 @@ class VectorEnvStep(EnvStep):
         if ended.any():
             self.restart(ended, infos)
 
+    def made(self) -> list[Any]:
+        return [self.env]
+
     def remake(self) -> Batch:
         """Make the same environments again."""
         made = make(self.name, self.args, self.envs)

@@ -270,6 +270,9 @@ class SingleSteps(EnvStep):
             self.renew(n, error, first, lost=0)
         self.anew[n] = first[n]
 
+    def made(self) -> list[Any]:
+        return list(self.all)
+
     def actions_of(self, state: State) -> list[Any]:
         """Return the actions that `snapshot` stored, as an environment takes them."""
         actions = unpack(state["actions"])
