@@ -226,10 +226,7 @@ def _run_limit(run: Run) -> LeadSentence:
     """Return what limits a run; a run outside its band states this first."""
     plan, measured = run.plan, iteration_s(run)
     if learnt_nothing(run):
-        reason = (
-            f" in {count(run.env_steps)} env steps: all of them were before `learning_starts`, "
-        )
-        reason += "so what the plan says about learning did not happen."
+        reason = f" in {count(run.env_steps)} env steps: all were before `learning_starts`."
         return LeadSentence(LIMITS, "No gradient step", reason)
     if run.simulated or not measured:
         return limit_sentence(plan)

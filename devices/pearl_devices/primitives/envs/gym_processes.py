@@ -24,7 +24,7 @@ class ProcessSteps(SingleSteps):
     """Steps environments in other processes."""
 
     all: list[EnvProcess]  # type: ignore[assignment]
-    made = 0
+    renewed = 0
 
     def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[EnvProcess]) -> None:
         for env, seed in zip(envs, draw_seeds(buffers, len(envs)), strict=True):
@@ -50,8 +50,8 @@ class ProcessSteps(SingleSteps):
         return found
 
     def make_one(self) -> Any:
-        self.made += 1
-        seeds = draw_seeds(self.buffers, 1, GLOBAL + self.made)
+        self.renewed += 1
+        seeds = draw_seeds(self.buffers, 1, GLOBAL + self.renewed)
         return start_environments(self.name, self.args, 1, self.stack, seeds)[0]
 
     def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:

@@ -21,7 +21,8 @@ After the last loss all targets move; with a delayed policy, in every `policy_de
 An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
 env step; explore and noise are None for the greedy action. Random env steps at the start do not
-call the program. nets.act_low and nets.act_high are the bounds of continuous actions. The number of torch's threads stays unchanged.
+call the program. nets.act_low and nets.act_high are the bounds of continuous actions. The number of
+torch's threads stays unchanged.
 
 Arrays are numpy's or tensors, on any device; counters, constants and random streams are numpy's
 (`Variant.on_host`).
