@@ -16,6 +16,7 @@ from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_if_any
 from pearl.algorithms.interface import label, policy_states
+from pearl.errors import SpecError
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.protocol import channels
@@ -65,12 +66,14 @@ class Session:
     memory: holds the arrays if lanes run in other processes; else None.
     acting: the kernel that acts, with the kernels between it and the environments.
     environments: returns the snapshots that restore external environments.
+    saved_environments: those of the last checkpoint that this session wrote.
     notes: returns sentences about the calls that last ran.
     """
 
     def __init__(self, compiled: CompiledPlan, seed: int) -> None:
         self.compiled, self.seed = compiled, seed
         self.environments: Callable[[], Mapping[str, Any]] = dict
+        self.saved_environments: Mapping[str, Any] = {}
         self.notes: Callable[[], list[str]] = list
         self.memory: channels.SharedArrays | None = None
         self.resume_point: ResumePoint | None = None
@@ -90,7 +93,10 @@ class Session:
         arrays: Buffers = {}
         capacity = memory.replay_capacity(c.system)
         with memory.explaining_memory_errors(kernels.values(), capacity):
-            buffers.allocate(kernels.values(), arrays)
+            try:
+                buffers.allocate(kernels.values(), arrays)
+            except ValueError as error:  # a record of the user
+                raise SpecError(str(error)) from None
             for name, shape, dtype in channels.extra_arrays(c.protocol, c.graph, arrays):
                 arrays[name] = np.zeros(shape, dtype)
             if c.any_order:
@@ -214,6 +220,7 @@ class Session:
             "progress": plain(vars(state) | {"log": vars(state.log)}),
             "environments": self.environments(),
         }
+        self.saved_environments = about["environments"]
         checkpoint.save(path, self.checkpoint_arrays(state), about)
 
     def save_run(self, folder: Path, pacer: checkpoint.CheckpointPacer | None = None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,9 @@ from pearl_devices.primitives.envs.asked import (
     STEP,
     Asked,
 )
-from pearl_devices.primitives.envs.gym_make import (
-    BATCHED,
-    Array,
-)
+from pearl_devices.primitives.envs.gym_make import Array
 from pearl_devices.primitives.envs.native_envs import record
+from pearl_devices.primitives.envs.normalise import scale
 from pearl_devices.primitives.envs.spaces import choices, pixels
 from pearl_devices.primitives.envs.spaces import scale as scale_of
 
@@ -45,6 +44,9 @@ class EnvStep(Asked):
         self.first = 0  # number of the first environment here, if others are stepped elsewhere
         self.on_failure: Callable[[str, int], None] | None = None
         self.cut = np.zeros(self.envs, np.uint8)
+        self.firsts: Array | None = None  # of a batch, as it was bound
+        self.anew: dict[int, Array] = {}
+        self.pass_first: Callable[[Array], Array] | None = None
         self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
         factored = choices(action_space)
         if isinstance(action_space, Discrete):
@@ -78,8 +80,27 @@ class EnvStep(Asked):
         b = self.buffers
         b["env.elapsed"][:] = 0
         b["env.return"][:] = 0.0
+        self.firsts = b["env.obs"].copy()
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
+
+    def start_anew(self) -> None:
+        """Let this firing start from the first observations `anew`, in whose environments a new
+        episode began at a resume. Its actions were chosen from the observations before.
+
+        pass_first: what kernels of the user do with first observations; None: there are none.
+        """
+        b = self.buffers
+        for n, first in self.anew.items():
+            b["step.obs"][n] = first
+            if self.scaled:
+                state = (b["normalise.obs"], b["normalise.options"])
+                scale(b["step.obs"], n, *state, b["step.obs"])
+            b["env.return"][n], b["env.elapsed"][n], self.cut[n] = 0.0, 0, ANEW
+        if self.pass_first is not None:
+            rows = sorted(self.anew)
+            b["step.obs"][rows] = self.pass_first(b["step.obs"][rows])
+        self.anew = {}
 
     def share(self, slot: memoryview[float]) -> None:
         self.count()
@@ -177,19 +198,39 @@ class EnvStep(Asked):
         """Return the states from which `restore` starts; call it between two firings."""
         return [{}]
 
-    def restore(self, states: list[State]) -> None:
-        """Restore the environments to the states of a `snapshot`.
+    def restore(self, states: list[State]) -> list[str]:
+        """Restore the environments to the states of a `snapshot`; an environment that does not come
+        back begins a new episode. Return a sentence about these.
 
-        The arrays must be as they were after binding.
+        The arrays of the run may be copied again before the next firing.
 
         Raises:
-            ValueError: An environment does not return to the same state.
+            ValueError: The snapshot is of other environments.
         """
-        raise ValueError(
+        assert self.firsts is not None
+        self.anew = dict(enumerate(self.firsts))
+        self.cut[:] = 0
+        return [f"{self.why_lost()}; it begins new episodes"]
+
+    def why_lost(self) -> str:
+        """Return why these environments cannot be brought back, whatever their states are; "" if
+        that depends."""
+        return (
             f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
-            f"state, so it cannot be restored; fewer than {BATCHED} environments are stepped "
-            "alone and can be restored"
+            "state"
         )
+
+    def close(self) -> None:
+        """End the environments, unless a call of one is running. They may fail to; that does not
+        matter any more."""
+        if self.since_s is None:
+            for env in self.made():
+                with suppress(Exception, SystemExit):
+                    env.close()
+
+    def made(self) -> Sequence[Any]:
+        """Return the environments, or the batches of them, that this process has made."""
+        raise NotImplementedError
 
     def end(self, index: int) -> None:
         """Record a finished episode."""

@@ -7,11 +7,13 @@ has exactly one true transition per environment, and no reset is stored as a tra
 
 Environment n starts from a seed drawn from (key, firings done, n); a batch takes the first seed.
 Later resets continue with the environment's own generator, as in gymnasium's vector environments.
+`random` and `numpy.random` are seeded from the key before the environments are made, so that
+environments which draw from them repeat in a run of one lane.
 
 Resuming: an environment that is stepped alone is restored from its generator's state at its last
 reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium's CartPole can be
-restored. A bind with rng.env_step[1] > 0 starts fresh episodes, whose first transitions are marked
-(`ANEW`), until `restore`.
+restored. All others begin new episodes. A bind with rng.env_step[1] > 0 starts fresh episodes,
+whose first transitions are marked (`ANEW`), until `restore`.
 
 If an environment raises, returns NaN or a wrong shape, or exceeds a time limit, a ValueError names
 it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in a row. The
@@ -34,7 +36,9 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.asked import SINCE, STEP, is_fault
 from pearl_devices.primitives.envs.env_step import EnvStep, State
+from pearl_devices.primitives.envs.global_generators import seed_generators
 from pearl_devices.primitives.envs.gym_make import (
+    GLOBAL,
     Array,
     Batch,
     draw_seeds,
@@ -101,6 +105,8 @@ class VectorEnvStep(EnvStep):
         action, obs, next_obs = b["act.action"], b["env.obs"], b["step.next_obs"]
         b["step.obs"][:] = obs
         b["step.action"][:] = action
+        if self.anew:
+            self.start_anew()
         reward, terminated, truncated, infos = self.step(to_env_actions(self.action_space, action))
         b["rng.env_step"][1] += np.uint64(1)
         self.slot[STEP] += 1.0
@@ -115,6 +121,9 @@ class VectorEnvStep(EnvStep):
         b["env.return"] += reward
         if ended.any():
             self.restart(ended, infos)
+
+    def made(self) -> list[Any]:
+        return [self.env]
 
     def remake(self) -> Batch:
         """Make the same environments again."""
@@ -170,15 +179,18 @@ class VectorEnvStep(EnvStep):
         held = {name: pack(np.asarray(getattr(env, name))) for name in ("state", "steps")}
         return [{**held, "generator": generator_state(env)}]
 
-    def restore(self, states: list[State]) -> None:
-        """Restore gymnasium's CartPole."""
+    def restore(self, states: list[State]) -> list[str]:
         if not is_cartpole(self.env) or len(states) != 1 or not states[0].get("generator"):
-            super().restore(states)
+            return super().restore(states)
         env, state = self.env.unwrapped, states[0]
         env.np_random = generator(state["generator"])
         env.state, env.steps = unpack(state["state"]), unpack(state["steps"])  # type: ignore[attr-defined]
         env.prev_done[:] = False  # type: ignore[attr-defined]
         self.cut[:] = 0
+        return []
+
+    def why_lost(self) -> str:
+        return "" if is_cartpole(self.env) else super().why_lost()
 
     def final(self, infos: dict[str, Any], n: int) -> Any:
         """Return the last observation of environment n, whose episode has ended.
@@ -220,6 +232,7 @@ class VectorEnvStep(EnvStep):
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through gymnasium: make and reset the environments, with seeds from the key."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+    seed_generators(draw_seeds(buffers, 1, GLOBAL)[0])
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     kind = SingleSteps if isinstance(made, list) else VectorEnvStep
     return with_normalisation(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
