@@ -44,8 +44,9 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
         restarted_envs=config["restarted_envs"],
     )
     if runner.environments:
+        on_failure = external_envs.failure_sender(parent.reply, restart=context.restart_envs)
         for env in runner.environments.values():
-            env.on_failure = lambda text, lost: parent.reply(failure=text, lost=lost)
+            env.on_failure = on_failure
         if context.env_snapshots:
             external_envs.restore(runner.environments, context.env_snapshots)
         runner.on_segment_end = lambda at: parent.reply(

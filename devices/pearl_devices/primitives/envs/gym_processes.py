@@ -12,10 +12,9 @@ from typing import Any
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
-from pearl_devices.primitives.envs.env_step import State
+from pearl_devices.primitives.envs.env_step import State, normalised
 from pearl_devices.primitives.envs.gym_make import draw_seeds
 from pearl_devices.primitives.envs.gym_steps import SingleSteps
-from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class ProcessSteps(SingleSteps):
@@ -60,4 +59,4 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through gymnasium in processes: make and reset the environments."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     envs = start_environments(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
-    return with_normalisation(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)
+    return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs))
