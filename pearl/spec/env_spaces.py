@@ -195,7 +195,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     try:
         found = parts(observation)
     except UnknownSpaceError as error:
-        return None, [(where, str(error))]
+        return None, [(where, f"{show(algorithm.env)}: {error}")]
     sizes: dict[str, Any] = {"obs": size_of(found)}
     stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):

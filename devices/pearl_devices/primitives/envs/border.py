@@ -388,6 +388,20 @@ def read_flag(value: Any, what: str) -> bool:
     return bool(given)
 
 
+def odd_types(found: Any) -> list[str]:
+    """Return sentences about values of a step that are taken, and are of another type than
+    gymnasium's."""
+    odd = []
+    if isinstance(found[1], np.ndarray) and found[1].ndim:
+        odd.append(f"reward is an array of shape {found[1].shape}; it is taken as one number")
+    for value, what in zip(found[2:4], ("terminated", "truncated"), strict=True):
+        if not isinstance(value, bool | np.bool_):
+            odd.append(
+                f"{what} is {_shown(value)}, of type {type(value).__name__}; taken as a bool"
+            )
+    return odd
+
+
 def _one(value: Any) -> Any:
     """The only element of a value, with numpy's type; None if there are none or several."""
     try:

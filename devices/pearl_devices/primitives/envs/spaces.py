@@ -52,8 +52,8 @@ def _parts(space: Any, path: tuple[str | int, ...]) -> tuple[Part, ...]:
     if len(path) == 1 and isinstance(path[0], str):
         way = f"gymnasium.wrappers.FilterObservation, which leaves it out, or {way}"
     raise UnknownSpaceError(
-        f"observations{entry} are {kind_of(space)}, which has no fixed size in numbers; a space "
-        f"that can be flattened is needed: {KNOWN}. Give the environment a wrapper "
+        f"observations{entry} are {kind_of(space)}, which cannot be read as numbers; "
+        f"needed are {KNOWN}. Give the environment a wrapper "
         f"(`module:callable`): {way}"
     )
 
