@@ -56,7 +56,7 @@ def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
     env.state[:, ended] = env.np_random.uniform(env.low, env.high, size=(4, count))
     env.steps[ended] = 0
     env.prev_done[ended] = False
-    obs[ended] = env.state[:, ended].T
+    obs[ended] = env.state[:, ended].T.astype(np.float32)  # as its own reset gives them
 
 
 class VectorEnvStep(EnvStep):
