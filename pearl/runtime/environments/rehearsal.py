@@ -65,7 +65,10 @@ class Episode:
 
 
 class Stage:
-    """An environment that is rehearsed, and the place that it has reached."""
+    """An environment that is rehearsed, and the place that it has reached.
+
+    normalised: observations stay float64 until they are normalised.
+    """
 
     def __init__(self, system: System) -> None:
         from pearl_devices.primitives.envs.asked import Asked
@@ -77,6 +80,8 @@ class Stage:
         self.env = make_env(self.name, dict(system.env.args), system.env.stack)
         self.reader = Reader(parts(self.env.observation_space))
         self.episode, self.step = 0, 0
+        normalise = getattr(system.algorithm, "normalise", None)
+        self.normalised = bool(getattr(normalise, "observations", False))
 
     @property
     def since_s(self) -> float | None:
@@ -152,8 +157,10 @@ class Stage:
 
         row = np.zeros(self.reader.size)
         self.reader.read(seen, row)
-        if not np.isfinite(row).all():
-            raise Unfit(f"observation {row} is not finite")
+        with np.errstate(over="ignore"):
+            shown = row if self.normalised else row.astype(np.float32)
+        if not np.isfinite(shown).all():
+            raise Unfit(f"observation {shown} is not finite")
         found.rows.append(row)
 
     @contextmanager
@@ -286,8 +293,7 @@ def _flattened(stage: Stage) -> Iterator[str]:
 
 def _merged(stage: Stage, episode: Episode) -> Iterator[str]:
     """Say which components float32 cannot tell apart, if they are not normalised before."""
-    normalise = getattr(stage.system.algorithm, "normalise", None)
-    if getattr(normalise, "observations", False):
+    if stage.normalised:
         return
     rows = np.array(episode.rows)
     for at in range(rows.shape[1]):
