@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -444,11 +444,16 @@ def _column(value: Any, envs: int, what: str, needed: str) -> Array:
 # ------------------------------------------------------------------ actions
 
 
+@lru_cache(maxsize=8)
+def _zeros(size: int, kind: np.dtype[Any]) -> Array:
+    return np.zeros(size, kind)
+
+
 def bad_action(actions: Array) -> int | None:
     """Return the row of the first action that is not finite; None if all are finite."""
     # 0 · NaN and 0 · infinity are NaN: one product is cheaper than a test of each value.
-    flat = actions.reshape(-1)
-    if actions.dtype.kind != "f" or np.dot(flat, np.zeros(flat.size, flat.dtype)) == 0.0:
+    kind = actions.dtype
+    if kind.kind != "f" or actions.reshape(-1).dot(_zeros(actions.size, kind)) == 0.0:
         return None
     return int(np.argwhere(~np.isfinite(actions.reshape(len(actions), -1)))[0][0])
 
