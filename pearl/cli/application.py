@@ -15,10 +15,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -87,14 +87,15 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _note
-                with _working_folder_kept():
+                with _working_folder_kept(), _prints_apart():
                     result = _attempt(lambda: function(*args, **options))
                 if target != "-" and result.text:
                     print(printable_lines(result.text), flush=True)
                 _write_json(result.object, target)
                 _write_html(result, options.get("html_file"))
                 if result.after is not None:
-                    result.after()
+                    with _prints_apart():
+                        result.after()
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
@@ -106,6 +107,40 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
 
     app.command(name=function.__name__.strip("_").replace("_", "-"))(run)
     return run
+
+
+_results: list[TextIO] = []
+"""The standard output of the command that runs."""
+
+
+@contextmanager
+def _prints_apart() -> Iterator[None]:
+    """Within this context, what code of the user prints goes to standard error; see `say`."""
+    _results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
+def say(text: str) -> None:
+    """Print a result on standard output while a command runs."""
+    print(text, file=_results[-1] if _results else sys.stdout, flush=True)
+
+
+def _take_standard_output() -> None:
+    """Let descriptor 1 be standard error, and `sys.stdout` write to what it was.
+
+    C libraries and child processes write to the descriptor, some when the process ends.
+    """
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    before = sys.stdout
+    line = os.isatty(own)
+    stream = open(own, "w", 1 if line else -1, before.encoding, "replace")  # noqa: SIM115 (to the end)
+    sys.stdout = sys.__stdout__ = stream  # type: ignore[misc, assignment]
 
 
 @contextmanager
@@ -199,6 +234,7 @@ class _Notes(logging.Handler):
 def main() -> None:
     """Entry point of the `pearl` command."""
     _open_closed_streams()
+    _take_standard_output()
     if given := os.environ.get("PEARL_CACHE_DIR"):  # code of the user may leave the working folder
         os.environ["PEARL_CACHE_DIR"] = os.path.abspath(given)
     log = logging.getLogger("pearl")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl.cli.application import DONE, FAILED, SCHEMA, UNCERTIFIED, Result, command
+from pearl.cli.application import DONE, FAILED, SCHEMA, UNCERTIFIED, Result, command, say
 from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
@@ -292,7 +292,7 @@ def advise(
         if not verdicts:
             print(f"advise: {question} …", file=sys.stderr, flush=True)
         elif json_file != "-":
-            print("\n".join(verdict_text(v, shown) for v in verdicts), flush=True)
+            say("\n".join(verdict_text(v, shown) for v in verdicts))
 
     words = [spec, *(keys or ()), *(set or ()), *override]
     advice = advised(

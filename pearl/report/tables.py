@@ -123,6 +123,8 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         facts.append(("energy", f"{si(run.energy_j, 'J')} over the run ({source})"))
     if run.drift is not None:
         facts += [("re-planning", text) for text in run.drift.decisions]
+    decisions = run.drift.decisions if run.drift is not None else ()
+    facts += [("event", text) for text in run.events if text not in decisions]
     return tuple(facts)
 
 

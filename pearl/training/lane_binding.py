@@ -87,11 +87,12 @@ def bind_lanes(session: Session, milestones: Milestones) -> AbstractContextManag
     """Bind the lanes of the plan, ready to run from the session's iteration. On exit all end.
 
     Binding compiles kernels and creates external environments. If the session was loaded from a
-    checkpoint, binding also restores their state. A step of an external environment that exceeds
+    checkpoint, binding also restores their state; those that do not come back begin new episodes,
+    which the events of the run say. A step of an external environment that exceeds
     `train.env_time_limit` is interrupted; if it cannot be, the process ends.
 
     Raises:
-        UnsupportedError: a kernel cannot be bound, or an environment cannot be restored.
+        UnsupportedError: a kernel cannot be bound, or a stored environment is damaged.
         UserCodeError: code that the spec names raised an error.
         SpecError: `limits.any_order` is set and `train.lanes` is `one`.
     """
@@ -122,7 +123,9 @@ def _bind_single_lane(
         for env in environments.values():
             env.on_failure = on_failure
         if (snapshots := _snapshots(session)) is not None:
-            external_envs.restore(environments, snapshots)
+            passing = external_envs.first_pass(compiled.graph, session.arrays)
+            for text in external_envs.restore(environments, snapshots, passing):
+                state.log.announce(text)
     reload_arrays(session)
     session.environments = lambda: external_envs.snapshot(environments)
     limit_s = _env_time_limit_s(session)

@@ -41,7 +41,7 @@ def run_training(run: TrainingRun) -> Run:
         Exception: the first exception of a callback, once the run has ended.
     """
     compiled = run.session.compiled
-    with closing(run.evaluator):
+    with closing(run.evaluator), closing(run.trial):
         end_solvers()  # they would use cores whose use is measured
         measured = Measurements()
         meter = EnergyMeter.of(() if compiled.emulate else compiled.system.platform.devices)

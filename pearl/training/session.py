@@ -65,12 +65,14 @@ class Session:
     memory: holds the arrays if lanes run in other processes; else None.
     acting: the kernel that acts, with the kernels between it and the environments.
     environments: returns the snapshots that restore external environments.
+    saved_environments: those of the last checkpoint that this session wrote.
     notes: returns sentences about the calls that last ran.
     """
 
     def __init__(self, compiled: CompiledPlan, seed: int) -> None:
         self.compiled, self.seed = compiled, seed
         self.environments: Callable[[], Mapping[str, Any]] = dict
+        self.saved_environments: Mapping[str, Any] = {}
         self.notes: Callable[[], list[str]] = list
         self.memory: channels.SharedArrays | None = None
         self.resume_point: ResumePoint | None = None
@@ -214,6 +216,7 @@ class Session:
             "progress": plain(vars(state) | {"log": vars(state.log)}),
             "environments": self.environments(),
         }
+        self.saved_environments = about["environments"]
         checkpoint.save(path, self.checkpoint_arrays(state), about)
 
     def save_run(self, folder: Path, pacer: checkpoint.CheckpointPacer | None = None) -> None:

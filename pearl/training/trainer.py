@@ -258,7 +258,7 @@ class Trainer:
         self.session.start(self.seed, self.system.train.steps if steps is None else steps)
         if start_from is not None:
             for text in warm_start.load_networks(self.session, Path(start_from)):
-                resuming.log_event(self.session.state, text)
+                self.session.state.log.announce(text)
 
     def _begin_or_resume(
         self, folder: Path, steps: int | None, start_from: str | Path | None, *, resume: bool
@@ -287,10 +287,9 @@ class Trainer:
             self._begin(steps, start_from)
             if resume:
                 text = f"there is no checkpoint in {folder}: the run starts from the beginning"
-                resuming.log_event(self.session.state, text)
+                self.session.state.log.announce(text)
         if restoring.CURSOR in self.session.arrays and not self.system.train.checkpoint_replay:
-            resuming.log_event(
-                self.session.state,
+            self.session.state.log.announce(
                 "train.checkpoint_replay is false: a run resumed from a checkpoint refills its "
                 "replay first and does not equal an uninterrupted run",
             )

@@ -16,6 +16,7 @@ from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.training.checkpoints import checkpoint
 from pearl.training.checkpoints.state import RunState
+from pearl.training.checkpoints.trial import Trial
 from pearl.training.evaluations.evaluation import Evaluation
 from pearl.training.evaluations.evaluator import Evaluator
 from pearl.training.interruption import Interruption
@@ -41,6 +42,7 @@ class TrainingRun:
     interruption: the signals received so far.
     clock: the time of the run by activity.
     evaluator: evaluates policies.
+    trial: tries whether environments come back from a checkpoint.
     milestones: the iterations at which the run does more than train.
     pacer: decides when checkpoints may be written; None: by the interval of the spec.
     drift_monitor: decides at checkpoints whether to search another plan; None: never.
@@ -71,6 +73,7 @@ class TrainingRun:
         self.callbacks, self.interruption = callbacks, interruption
         self.clock = RunClock(session.state.spent, planned_s)
         self.evaluator = Evaluator(session, self.clock)
+        self.trial = Trial()
         every = session.compiled.system.train.checkpoint_every
         self.pacer = checkpoint.CheckpointPacer(time.monotonic()) if every is None else None
         self.milestones = _milestones(session, checkpoint.EVERY if every is None else every)
@@ -155,6 +158,8 @@ class TrainingRun:
         self.clock.stamp()
         with self.clock.timing("checkpoint"):
             self.session.save_run(self.folder, pacer)
+        if pacer and not self.interruption.requested:
+            self.trial.begin(self.jobs, self.session.saved_environments, self.state.log)
 
     def drain(self) -> None:
         """Complete the work that lags behind by slack at the end of the run."""

@@ -307,12 +307,13 @@ class Restored:
         self.got.append(given)
         if self.error:
             raise self.error
+        return ["said"]
 
 
 def test_environments_come_back_from_their_snapshots_or_are_named():
     env = Restored()
     assert external_envs.snapshot({"x": env}) == {"x": [{"n": 1}]}
-    external_envs.restore({"x": env}, {"x": [2], "y": [3]})
+    assert external_envs.restore({"x": env}, {"x": [2], "y": [3]}) == ["said"]
     assert env.got == [[2]]
     for given, error, text in (
         ({}, None, "environments 'E' of x are not in the checkpoint, so it cannot be resumed"),

@@ -6,6 +6,7 @@ Native environments live in the arrays and need none of these.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +16,17 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pearl_devices import Call
+from pearl_devices import Buffers, Call
+from pearl_devices.base import EnvironmentFailed
+from pearl_devices.kernels import LEFT_OUT, kind_of
+from pearl_devices.kernels.interface import OBSERVED, changes, trained_arrays
 
 if TYPE_CHECKING:
+    from pearl.graph.task_graph import TaskGraph
     from pearl.runtime.protocol.single_lane import Job
     from pearl_devices.primitives.envs.env_step import EnvStep
+
+LOGGER = logging.getLogger("pearl")
 
 TIME_LIMIT_S = 60.0
 """Seconds that a step of an environment may take, by default (assumed)."""
@@ -27,6 +34,7 @@ TIME_LIMIT_S = 60.0
 NAMED_S = 30.0
 """Seconds without an answer after which an environment, a process or a host is named."""
 
+PassFirst = Callable[[Any], Any]
 Environments = Mapping[str, "EnvStep"]
 """Name of a task (with `@` and the number of the group if it has several) → its environments."""
 
@@ -76,6 +84,11 @@ class FailureLog:
         self.lost_transitions += lost
         if len(self.events) < EVENTS:
             self.events.append(text)
+
+    def announce(self, text: str) -> None:
+        """Add an event after which nothing was restarted, and log it at once."""
+        self.note(text, restarts=0)
+        LOGGER.warning(text)
 
 
 def external_envs_of(job: Job, call: Call) -> EnvStep | None:
@@ -187,17 +200,47 @@ def interrupting_overdue_envs(
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
+def first_pass(graph: TaskGraph, arrays: Buffers) -> PassFirst | None:
+    """Return what passes first observations through the kernels of the user that change them; None
+    if there are none."""
+    kernels = [
+        t.kernel
+        for t in graph.tasks
+        if OBSERVED in changes(t.kernel) and kind_of(t.kernel).in_evaluation != LEFT_OUT
+    ]
+    if not kernels:
+        return None
+    from pearl_devices.primitives.envs.interface import Passing
+
+    passing = [Passing(k, {name: arrays[name] for name in trained_arrays(k)}) for k in kernels]
+
+    def pass_rows(rows: Any) -> Any:
+        for kernel in passing:
+            rows = kernel(OBSERVED, rows)
+        return rows
+
+    return pass_rows
+
+
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
     """Map each task to the JSON from which `restore` restores its environments."""
     return {name: env.snapshot() for name, env in environments.items()}
 
 
-def restore(environments: Environments, snapshots: Mapping[str, Any]) -> None:
-    """Restore environments from the result of `snapshot`.
+def restore(
+    environments: Environments,
+    snapshots: Mapping[str, Any],
+    pass_first: PassFirst | None = None,
+) -> list[str]:
+    """Restore environments from the result of `snapshot`; return a sentence for each task of which
+    some begin new episodes, because they did not come back the same.
+
+    pass_first: see `first_pass`.
 
     Raises:
-        ValueError: a snapshot is missing, or its environments do not come back the same.
+        ValueError: a snapshot is missing or damaged.
     """
+    found: list[str] = []
     for name, env in environments.items():
         if name not in snapshots:
             raise ValueError(
@@ -205,11 +248,13 @@ def restore(environments: Environments, snapshots: Mapping[str, Any]) -> None:
                 "be resumed"
             )
         try:
-            env.restore(snapshots[name])
-        except ValueError:
+            env.pass_first = pass_first
+            found += env.restore(snapshots[name])
+        except (ValueError, EnvironmentFailed):
             raise
         except Exception as error:  # a damaged entry, or an error of user code
             raise ValueError(
                 f"environments {env.name!r} of {name} cannot be restored from the checkpoint: "
                 f"{type(error).__name__}: {error}"
             ) from error
+    return found

@@ -55,6 +55,15 @@ def bind_lane(
     return kind(context, number, control, poll, spins=spins, restarted_envs=restarted_envs)
 
 
+def restore_envs(context: RunContext, environments: external_envs.Environments) -> list[str]:
+    """Restore environments from the snapshots of a run, if there are any; see
+    `external_envs.restore`."""
+    if not context.env_snapshots:
+        return []
+    passing = external_envs.first_pass(context.protocol.graph, context.arrays)
+    return external_envs.restore(environments, context.env_snapshots, passing)
+
+
 class Engine:
     """Lanes hosted in one of four ways. Use it as a context: leaving it ends all workers.
 
@@ -147,8 +156,8 @@ class Engine:
         runner = self.bind(number, poll)
         for env in runner.environments.values():
             env.on_failure = self._on_failure
-        if self.context.env_snapshots:
-            external_envs.restore(runner.environments, self.context.env_snapshots)
+        for text in restore_envs(self.context, runner.environments):
+            self.context.log.announce(text)
         return runner
 
     def start(self, at: int, under_way: Mapping[str, int] | None = None) -> None:

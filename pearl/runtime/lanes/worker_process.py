@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from pearl.runtime.child_process import Answer, ParentConnection, serve
 from pearl.runtime.environments import external_envs
-from pearl.runtime.lanes.engine import CELLS, bind_lane, shared_counters
+from pearl.runtime.lanes.engine import CELLS, bind_lane, restore_envs, shared_counters
 from pearl.runtime.lanes.lane_runner import StopRequested
 from pearl.runtime.lanes.workers import error_text, raise_when_stopped
 from pearl.runtime.protocol.channels import SharedArrays
@@ -43,16 +43,16 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
         spins=config["spins"],
         restarted_envs=config["restarted_envs"],
     )
+    notes: list[str] = []
     if runner.environments:
         on_failure = external_envs.failure_sender(parent.reply, restart=context.restart_envs)
         for env in runner.environments.values():
             env.on_failure = on_failure
-        if context.env_snapshots:
-            external_envs.restore(runner.environments, context.env_snapshots)
+        notes = restore_envs(context, runner.environments)
         runner.on_segment_end = lambda at: parent.reply(
             at=at, environments=external_envs.snapshot(runner.environments)
         )
-    parent.reply(ready=True)
+    parent.reply(ready=True, notes=notes)
     if parent.next_request() is None:  # the run ended before it began
         return
     if runner.on_segment_end is not None:

@@ -208,7 +208,7 @@ class ProcessWorker(Worker):
         """
         if context.memory is None:
             raise ValueError("lanes in processes need their arrays in shared memory")
-        self.name = name
+        self.name, self._log = name, context.log
         self.steps_envs = recovery.steps_external_envs(context, number)
         handles = [event.handle for event in context.wake_events]
         config = {
@@ -265,6 +265,8 @@ class ProcessWorker(Worker):
         self.raise_if_failed()
         if not self._reply("ready"):
             raise LaneError(f"lane {self.name} was not ready within {READY_S:.0f} s")
+        for text in self._reply("notes") or []:
+            self._log.announce(text)
 
     def begin(self) -> None:
         self._child.send({"begin": True})

@@ -14,7 +14,7 @@ import numpy as np
 
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.async_actor import AsyncActor
-from pearl.runtime.lanes.engine import bind_lane, shared_counters
+from pearl.runtime.lanes.engine import bind_lane, restore_envs, shared_counters
 from pearl.runtime.lanes.lane_runner import (
     POLL_S,
     SLEEP_S,
@@ -117,8 +117,8 @@ class LaneServer:
         restart = self.context.restart_envs
         for env in self.environments.values():
             env.on_failure = external_envs.failure_sender(self._send_status, restart=restart)
-        if self.context.env_snapshots:
-            external_envs.restore(self.environments, self.context.env_snapshots)
+        for text in restore_envs(self.context, self.environments):
+            self._send_status(note=text)
         self.inbound: Mailbox | GrantMailbox
         self.outbound: Mailbox | StepMailbox
         if self.context.any_order:
@@ -159,7 +159,9 @@ class LaneServer:
         begin = counts["begin"]
         self.control.reset(counts["fired"], begin, limit=begin)
         if counts["environments"]:
-            external_envs.restore(self.environments, counts["environments"])
+            lost = external_envs.restore(self.environments, counts["environments"])
+            if lost:  # other hosts have used the steps that it would do again
+                raise ValueError("; ".join(lost))
         self._flushed = begin
         for mailbox in (self.inbound, self.outbound):
             mailbox.start(begin)

@@ -267,6 +267,8 @@ class RemoteWorker(Worker):
             text = unpack(message, [])
             if "error" in text:
                 self._error = f"lane {text['lane']} failed: {text['error']}"
+            elif "note" in text:
+                self._context.log.announce(text["note"])
             else:
                 self._record_env_failure(text["failure"], text["lost"])
             self._outbound.traffic.others += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from pearl.training.checkpoints import checkpoint, restoring
 from pearl.training.checkpoints.state import RunState
 from pearl.training.compiled import recompile
 from pearl.training.session import ResumePoint, Session
-
-LOG = logging.getLogger("pearl")
 
 FIXED = ("train.seed",)
 """Keys of `train` that may not change. All others of `train` may; keys outside `train` may not."""
@@ -123,7 +120,7 @@ def resume(
             session.arrays[name][...] = constants[name]
         text = f"env step {state.iteration * per}: the run is now to end at {total} env steps"
         names = f"; changed accordingly: {', '.join(reset)}" if reset else ""
-        log_event(state, f"{text}, no longer at {before}{names}")
+        state.log.announce(f"{text}, no longer at {before}{names}")
     session.resume_point = ResumePoint(stored, about["environments"], tuple(reset))
     _check_under_way(session, file, own_plan=same_plan or own_plan)
     if restoring.CURSOR in session.arrays and restoring.CURSOR not in stored.places:
@@ -182,20 +179,13 @@ def _refill_replay(session: Session) -> None:
         session.arrays[STOP][:] = 0
     if "any_order.acted" in session.arrays:
         session.arrays["any_order.acted"][:] = 0
-    log_event(
-        state,
+    state.log.announce(
         f"{point.stored.path} holds no replay: learning continues after {starts} env "
         "steps have refilled the replay, and the run will differ from an uninterrupted one",
     )
     session.resume_point = ResumePoint(
         point.stored, None, (*point.reset, "env.", "any_order.", STOP)
     )
-
-
-def log_event(state: RunState, text: str) -> None:
-    """Record the run's next action with its events, and log the action at once."""
-    state.log.note(text, restarts=0)
-    LOG.warning(text)
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

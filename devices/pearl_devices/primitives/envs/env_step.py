@@ -27,10 +27,7 @@ from pearl_devices.primitives.envs.border import (
     bad_action,
     not_given,
 )
-from pearl_devices.primitives.envs.gym_make import (
-    BATCHED,
-    Array,
-)
+from pearl_devices.primitives.envs.gym_make import Array
 from pearl_devices.primitives.envs.native_envs import record
 from pearl_devices.primitives.envs.normalise import scale, with_normalisation
 from pearl_devices.primitives.envs.spaces import (
@@ -80,6 +77,9 @@ class EnvStep(Asked):
         self.on_failure: Callable[[str, int], object] | None = None
         self.ending = ""  # why the run ends at its next pause
         self.cut = np.zeros(self.envs, np.uint8)
+        self.firsts: Array | None = None  # of a batch, as it was bound
+        self.anew: dict[int, Array] = {}
+        self.pass_first: Callable[[Array], Array] | None = None
         self.raw, self.raw_next = buffers["env.obs"], buffers["step.next_obs"]
         if self.scaled:
             self.raw, self.raw_next = (a.astype(np.float64) for a in (self.raw, self.raw_next))
@@ -124,8 +124,25 @@ class EnvStep(Asked):
         b = self.buffers
         b["env.elapsed"][:] = 0
         b["env.return"][:] = 0.0
+        self.firsts = self.raw.copy()
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
+
+    def start_anew(self) -> None:
+        """Let this firing start from the first observations `anew`, in whose environments a new
+        episode began at a resume. Its actions were chosen from the observations before.
+
+        pass_first: what kernels of the user do with first observations; None: there are none.
+        """
+        b = self.buffers
+        for n, first in self.anew.items():
+            self.raw[n] = first
+            self.show(n)
+            b["env.return"][n], b["env.elapsed"][n], self.cut[n] = 0.0, 0, ANEW
+        if self.pass_first is not None:
+            rows = sorted(self.anew)
+            b["step.obs"][rows] = self.pass_first(b["step.obs"][rows])
+        self.anew = {}
 
     def share(self, slot: memoryview[float]) -> None:
         self.count()
@@ -231,18 +248,26 @@ class EnvStep(Asked):
         """Return the states from which `restore` starts; call it between two firings."""
         return [{}]
 
-    def restore(self, states: list[State]) -> None:
-        """Restore the environments to the states of a `snapshot`.
+    def restore(self, states: list[State]) -> list[str]:
+        """Restore the environments to the states of a `snapshot`; an environment that does not come
+        back begins a new episode. Return a sentence about these.
 
-        The arrays must be as they were after binding.
+        The arrays of the run may be copied again before the next firing.
 
         Raises:
-            ValueError: An environment does not return to the same state.
+            ValueError: The snapshot is of other environments.
         """
-        raise ValueError(
+        assert self.firsts is not None
+        self.anew = dict(enumerate(self.firsts))
+        self.cut[:] = 0
+        return [f"{self.why_lost()}; it begins new episodes"]
+
+    def why_lost(self) -> str:
+        """Return why these environments cannot be brought back, whatever their states are; "" if
+        that depends."""
+        return (
             f"environment {self.name!r} steps {self.envs} in one batch, which does not give its "
-            f"state, so it cannot be restored; fewer than {BATCHED} environments are stepped "
-            "alone and can be restored"
+            "state"
         )
 
     def show(self, n: int) -> None:

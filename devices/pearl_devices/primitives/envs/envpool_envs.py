@@ -22,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.envs.env_step import State, normalised
+from pearl_devices.primitives.envs.env_step import normalised
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
 
@@ -116,15 +116,10 @@ class PoolStep(VectorEnvStep):
     def remake(self) -> Batch:
         return Pool(self.name, self.args, self.envs)
 
-    def restore(self, states: list[State]) -> None:
-        """Refuse to restore the environments.
-
-        Raises:
-            ValueError: Always: envpool does not give the state of its environments.
-        """
-        raise ValueError(
-            f"environment {self.name!r}: envpool does not give the state of its environments, so "
-            "they cannot be restored; environments of the variant gymnasium can"
+    def why_lost(self) -> str:
+        return (
+            f"environment {self.name!r}: envpool does not give the state of its environments "
+            "(those of the variant gymnasium come back)"
         )
 
 

@@ -10,8 +10,8 @@ Later resets continue with the environment's own generator, as in gymnasium's ve
 
 Resuming: an environment that is stepped alone is restored from its generator's state at its last
 reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium's CartPole can be
-restored. A bind with rng.env_step[1] > 0 starts fresh episodes, whose first transitions are marked
-(`ANEW`), until `restore`.
+restored. All others begin new episodes. A bind with rng.env_step[1] > 0 starts fresh episodes,
+whose first transitions are marked (`ANEW`), until `restore`.
 
 If an environment raises, returns NaN or a wrong shape, or exceeds a time limit, a ValueError names
 it. With `on_failure`, the environment is made again instead, at most `ATTEMPTS` times in a row. The
@@ -84,6 +84,8 @@ class VectorEnvStep(EnvStep):
         b = self.buffers
         b["step.obs"][:] = b["env.obs"]
         b["step.action"][:] = b["act.action"]
+        if self.anew:
+            self.start_anew()
         reward, terminated, truncated = self.step(self.env_actions())
         b["rng.env_step"][1] += np.uint64(1)
         self.slot[STEP] += 1.0
@@ -178,15 +180,18 @@ class VectorEnvStep(EnvStep):
         held = {name: pack(np.asarray(getattr(env, name))) for name in ("state", "steps")}
         return [{**held, "generator": generator_state(env)}]
 
-    def restore(self, states: list[State]) -> None:
-        """Restore gymnasium's CartPole."""
+    def restore(self, states: list[State]) -> list[str]:
         if not is_cartpole(self.env) or len(states) != 1 or not states[0].get("generator"):
-            super().restore(states)
+            return super().restore(states)
         env, state = self.env.unwrapped, states[0]
         env.np_random = generator(state["generator"])
         env.state, env.steps = unpack(state["state"]), unpack(state["steps"])  # type: ignore[attr-defined]
         env.prev_done[:] = False  # type: ignore[attr-defined]
         self.cut[:] = 0
+        return []
+
+    def why_lost(self) -> str:
+        return "" if is_cartpole(self.env) else super().why_lost()
 
     def final(self, infos: Any, n: int) -> Any:
         """Return the last observation of environment n, whose episode has ended.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pearl_devices.base import Buffers, Call
+from pearl_devices.buffers import allocate
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
 from pearl_devices.primitives.envs.env_step import State, normalised
@@ -48,11 +49,35 @@ class ProcessSteps(SingleSteps):
     def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:
         return self.all[n].replay(origin, actions)
 
-    def restore(self, states: list[State]) -> None:
+    def restore(self, states: list[State]) -> list[str]:
         for env, state in zip(self.all, states, strict=False):
             if "actions" in state:
                 env.begin("replay", state["origin"], self.actions_of(state))
-        super().restore(states)
+        return super().restore(states)
+
+
+class SecondCopy:
+    """One more environment of a kernel, in a process of its own."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        """
+        kernel: of one environment.
+
+        Raises:
+            UnsupportedError: It cannot be made.
+        """
+        stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+        envs = start_environments(str(kernel.program), dict(kernel.args), 1, stack)
+        self._env = envs[0]
+        self._steps = ProcessSteps(kernel, allocate([kernel]), envs)
+
+    def bring_back(self, state: State) -> str:
+        """Return why the actions of a snapshot do not bring the environment back, or ""."""
+        return self._steps.bring_back(0, state)
+
+    def close(self) -> None:
+        """End the process."""
+        self._env.close()
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:

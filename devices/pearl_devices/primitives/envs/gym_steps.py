@@ -26,7 +26,11 @@ from pearl_devices.primitives.envs.gym_make import (
     make,
 )
 from pearl_devices.primitives.envs.gym_resume import (
+    AT_RESUME,
     LOG,
+    TOO_LONG,
+    describe_difference,
+    describe_lost,
     generator_state,
     pack,
     replay_actions,
@@ -65,6 +69,8 @@ class SingleSteps(EnvStep):
         terminated, truncated = b["step.terminated"], b["step.truncated"]
         b["step.obs"][:] = obs
         b["step.action"][:] = b["act.action"]
+        if self.anew:
+            self.start_anew()
         ended, actions, slot = [], self.actions(), self.slot
         read, raw_next = self.reader.read, self.raw_next
         for n, (env, action) in enumerate(zip(self.all, actions, strict=True)):
@@ -208,39 +214,58 @@ class SingleSteps(EnvStep):
 
     def snapshot(self) -> list[State]:
         found = []
-        for origin, taken, seen in zip(self.origins, self.taken, self.seen, strict=True):
-            state: State = {"origin": origin, "observation": pack(self.flat(seen))}
-            if len(taken) <= LOG:
+        for n, (origin, taken) in enumerate(zip(self.origins, self.taken, strict=True)):
+            state: State = {"origin": origin, "observation": pack(self.flat(self.seen[n]))}
+            if len(taken) <= LOG and n not in self.anew:
                 state["actions"] = pack(np.array(taken))
             found.append(state)
         return found
 
-    def restore(self, states: list[State]) -> None:
-        """Restore each environment by repeating the actions since its last reset.
-
-        Raises:
-            ValueError: The number of environments differs, or an episode cannot be repeated.
-        """
+    def restore(self, states: list[State]) -> list[str]:
+        """Restore each environment by repeating the actions since its last reset."""
         if len(states) != self.envs:
             raise ValueError(f"{len(states)} environments were stored, and there are {self.envs}")
+        lost: dict[int, str] = {}
         for n, state in enumerate(states):
-            name = f"environment {self.name!r}, number {self.first + n}"
-            if "actions" not in state:
-                raise ValueError(
-                    f"{name}: its episode is longer than the {LOG} actions that are kept to bring "
-                    "it back"
-                )
-            origin, taken = state["origin"], self.actions_of(state)
-            seen = self.replay(n, origin, taken)
-            kept, found = unpack(state["observation"]), self.flat(seen)
-            if not np.array_equal(kept, found):
-                raise ValueError(
-                    f"{name} was not restored: {len(taken)} steps after its reset it "
-                    f"observes {found} instead of {kept}; it depends on more than its "
-                    "generator and its actions"
-                )
-            self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
+            if why := self.bring_back(n, state):
+                lost[n] = why
+                self.begin_episode(n)
         self.cut[:] = 0
+        return describe_lost(self.name, self.first, self.envs, lost)
+
+    def bring_back(self, n: int, state: State) -> str:
+        """Repeat the actions of a snapshot in environment n; return why this does not bring it
+        back, or ""."""
+        if "actions" not in state:
+            return TOO_LONG
+        origin, taken = state["origin"], self.actions_of(state)
+        after = f"{len(taken):,} steps after its reset it"
+        try:
+            seen = self.replay(n, origin, taken)
+            found = self.flat(seen)
+        except BaseException as error:  # the environment's code may raise anything
+            if not is_fault(error):
+                raise
+            return f"{after} raises {type(error).__name__}: {' '.join(str(error).split())}"
+        if not np.array_equal(kept := unpack(state["observation"]), found):
+            return f"{after} {describe_difference(kept, found)}"
+        self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
+        return ""
+
+    def begin_episode(self, n: int) -> None:
+        """Begin a new episode in an environment that was not brought back, at the next step."""
+        before = self.raw[n].copy()
+        seed = draw_seeds(self.buffers, self.envs, AT_RESUME)[n]
+        self.origins[n], self.taken[n] = {"seed": seed}, []
+        try:
+            self.first_obs(n, *reset(self.all[n], seed=seed))
+        except EnvironmentFailed:  # as in `restart`
+            raise
+        except BaseException as error:  # as above
+            if not is_fault(error):
+                raise
+            self.renew(n, error, lost=0)
+        self.anew[n], self.raw[n] = self.raw[n].copy(), before
 
     def actions_of(self, state: State) -> list[Any]:
         """Return the actions that `snapshot` stored, as an environment takes them."""
