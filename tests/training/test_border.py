@@ -18,9 +18,10 @@ from pearl.planning.runs import Run
 from pearl.runtime.environments.rehearsal import Rehearsal, rehearse
 from pearl.spec.system import System
 from pearl.spec.user_code import check_code
+from pearl.testing.kernel_buffers import fill_arrays
 from pearl.training.evaluations.evaluation import evaluate
 from pearl.training.trainer import Trainer
-from pearl_devices import UnsupportedError
+from pearl_devices import UnsupportedError, cpu, kernel
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.primitives.envs.border import Reader
 from pearl_devices.primitives.envs.spaces import parts
@@ -286,15 +287,17 @@ def test_ppo_copes_with_bounds_too_far_apart() -> None:
 
 
 def test_no_environment_gets_an_action_that_is_not_finite() -> None:
-    trainer = Trainer(*plan_of(spec("ppo", actions="bounded")), seed=3)
-    trainer.policy.parameters[:] = np.nan
-    arrays = trainer.session.arrays
-    arrays[trainer.session.compiled.policy][:] = np.nan
-    run = trainer.train()
-    assert run.status == "failed"
-    assert "it was not given the action [nan], which is not finite" in str(run.message)
-    with pytest.raises(EnvironmentFailed, match="was not given the action"):
-        trainer.evaluate(episodes=1)
+    sizes, args = {"envs": 2, "obs": 2, "act": 1}, {"actions": "bounded"}
+    step = kernel("env_step", sizes, program=f"{HERE}:Case", args=args)
+    arrays = fill_arrays([step])
+    call = cpu.bind(step, "gymnasium", arrays)
+    arrays["act.action"][:] = [[0.5], [np.nan]]
+    with pytest.raises(EnvironmentFailed, match=r"number 1: it was not given the action \[nan\]"):
+        call()
+    policy = Trainer(*plan_of(spec("ppo", actions="bounded")), seed=3).policy
+    policy.parameters[:] = np.nan
+    with pytest.raises(EnvironmentFailed, match="episode 0, step 1: it was not given the action"):
+        evaluate(policy, 2, seed=0)
 
 
 BATCHES = {
