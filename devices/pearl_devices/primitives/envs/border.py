@@ -46,9 +46,6 @@ class WrongInterface(Unfit):
     """A method of an environment has another signature or another number of results than
     gymnasium's. A new environment of the same class would fail in the same way."""
 
-    def __init__(self, text: str, row: int | None = None) -> None:
-        super().__init__(text, row)
-
 
 @dataclass(frozen=True)
 class Part:
