@@ -214,7 +214,8 @@ def greedy(
         )
     if low is None or high is None:
         raise ValueError(f"{kernel.kind}: a policy needs low and high, the bounds of its actions")
-    half = np.float32(0.5) * (high - low)
+    with np.errstate(over="ignore"):  # bounds too far apart are as none
+        half = np.float32(0.5) * (high - low)
     if "act.sample" in kind.arrays(kernel):
         scaled = np.isfinite(half)  # components without two bounds are not scaled
         least, half = np.where(scaled, low, -1), np.where(scaled, half, 1)

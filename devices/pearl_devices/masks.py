@@ -6,6 +6,7 @@ Two conventions are known: `info["action_mask"]` (gymnasium's Taxi, PettingZoo) 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,25 @@ def refusal(name: str, info: Any, env: Any = None) -> str:
         f"{name!r}}}, which hides the mask; else give it a wrapper of yours (`module:callable`) "
         "that turns an illegal action into a legal one and offers no mask"
     )
+
+
+LIKE = re.compile(
+    r"(legal|valid|avail|available|allowed|possible|illegal|invalid)_?(actions?|moves?)(_?masks?)?"
+    r"|(actions?|moves?)_?masks?"
+)
+"""Names, in infos and observations, of what is most likely an action mask."""
+
+
+def like_masks(seen: Any, info: Any) -> list[str]:
+    """Return the places of what looks like an action mask in an observation or an info."""
+    places = [("info", info), ("observation", seen)]
+    return [
+        f"{what}[{key!r}]"
+        for what, each in places
+        if isinstance(each, Mapping)
+        for key in each
+        if LIKE.fullmatch(str(key).lower())
+    ]
 
 
 def has_method(env: Any) -> bool:

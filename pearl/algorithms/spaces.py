@@ -24,6 +24,9 @@ class Spaces:
         le=2**24,
         description="Instead of obs: how many discrete observations there are.",
     )
+    states_start: StrictInt = Field(
+        default=0, ge=-(2**31), lt=2**31, description="Number of the first discrete observation."
+    )
     actions: StrictInt = Field(default=0, ge=0, le=10**6, description="How many discrete actions.")
     act: StrictInt = Field(default=0, ge=0, le=10**6, description="Size of a continuous action.")
     low: Bounds | None = Field(

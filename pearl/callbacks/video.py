@@ -38,10 +38,10 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     Raises:
         SpecError: the environment renders no images, or its observations are stacked frames.
     """
-    from gymnasium import spaces
     from gymnasium.error import Error
     from gymnasium.wrappers import RecordVideo
 
+    from pearl_devices.primitives.envs.border import read_step, reset
     from pearl_devices.user_imports import make_environment
 
     asked = policy.system.env
@@ -53,11 +53,10 @@ def record(policy: Policy, folder: Path, name: str, seed: int) -> None:
     except (Error, TypeError, ValueError, ImportError) as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None
     try:
-        obs, _ = env.reset(seed=seed)
+        obs, _ = reset(env, seed=seed)
         over = False
         while not over:
-            seen: Any = obs if asked.states else spaces.flatten(env.observation_space, obs)
-            obs, _, terminated, truncated, _ = env.step(policy(seen))
+            obs, _, terminated, truncated = read_step(env.step(policy(obs)))
             over = terminated or truncated
     except Error as error:
         raise SpecError(f"Video: {asked.id} cannot be recorded: {error}") from None

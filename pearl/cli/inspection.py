@@ -90,6 +90,7 @@ def check(
 ) -> Result:
     """Check a spec and list every problem. Does not import code that the spec names."""
     from pearl.planner.planner import check_estimates
+    from pearl.runtime.environments.rehearsal import Rehearsal, rehearse
     from pearl.spec import trust
     from pearl.spec.platform_entries import count_unsourced
     from pearl.spec.reading import load_static
@@ -99,15 +100,20 @@ def check(
 
     static = load_static(spec, set=overrides([*(keys or ()), *(set or ())]))
     unchecked = [] if imports else trust.find_named_code(static.raw)
+    seen = Rehearsal()
     if imports:
-        check_code(load_spec(spec, [*(keys or ()), *(set or ())]))
+        system = load_spec(spec, [*(keys or ()), *(set or ())])
+        check_code(system)
+        seen = rehearse(system)
+        if seen.problems:
+            raise SpecError(*(f"algorithm.env: {problem}" for problem in seen.problems))
     warnings, env_note = [no_learning_warning(static, None)], ""
     if not unchecked:  # else sizes of unchecked environments or networks are unknown
         system = load_spec(spec, [*(keys or ()), *(set or ())])
         check_estimates(system)
         warnings.append(memory.memory_warning(system))
         env_note = system.env.note
-    notes = [note for note in (env_note, count_unsourced(static.platform)) if note]
+    notes = [note for note in (env_note, *seen.notes, count_unsourced(static.platform)) if note]
     value = {
         "schema": SCHEMA,
         "status": "valid",

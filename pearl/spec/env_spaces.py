@@ -14,6 +14,7 @@ from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
 from pearl.waits import naming
+from pearl_devices.primitives.envs.border import WIDEST, Part, in_float32, reset, size_of, too_wide
 from pearl_devices.user_imports import error_text, make_environment
 
 
@@ -53,11 +54,17 @@ def _find_unfit_actions(algorithm: Acting, env: EnvSpec) -> Iterator[str]:
             f"{algorithm.env} has actions of {len(env.choices)} discrete components; "
             f"{algorithm.name} needs one number or a Box; {others}"
         )
-    elif not all(map(math.isfinite, (*env.act_low, *env.act_high))):
+        return
+    wide = [
+        k for k, pair in enumerate(zip(env.act_low, env.act_high, strict=True)) if too_wide(*pair)
+    ]
+    if wide:
+        finite = math.isfinite(env.act_low[wide[0]]) and math.isfinite(env.act_high[wide[0]])
+        which = f"bounds that are more than {WIDEST:.3g} apart, too far for float32"
         yield (
-            f"{algorithm.env} has actions without bounds ({list(env.act_low)} to "
-            f"{list(env.act_high)}); {algorithm.name} acts between bounds: give it a Box with "
-            f"bounds by a wrapper of yours (`module:callable`), or {others}"
+            f"{algorithm.env} has actions {f'with {which}' if finite else 'without bounds'} "
+            f"({list(env.act_low)} to {list(env.act_high)}); {algorithm.name} acts between bounds: "
+            f"give it a Box with bounds by a wrapper of yours (`module:callable`), or {others}"
         )
 
 
@@ -84,7 +91,7 @@ def _reset_info(env: Any) -> Any:
     Binding the environment later reports such a failure with its number and step.
     """
     try:
-        return env.reset()[1]
+        return reset(env)[1]
     except Exception:  # the environment's code may raise anything
         return {}
 
@@ -92,12 +99,18 @@ def _reset_info(env: Any) -> Any:
 def find_misstatements(algorithm: Acting, stated: EnvSpec) -> list[Complaint]:
     """Build the environment, and yield the differences between it and the spec."""
     env, problems = _asked(algorithm)
-    for key in ("obs", "actions", "act", "choices", "start"):
-        given, has = getattr(stated, key), getattr(env, key, None)
+    for key in ("obs", "actions", "act", "choices", "start", "states", "states_start"):
+        given, has = (_size(each, key) for each in (stated, env))
         if env is not None and given != has:
             what = f"given {key} {given}; {algorithm.env} has {has}"
             problems = [*problems, (("algorithm", "spaces"), what)]
     return problems
+
+
+def _size(env: EnvSpec | None, key: str) -> Any:
+    if key == "states_start":
+        return env.parts[0].starts if env is not None and env.states else ()
+    return getattr(env, key, None)
 
 
 def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Complaint]]:
@@ -109,6 +122,9 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
     if shape and math.prod(shape) != obs:
         what = f"given {list(shape)}; its product is {math.prod(shape)}, and obs is {obs}"
         return None, [((*where, "shape"), f"{what}; they must be equal")]
+    if spaces.states_start and not spaces.states:
+        what = f"given states_start {spaces.states_start} without states; leave it out"
+        return None, [(where, what)]
     choices = spaces.choices or ()
     if (spaces.actions > 0) + (spaces.act > 0) + bool(choices) != 1:
         given = f"actions {spaces.actions}, act {spaces.act}, choices {list(choices)}"
@@ -124,6 +140,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
     else:
         low, high = low or (-math.inf,), high or (math.inf,)
         low, high = (b * spaces.act if len(b) == 1 else b for b in (low, high))
+        low, high = (tuple(in_float32(b) for b in bound) for bound in (low, high))
         if not len(low) == len(high) == spaces.act:
             sizes = f"{len(low)} lower and {len(high)} upper bounds"
             return None, [(where, f"given {sizes}; {spaces.act} each are needed, or one for all")]
@@ -143,6 +160,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             spaces.max_episode_steps,
             choices=choices,
             start=(spaces.start,) * max(len(choices), 1) if spaces.start else (),
+            parts=(Part((), (), (obs,), (spaces.states_start,)),) if spaces.states else (),
         ),
         [],
     )
@@ -152,7 +170,13 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     import gymnasium
 
     from pearl_devices.masks import refusal
-    from pearl_devices.primitives.envs.spaces import choices, pixels, starts
+    from pearl_devices.primitives.envs.spaces import (
+        UnknownSpaceError,
+        choices,
+        parts,
+        pixels,
+        starts,
+    )
 
     where: Where = ("algorithm", "env")
     unknown = is_unknown_env(algorithm.env)
@@ -172,13 +196,11 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if masked:
         return None, [(where, masked)]
     box, discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
-    flat = isinstance(observation, gymnasium.Space) and observation.is_np_flattenable
-    size = int(gymnasium.spaces.utils.flatdim(observation)) if flat else 0
-    if size == 0:
-        what = "is empty" if flat else "has no fixed size"
-        what = f"observations are {type(observation).__name__}, which {what}"
-        return None, [(where, f"{what}; a space that gymnasium can flatten is needed")]
-    sizes: dict[str, Any] = {"obs": size}
+    try:
+        found = parts(observation)
+    except UnknownSpaceError as error:
+        return None, [(where, f"{show(algorithm.env)}: {error}")]
+    sizes: dict[str, Any] = {"obs": size_of(found)}
     stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if stack and not (isinstance(observation, box) and str(observation.dtype) == "uint8"):
         what = f"given {stack}; {show(algorithm.env)} observes {observation}, and frames are a Box"
@@ -194,12 +216,14 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         sizes["states"] = int(observation.n)
     if stack:
         sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
+        found = (Part((), sizes["shape"]),)
     if isinstance(action, discrete):
         sizes["actions"] = int(action.n)
     elif factored := choices(action):
         sizes |= {"act": len(factored), "choices": factored}
     elif isinstance(action, box) and len(action.shape) == 1 and action.shape[0]:
-        low, high = (tuple(float(b) for b in bound) for bound in (action.low, action.high))
+        bounds = (action.low, action.high)
+        low, high = (tuple(in_float32(float(b)) for b in bound) for bound in bounds)
         if not all(a < b for a, b in zip(low, high, strict=True)):
             what = f"the action's bounds are {list(low)} and {list(high)}"
             return None, [(where, f"{what}; each lower bound must be below its upper bound")]
@@ -213,6 +237,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         sizes["pixels"] = pixels(observation)
     if isinstance(observation, box) and str(observation.dtype) == "uint8":
         sizes["units"] = 255 if sizes.get("pixels") else 1
+    sizes["parts"] = found
     sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)
@@ -236,9 +261,8 @@ def _describe_flattening(space: Any, scaled: tuple[tuple[int, int], ...]) -> str
     if isinstance(space, gymnasium.spaces.Dict):
         sizes = [f"{name} ({gymnasium.spaces.utils.flatdim(each)})" for name, each in space.items()]
         said.append(f"observations are flattened into one vector, in order {', '.join(sizes)}")
-    elif isinstance(space, gymnasium.spaces.Tuple | gymnasium.spaces.Text):
-        kind = type(space).__name__
-        said.append(f"observations are flattened into one vector, as gymnasium flattens {kind}")
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        said.append("observations are flattened into one vector, as gymnasium flattens Tuple")
     if scaled:
         numbers = sum(end - first for first, end in scaled)
         said.append(f"{numbers:,} pixels of images are scaled from 0 … 255 to 0 … 1")

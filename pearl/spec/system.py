@@ -13,6 +13,7 @@ from typing import Any
 from pearl.graph.limits import Limits
 from pearl.spec.models import Objective, Train
 from pearl_devices import Platform
+from pearl_devices.primitives.envs.border import Part
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class EnvSpec:
     obs: size of the flattened observation.
     shape: axes of the observation before flattening.
     stack: number of frames of an observation; 0 if it is no stack.
+    parts: of the observation before flattening, in the order of the flat one; one of `shape` if the
+        spec states the spaces.
     states: number of discrete observations; 0 if observations are not discrete. Flattened, discrete
         observations are one-hot.
     pixels: (first, end) of the components of the flattened observation that are scaled from 0 … 255
@@ -59,10 +62,12 @@ class EnvSpec:
     units: int = 0
     note: str = ""
     threshold: float | None = None
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "shape", self.shape or (self.obs,))
+        object.__setattr__(self, "parts", self.parts or (Part((), self.shape),))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pearl_devices import Kernel
 from pearl_devices.cpu import Greedy, greedy
 from pearl_devices.kernels.interface import STATISTICS
 from pearl_devices.kernels.record import Spec
+from pearl_devices.primitives.envs.border import Reader
 from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class Policy:
         self.states = dict(states or {})
         self.interface = interface(system, kernel, self.states)
         self._greedy: Greedy | None = None
+        self._reader = Reader(system.env.parts, table=bool(kernel.dims.get("states")))
+        # Normalised in float64, as in training.
+        self._dtype = np.float32 if self.statistics is None else np.float64
 
     @property
     def statistics(self) -> npt.NDArray[np.float64] | None:
@@ -83,33 +87,23 @@ class Policy:
         states = {name: array.copy() for name, array in self.states.items()}
         return Policy(self.system, self.kernel, self.parameters.copy(), states)
 
-    def act(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return greedy actions for observations of shape (B, O), or one action for shape (O,).
+    def act(self, obs: Any) -> npt.NDArray[Any]:
+        """Return greedy actions for several observations, or one action for one observation.
 
-        For a tabular policy an observation is the number of a state: shape (B,), or () for one.
-        Observations are those of the environment, flattened as gymnasium flattens them. Actions are
-        those that the environment takes: discrete ones int64 of shape (B,), counted from the
-        environment's first action; several discrete components int64 of shape (B, A); continuous
-        ones float32 of shape (B, A).
+        Observations are those of the environment: arrays, numbers, and dicts and tuples of them.
+        Several lie along the first axis of each part, or in a list. They may also be flat, as
+        gymnasium flattens them: shape (B, O), or (O,) for one; whole numbers of shape (n,) are n
+        observations if the space is Discrete. Actions are those that the environment takes:
+        discrete ones int64 of shape (B,), counted from the environment's first action; several
+        discrete components int64 of shape (B, A); continuous ones float32 of shape (B, A).
 
         Raises:
-            ValueError: another number of components, or no such state.
+            ValueError: no observation of the environment, or one that is not finite.
             KernelFailed: a custom function between environment and network failed.
         """
-        rows = np.asarray(obs, np.float32)
-        states, size = self.kernel.dims.get("states", 0), self.kernel.dim("obs")
-        if states:
-            rows = rows[..., np.newaxis]
-            if rows.size and not (rows.min() >= 0 and rows.max() < states):
-                raise ValueError(
-                    f"observations are {obs!r}; the policy knows states below {states}"
-                )
-        single = rows.ndim == 1
-        if single:
-            rows = rows[np.newaxis]
-        if rows.ndim != 2 or rows.shape[1] != size:
-            takes = "(B,), numbers of states" if states else f"(B, {size})"
-            raise ValueError(f"observations have shape {np.shape(obs)}; the policy takes {takes}")
+        rows, single = self._reader.read_given(obs, self._dtype)
+        if not np.isfinite(rows).all():
+            raise ValueError(f"observations are {obs!r}; each number must be finite")
         rows = self.interface.observe(rows)
         env = self.system.env
         if self._greedy is None:
@@ -120,7 +114,7 @@ class Policy:
             actions = actions + np.array(env.start if env.choices else env.start[0])
         return actions[0] if single else actions
 
-    def __call__(self, obs: npt.ArrayLike) -> npt.NDArray[Any]:
+    def __call__(self, obs: Any) -> npt.NDArray[Any]:
         """Return the same as `act`."""
         return self.act(obs)
 

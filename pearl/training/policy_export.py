@@ -17,6 +17,7 @@ from pearl.formats import latest
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.interface import changes, states, trained_arrays
+from pearl_devices.primitives.envs.border import Part, too_wide
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -35,6 +36,10 @@ def description(policy: Policy) -> dict[str, Any]:
         the `choices` of each component in turn; or `tanh` or `clip` of the first `act` outputs,
         scaled to low … high. With `clip`, a component that lacks a bound is not scaled, only
         clipped.
+    observations: the parts of an observation of the environment, in the order of the flat one. Each
+        has the `path` of keys and places that leads to it, and its `shape`. If it is discrete, it
+        has `choices` and `starts`, the number of choices of each element and its first number: each
+        element is one-hot in the flat observation, and a table counts states from 0.
     pixels: (first, end) of the components of the flattened observation that are first divided by
         255.
     normalise: of observations, (x - mean) / sqrt(variance + epsilon), clipped to ±clip (0: not
@@ -65,7 +70,16 @@ def description(policy: Policy) -> dict[str, Any]:
     elif env.act:
         rule = "clip" if "act.sample" in specs(kernel) else "tanh"
         held = {"low": env.act_low, "high": env.act_high}
-        bounds = {n: [b if math.isfinite(b) else None for b in each] for n, each in held.items()}
+        free = [
+            math.isfinite(b - a) and too_wide(a, b) for a, b in zip(*held.values(), strict=True)
+        ]
+        bounds = {
+            n: [
+                b if math.isfinite(b) and not none else None
+                for b, none in zip(each, free, strict=True)
+            ]
+            for n, each in held.items()
+        }
         chosen = {"rule": rule, "act": env.act, **bounds}
     normalise = None
     if policy.statistics is not None:
@@ -89,10 +103,18 @@ def description(policy: Policy) -> dict[str, Any]:
         "env": env.id,
         "network": network,
         "outputs": chosen,
+        "observations": [_described(part) for part in env.parts],
         "pixels": [list(each) for each in env.pixels],
         "normalise": normalise,
         **({"interface": passed} if passed else {}),
     }
+
+
+def _described(part: Part) -> dict[str, Any]:
+    found: dict[str, Any] = {"path": list(part.path), "shape": list(part.shape)}
+    if part.counts:
+        found |= {"choices": list(part.counts), "starts": list(part.starts)}
+    return found
 
 
 def export(policy: Policy, path: str | Path) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def test_states_are_counted_from_0_and_others_are_an_error(shown: int, found: in
     call = cpu.bind(k, "gymnasium", buffers)
     assert buffers["env.obs"].tolist() == [[0], [0]]
     if found is None:
-        with pytest.raises(ValueError, match=rf"number 0.*observed {shown}; its space is Discrete"):
+        with pytest.raises(ValueError, match=rf"number 0.*observation is {shown}; its space has 2"):
             call()
         return
     call()

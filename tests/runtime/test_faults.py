@@ -127,7 +127,7 @@ HOSTS = ("one", "threads", "processes")
     [
         ("one", "raise", "RuntimeError: the simulator has diverged"),
         ("threads", "nan", "is not finite"),
-        ("processes", "shape", "4 components"),
+        ("processes", "shape", r"observation has shape"),
     ],
 )
 def test_a_failing_environment_is_named_and_started_anew(lanes, fault, cause, tmp_path):

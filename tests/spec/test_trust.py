@@ -271,8 +271,8 @@ def no_number():
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("no_space", "observations are NoneType, which has no fixed size; a space that"),
-     ("a_class", "observations are type, which has no fixed size"),
+    [("no_space", "observations are NoneType, which cannot be read as numbers"),
+     ("a_class", "observations are type, which cannot be read as numbers"),
      ("nothing_seen", "observations are Box, which is empty"),
      ("nothing_done", "a Box of one axis is needed"),
      ("no_action",

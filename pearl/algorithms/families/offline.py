@@ -127,23 +127,40 @@ def collected(program: str, args: tuple[tuple[str, Any], ...], count: int, seed:
 
     The action after the end of an episode is also drawn: sarsa needs it if the episode was
     truncated.
+
+    Raises:
+        SpecError: the environment returned something that is not read.
     """
-    from pearl_devices.primitives.envs.gym_make import make
+    from pearl_devices.primitives.envs.border import Reader, Unfit, read_step, reset
+    from pearl_devices.primitives.envs.gym_episodes import make_env
+    from pearl_devices.primitives.envs.spaces import parts
     from pearl_devices.primitives.math.rng import key
 
-    made = make(program, dict(args), 1)
-    env: Any = made[0] if isinstance(made, list) else made
-    first, start = int(env.action_space.start), int(env.observation_space.start)
+    env: Any = make_env(program, dict(args), 0)
+    reader, row = Reader(parts(env.observation_space), table=True), np.zeros(1)
+
+    def number(seen: Any) -> int:
+        reader.read(seen, row)
+        return int(row[0])
+
+    first = int(env.action_space.start)
     draws = np.random.default_rng(key(seed, "log"))
     actions = draws.integers(0, env.action_space.n, count + 1)
     found: Log = {field: np.zeros(count, np.int64) for field in ("state", "next_state")}
     found["reward"], found["terminated"] = np.zeros(count), np.zeros(count, np.bool_)
-    state, _ = env.reset(seed=key(seed, "log of environment") >> 33)
-    for i in range(count):
-        ahead, reward, terminated, truncated, _ = env.step(first + actions[i])
-        found["state"][i], found["next_state"][i] = state - start, ahead - start
-        found["reward"][i], found["terminated"][i] = reward, terminated
-        state = env.reset()[0] if terminated or truncated else ahead
+    i = 0
+    try:
+        state = number(reset(env, seed=key(seed, "log of environment") >> 33)[0])
+        for i in range(count):
+            seen, reward, terminated, truncated = read_step(env.step(first + actions[i]))
+            if not np.isfinite(reward):
+                raise Unfit(f"reward {reward} is not finite")
+            ahead = number(seen)
+            found["state"][i], found["next_state"][i] = state, ahead
+            found["reward"][i], found["terminated"][i] = reward, terminated
+            state = number(reset(env)[0]) if terminated or truncated else ahead
+    except Unfit as error:
+        raise SpecError(f"environment {program!r}, step {i} of its log: {error}") from None
     env.close()
     return {**found, "action": actions[:-1], "next_action": actions[1:]}
 

@@ -1,3 +1,3 @@
-"""Environments of the user: resets, steps, and a watchdog for those that do not answer."""
+"""Environments of the user: resets, steps, a rehearsal, a watchdog for those that hang."""
 
-__all__ = ["external_envs", "watchdog"]
+__all__ = ["external_envs", "rehearsal", "watchdog"]

@@ -98,17 +98,33 @@ def external_envs_of(job: Job, call: Call) -> EnvStep | None:
     return env_step_of(call)
 
 
-def failure_listener(log: FailureLog, *, restart: bool) -> Callable[[str, int], None]:
-    """Return a listener for failures of environments: text, transitions lost.
+Listener = Callable[[str, int], bool]
+"""Gets a failure of an environment (text, transitions lost); returns whether the run goes on."""
+
+
+def failure_listener(log: FailureLog, *, restart: bool) -> Listener:
+    """Return a listener for failures of environments.
 
     The environment restarts in any case, so that the iteration can be completed. Unless `restart`,
     the run then stops.
     """
 
-    def listen(text: str, lost: int) -> None:
+    def listen(text: str, lost: int) -> bool:
         log.note(text, lost=lost)
         if not restart and log.failure is None:
             log.failure = text
+        return restart
+
+    return listen
+
+
+def failure_sender(send: Callable[..., object], *, restart: bool) -> Listener:
+    """Return a listener that sends failures to the process that has the log: send(failure=text,
+    lost=transitions)."""
+
+    def listen(text: str, lost: int) -> bool:
+        send(failure=text, lost=lost)
+        return restart
 
     return listen
 

@@ -26,7 +26,7 @@ class WorkerMonitor:
     start_counts: counts when the lanes began.
     """
 
-    def __init__(self, engine: Engine, on_failure: Callable[[str, int], None]) -> None:
+    def __init__(self, engine: Engine, on_failure: Callable[[str, int], object]) -> None:
         self._engine, self._on_failure = engine, on_failure
         self.workers: dict[int, Worker] = {}
         self.ended_cpu_s = 0.0

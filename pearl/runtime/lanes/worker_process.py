@@ -45,8 +45,9 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
     )
     notes: list[str] = []
     if runner.environments:
+        on_failure = external_envs.failure_sender(parent.reply, restart=context.restart_envs)
         for env in runner.environments.values():
-            env.on_failure = lambda text, lost: parent.reply(failure=text, lost=lost)
+            env.on_failure = on_failure
         notes = restore_envs(context, runner.environments)
         runner.on_segment_end = lambda at: parent.reply(
             at=at, environments=external_envs.snapshot(runner.environments)

@@ -118,5 +118,6 @@ class RunContext:
             jitter_s=config["jitter_s"],
             env_snapshots=config["env_snapshots"],
             env_time_limit_s=config["env_time_limit_s"],
+            restart_envs=system.train.on_env_failure == "restart",
             sampling=Sampling(*config["sampling"]),
         )

@@ -114,8 +114,9 @@ class LaneServer:
         self.environments = {n: e for r in self.runners for n, e in r.environments.items()}
         self._texts: deque[dict[str, Any]] = deque()
         self._failed = False
+        restart = self.context.restart_envs
         for env in self.environments.values():
-            env.on_failure = lambda text, lost: self._send_status(failure=text, lost=lost)
+            env.on_failure = external_envs.failure_sender(self._send_status, restart=restart)
         for text in restore_envs(self.context, self.environments):
             self._send_status(note=text)
         self.inbound: Mailbox | GrantMailbox

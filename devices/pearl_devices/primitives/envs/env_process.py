@@ -28,6 +28,7 @@ from typing import Any
 
 from pearl_devices import masks
 from pearl_devices.base import UnsupportedError
+from pearl_devices.primitives.envs import border
 
 GRACE_S = 1.0
 """Seconds that an environment has to close itself."""
@@ -192,10 +193,10 @@ def _serve(wire: Connection) -> None:
                 offers = masks.has_method(env)
                 found = os.getpid(), env.observation_space, env.action_space, offers
             elif name == "reset":
-                seen, info = env.reset(seed=given[0])
+                seen, info = border.reset(env, seed=given[0])
                 found = seen, {masks.KEY: None} if masks.KEY in info else {}
             elif name == "step":
-                found = tuple(env.step(given[0])[:4])
+                found = border.read_step(env.step(given[0]))
             elif name == "generator_state":
                 found = generator_state(env)
             elif name == "replay":

@@ -2,38 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.spaces.utils import flatdim
 
 from pearl_devices import masks
-from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
+from pearl_devices.base import Buffers, Call, EnvironmentFailed, UnsupportedError
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.asked import (
     EPISODE,
     STEP,
     Asked,
+    is_fault,
+)
+from pearl_devices.primitives.envs.border import (
+    Reader,
+    Unfit,
+    WrongInterface,
+    bad_action,
+    not_given,
 )
 from pearl_devices.primitives.envs.gym_make import Array
 from pearl_devices.primitives.envs.native_envs import record
-from pearl_devices.primitives.envs.normalise import scale
-from pearl_devices.primitives.envs.spaces import choices, pixels
-from pearl_devices.primitives.envs.spaces import scale as scale_of
+from pearl_devices.primitives.envs.normalise import scale, with_normalisation
+from pearl_devices.primitives.envs.spaces import (
+    UnknownSpaceError,
+    choices,
+    parts,
+    pixels,
+    to_env_actions,
+)
+from pearl_devices.primitives.envs.spaces import scale as factors_of
 
 ATTEMPTS = 3
 """An environment that fails this often in a row, though it is made again each time, is given up."""
+
+
+def normalised(kernel: Kernel, buffers: Buffers, step: EnvStep) -> Call:
+    """Return bound environments, followed by the normalisation that the kernel asks for."""
+    return with_normalisation(kernel, buffers, step, fresh=True, raw=(step.raw, step.raw_next))  # type: ignore[arg-type]
+
+
+def describe(error: BaseException) -> str:
+    """The error of an environment in words, on one line."""
+    text = " ".join(str(error).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if isinstance(error, Unfit) else f"{type(error).__name__}: {text}"
+
 
 State = dict[str, Any]
 """Data that restores an environment, as JSON."""
 
 
 class EnvStep(Asked):
-    """A bound env_step: the common part of stepping environments one by one and in a batch."""
+    """A bound env_step: the common part of stepping environments one by one and in a batch.
+
+    reader: reads their observations, into `raw` and `raw_next`: env.obs and step.next_obs, or
+        arrays of float64 if observations are normalised.
+    on_failure: called with each failure and the transitions lost; returns whether the run goes on.
+    """
 
     def __init__(self, kernel: Kernel, buffers: Buffers, obs_space: Any, action_space: Any) -> None:
         super().__init__()
@@ -42,12 +74,17 @@ class EnvStep(Asked):
         self.args, self.scaled = dict(kernel.args), bool(kernel.dims.get("normalise_obs"))
         self.stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
         self.first = 0  # number of the first environment here, if others are stepped elsewhere
-        self.on_failure: Callable[[str, int], None] | None = None
+        self.on_failure: Callable[[str, int], object] | None = None
+        self.ending = ""  # why the run ends at its next pause
         self.cut = np.zeros(self.envs, np.uint8)
         self.firsts: Array | None = None  # of a batch, as it was bound
         self.anew: dict[int, Array] = {}
         self.pass_first: Callable[[Array], Array] | None = None
-        self.zeros = np.zeros(buffers["env.obs"].size, np.float32)
+        self.raw, self.raw_next = buffers["env.obs"], buffers["step.next_obs"]
+        if self.scaled:
+            self.raw, self.raw_next = (a.astype(np.float64) for a in (self.raw, self.raw_next))
+        self.zeros = np.zeros(self.raw.size, self.raw.dtype)
+        self.few = np.zeros(self.envs, np.float32)
         factored = choices(action_space)
         if isinstance(action_space, Discrete):
             act = 0
@@ -64,14 +101,21 @@ class EnvStep(Asked):
                 f"kernel {kernel.kind}: {self.name!r} observes {obs_space}, the kernel has "
                 f"{self.states} states"
             )
-        size = 1 if self.states else flatdim(obs_space)
-        scaled = kernel.dims.get("scaled")
-        self.pixels = scale_of(size, pixels(obs_space)) if scaled else None
-        found = (size, act, sum(factored))
+        try:
+            found = parts(obs_space)
+        except UnknownSpaceError as error:
+            raise UnsupportedError(f"environment {self.name!r}: {error}") from None
+        scaled = factors_of(sum(part.size for part in found), pixels(obs_space))
+        self.reader = Reader(
+            found,
+            table=bool(self.states),
+            factors=scaled if kernel.dims.get("scaled") else None,
+        )
+        sizes = (self.reader.size, act, sum(factored))
         wanted = (kernel.dim("obs"), kernel.dim("act"), kernel.dims.get("choices", 0))
-        if found != wanted:
+        if sizes != wanted:
             raise UnsupportedError(
-                f"kernel {kernel.kind}: {self.name!r} has (obs, act, choices) = {found}, "
+                f"kernel {kernel.kind}: {self.name!r} has (obs, act, choices) = {sizes}, "
                 f"the kernel has {wanted}"
             )
 
@@ -80,7 +124,7 @@ class EnvStep(Asked):
         b = self.buffers
         b["env.elapsed"][:] = 0
         b["env.return"][:] = 0.0
-        self.firsts = b["env.obs"].copy()
+        self.firsts = self.raw.copy()
         if b["rng.env_step"][1] > 0:
             self.cut[:] = ANEW
 
@@ -92,10 +136,8 @@ class EnvStep(Asked):
         """
         b = self.buffers
         for n, first in self.anew.items():
-            b["step.obs"][n] = first
-            if self.scaled:
-                state = (b["normalise.obs"], b["normalise.options"])
-                scale(b["step.obs"], n, *state, b["step.obs"])
+            self.raw[n] = first
+            self.show(n)
             b["env.return"][n], b["env.elapsed"][n], self.cut[n] = 0.0, 0, ANEW
         if self.pass_first is not None:
             rows = sorted(self.anew)
@@ -122,77 +164,85 @@ class EnvStep(Asked):
         if why := masks.refusal(self.name, info, env):
             raise EnvironmentFailed(why)
 
-    def flat(self, one: Any, index: int) -> Array:
+    def env_actions(self) -> Array:
+        """The actions in act.action as the environments take them.
+
+        Raises:
+            EnvironmentFailed: one is not finite, and no environment gets it.
+        """
+        action = self.buffers["act.action"]
+        if (n := bad_action(action)) is not None:
+            raise EnvironmentFailed(f"{self.place(n)}: {not_given(action[n])}")
+        return to_env_actions(self.action_space, action)
+
+    def flat(self, one: Any) -> Array:
         """Return one environment's observation as a vector, float32.
 
         Raises:
-            ValueError: The observation has another size than the space.
+            Unfit: it does not belong to the space.
         """
-        if self.states:
-            return np.array([self.state(one, index)], np.float32)
-        value = one if isinstance(self.obs_space, Box) else flatten(self.obs_space, one)
-        flat = np.asarray(value, dtype=np.float32).reshape(-1)
-        size = self.buffers["env.obs"].shape[1]
-        if flat.size != size:
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + index}: an observation of "
-                f"{flat.size} components and shape {np.shape(one)}; its space has {size}"
-            )
-        return flat if self.pixels is None else flat * self.pixels
-
-    def state(self, one: Any, index: int) -> int:
-        """Return the number of a discrete observation, from 0.
-
-        Raises:
-            ValueError: The space has no such observation.
-        """
-        number = int(one) - int(self.obs_space.start)
-        if not 0 <= number < self.states:
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + index}: observed {one}; its "
-                f"space is {self.obs_space}"
-            )
-        return number
+        row = np.zeros(self.raw.shape[1], np.float32)
+        self.reader.read(one, row)
+        return row
 
     def finite(self, values: Array) -> bool:
         # 0 · NaN and 0 · infinity are NaN. One product is cheaper than a test of each value.
-        return bool(np.dot(values.reshape(-1), self.zeros[: values.size]) == 0.0)
+        zeros = self.zeros if values.dtype == self.zeros.dtype else self.few
+        return bool(np.dot(values.reshape(-1), zeros[: values.size]) == 0.0)
 
-    def check_finite(self, values: Array, what: str) -> None:
-        """Raises ValueError if a value, one for each environment, is NaN or infinite."""
+    def check_finite(self, values: Array, what: str, first: int = 0) -> None:
+        """Raises Unfit if a value, one for each environment from number `first` on, is NaN or
+        infinite."""
         if not self.finite(values):
             bad = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + bad}: {what} {values[bad]} is "
-                "not finite; learning from it would spoil all parameters"
+            raise Unfit(
+                f"{what} {values[bad]} is not finite; learning from it would spoil all parameters",
+                first + bad,
             )
 
-    def fault(self, which: str, error: BaseException) -> str:
+    def place(self, row: int | None) -> str:
+        """Name an environment, and its number."""
+        which = f"one of a batch of {self.envs}" if row is None else f"number {self.first + row}"
+        return f"environment {self.name!r}, {which}"
+
+    @contextmanager
+    def first_reset(self, row: int | None) -> Iterator[None]:
+        """Within this context, errors of an environment's first reset become an
+        EnvironmentFailed."""
+        try:
+            yield
+        except (EnvironmentFailed, UnsupportedError):
+            raise
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            at = self.place(error.row if isinstance(error, Unfit) and row is None else row)
+            raise EnvironmentFailed(f"{at}, at its first reset: {describe(error)}") from error
+
+    def fault(self, row: int | None, error: BaseException) -> str:
         """Return the text of a failure: the environment, the episode, the step and the error.
 
         Episodes are counted over all environments of the task, from 1.
         """
-        text = " ".join(str(error).split())
-        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-        b, where = self.buffers, f"environment {self.name!r}, {which}"
-        at = f"{where}, episode {b['episode.count'][0] + 1}, step {b['rng.env_step'][1]}"
-        if isinstance(error, ValueError) and text.startswith(where):
-            return f"{at}: {text.removeprefix(where).lstrip(': ')}"
-        return f"{at}: {type(error).__name__}: {text}"
+        b = self.buffers
+        at = f"{self.place(row)}, episode {b['episode.count'][0] + 1}"
+        return f"{at}, step {b['rng.env_step'][1]}: {describe(error)}"
 
     def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
         """Report a failure to `on_failure`.
 
         Raises:
-            EnvironmentFailed: There is no `on_failure`, or the last attempt failed too.
+            EnvironmentFailed: There is no `on_failure`, a new environment would fail in the same
+                way, or the last attempt failed too.
         """
-        if self.on_failure is None:
-            raise EnvironmentFailed(reason) from error
+        if self.on_failure is None or isinstance(error, WrongInterface):
+            raise EnvironmentFailed(self.ending or reason) from error
         if attempt > ATTEMPTS:
             raise EnvironmentFailed(
-                f"{reason}; it was made again {ATTEMPTS} times and failed each time"
+                self.ending or f"{reason}; it was made again {ATTEMPTS} times and failed each time"
             ) from error
-        self.on_failure(reason, lost)
+        if self.on_failure(reason, lost) is False and not self.ending:
+            self.ending = reason
 
     def snapshot(self) -> list[State]:
         """Return the states from which `restore` starts; call it between two firings."""
@@ -231,6 +281,14 @@ class EnvStep(Asked):
     def made(self) -> Sequence[Any]:
         """Return the environments, or the batches of them, that this process has made."""
         raise NotImplementedError
+
+    def show(self, n: int) -> None:
+        """Let the stored step of environment n begin at its observation in `raw`."""
+        b = self.buffers
+        if self.scaled:
+            scale(self.raw, n, b["normalise.obs"], b["normalise.options"], b["step.obs"])
+        else:
+            b["step.obs"][n] = self.raw[n]
 
     def end(self, index: int) -> None:
         """Record a finished episode."""

@@ -22,9 +22,9 @@ from gymnasium.vector.utils import batch_space
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.envs.env_step import normalised
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
 from pearl_devices.primitives.envs.gym_make import Array, Batch
-from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class Pool(VectorEnv[Any, Any, Any]):
@@ -126,4 +126,4 @@ class PoolStep(VectorEnvStep):
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through envpool: make and reset the environments, with seeds from the key."""
     pool = Pool(str(kernel.program), dict(kernel.args), kernel.dim("envs"))
-    return with_normalisation(kernel, buffers, PoolStep(kernel, buffers, pool), fresh=True)
+    return normalised(kernel, buffers, PoolStep(kernel, buffers, pool))

@@ -26,16 +26,15 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from pearl_devices.base import Buffers, Call, EnvironmentFailed
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.asked import SINCE, STEP, is_fault
-from pearl_devices.primitives.envs.env_step import EnvStep, State
+from pearl_devices.primitives.envs.border import Unfit, read_batch_step, reset
+from pearl_devices.primitives.envs.env_step import EnvStep, State, normalised
 from pearl_devices.primitives.envs.global_generators import seed_generators
 from pearl_devices.primitives.envs.gym_make import (
     GLOBAL,
@@ -53,8 +52,6 @@ from pearl_devices.primitives.envs.gym_resume import (
     unpack,
 )
 from pearl_devices.primitives.envs.gym_steps import SingleSteps
-from pearl_devices.primitives.envs.normalise import scale, with_normalisation
-from pearl_devices.primitives.envs.spaces import to_env_actions
 
 
 def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
@@ -63,7 +60,7 @@ def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
     env.state[:, ended] = env.np_random.uniform(env.low, env.high, size=(4, count))
     env.steps[ended] = 0
     env.prev_done[ended] = False
-    obs[ended] = env.state[:, ended].T
+    obs[ended] = env.state[:, ended].T.astype(np.float32)  # as its own reset gives them
 
 
 class VectorEnvStep(EnvStep):
@@ -72,42 +69,28 @@ class VectorEnvStep(EnvStep):
     def __init__(self, kernel: Kernel, buffers: Buffers, env: Batch) -> None:
         super().__init__(kernel, buffers, env.single_observation_space, env.single_action_space)
         self.env, self.mode = env, env.metadata.get("autoreset_mode")
-        first, infos = env.reset(seed=draw_seeds(buffers, 1)[0])
-        self.refuse_masks(infos, env)
-        self.write(first, buffers["env.obs"])
+        with self.first_reset(None):
+            first, infos = reset(env, seed=draw_seeds(buffers, 1)[0])
+            self.refuse_masks(infos, env)
+            self.write(first, self.raw)
         self.begin()
 
     def write(self, obs: Any, out: Array) -> None:
-        """Flatten a batch of observations into `out` (N, O), float32.
+        """Write a batch of observations into `out` (N, O).
 
         Raises:
-            ValueError: The batch has another shape, or a value is not finite.
+            Unfit: One does not belong to the space, or is not finite.
         """
-        if isinstance(self.obs_space, Box):
-            flat = np.asarray(obs)
-            if flat.size != out.size:
-                raise ValueError(
-                    f"environment {self.name!r}: observations of shape {flat.shape}; "
-                    f"expected {self.envs} times {self.obs_space.shape}"
-                )
-            out[:] = flat.reshape(out.shape)
-            if self.pixels is not None:
-                out *= self.pixels
-        else:
-            for n, one in enumerate(
-                gymnasium.vector.utils.iterate(self.env.observation_space, obs)
-            ):
-                out[n] = self.flat(one, n)
+        self.reader.read_batch(obs, out)
         self.check_finite(out, "observation")
 
     def __call__(self) -> None:
         b = self.buffers
-        action, obs, next_obs = b["act.action"], b["env.obs"], b["step.next_obs"]
-        b["step.obs"][:] = obs
-        b["step.action"][:] = action
+        b["step.obs"][:] = b["env.obs"]
+        b["step.action"][:] = b["act.action"]
         if self.anew:
             self.start_anew()
-        reward, terminated, truncated, infos = self.step(to_env_actions(self.action_space, action))
+        reward, terminated, truncated = self.step(self.env_actions())
         b["rng.env_step"][1] += np.uint64(1)
         self.slot[STEP] += 1.0
         ended = np.logical_or(terminated, truncated)
@@ -116,11 +99,12 @@ class VectorEnvStep(EnvStep):
         if self.cut.any():
             b["step.truncated"] |= self.cut
             self.cut[:] = 0
-        obs[:] = next_obs
         b["env.elapsed"] += 1
         b["env.return"] += reward
         if ended.any():
-            self.restart(ended, infos)
+            for n in np.flatnonzero(ended):
+                self.end(int(n))
+            self.restart(ended)
 
     def made(self) -> list[Any]:
         return [self.env]
@@ -131,45 +115,69 @@ class VectorEnvStep(EnvStep):
         assert isinstance(made, VectorEnv)
         return made
 
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Any]:
-        """Step all environments; make all of them again if one fails. Return reward, flags and
-        infos. Rewards and successors are also in the arrays."""
+    def renew(self, error: BaseException, *, lost: int, tried: int = 0) -> int:
+        """Make all environments again after `error`; write their first observations to `raw`.
+        Return the number of attempts, of which `tried` were made before."""
+        b = self.buffers
+        while True:
+            tried, self.slot[SINCE] = tried + 1, 0.0
+            row = error.row if isinstance(error, Unfit) else None
+            self.give_up(self.fault(row, error), tried, error, lost)
+            try:
+                with suppress(Exception, SystemExit):  # it has failed; its close does not matter
+                    self.env.close()
+                made = self.env = self.remake()
+                self.slot[SINCE] = monotonic()
+                first, infos = reset(made, seed=draw_seeds(b, 1, tried)[0])
+                self.slot[SINCE] = 0.0
+                self.refuse_masks(infos)
+                self.write(first, self.raw)
+                b["env.return"][:], b["env.elapsed"][:], self.cut[:] = 0.0, 0, ANEW
+                return tried
+            except EnvironmentFailed:  # it offers a mask; a new one would too
+                raise
+            except BaseException as another:  # the environment's code may raise anything
+                if not is_fault(another):
+                    raise
+                error, lost = another, 0
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array]:
+        """Step all environments; make all of them again if one fails. Return reward and flags.
+        Rewards and true successors are also in the arrays, and next observations in `raw`."""
         b, tried, lost = self.buffers, 0, self.envs
         while True:
             try:
-                if tried:
-                    with suppress(
-                        Exception, SystemExit
-                    ):  # it has failed; its close does not matter
-                        self.env.close()
-                    made = self.env = self.remake()
-                    self.slot[SINCE] = monotonic()
-                    first, infos = made.reset(seed=draw_seeds(b, 1, tried)[0])
-                    self.refuse_masks(infos)
-                    self.write(first, b["step.obs"])
-                    for n in range(self.envs if self.scaled else 0):
-                        state = (b["normalise.obs"], b["normalise.options"])
-                        scale(b["step.obs"], n, *state, b["step.obs"])
-                    b["env.return"][:], b["env.elapsed"][:], self.cut[:] = 0.0, 0, ANEW
                 self.slot[SINCE] = monotonic()
-                seen, reward, terminated, truncated, infos = self.env.step(actions)
+                found = read_batch_step(self.env.step(actions), self.envs)
                 self.slot[SINCE] = 0.0
+                seen, reward, terminated, truncated, infos = found
                 b["step.reward"][:] = reward
                 self.check_finite(b["step.reward"], "reward")
-                self.write(seen, b["step.next_obs"])
-                return reward, terminated, truncated, infos
-            except EnvironmentFailed:  # it offers a mask; a new one would too
-                raise
+                self.write(seen, self.raw_next)
+                self.raw[:] = self.raw_next
+                if self.mode == AutoresetMode.SAME_STEP:  # the episodes' last ones are in infos
+                    self.read_last(np.logical_or(terminated, truncated), infos)
+                return reward, terminated, truncated
             except BaseException as error:  # the environment's code may raise anything
                 if not is_fault(error):
                     raise
-                tried, self.slot[SINCE] = tried + 1, 0.0
-                which = f"one of a batch of {self.envs}"
-                if isinstance(error, ValueError) and "number " in str(error):
-                    which = str(error).partition("number ")[2].partition(":")[0]
-                    which = f"number {which}"
-                self.give_up(self.fault(which, error), tried, error, lost)
+                tried = self.renew(error, lost=lost, tried=tried)
+                for n in range(self.envs):
+                    self.show(n)
                 lost = 0
+
+    def read_last(self, ended: Array, infos: Any) -> None:
+        """Write the last observations of ended episodes to `raw_next`.
+
+        Raises:
+            Unfit: `infos` has no 'final_obs' for one, or it does not belong to the space.
+        """
+        for n in np.flatnonzero(ended).tolist():
+            try:
+                self.reader.read(self.final(infos, n), self.raw_next[n])
+            except Unfit as error:
+                raise Unfit(str(error), n) from None
+        self.check_finite(self.raw_next, "last observation")
 
     def snapshot(self) -> list[State]:
         """Return the state of gymnasium's CartPole, which exposes it."""
@@ -192,41 +200,42 @@ class VectorEnvStep(EnvStep):
     def why_lost(self) -> str:
         return "" if is_cartpole(self.env) else super().why_lost()
 
-    def final(self, infos: dict[str, Any], n: int) -> Any:
+    def final(self, infos: Any, n: int) -> Any:
         """Return the last observation of environment n, whose episode has ended.
 
         Raises:
-            ValueError: `infos` has no 'final_obs' for this environment.
+            Unfit: `infos` has no 'final_obs' for this environment.
         """
         try:
             seen = infos["final_obs"]
             return {key: seen[key][n] for key in seen} if isinstance(seen, dict) else seen[n]
         except (KeyError, IndexError, TypeError):
-            raise ValueError(
-                f"environment {self.name!r}, number {n}: its episode has ended, and infos has no "
-                "'final_obs' with its last observation, which the autoreset mode SAME_STEP requires"
+            raise Unfit(
+                "its episode has ended, and infos has no 'final_obs' with its last observation, "
+                "which the autoreset mode SAME_STEP requires"
             ) from None
 
-    def restart(self, ended: Array, infos: dict[str, Any]) -> None:
-        """Write true successors to step.next_obs, and first observations of new episodes to
-        env.obs."""
-        obs, next_obs = self.buffers["env.obs"], self.buffers["step.next_obs"]
-        for n in np.flatnonzero(ended):
-            self.end(int(n))
+    def restart(self, ended: Array) -> None:
+        """Begin new episodes where episodes have ended: write their first observations to `raw`."""
         if self.mode == AutoresetMode.SAME_STEP:
-            for n in np.flatnonzero(ended):
-                next_obs[n] = self.flat(self.final(infos, int(n)), int(n))
-            self.check_finite(next_obs, "observation")
-        elif self.mode == AutoresetMode.DISABLED or resets_by_mask(self.env):
+            return  # they are there
+        if self.mode != AutoresetMode.DISABLED and not resets_by_mask(self.env):
+            restart_cartpole(self.env.unwrapped, ended, self.raw)
+            return
+        try:
             self.slot[SINCE] = monotonic()
-            first, infos = self.env.reset(options={"reset_mask": ended})
+            first, infos = reset(self.env, options={"reset_mask": ended})
             self.slot[SINCE] = 0.0
             self.refuse_masks(infos)
-            fresh = np.empty_like(obs)
+            fresh = np.empty_like(self.raw)
             self.write(first, fresh)
-            obs[ended] = fresh[ended]
-        else:
-            restart_cartpole(self.env.unwrapped, ended, obs)
+            self.raw[ended] = fresh[ended]
+        except EnvironmentFailed:  # as in `renew`
+            raise
+        except BaseException as error:  # as above
+            if not is_fault(error):
+                raise
+            self.renew(error, lost=0)
 
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
@@ -234,8 +243,12 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
     seed_generators(draw_seeds(buffers, 1, GLOBAL)[0])
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
-    kind = SingleSteps if isinstance(made, list) else VectorEnvStep
-    return with_normalisation(kernel, buffers, kind(kernel, buffers, made), fresh=True)  # type: ignore[arg-type]
+    step: EnvStep
+    if isinstance(made, list):
+        step = SingleSteps(kernel, buffers, made)
+    else:
+        step = VectorEnvStep(kernel, buffers, made)
+    return normalised(kernel, buffers, step)
 
 
 def env_step_of(call: Call) -> EnvStep | None:

@@ -2,19 +2,20 @@
 running episodes, then a step of each environment.
 
 Environments are made when an episode first needs them, and serve all evaluations of a binding. If
-an environment raises anything, that is an `EnvironmentFailed` that names the episode and its step.
+an environment raises anything or returns what training would not take, that is an
+`EnvironmentFailed` that names the episode and its step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces.utils import flatten
+from gymnasium.spaces import Discrete
 
 from pearl_devices import masks
 from pearl_devices.base import Buffers, EnvironmentFailed, UnsupportedError
@@ -24,6 +25,15 @@ from pearl_devices.kernels.evaluation import PLAYED, acting, env_args
 from pearl_devices.kernels.interface import STATISTICS, states
 from pearl_devices.primitives.envs import spaces
 from pearl_devices.primitives.envs.asked import EPISODE, SINCE, STEP, Asked, is_fault
+from pearl_devices.primitives.envs.border import (
+    Reader,
+    Unfit,
+    bad_action,
+    not_given,
+    read_step,
+    reset,
+)
+from pearl_devices.primitives.envs.env_step import describe
 from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.gym_make import Array, Single, stack_frames
 from pearl_devices.primitives.envs.interface import Interface
@@ -59,6 +69,10 @@ class GymEpisodes(Evaluations, Asked):
             buffers.get("act.choices"),
         )
         self._interface: Interface | None = None
+        self._reader: Reader | None = None
+        self._rows: Array = buffers["evaluation.obs"]
+        if "evaluation.statistics" in buffers:  # normalised in float64, as in training
+            self._rows = np.zeros(self._rows.shape)
 
     def reset(self, seeds: Sequence[int]) -> None:
         self._seeds = [*seeds]
@@ -89,12 +103,13 @@ class GymEpisodes(Evaluations, Asked):
         except BaseException as error:
             if not is_fault(error):
                 raise
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise EnvironmentFailed(
-                f"environment {self.name!r}, evaluation episode {episode}, step {step}: {text}"
-            ) from error
+            text = f"{self._place(episode, step)}: {describe(error)}"
+            raise EnvironmentFailed(text) from error
         finally:
             self.slot[SINCE] = 0.0
+
+    def _place(self, episode: int, step: int) -> str:
+        return f"environment {self.name!r}, evaluation episode {episode}, step {step}"
 
     def _start(self, n: int) -> None:
         """Begin the next episode in row n."""
@@ -105,23 +120,25 @@ class GymEpisodes(Evaluations, Asked):
         episode = int(self._at[1])
         self._at[1] += 1
         with self._asked(episode, 0):
-            seen, info = self._envs[n].reset(seed=self._seeds[episode])
+            seen, info = reset(self._envs[n], seed=self._seeds[episode])
+            self._see(n, seen)
         if why := masks.refusal(self.name, info, self._envs[n] if episode == n else None):
             raise EnvironmentFailed(why)
         b["evaluation.episode"][n], b["evaluation.elapsed"][n] = episode, 0
         b["evaluation.return"][n] = 0.0
-        self._see(n, seen)
 
     def _see(self, n: int, seen: Any) -> None:
-        """Write the observation of row n for the policy: flat, or the number of a state."""
-        space = self._envs[n].observation_space
-        if self.kernel.dims.get("states"):
-            self.buffers["evaluation.obs"][n] = int(seen) - int(space.start)  # type: ignore[attr-defined]
-        else:
-            box = isinstance(space, gymnasium.spaces.Box)
-            flat = seen if box else flatten(space, seen)
-            row = np.asarray(flat, np.float32).reshape(-1)
-            self.buffers["evaluation.obs"][n] = row
+        """Write the observation of row n for the policy: flat, or the number of a state.
+
+        Raises:
+            Unfit: it does not belong to its space, or is not finite.
+        """
+        if self._reader is None:
+            found = spaces.parts(self._envs[0].observation_space)
+            self._reader = Reader(found, table=bool(self.kernel.dims.get("states")))
+        self._reader.read(seen, self._rows[n])
+        if not np.isfinite(self._rows[n]).all():
+            raise Unfit(f"observation {self._rows[n]} is not finite")
 
     def _between(self) -> Interface:
         """The interface between environments and network, once there is an environment."""
@@ -139,7 +156,7 @@ class GymEpisodes(Evaluations, Asked):
 
     def _actions(self, playing: int) -> Array:
         between = self._between()
-        seen = between.observe(self.buffers["evaluation.obs"][:playing])
+        seen = between.observe(self._rows[:playing])
         return between.take(self._greedy(seen))
 
     def _step(self) -> None:
@@ -149,15 +166,22 @@ class GymEpisodes(Evaluations, Asked):
         )
         playing = int(self._at[0])
         space = self._envs[0].action_space
-        given = spaces.to_env_actions(space, self._actions(playing))
-        actions = given.tolist() if isinstance(space, gymnasium.spaces.Discrete) else [*given]
+        chosen = self._actions(playing)
+        if (bad := bad_action(chosen)) is not None:
+            at = self._place(int(episode[bad]), int(elapsed[bad]) + 1)
+            raise EnvironmentFailed(f"{at}: {not_given(chosen[bad])}")
+        given = spaces.to_env_actions(space, chosen)
+        actions = given.tolist() if isinstance(space, Discrete) else [*given]
         n = 0
         while n < playing:
             elapsed[n] += 1
             with self._asked(int(episode[n]), int(elapsed[n])):
-                seen, reward, stop, late, _ = self._envs[n].step(actions[n])
-                total[n] += float(reward)
-            over = bool(stop or late)
+                seen, reward, stop, late = read_step(self._envs[n].step(actions[n]))
+                if not math.isfinite(reward):
+                    raise Unfit(f"reward {reward} is not finite")
+                self._see(n, seen)
+                total[n] += reward
+            over = stop or late
             if over or elapsed[n] >= most:
                 b["evaluation.returns"][episode[n]] = total[n]
                 b["evaluation.cut"][episode[n]] = not over
@@ -167,9 +191,6 @@ class GymEpisodes(Evaluations, Asked):
                     playing -= 1
                     self._take(n, playing, actions)
                     continue
-            else:
-                with self._asked(int(episode[n]), int(elapsed[n])):
-                    self._see(n, seen)
             n += 1
         self._at[0] = playing
 
@@ -177,7 +198,8 @@ class GymEpisodes(Evaluations, Asked):
         """Swap rows n and `other`; the action of `other` is chosen and not yet done."""
         self._envs[n], self._envs[other] = self._envs[other], self._envs[n]
         actions[n] = actions[other]
-        for name in ("obs", "episode", "elapsed", "return"):
+        self._rows[n] = self._rows[other]
+        for name in ("episode", "elapsed", "return"):
             array = self.buffers[f"evaluation.{name}"]
             array[n] = array[other]
 

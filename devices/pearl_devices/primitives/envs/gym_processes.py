@@ -14,10 +14,9 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.buffers import allocate
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
-from pearl_devices.primitives.envs.env_step import State
+from pearl_devices.primitives.envs.env_step import State, normalised
 from pearl_devices.primitives.envs.gym_make import GLOBAL, draw_seeds
 from pearl_devices.primitives.envs.gym_steps import SingleSteps
-from pearl_devices.primitives.envs.normalise import with_normalisation
 
 
 class ProcessSteps(SingleSteps):
@@ -96,4 +95,4 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     count = kernel.dim("envs")
     seeds = draw_seeds(buffers, count, GLOBAL)
     envs = start_environments(str(kernel.program), dict(kernel.args), count, stack, seeds)
-    return with_normalisation(kernel, buffers, ProcessSteps(kernel, buffers, envs), fresh=True)
+    return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs))

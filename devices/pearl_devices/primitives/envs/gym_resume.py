@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pearl_devices.primitives.envs.border import read_step, reset
+
 Array = npt.NDArray[Any]
 
 LOG = 100_000
@@ -101,11 +103,11 @@ def describe_lost(name: str, first: int, envs: int, lost: Mapping[int, str]) -> 
 def replay_actions(env: Any, origin: Any, actions: Sequence[Any]) -> Any:
     """Return an environment's observation after a reset from `origin` and these actions."""
     if origin and "seed" in origin:
-        seen, _ = env.reset(seed=origin["seed"])
+        seen, _ = reset(env, seed=origin["seed"])
     else:
         if origin:
             env.unwrapped.np_random = generator(origin)
-        seen, _ = env.reset()
+        seen, _ = reset(env)
     for action in actions:
-        seen, *_ = env.step(action)
+        seen, *_ = read_step(env.step(action))
     return seen

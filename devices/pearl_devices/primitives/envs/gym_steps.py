@@ -18,9 +18,9 @@ from pearl_devices.primitives.envs.asked import (
     STEP,
     is_fault,
 )
+from pearl_devices.primitives.envs.border import Unfit, read_step, reset
 from pearl_devices.primitives.envs.env_step import EnvStep, State
 from pearl_devices.primitives.envs.gym_make import (
-    Array,
     Single,
     draw_seeds,
     make,
@@ -36,8 +36,6 @@ from pearl_devices.primitives.envs.gym_resume import (
     replay_actions,
     unpack,
 )
-from pearl_devices.primitives.envs.normalise import scale
-from pearl_devices.primitives.envs.spaces import to_env_actions
 
 
 class SingleSteps(EnvStep):
@@ -52,35 +50,37 @@ class SingleSteps(EnvStep):
         self.taken: list[list[Any]] = [[] for _ in envs]
         self.seen: list[Any] = [None] * self.envs
         for n, (env, seed) in enumerate(zip(envs, numbers, strict=True)):
-            self.seen[n], info = env.reset(seed=seed)
-            self.refuse_masks(info, env)
-            buffers["env.obs"][n] = self.flat(self.seen[n], n)
-        self.check_finite(buffers["env.obs"], "observation")
+            with self.first_reset(n):
+                self.seen[n], info = reset(env, seed=seed)
+                self.refuse_masks(info, env)
+                self.reader.read(self.seen[n], self.raw[n])
+                self.check_finite(self.raw[n : n + 1], "observation")
         self.begin()
 
     def actions(self) -> Any:
         """The actions as each environment takes them: Python integers, or arrays of its space's
         type."""
-        found = to_env_actions(self.action_space, self.buffers["act.action"])
+        found = self.env_actions()
         return found.tolist() if self.discrete else found
 
     def __call__(self) -> None:
         b = self.buffers
-        obs, next_obs, reward = b["env.obs"], b["step.next_obs"], b["step.reward"]
+        obs, reward = b["env.obs"], b["step.reward"]
         terminated, truncated = b["step.terminated"], b["step.truncated"]
         b["step.obs"][:] = obs
         b["step.action"][:] = b["act.action"]
         if self.anew:
             self.start_anew()
         ended, actions, slot = [], self.actions(), self.slot
+        read, raw_next = self.reader.read, self.raw_next
         for n, (env, action) in enumerate(zip(self.all, actions, strict=True)):
             try:
                 slot[NUMBER] = n
                 slot[SINCE] = monotonic()
-                seen, value, stop, cut, _ = env.step(action)
+                seen, value, stop, cut = read_step(env.step(action))
                 slot[SINCE] = 0.0
-                next_obs[n] = self.flat(seen, n)
-                reward[n], stop, cut = value, bool(stop), bool(cut)
+                read(seen, raw_next[n])
+                reward[n] = value
                 b["env.return"][n] += value
             except BaseException as error:  # the environment's code may raise anything
                 if not is_fault(error):
@@ -93,7 +93,7 @@ class SingleSteps(EnvStep):
             terminated[n], truncated[n] = stop, cut
             if stop or cut:
                 ended.append(n)
-        if not (self.finite(reward) and self.finite(next_obs)):
+        if not (self.finite(reward) and self.finite(raw_next)):
             ended = self.replace_non_finite(actions)
         if self.cut.any():
             truncated |= self.cut
@@ -101,7 +101,7 @@ class SingleSteps(EnvStep):
         b["rng.env_step"][1] += np.uint64(1)
         slot[STEP] += 1.0
         b["env.elapsed"] += 1
-        obs[:] = next_obs
+        self.raw[:] = raw_next
         self.restart_ended(ended)
 
     def restart_ended(self, ended: list[int]) -> None:
@@ -120,37 +120,34 @@ class SingleSteps(EnvStep):
             self.slot[NUMBER] = n
             self.slot[SINCE] = monotonic()
             self.origins[n], self.taken[n] = self.generator_origin(n), []
-            self.first_obs(n, *self.all[n].reset(), self.buffers["env.obs"][n])
+            self.first_obs(n, *reset(self.all[n]))
         except EnvironmentFailed:  # it offers a mask; a new one would too
             raise
         except BaseException as error:  # the environment's code may raise anything
             if not is_fault(error):
                 raise
-            self.renew(n, error, self.buffers["env.obs"], lost=0)
+            self.renew(n, error, lost=0)
 
-    def first_obs(self, n: int, seen: Any, info: Any, out: Array) -> None:
-        """Write the first observation of an episode of environment n into `out` (O,), float32.
+    def first_obs(self, n: int, seen: Any, info: Any) -> None:
+        """Write the first observation of an episode of environment n into `raw`.
 
         Raises:
-            ValueError: The observation has a wrong size, or a value that is not finite.
+            Unfit: The observation does not belong to its space, or is not finite.
             EnvironmentFailed: The environment offers an action mask.
         """
         self.slot[SINCE] = 0.0
         self.refuse_masks(info)
-        out[:] = self.flat(seen, n)
-        if not self.finite(out):
-            raise ValueError(
-                f"environment {self.name!r}, number {self.first + n}: first observation not finite"
-            )
+        self.reader.read(seen, self.raw[n])
+        self.check_finite(self.raw[n : n + 1], "first observation", n)
         self.seen[n] = seen
 
-    def renew(self, n: int, error: BaseException, out: Array, *, lost: int, tried: int = 0) -> int:
-        """Make an environment again after `error`; write its first observation into row n of `out`.
+    def renew(self, n: int, error: BaseException, *, lost: int, tried: int = 0) -> int:
+        """Make an environment again after `error`; write its first observation into row n of `raw`.
         Return the number of attempts, of which `tried` were made before."""
         while True:
             tried += 1
             self.slot[SINCE] = 0.0
-            self.give_up(self.fault(f"number {self.first + n}", error), tried, error, lost)
+            self.give_up(self.fault(n, error), tried, error, lost)
             try:
                 with suppress(Exception, SystemExit):  # it has failed; its close does not matter
                     self.all[n].close()
@@ -158,7 +155,7 @@ class SingleSteps(EnvStep):
                 seed = draw_seeds(self.buffers, self.envs, tried)[n]
                 self.all[n], self.origins[n], self.taken[n] = made, {"seed": seed}, []
                 self.slot[SINCE] = monotonic()
-                self.first_obs(n, *made.reset(seed=seed), out[n])
+                self.first_obs(n, *reset(made, seed=seed))
                 return tried
             except EnvironmentFailed:  # as in `restart`
                 raise
@@ -178,20 +175,15 @@ class SingleSteps(EnvStep):
         observation."""
         b, tried, lost = self.buffers, 0, 1
         while True:
-            tried = self.renew(n, error, b["step.obs"], lost=lost, tried=tried)
-            if self.scaled:
-                state = (b["normalise.obs"], b["normalise.options"])
-                scale(b["step.obs"], n, *state, b["step.obs"])
+            tried = self.renew(n, error, lost=lost, tried=tried)
+            self.show(n)
             try:
                 self.slot[SINCE] = monotonic()
-                seen, value, stop, cut, _ = self.all[n].step(action)
+                seen, value, stop, cut = read_step(self.all[n].step(action))
                 self.slot[SINCE] = 0.0
-                b["step.next_obs"][n] = self.flat(seen, n)
-                b["step.reward"][n], stop, cut = value, bool(stop), bool(cut)
-                b["env.return"][n] = 0.0
-                b["env.return"][n] += value
-                self.check_finite(b["step.reward"], "reward")
-                self.check_finite(b["step.next_obs"], "observation")
+                self.reader.read(seen, self.raw_next[n])
+                b["step.reward"][n] = b["env.return"][n] = value
+                self.check_row(n)
             except BaseException as another:  # as above
                 if not is_fault(another):
                     raise
@@ -202,15 +194,20 @@ class SingleSteps(EnvStep):
             b["env.elapsed"][n] = 0
             return stop, cut
 
+    def check_row(self, n: int) -> None:
+        """Raises Unfit if the reward or the observation of environment n is not finite; other
+        environments may have failed in the same step, and are looked at in turn."""
+        self.check_finite(self.buffers["step.reward"][n : n + 1], "reward", n)
+        self.check_finite(self.raw_next[n : n + 1], "observation", n)
+
     def replace_non_finite(self, actions: Any) -> list[int]:
         """Make environments again that gave a non-finite value; return the numbers of ended
         episodes."""
         b = self.buffers
         for n in range(self.envs):
             try:
-                self.check_finite(b["step.reward"][: n + 1], "reward")
-                self.check_finite(b["step.next_obs"][: n + 1], "observation")
-            except ValueError as error:
+                self.check_row(n)
+            except Unfit as error:
                 flags = self.retry_step(n, actions[n], error)
                 b["step.terminated"][n], b["step.truncated"][n] = flags
         return [n for n in range(self.envs) if b["step.terminated"][n] or b["step.truncated"][n]]
@@ -218,7 +215,7 @@ class SingleSteps(EnvStep):
     def snapshot(self) -> list[State]:
         found = []
         for n, (origin, taken) in enumerate(zip(self.origins, self.taken, strict=True)):
-            state: State = {"origin": origin, "observation": pack(self.flat(self.seen[n], 0))}
+            state: State = {"origin": origin, "observation": pack(self.flat(self.seen[n]))}
             if len(taken) <= LOG and n not in self.anew:
                 state["actions"] = pack(np.array(taken))
             found.append(state)
@@ -245,7 +242,7 @@ class SingleSteps(EnvStep):
         after = f"{len(taken):,} steps after its reset it"
         try:
             seen = self.replay(n, origin, taken)
-            found = self.flat(seen, n)
+            found = self.flat(seen)
         except BaseException as error:  # the environment's code may raise anything
             if not is_fault(error):
                 raise
@@ -257,18 +254,18 @@ class SingleSteps(EnvStep):
 
     def begin_episode(self, n: int) -> None:
         """Begin a new episode in an environment that was not brought back, at the next step."""
-        first = np.zeros((self.envs, self.buffers["env.obs"].shape[1]), np.float32)
+        before = self.raw[n].copy()
         seed = draw_seeds(self.buffers, self.envs, AT_RESUME)[n]
         self.origins[n], self.taken[n] = {"seed": seed}, []
         try:
-            self.first_obs(n, *self.all[n].reset(seed=seed), first[n])
+            self.first_obs(n, *reset(self.all[n], seed=seed))
         except EnvironmentFailed:  # as in `restart`
             raise
         except BaseException as error:  # as above
             if not is_fault(error):
                 raise
-            self.renew(n, error, first, lost=0)
-        self.anew[n] = first[n]
+            self.renew(n, error, lost=0)
+        self.anew[n], self.raw[n] = self.raw[n].copy(), before
 
     def made(self) -> list[Any]:
         return list(self.all)

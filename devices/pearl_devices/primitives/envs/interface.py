@@ -60,8 +60,11 @@ class Interface:
             for what in changes(kernel)
         ]
 
-    def observe(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return observations (R, O) of the environment as the network reads them.
+    def observe(
+        self, rows: npt.NDArray[np.float32] | npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float32]:
+        """Return observations (R, O) of the environment as the network reads them. They are float64
+        if they are normalised, as in training.
 
         Raises:
             KernelFailed: a user-defined function failed.

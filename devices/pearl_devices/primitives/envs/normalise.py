@@ -1,5 +1,6 @@
 """Running normalisation of observations and rewards, as gymnasium's NormalizeObservation and
-NormalizeReward do it, in place on the output of an env_step.
+NormalizeReward do it, on the output of an env_step. It computes in float64, from what the
+environments gave: float32 cannot tell two time stamps of one minute apart.
 
 Mean and variance of a batch join the running ones by the update of Chan, Golub and LeVeque (1983).
 The true successors of a firing are one batch of observations; the first observations of its new
@@ -13,10 +14,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bind_call, exact
+
+Array = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 FIRST_COUNT = 1e-4
 """Weight of the first mean 0 and variance 1, as in gymnasium."""
@@ -68,25 +72,27 @@ def scale(obs, n, stats, options, out):
 
 
 @exact
-def first_observations(obs, stats, count, options, only):
-    """Normalise env.obs (N, O) of new episodes, in place."""
-    take_in(obs, only, stats, count)
+def first_observations(raw, obs, stats, count, options, only):
+    """Normalise env.obs (N, O) of new episodes. raw: as the environments gave it."""
+    take_in(raw, only, stats, count)
     for n in range(obs.shape[0]):
-        scale(obs, n, stats, options, obs)
+        scale(raw, n, stats, options, obs)
 
 
 @exact
-def observations(obs, next_obs, terminated, truncated, stats, count, options, only):
-    """Normalise step.next_obs and env.obs of one firing, in place. only (N): scratch."""
+def observations(raw, raw_next, obs, next_obs, terminated, truncated, stats, count, options, only):
+    """Normalise step.next_obs and env.obs of one firing. only (N): scratch.
+
+    raw, raw_next: as the environments gave them; they may be `obs` and `next_obs` themselves."""
     only[:] = 1
-    take_in(next_obs, only, stats, count)
+    take_in(raw_next, only, stats, count)
     for n in range(obs.shape[0]):
-        scale(next_obs, n, stats, options, next_obs)
+        scale(raw_next, n, stats, options, next_obs)
         only[n] = terminated[n] or truncated[n]
-    take_in(obs, only, stats, count)
+    take_in(raw, only, stats, count)
     for n in range(obs.shape[0]):
         if only[n]:
-            scale(obs, n, stats, options, obs)
+            scale(raw, n, stats, options, obs)
         else:
             for c in range(obs.shape[1]):
                 obs[n, c] = next_obs[n, c]
@@ -132,10 +138,19 @@ class Sequence:
             call()
 
 
-def with_normalisation(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: bool) -> Call:
+def with_normalisation(
+    kernel: Kernel,
+    buffers: Buffers,
+    step: Call,
+    *,
+    fresh: bool,
+    raw: tuple[Array, Array] | None = None,
+) -> Call:
     """Return the bound env_step `step`, followed by the normalisation that the kernel asks for.
 
-    fresh: env.obs holds first observations from the environments, not yet scaled.
+    fresh: there are first observations from the environments, not yet scaled.
+    raw: where `step` writes observations and true successors before normalisation, float64; None:
+        to env.obs and step.next_obs.
     """
     calls = [step]
     names = ("step.next_obs", "step.terminated", "step.truncated")
@@ -143,9 +158,11 @@ def with_normalisation(kernel: Kernel, buffers: Buffers, step: Call, *, fresh: b
         only = np.ones(kernel.dim("envs"), np.uint8)
         state = [buffers[n] for n in ("normalise.obs", "normalise.obs.count", "normalise.options")]
         obs = buffers["env.obs"]
+        raw = raw or (obs, buffers["step.next_obs"])
         if fresh:
-            first_observations(obs, *state, only)
-        calls.append(bind_call(observations, obs, *(buffers[n] for n in names), *state, only))
+            first_observations(raw[0], obs, *state, only)
+        step_arrays = [buffers[n] for n in names]
+        calls.append(bind_call(observations, *raw, obs, *step_arrays, *state, only))
     if kernel.dims.get("normalise_reward"):
         rest = ("return", "reward", "reward.count", "options")
         state = [buffers[f"normalise.{n}"] for n in rest]

@@ -1,5 +1,5 @@
-"""How spaces of gymnasium's environments map to arrays: flat observations, actions counted from 0,
-images; and one environment made of a vector environment."""
+"""How spaces of gymnasium's environments map to arrays: the parts of observations, actions counted
+from 0, images; and one environment made of a vector environment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,56 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim
 
+from pearl_devices.primitives.envs.border import Part, read_batch_step, read_reset, size_of
+
 Array = npt.NDArray[Any]
 Ranges = tuple[tuple[int, int], ...]
+
+
+class UnknownSpaceError(ValueError):
+    """Observations of a space are not read; the text names the entry and the way out."""
+
+
+def parts(space: Any) -> tuple[Part, ...]:
+    """Return the parts of observations of a space, in the order in which gymnasium flattens them.
+
+    Raises:
+        UnknownSpaceError: it has no fixed number of components, or is of a class of its own.
+    """
+    found = _parts(space, ())
+    if not size_of(found):
+        raise UnknownSpaceError(f"observations are {kind_of(space)}, which is empty")
+    return found
+
+
+KNOWN = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+
+
+def _parts(space: Any, path: tuple[str | int, ...]) -> tuple[Part, ...]:
+    if isinstance(space, Dict | Tuple):
+        inner = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        return tuple(part for key, each in inner for part in _parts(each, (*path, key)))
+    if isinstance(space, Box | MultiBinary):
+        return (Part(path, tuple(int(extent) for extent in space.shape)),)
+    if isinstance(space, Discrete):
+        return (Part(path, (), (int(space.n),), (int(space.start),)),)
+    if isinstance(space, MultiDiscrete):
+        counts, first = (tuple(a.reshape(-1).tolist()) for a in (space.nvec, space.start))
+        return (Part(path, tuple(int(extent) for extent in space.nvec.shape), counts, first),)
+    entry = "".join(f"[{key!r}]" for key in path)
+    way = "gymnasium.wrappers.TransformObservation, which makes a Box of it"
+    if len(path) == 1 and isinstance(path[0], str):
+        way = f"gymnasium.wrappers.FilterObservation, which leaves it out, or {way}"
+    raise UnknownSpaceError(
+        f"observations{entry} are {kind_of(space)}, which cannot be read as numbers; "
+        f"needed are {KNOWN}. Give the environment a wrapper "
+        f"(`module:callable`): {way}"
+    )
+
+
+def kind_of(space: Any) -> str:
+    """The class of a space, in words."""
+    return type(space).__name__
 
 
 def is_image(space: Any) -> bool:
@@ -77,13 +125,14 @@ class Lone(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        seen, infos = self.env.reset(seed=seed, options=options)
-        return self._one(seen), infos
+        seen, infos = read_reset(self.env.reset(seed=seed, options=options))
+        return self._one(seen), dict(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Do one step; `reset` must follow the last step of an episode."""
         batch = np.asarray(action, self.action_space.dtype)[np.newaxis]
-        seen, reward, terminated, truncated, infos = self.env.step(batch)
+        found = read_batch_step(self.env.step(batch), 1)
+        seen, reward, terminated, truncated, infos = found
         return self._one(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos
 
     def _one(self, seen: Any) -> Any:
