@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import fcntl
 import json
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,10 +32,15 @@ from pearl.runtime.environments.external_envs import (
     SteppedEnvs,
     interrupting_overdue_envs,
 )
+from pearl_devices import system as system_room
 from pearl_devices.primitives.envs.asked import new_slot
+from pearl_devices.system import host_system
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
+
+SYSTEM = system_room.__path__[0]
+"""Folder of the room that the watcher imports by itself."""
 
 HIGH = 600
 """Least number of the handles that must stay open: code that closes "all" handles closes the lower
@@ -51,22 +56,21 @@ class Watcher:
         Raises:
             OSError: there are too few handles or processes.
         """
-        handles = [os.memfd_create("pearl watcher"), os.memfd_create("pearl report"), *os.pipe()]
+        handles = [host_system.share_memory("pearl watcher", watcher.SIZE), _new_file(), *os.pipe()]
         memory, report, signals, told = handles
         try:
-            os.ftruncate(memory, watcher.SIZE)
             self._memory = mmap.mmap(memory, watcher.SIZE)
             self._cells = memoryview(self._memory).cast("d")
             self._entries = dict[int, dict[str, Any]]()
             given = [os.getpid(), memory, signals, report]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watcher.__file__, *map(str, given)],
+                [sys.executable, "-I", "-S", watcher.__file__, SYSTEM, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[memory, signals, report],
                 start_new_session=True,
             )
-            self._report, self._told = _moved_up(report), _moved_up(told)
+            self._report, self._told = (host_system.copy_handle(h, HIGH) for h in (report, told))
         finally:
             for handle in handles:
                 os.close(handle)
@@ -118,12 +122,10 @@ class Watcher:
             self._memory.close()
 
 
-def _moved_up(handle: int) -> int:
-    """Return a copy of a handle with a high number, if there may be one."""
-    for least in (HIGH, 3):
-        with suppress(OSError):
-            return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, least)
-    return os.dup(handle)
+def _new_file() -> int:
+    """Return the handle of a file without a name."""
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _in_main_thread() -> bool:
@@ -148,7 +150,7 @@ def _forked() -> None:
             signal.set_wakeup_fd(-1)
 
 
-os.register_at_fork(after_in_child=_forked)
+host_system.after_fork(_forked)
 
 
 @contextmanager
@@ -158,9 +160,9 @@ def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterato
     is some seconds after the second SIGTERM or SIGHUP. If the process dies, the environment that
     it asked is named.
 
-    Where no process can be started, nothing is watched.
+    Where no process can be started, or none that shares memory, nothing is watched.
     """
-    if not environments:
+    if not environments or not host_system.PROCESSES:
         yield
         return
     added: list[tuple[SteppedEnvs, int]] = []
