@@ -48,7 +48,7 @@ class RunHost:
 def local_host() -> tuple[RunHost, ...]:
     """Describe this machine as the only host."""
     free, swap = host_system.free_bytes()
-    return (RunHost("", usable_cores(), None if free is None else free + swap),)
+    return (RunHost("", tuple(host_system.usable_cpus()), None if free is None else free + swap),)
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,6 @@ def _plans_alike(one: System, other: System) -> bool:
         other.objective,
         other.limits,
     )
-
-
-def usable_cores() -> tuple[int, ...]:
-    """List the core numbers that this process may use."""
-    return tuple(host_system.usable_cpus())
 
 
 def request_resources(made: CompiledPlan, slowdowns: Shares) -> ResourceRequest:

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from .chip import Chip
+from pearl_devices.system.chip import Chip
 
 VARIABLE = "PEARL_SYSTEM"
 PARTS = ("linux", "portable", "windows")
@@ -192,5 +192,5 @@ def no_processes() -> str:
     return f"{host_system.NAME} starts no processes that share memory with PEARL; WSL does"
 
 
-host_system = cast(HostSystem, import_module(f".{_name()}", __name__))
+host_system = cast(HostSystem, import_module(f"{__name__}.{_name()}"))
 """The operating system of this process."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .chip import Chip
+from pearl_devices.system.chip import Chip
 
 ROOT = Path("/")
 

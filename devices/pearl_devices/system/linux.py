@@ -9,15 +9,15 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .chip import Chip
-from .kernel_files import cpu_quota, read_chip
-from .kernel_files import free_memory as free_bytes
-from .portable import (
+from pearl_devices.system.chip import Chip
+from pearl_devices.system.kernel_files import cpu_quota, read_chip
+from pearl_devices.system.kernel_files import free_memory as free_bytes
+from pearl_devices.system.portable import (
     ENDING,
     NEW_GROUP,
     NO_LINK,
     NO_WAIT,
-    WakeEvent,
+    HandleEvent,
     after_fork,
     copy_handle,
     ended,
@@ -128,8 +128,8 @@ def share_memory(name: str, size: int) -> int:
     return handle
 
 
-def new_wake_event(handles: Sequence[int] = ()) -> WakeEvent:
-    return WakeEvent(handles or (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),))
+def new_wake_event(handles: Sequence[int] = ()) -> HandleEvent:
+    return HandleEvent(handles or (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),))
 
 
 def end_with_parent(parent: int, number: int) -> None:

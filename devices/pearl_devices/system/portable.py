@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .chip import Chip
+from pearl_devices.system.chip import Chip
 
 NAME = "macOS" if sys.platform == "darwin" else "Unix"
 FORKS, PROCESSES, INTERRUPTS, PINS = False, True, True, False
@@ -165,7 +165,7 @@ def after_fork(function: Callable[[], None]) -> None:
     os.register_at_fork(after_in_child=function)
 
 
-class WakeEvent:
+class HandleEvent:
     """A pipe that does not block. handles: the end to read, and the end to write if it differs."""
 
     def __init__(self, handles: Sequence[int]) -> None:
@@ -187,12 +187,12 @@ class WakeEvent:
             os.close(handle)
 
 
-def new_wake_event(handles: Sequence[int] = ()) -> WakeEvent:
+def new_wake_event(handles: Sequence[int] = ()) -> HandleEvent:
     if not handles:
         handles = os.pipe()
         for handle in handles:
             os.set_blocking(handle, False)
-    return WakeEvent(handles)
+    return HandleEvent(handles)
 
 
 def end_with_parent(parent: int, number: int) -> None:

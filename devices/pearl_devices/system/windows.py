@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .chip import Chip
+from pearl_devices.system.chip import Chip
 
 NEW_PROCESS_GROUP = 0x200
 """Flag of CreateProcess, CREATE_NEW_PROCESS_GROUP."""
@@ -118,7 +118,7 @@ def after_fork(function: Callable[[], None]) -> None:
     """There are no forks."""
 
 
-class WakeEvent:
+class ThreadEvent:
     """An event between threads."""
 
     handles: tuple[int, ...] = ()
@@ -137,8 +137,8 @@ class WakeEvent:
         """Nothing is held."""
 
 
-def new_wake_event(handles: Sequence[int] = ()) -> WakeEvent:
-    return WakeEvent()
+def new_wake_event(handles: Sequence[int] = ()) -> ThreadEvent:
+    return ThreadEvent()
 
 
 def end_with_parent(parent: int, number: int) -> None:

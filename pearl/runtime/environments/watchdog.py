@@ -26,21 +26,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pearl_devices
 from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import (
     NAMED_S,
     SteppedEnvs,
     interrupting_overdue_envs,
 )
-from pearl_devices import system as system_room
 from pearl_devices.primitives.envs.asked import new_slot
 from pearl_devices.system import host_system
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
 
-SYSTEM = system_room.__path__[0]
-"""Folder of the room that the watcher imports by itself."""
+DEVICES = pearl_devices.__path__[0]
+"""Folder of the package of which the watcher imports the operating system alone."""
 
 HIGH = 600
 """Least number of the handles that must stay open: code that closes "all" handles closes the lower
@@ -64,7 +64,7 @@ class Watcher:
             self._entries = dict[int, dict[str, Any]]()
             given = [os.getpid(), memory, signals, report]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watcher.__file__, SYSTEM, *map(str, given)],
+                [sys.executable, "-I", "-S", watcher.__file__, DEVICES, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[memory, signals, report],

@@ -21,6 +21,7 @@ import sys
 import time
 from contextlib import suppress
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 SIZE = 1 << 16
@@ -193,9 +194,11 @@ def say(text: str) -> None:
 
 
 def main(room: str, parent: int, memory: int, signals: int, report: int) -> None:
-    """Watch until the parent has ended. room: the folder of the room of the operating system."""
-    sys.path.insert(0, os.path.dirname(room))
-    system = import_module(os.path.basename(room)).host_system
+    """Watch until the parent has ended. room: the folder of `pearl_devices`."""
+    # The package as a name alone: its own imports would take half a second.
+    sys.modules["pearl_devices"] = package = ModuleType("pearl_devices")
+    package.__path__ = [room]
+    system = import_module("pearl_devices.system").host_system
     for number in (signal.SIGINT, *system.ENDING):
         signal.signal(number, signal.SIG_IGN)
     process = system.watch_end(parent)

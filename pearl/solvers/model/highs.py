@@ -148,19 +148,29 @@ SIZE = struct.Struct("<q")
 
 
 def write_message(file: IO[bytes], message: bytes) -> None:
-    file.write(SIZE.pack(len(message)) + message)
-    file.flush()
+    """Write a message to a file without a buffer."""
+    left = memoryview(SIZE.pack(len(message)) + message)
+    while left:
+        left = left[file.write(left) :]
 
 
 def read_message(file: IO[bytes]) -> bytes | None:
-    """Return the next message; None if the other end has closed."""
-    if len(head := file.read(SIZE.size)) < SIZE.size:
-        return None
-    return file.read(SIZE.unpack(head)[0])
+    """Return the next message of a file without a buffer; None if the other end has closed."""
+    head = _read(file, SIZE.size)
+    return _read(file, SIZE.unpack(head)[0]) if head else None
+
+
+def _read(file: IO[bytes], size: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < size:
+        if not (more := file.read(size - len(found))):
+            return None
+        found += more
+    return bytes(found)
 
 
 def main() -> None:
-    programs, answers = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
+    programs, answers = os.fdopen(0, "rb", 0), os.fdopen(os.dup(1), "wb", 0)
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)  # HiGHS may print; standard output carries answers alone
     requests: queue.Queue[bytes] = queue.Queue(1)

@@ -41,6 +41,7 @@ class _Process:
             [sys.executable, "-P", script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # a fork of this process can close files without locks
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # saves numpy's unused threads
             process_group=0,
             creationflags=host_system.NEW_GROUP,  # Ctrl-C in a terminal reaches this process only
@@ -51,8 +52,8 @@ class _Process:
 
     def _listen(self) -> None:
         assert self.child.stdout is not None
-        with suppress(OSError, ValueError):  # `drop` closes the pipe
-            while answer := read_message(self.child.stdout):
+        with self.child.stdout as answers:
+            while answer := read_message(answers):
                 self._answers.put(answer)
         self._answers.put(None)
 
@@ -180,6 +181,8 @@ def _forked() -> None:
     _lock = threading.Lock()
     for process in [*_spare, *_busy]:
         process.drop()
+        if process.child.stdout is not None:
+            process.child.stdout.close()
     _spare.clear()
     _busy.clear()
 
