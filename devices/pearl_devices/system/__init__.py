@@ -80,9 +80,6 @@ class HostSystem(Protocol):
     def pin(self, cores: Collection[int]) -> None:
         """Bind this process to cores, where `PINS`."""
 
-    def work_for_user(self) -> None:
-        """Ask that this thread keeps a fast core of a mixed chip."""
-
     def queued_s(self, process: int, thread: int) -> float | None:
         """Return the seconds that a thread was ready to run and had no core; None if the system
         does not count them."""

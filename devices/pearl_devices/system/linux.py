@@ -30,12 +30,11 @@ from pearl_devices.system.portable import (
     set_mode,
     sync_folder,
     user,
-    work_for_user,
 )
 
 __all__ = ["ENDING", "NEW_GROUP", "NO_LINK", "NO_WAIT", "after_fork", "copy_handle", "cpu_quota"]
 __all__ += ["ended", "free_bytes", "kill", "kill_group", "kill_self", "lock", "own_cpu_s"]
-__all__ += ["peak_bytes", "set_mode", "sync_folder", "user", "work_for_user"]
+__all__ += ["peak_bytes", "set_mode", "sync_folder", "user"]
 
 NAME = "Linux"
 FORKS, PROCESSES, INTERRUPTS, PINS = True, True, True, True

@@ -31,9 +31,6 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 NEW_GROUP = 0
 NO_WAIT, NO_LINK = os.O_NONBLOCK | os.O_NOCTTY, os.O_NOFOLLOW
 
-USER_INITIATED = 0x19
-"""Quality of service of work that a user waits for (macOS, sys/qos.h)."""
-
 PARENT_S = 0.1
 """Time between two looks whether the parent still exists (assumed)."""
 
@@ -95,12 +92,6 @@ def chip() -> Chip:
 
 def pin(cores: Collection[int]) -> None:
     """There is no such call."""
-
-
-def work_for_user() -> None:
-    if sys.platform == "darwin":
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).pthread_set_qos_class_self_np(USER_INITIATED, 0)
 
 
 def queued_s(process: int, thread: int) -> float | None:

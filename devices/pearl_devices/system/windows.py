@@ -59,10 +59,6 @@ def pin(cores: Collection[int]) -> None:
     """Not offered."""
 
 
-def work_for_user() -> None:
-    """Not offered."""
-
-
 def queued_s(process: int, thread: int) -> float | None:
     return None
 
