@@ -110,9 +110,9 @@ QUICK = (Case("dqn", "processes"), Case("sac", "one"))
 
 def widened() -> None:
     """This host, seen with `CORES` cores."""
-    from pearl_devices import discover
+    from pearl_devices.system import host_system
 
-    discover.usable_cpus = lambda: list(range(CORES))
+    host_system.usable_cpus = lambda: list(range(CORES))
 
 
 def child(arguments: list[str]) -> None:

@@ -37,7 +37,7 @@ def note(file: Path, **more: Any) -> None:
 def watch_firings(file: Path) -> None:
     """Note when the first count of firings, which all lanes share, exceeds that of the start."""
     from benchmarks.processes import below, cpu_s
-    from pearl.runtime import fork_server
+    from pearl.runtime import processes
     from pearl.runtime.protocol.control_block import ControlBlock
 
     plain = ControlBlock.reset
@@ -50,7 +50,7 @@ def watch_firings(file: Path) -> None:
             while not any(control.read(cell) > count for cell, count in cells.items()):
                 time.sleep(0.0005)
             here = below("self")
-            workers = len(fork_server.running_pids())
+            workers = len(processes.running_pids())
             note(file, below_s=cpu_s(here, waited=True), workers=workers)
 
         if not file.exists():
@@ -84,10 +84,10 @@ def main(arguments: list[str]) -> None:
     from pearl.cli import main as pearl
 
     if arguments[0] == "--firing":
-        from pearl_devices import discover
+        from pearl_devices.system import host_system
 
         cores, arguments = int(arguments[1]), arguments[2:]
-        discover.usable_cpus = lambda: list(range(cores))
+        host_system.usable_cpus = lambda: list(range(cores))
         watch_firings(Path(arguments[0]))
     else:
         watch_steps(Path(arguments[0]))

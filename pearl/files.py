@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from pearl.errors import SpecError
+from pearl_devices.system import host_system
 
 PATIENCE_S = 10.0
 """Seconds within which a reader must open a pipe that is written to (assumed)."""
 
-
-NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -49,7 +48,7 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, follow: bool = T
     """
     if what := irregular(os.stat(path, follow_symlinks=follow)):  # opening a device may do harm
         raise OSError(errno.EINVAL, f"it is {what}, and a regular file is needed", str(path))
-    flags |= os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else NOFOLLOW)
+    flags |= host_system.NO_WAIT | (0 if follow else host_system.NO_LINK)
     handle = os.open(path, flags, 0o666)
     if what := irregular(os.fstat(handle)):  # replaced meanwhile
         os.close(handle)
@@ -108,7 +107,7 @@ def _in_place(path: str | Path) -> IO[bytes] | None:
     end_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            handle = os.open(path, os.O_WRONLY | host_system.NO_WAIT)
             break
         except OSError as error:
             if error.errno != errno.ENXIO or not stat.S_ISFIFO(status.st_mode):
@@ -116,7 +115,8 @@ def _in_place(path: str | Path) -> IO[bytes] | None:
             if time.monotonic() > end_s:
                 raise OSError(errno.ENXIO, "nobody reads from this pipe") from None
         time.sleep(0.01)
-    os.set_blocking(handle, True)
+    if host_system.NO_WAIT:
+        os.set_blocking(handle, True)
     return os.fdopen(handle, "wb")
 
 
@@ -148,20 +148,13 @@ def _beside(path: str | Path) -> Iterator[IO[bytes]]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            if owner is not None:
-                with suppress(PermissionError):
-                    os.fchown(handle, *owner)
-            os.fchmod(handle, mode)
+            host_system.set_mode(handle, mode, owner)
             os.fsync(handle)
         os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    host_system.sync_folder(target.parent)
 
 
 LOCK = ".lock"
@@ -185,7 +178,8 @@ def locking(folder: Path) -> Iterator[None]:
                 left.unlink()
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows removes no open file; the next run takes it
+            (folder / LOCK).unlink(missing_ok=True)
         os.close(handle)
 
 
@@ -199,14 +193,20 @@ def _locked(folder: Path) -> int:
                 f"{folder}: a run cannot be written here: {error.strerror}; name another folder"
             ) from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            host_system.lock(handle)
+        except BlockingIOError:
             by = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
             os.close(handle)
             raise SpecError(
                 f"{folder}: process {by} is training in it now; two runs in one folder would "
                 "overwrite each other's files; name another folder, or wait"
             ) from None
+        except OSError as error:
+            warnings.warn(
+                f"{folder}: it cannot be locked ({error.strerror}), so a second run may begin here",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         with suppress(FileNotFoundError):
             if os.stat(folder / LOCK).st_ino == os.fstat(handle).st_ino:
                 return handle
@@ -220,7 +220,7 @@ def _open_lock(file: Path) -> int:
         OSError: it is no file of its own: a link, also a hard one, whose target would be written.
     """
     with suppress(FileExistsError):
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         return os.open(file, flags, 0o666)
     try:
         handle = open_regular(file, os.O_RDWR, follow=False)

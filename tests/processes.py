@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.processes import is_running
-from pearl.runtime import fork_server
+from pearl.runtime import processes as children
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ HANG_S = 600.0
 
 def workers() -> set[int]:
     """Processes of lanes and evaluations that this process began and that run."""
-    return set(fork_server.running_pids())
+    return set(children.running_pids())
 
 
 def named(pid: int) -> str:

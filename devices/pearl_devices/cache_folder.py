@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from pearl_devices.system import host_system
+
 
 def cache_folder() -> Path:
     """Return PEARL_CACHE_DIR, or the user's cache folder. The folder need not exist."""
@@ -26,7 +28,7 @@ def doubts(folder: Path) -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is no folder"
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (0, host_system.user()):
         return f"it belongs to user {found.st_uid}"
     if found.st_mode & 0o022:
         return "others may write it (`chmod 700` ends that)"

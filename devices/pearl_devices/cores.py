@@ -10,6 +10,7 @@ optimization guides; models: Linux, `arch/x86/include/asm/intel-family.h` and
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -109,3 +110,35 @@ def core_of(cpuinfo: str, flags: list[str]) -> Core:
         if name in flags:
             return Core(name, bits, units)
     return SCALAR
+
+
+CLOCK_HZ = 2.5e9
+"""Clock of a core that is not told and not listed (assumed)."""
+
+APPLE = {
+    "apple-m1": (Core("Apple M1", 128, 4), 3.2e9),
+    "apple-m2": (Core("Apple M2", 128, 4), 3.5e9),
+    "apple-m3": (Core("Apple M3", 128, 4), 4.05e9),
+    "apple-m4": (Core("Apple M4", 128, 4), 4.4e9),
+}
+"""LLVM's name of a performance core → the core, and its clock in Hz. Units: Johnson, "Apple M1
+Firestorm microarchitecture" (four pipes of 128 bits; assumed of later ones). Clocks: as the press
+measured them; Apple states none (assumed)."""
+
+LLVM_FEATURES = {"neon": "asimd"}
+"""LLVM's name of an instruction set → the kernel's, where they differ."""
+
+
+def core_of_llvm(name: str, features: Iterable[str]) -> Core:
+    """Return the core that LLVM names, else one for the widest instruction set in `features`."""
+    if name in APPLE:
+        return APPLE[name][0]
+    return core_of("", [LLVM_FEATURES.get(f, f) for f in features])
+
+
+def clock_of(core: Core) -> tuple[float, str]:
+    """Return the clock in Hz of a core whose system tells none, and its source."""
+    for listed, clock_hz in APPLE.values():
+        if listed == core:
+            return clock_hz, f"assumed of {core.name}"
+    return CLOCK_HZ, "assumed"

@@ -18,7 +18,6 @@ products. Torch is limited to one thread while its kernels are bound (`torch_thr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -33,6 +32,7 @@ from pearl_devices.buffers import specs
 from pearl_devices.device_kind import Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of, user_kinds
+from pearl_devices.system import host_system
 
 WIDTH_UNIT = "cores"
 SIMULATED = False
@@ -56,8 +56,8 @@ def _variants(kernel: Kernel) -> dict[str, Variant]:
 
 
 def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
-    if variant.cores > 1 and (sys.platform != "linux" or kernel.dim("batch") < LEAST_PAIR):
-        return False  # the pair meets at an eventfd, and each core takes a part of the batch
+    if variant.cores > 1 and (not host_system.PROCESSES or kernel.dim("batch") < LEAST_PAIR):
+        return False  # the pair wakes by a handle, and each core takes a part of the batch
     plays = kind_of(kernel).structure == "evaluation"  # `greedy` runs any network
     if kernel.modules and name != "torch" and not plays:
         return False

@@ -3,7 +3,7 @@
 NVML counts the millijoules of an NVIDIA GPU since its driver was loaded (Volta and newer). The
 counter moves only about every 100 ms, and an A100 or H100 samples a quarter of the time (arXiv
 2312.02741). So a window shorter than `Nvml.shortest_s` is modelled; to time short kernels, repeat
-them for seconds. RAPL counts the microjoules of a CPU package (Linux, `/sys/class/powercap`) with
+them for seconds. RAPL counts the microjoules of a CPU package (Linux) with
 everything that runs on it; reading it may need root.
 """
 
@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from pearl_devices import Device, backend
 from pearl_devices.gpu.nvml import nvml as nvidia_library
 from pearl_devices.gpu.nvml import visible_gpus
+from pearl_devices.system.kernel_files import POWERCAP, energy_zones, microjoules
 from pearl_devices.user_imports import import_function
 from pearl_estimators.power import energy_j
 
-POWERCAP = Path("/sys/class/powercap")
 NVML_REFRESH_S = 0.1  # arXiv 2312.02741, section 4; Nvidia documents none
 RAPL_REFRESH_S = 1e-3  # Intel software developer's manual, volume 3, section 15.10: about 1 ms
 REFRESHES = 20  # least counter updates in a window, so that one more or less is at most 5 %
@@ -58,21 +58,16 @@ class Rapl:
 
     def __init__(self, zones: Mapping[Path, float]) -> None:
         self._zones = dict(zones)
-        self._last = {zone: _microjoules(zone) for zone in zones}
+        self._last = {zone: microjoules(zone) for zone in zones}
         self._total = 0.0
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, root: Path = POWERCAP) -> tuple[Rapl | None, str]:
-        zones: dict[Path, float] = {}
-        for zone in sorted(root.glob("intel-rapl:*")):  # AMD's packages have the same name
-            try:
-                if not (zone / "name").read_text(encoding="utf-8").startswith("package"):
-                    continue
-                _microjoules(zone)
-                zones[zone] = float((zone / "max_energy_range_uj").read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                return None, f"RAPL cannot be read ({error})"
+        try:
+            zones = energy_zones(root)
+        except (OSError, ValueError) as error:
+            return None, f"RAPL cannot be read ({error})"
         return (cls(zones), "") if zones else (None, f"no RAPL package in {root}")
 
     def joules(self) -> float:
@@ -80,15 +75,11 @@ class Rapl:
         seconds."""
         with self._lock:
             for zone, most in self._zones.items():
-                now = _microjoules(zone)
+                now = microjoules(zone)
                 grown = now - self._last[zone]
                 self._total += (grown if grown >= 0 else grown + most) * 1e-6
                 self._last[zone] = now
             return self._total
-
-
-def _microjoules(zone: Path) -> float:
-    return float((zone / "energy_uj").read_text(encoding="utf-8"))
 
 
 class Nvml:

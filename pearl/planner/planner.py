@@ -28,6 +28,7 @@ from pearl.spec.reading import System, load
 from pearl.spec.user_code import build_graph
 from pearl_devices import DeviceKindError, FigureError, offers
 from pearl_devices.base import WIDE
+from pearl_devices.system import host_system, no_processes
 from pearl_estimators import estimate
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import calibrator
@@ -284,12 +285,15 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
             f"train.evaluate_in: lane: {host.name}, of kind {host.kind}, has no estimate of an "
             "evaluation; set it to pauses, or let the kind estimate kernels of evaluation"
         )
+    if requested == "lane" and not host_system.PROCESSES:
+        raise SpecError(f"train.evaluate_in: lane: {no_processes()}; set it to pauses")
     if cost is None:
         return None
     every = math.ceil(system.train.evaluate_every / graph.env_steps)
     share = cost.latency_s / (every * plan.period_s)
     free = host.width - sum(lane.width for lane in plan.lanes if lane.device == host.name)
-    apart = requested == "lane" or (requested == "auto" and share > LANE_SHARE and free >= 1)
+    spare = share > LANE_SHARE and free >= 1 and host_system.PROCESSES
+    apart = requested == "lane" or (requested == "auto" and spare)
     return EvaluationPlacement(
         apart=apart,
         device=host.name,

@@ -7,7 +7,6 @@ stages then resume on other nodes from the checkpoints that were sent back.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -28,7 +27,8 @@ from pearl.population.local_executor import GRACE_S, ProcessExecutor, start_proc
 from pearl.population.packing import RunHost
 from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
-from pearl.runtime.fork_server import ForkedProcess
+from pearl.runtime.processes import Process
+from pearl_devices.system import host_system
 
 POLL_INTERVAL_S = 0.02
 """Time between two checks of the processes of a node, and of the answers of nodes."""
@@ -67,7 +67,7 @@ def run_hosts(nodes: Sequence[Node]) -> tuple[RunHost, ...]:
 @dataclass
 class _AgentRun:
     run: str
-    process: ForkedProcess
+    process: Process
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     sent_log_bytes: int = 0
     checkpoint: tuple[int, int] | None = None
@@ -82,11 +82,11 @@ class NodeAgent:
     def __init__(self, cores_per_run: int, working_folder: str) -> None:
         with suppress(OSError):  # no file system is shared
             os.chdir(working_folder)
-        self._usable, self._cores = sorted(os.sched_getaffinity(0)), cores_per_run
+        self._usable, self._cores = host_system.usable_cpus(), cores_per_run
         remove_stale()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock_file = (self._folder / LOCK_FILE).open("wb")
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        host_system.lock(self._lock_file.fileno())
         self._running: dict[int, _AgentRun] = {}
         self._events: list[dict[str, Any]] = []
         self._lock = threading.Lock()
@@ -171,10 +171,10 @@ def remove_stale() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.stat()
-            if status.st_uid != os.getuid() or time.time() - status.st_mtime < STALE_S:
+            if status.st_uid != host_system.user() or time.time() - status.st_mtime < STALE_S:
                 continue
             with (folder / LOCK_FILE).open("rb") as lock_file:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                host_system.lock(lock_file.fileno())
                 shutil.rmtree(folder)
 
 

@@ -19,7 +19,9 @@ from pearl.planning.runs import load_run
 from pearl.population.driver import Ending, StageEnd
 from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
-from pearl.runtime.fork_server import ForkedProcess
+from pearl.runtime.processes import Process
+from pearl.runtime.processes import start_process as start
+from pearl_devices.system import host_system
 
 POLL_INTERVAL_S = 0.01
 """Time between two checks of the processes."""
@@ -115,7 +117,7 @@ class ProcessExecutor(ABC):
 @dataclass
 class _Running:
     stage: RunStage
-    process: ForkedProcess
+    process: Process
 
 
 class LocalExecutor(ProcessExecutor):
@@ -157,7 +159,7 @@ class LocalExecutor(ProcessExecutor):
         self._running.clear()
 
 
-def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> ForkedProcess:
+def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> Process:
     """Start a process of `pearl` with these arguments.
 
     The process is pinned to these cores. It ends, with a checkpoint, when this process dies.
@@ -167,7 +169,7 @@ def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> 
     with log.open("ab") as output, open(os.devnull, "rb") as empty_input:
         output.write(f"$ pearl {shlex.join(arguments)}\n".encode())
         output.flush()
-        return ForkedProcess(
+        return start(
             "pearl.cli:main",
             arguments,
             stdin=empty_input.fileno(),
@@ -178,7 +180,7 @@ def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> 
         )
 
 
-def stop_processes(processes: Sequence[ForkedProcess]) -> None:
+def stop_processes(processes: Sequence[Process]) -> None:
     """Terminate processes, which then write checkpoints; kill them after GRACE_S."""
     for process in processes:
         with suppress(ProcessLookupError):
@@ -190,12 +192,11 @@ def stop_processes(processes: Sequence[ForkedProcess]) -> None:
     kill_processes(processes)
 
 
-def kill_processes(processes: Sequence[ForkedProcess]) -> None:
+def kill_processes(processes: Sequence[Process]) -> None:
     """Kill processes at once, each with the process group that it leads."""
     for process in processes:
         if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            host_system.kill_group(process.pid)
             process.wait(GRACE_S)
 
 

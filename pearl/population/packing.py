@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +20,7 @@ from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl.training import memory
 from pearl.training.compiled import CompiledPlan, compile_plan
-from pearl_devices.discover import free_memory
+from pearl_devices.system import host_system
 from pearl_estimators.host import calibration_file
 from pearl_estimators.host.interference import Shares, share_name
 from pearl_estimators.sealed_files import CalibrationError, OutdatedError
@@ -48,8 +47,8 @@ class RunHost:
 
 def local_host() -> tuple[RunHost, ...]:
     """Describe this machine as the only host."""
-    free, swap = free_memory()
-    return (RunHost("", usable_cores(), None if free is None else free + swap),)
+    free, swap = host_system.free_bytes()
+    return (RunHost("", tuple(host_system.usable_cpus()), None if free is None else free + swap),)
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,6 @@ def _plans_alike(one: System, other: System) -> bool:
         other.objective,
         other.limits,
     )
-
-
-def usable_cores() -> tuple[int, ...]:
-    """List the core numbers that this process may use."""
-    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def request_resources(made: CompiledPlan, slowdowns: Shares) -> ResourceRequest:

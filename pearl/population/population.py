@@ -35,6 +35,7 @@ from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
+from pearl_devices.system import host_system, no_processes
 from pearl_devices.validation import check_type
 
 RESTARTS = 2
@@ -93,6 +94,8 @@ def sweep(
     if problems := check_type("sweep: out", out, str | Path | None, "a folder for the runs"):
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
+    if not dry_run and not host_system.PROCESSES:
+        raise SpecError(f"sweep: its runs are processes: {no_processes()}; run them one by one")
     stored = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
     runner = SweepRunner(spec, set or {}, population, kind, options, folder, watch, stored, on)
     watch.print_event(runner.schedule)

@@ -15,13 +15,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from pearl.runtime.fork_server import ForkedProcess
+from pearl.runtime.processes import start_process
 from pearl_devices.exit_status import describe_exit
-from pearl_devices.handles import high
 from pearl_devices.primitives.code_cache import sources
+from pearl_devices.system import host_system
 
 ANSWER_S = 10.0
 """Seconds within which a child ends or replies after a request (assumed)."""
@@ -51,10 +50,13 @@ class ChildProcess:
         self._on_reply, self._cpu_s = on_reply, 0.0
         reply_end, child_reply_end = os.pipe()
         child_request_end, request_end = os.pipe()
-        self._lines, self._requests = os.fdopen(high(reply_end)), os.fdopen(high(request_end), "wb")
+        self._lines, self._requests = (
+            os.fdopen(host_system.high(reply_end)),
+            os.fdopen(host_system.high(request_end), "wb"),
+        )
         try:
             # Output of an environment is no reply: standard output goes to standard error.
-            self._child = ForkedProcess(
+            self._child = start_process(
                 program, [], stdin=child_request_end, output=2, handles=[child_reply_end, *handles]
             )
         finally:
@@ -113,9 +115,7 @@ class ChildProcess:
         """Return the CPU-seconds of the child so far."""
         if self._child.returncode is not None:
             return self._child.cpu_s
-        with suppress(OSError):
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            self._cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        self._cpu_s = host_system.cpu_s(self.pid) or self._cpu_s
         return self._cpu_s
 
     def kill(self) -> None:
@@ -141,7 +141,7 @@ class ParentConnection:
 
     def __init__(self) -> None:
         pairs = [pair.split("=") for pair in sys.argv[1:]]
-        self._handles = {int(old): high(int(new)) for old, new in pairs}
+        self._handles = {int(old): host_system.high(int(new)) for old, new in pairs}
         self._replies = os.fdopen(next(iter(self._handles.values())), "w")
         self._lock = threading.Lock()
 
@@ -172,7 +172,7 @@ def serve(
     Raises:
         Nothing: the parent gets every exception as a reply.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, *host_system.ENDING):
         signal.signal(number, signal.SIG_IGN)
     parent = ParentConnection()
     try:

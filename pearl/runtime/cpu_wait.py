@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from pearl_devices.primitives import HELPER
+from pearl_devices.system import host_system
 
 Thread = tuple[int, int]
 """Numbers of a process and of its thread."""
@@ -32,19 +33,11 @@ def read_waits(lanes: Mapping[str, list[Thread]]) -> Waits:
     because these threads wait for each other.
     """
     threads = [(lane, thread) for lane, own in lanes.items() for thread in own]
-    if len(threads) > len(os.sched_getaffinity(0)):
+    if len(threads) > len(host_system.usable_cpus()):
         return {}
-    try:
-        return {key: _waited_s(*key[1]) for key in threads}
-    except (OSError, ValueError, IndexError):
-        return {}
-
-
-def _waited_s(process: int, thread: int) -> float:
-    """The second number of schedstat, in nanoseconds (proc(5), sched-stats in the kernel's
-    docs)."""
-    with open(f"/proc/{process}/task/{thread}/schedstat", "rb", 0) as counts:
-        return int(counts.read().split()[1]) * 1e-9
+    found = {key: host_system.queued_s(*key[1]) for key in threads}
+    waits = {key: seconds for key, seconds in found.items() if seconds is not None}
+    return waits if len(waits) == len(found) else {}
 
 
 def lane_wait_s(before: Waits, after: Waits, lane: str) -> float | None:

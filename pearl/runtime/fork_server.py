@@ -13,13 +13,12 @@ written its checkpoint. And its children get no environment, output or cores of 
 with the file descriptors of the child. The server answers on a pipe that comes with each request: a
 line with the number of the process, and a line with its exit status and its CPU-seconds after its
 end. The server ends when its parent does, and the kernel then signals its children
-(PR_SET_PDEATHSIG).
+(`HostSystem.end_with_parent`).
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import json
 import os
@@ -33,16 +32,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Any
 
-from pearl_devices.handles import high
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that the kernel sends to a process once its parent has died."""
-
-PR_SET_NAME = 15
-"""prctl(2): the name of a thread, of at most 15 bytes."""
+from pearl_devices.system import host_system
 
 PACKET_BYTES = 1 << 20
 """Maximum bytes of a request; the kernel's limit for a packet is of the same order."""
@@ -57,7 +49,10 @@ AT_IMPORT = ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_
 """Prefixes of the environment variables that libraries read while they are imported: a server only
 serves children with the same values."""
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
+"""The signal that ends a process at once."""
+
+ENDING = (signal.SIGINT, *host_system.ENDING)
 
 
 class ForkedProcess:
@@ -78,7 +73,7 @@ class ForkedProcess:
         handles: Collection[int] = (),
         environment: Mapping[str, str] | None = None,
         cores: Collection[int] = (),
-        dies_by: int = signal.SIGKILL,
+        dies_by: int = KILL,
     ) -> None:
         """
         program: `module:function`; the function runs in the child, and returns its exit status.
@@ -105,13 +100,13 @@ class ForkedProcess:
         self._pid, self._rest, self._reading = 0, b"", threading.Lock()
         reads, writes = os.pipe()
         os.set_blocking(reads, False)
-        self._status = open(high(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
+        self._status = open(host_system.high(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
         order = {
             "program": program,
             "arguments": list(arguments),
             "handles": list(handles),
             "environment": variables,
-            "cores": sorted(cores or os.sched_getaffinity(0)),
+            "cores": sorted(cores or host_system.usable_cpus()),
             "dies_by": int(dies_by),
             "path": sys.path,
             "folder": os.getcwd(),
@@ -167,7 +162,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+        self.send_signal(KILL)
 
     def _listen(self, within_s: float | None) -> None:
         """Read the server's answers; wait `within_s` for the first of them."""
@@ -185,7 +180,7 @@ class ForkedProcess:
             if not read and self.returncode is None:  # the server has died: this child will too
                 with suppress(subprocess.TimeoutExpired):
                     self._server.process.wait(1.0)
-                self.returncode = self._server.process.returncode or -signal.SIGKILL
+                self.returncode = self._server.process.returncode or -KILL
             if self.returncode is not None:
                 self._status.close()
 
@@ -203,10 +198,9 @@ class _Server:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.read = _read_at_import(variables)
         self.children: list[ForkedProcess] = []
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, its = host_system.packet_pair(PACKET_BYTES)
         with its:
-            self.requests = socket.socket(fileno=high(ours.detach()))
-            self.requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
+            self.requests = socket.socket(fileno=host_system.high(ours.detach()))
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pearl.runtime.fork_server", str(its.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -224,10 +218,7 @@ class _Server:
 
     def cpu_s(self) -> float:
         """CPU-seconds of the server and of its ended children."""
-        with suppress(OSError, IndexError):
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-            return sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        return host_system.family_cpu_s(self.process.pid) or 0.0
 
 
 _lock = threading.Lock()
@@ -290,7 +281,7 @@ def _forked() -> None:
     _servers.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+host_system.after_fork(_forked)
 
 
 def serve(requests: socket.socket) -> int:
@@ -303,9 +294,8 @@ def serve(requests: socket.socket) -> int:
         for handle in ready & running.keys():
             child, answers = running.pop(handle)
             os.close(handle)
-            _, status, used = os.wait4(child, 0)
-            code = os.waitstatus_to_exitcode(status)
-            _say(answers, pid=child, status=code, cpu_s=used.ru_utime + used.ru_stime)
+            if (end := host_system.ended(child, wait=True)) is not None:
+                _say(answers, pid=child, status=end[0], cpu_s=end[1])
             os.close(answers)
         if requests.fileno() not in ready:
             continue
@@ -319,7 +309,7 @@ def serve(requests: socket.socket) -> int:
             for name in (module, *order["imports"]):
                 import_module(name)
         gc.freeze()  # a collection in the child would copy each page that it visits
-        child = os.fork()
+        child = host_system.fork()
         if not child:
             requests.close()
             for other in (*running, *(answers for _, answers in running.values())):
@@ -328,7 +318,8 @@ def serve(requests: socket.socket) -> int:
             return int(getattr(import_module(module), function)() or 0)
         for given in handles[1:]:
             os.close(given)
-        running[os.pidfd_open(child)] = child, handles[0]
+        if (end_handle := host_system.watch_end(child)) is not None:
+            running[end_handle] = child, handles[0]
         _say(handles[0], pid=child, status=None, cpu_s=0.0)
 
 
@@ -342,12 +333,9 @@ def _become(
 ) -> None:
     """Make the child like a process that was started with these arguments."""
     os.setsid()  # only the parent gets a terminal's Ctrl-C
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, order["dies_by"])
-    if os.getppid() != server:
-        os._exit(1)
+    host_system.end_with_parent(server, order["dies_by"])
     what = (*order["arguments"], order["program"].partition(":")[0].rpartition(".")[2])[0]
-    prctl(PR_SET_NAME, f"pearl {what}".encode()[:15])  # as `ps` and `top` show it
+    host_system.name_process(f"pearl {what}")  # as `ps` and `top` show it
     for number, handler in usual.items():
         signal.signal(number, handler)
     answers, stdin, output, *further = handles
@@ -360,7 +348,7 @@ def _become(
     os.environ.update(order["environment"])
     with suppress(OSError):  # the folder may be gone, as it may for any process
         os.chdir(order["folder"])
-    os.sched_setaffinity(0, order["cores"])
+    host_system.pin(order["cores"])
     numbers = (f"{old}={new}" for old, new in zip(order["handles"], further, strict=True))
     sys.argv[:] = [order["program"], *order["arguments"], *numbers]
     if numpy := sys.modules.get("numpy"):

@@ -21,6 +21,7 @@ from typing import Any
 from pearl.errors import SpecError
 from pearl_devices import BACKENDS
 from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_devices.system import host_system
 
 KEPT = 10_000
 """Number of digests that are stored, the latest ones."""
@@ -102,7 +103,7 @@ def record_trusted(spec: Mapping[str, Any]) -> None:
         if why := doubts(folder):
             raise OSError(0, why)
         file = folder / digest(spec)
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | host_system.NO_LINK, 0o600))
         os.utime(file)
         _forget(folder)
     except OSError as error:

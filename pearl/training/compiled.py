@@ -24,6 +24,7 @@ from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl_devices import Platform, UnsupportedError, backend, torch_threads
 from pearl_devices.kernels.interface import OBSERVED, changes
+from pearl_devices.system import host_system, no_processes
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Hosting
@@ -57,7 +58,17 @@ class CompiledPlan:
         """The hosting of all lanes except the lane that updates."""
         if self.emulate or len(self.protocol.lanes) == 1:
             return "one"
-        return self.system.train.lanes or ("ray" if self.remote_groups else "processes")
+        usual: Hosting = "processes" if host_system.PROCESSES else "threads"
+        return self.system.train.lanes or ("ray" if self.remote_groups else usual)
+
+    def check_hosting(self) -> None:
+        """Refuse lanes in processes where the system offers none.
+
+        Raises:
+            SpecError: the ways out.
+        """
+        if self.hosting in ("processes", "ray") and not host_system.PROCESSES:
+            raise SpecError(f"train.lanes: {self.hosting}: {no_processes()}; set it to threads")
 
     def check_torch_threads(self) -> None:
         """Refuse lanes in threads if one uses several threads of torch and another calls torch.
@@ -152,6 +163,7 @@ def compile_plan(
     if protocol.is_single_lane:
         order = program_order(graph) if emulate else single_lane.one_lane_order(plan, graph)
     compiled = CompiledPlan(system, graph, plan, replicas, protocol, jobs, order, emulate)
+    compiled.check_hosting()
     compiled.check_torch_threads()
     compiled.check_first_observations()
     return compiled

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
+from pearl_devices.system import host_system
+
 T = TypeVar("T")
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = host_system.ENDING
 """Signals that end the process. Each is raised again once the run has ended."""
 
 
@@ -85,7 +87,7 @@ class Interruption:
                 text = f"pearl: the second signal was {name}, and the run has not ended, so the "
                 text += f"process ends now.{waits} A checkpoint in the run's folder stays valid\n"
                 os.write(2, text.encode())
-                os.kill(os.getpid(), signal.SIGKILL)
+                host_system.kill_self()
             time.sleep(0.05)
 
     def open(self, numbers: Iterable[int]) -> None:

@@ -19,7 +19,7 @@ from pearl.training.replanning import LOOKS, Window
 from pearl.training.training_run import TrainingRun
 from pearl_devices import Buffers
 from pearl_devices.base import EnvironmentFailed
-from pearl_estimators.host import free_cores
+from pearl_devices.system import host_system
 
 STRETCH_S = 0.2
 """Target seconds between two polls of clock, signals and losses; one iteration may take longer."""
@@ -114,7 +114,7 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
     state, lanes, marks, at = run.state, run.lanes, run.milestones, run.state.iteration
     stop = run.must_end()
     begin_cpu_s, waits = lanes.cpu_s(), cpu_wait.read_waits(lanes.threads())
-    begin_stolen_s = free_cores.stolen_s()
+    begin_stolen_s = host_system.stolen_s()
     begin_s = time.perf_counter()
     run.lane_clock.start()
     if not stop:
@@ -130,7 +130,7 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
         rounds = 1 if reached == marks.warm else next_stretch(rounds, reached - at, begin_s)
     later = cpu_wait.read_waits(lanes.threads())
     waited_s = cpu_wait.lane_wait_s(waits, later, _pacing_lane(run.plan))
-    stolen_s = free_cores.stolen_s() - begin_stolen_s
+    stolen_s = host_system.stolen_s() - begin_stolen_s
     state.iteration, state.under_way = reached, lanes.under_way()
     run.session.at = reached
     lanes.fetch("loss.", "episode.", "learner.step")

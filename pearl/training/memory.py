@@ -13,7 +13,7 @@ import numpy as np
 from pearl.errors import SpecError
 from pearl_devices import Kernel
 from pearl_devices.buffers import specs
-from pearl_devices.discover import free_memory
+from pearl_devices.system import host_system
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -26,7 +26,7 @@ def memory_warning(system: System) -> str | None:
     """
     from pearl.spec.user_code import build_graph
 
-    free, _ = free_memory()
+    free, _ = host_system.free_bytes()
     if free is None or not any(d.real for d in system.platform.devices):
         return None
     size = build_graph(system).states.get("replay", 0.0)
@@ -68,7 +68,7 @@ def explaining_memory_errors(kernels: Iterable[Kernel], capacity: int | None) ->
     sizes = array_bytes(kernels)
     total = sum(sizes.values())
     replay = sum(size for name, size in sizes.items() if name.startswith("replay."))
-    free, swap = free_memory()
+    free, swap = host_system.free_bytes()
     if free is not None and total > free + swap:
         room = f"{free + swap:.3g} bytes of memory and swap are free"
         raise SpecError(_explain_refusal(total, replay, room, capacity, free + swap))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 
 from pearl.planning.plans import Placement
 from pearl.planning.runs import Run, Status, TaskTiming
-from pearl.runtime import fork_server
+from pearl.runtime import processes
 from pearl.runtime.protocol.channels import count_episodes, mean_return
 from pearl.runtime.protocol.lane_recorder import medians_s
 from pearl.runtime.protocol.member_times import member_times
@@ -22,6 +21,7 @@ from pearl.training.lane_accounts import lane_times, measured_calls
 from pearl.training.lane_binding import Lanes
 from pearl.training.replanning import append_times, measure_drift
 from pearl.training.training_run import TrainingRun
+from pearl_devices.system import host_system
 from pearl_estimators.energy import EnergyMeter, total
 
 PROFILE_ROUNDS = 30
@@ -103,7 +103,7 @@ def build_run(
             **_summarise("last_eval", final.last if final else None),
             "best_is_last": final.best is final.last if final and final.best.returns else None,
         },
-        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_rss_bytes=host_system.peak_bytes(),
         energy_j=energy_j if energy_j > 0 else None,
         energy_source=energy_source if energy_j > 0 else None,
         simulated=simulated,
@@ -141,8 +141,7 @@ def _summarise(name: str, evaluation: Evaluation | None) -> dict[str, Any]:
 
 def cpu_seconds() -> float:
     """Return user and system seconds of this process, its ended children and forked processes."""
-    spent = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(s.ru_utime + s.ru_stime for s in spent) + fork_server.cpu_s()
+    return host_system.own_cpu_s() + processes.cpu_s()
 
 
 def _per(amount: float, seconds: float) -> float | None:

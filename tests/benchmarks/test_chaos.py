@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import chaos
 from pearl.training.trainer import CHECKPOINT
-from pearl_devices import discover
+from pearl_devices.system import host_system
 
 CASE = chaos.Case("dqn", "one")
 
@@ -22,7 +22,7 @@ def work(tmp_path_factory):
 def found(work):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(chaos.STEPS, "dqn", 4000)
-        patch.setattr(discover, "usable_cpus", discover.usable_cpus)
+        patch.setattr(host_system, "usable_cpus", host_system.usable_cpus)
         yield chaos.chaos((CASE,), 2, 0, work)
 
 

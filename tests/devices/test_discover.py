@@ -19,6 +19,8 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.cores import Core, core_of
 from pearl_devices.gpu import nvidia, torch_gpus
 from pearl_devices.gpu.nvml import find_gpus
+from pearl_devices.system import host_system, kernel_files, linux, portable
+from pearl_devices.system.chip import Chip
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
 
@@ -31,6 +33,11 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def chip_of(root: Path) -> Chip:
+    """What the files below `root` say."""
+    return kernel_files.read_chip(host_system.usable_cpus(), root)
+
+
 def cpus(count: int, threads: int) -> dict[str, str]:
     """`count` logical CPUs, `threads` of them a core."""
     return {
@@ -41,7 +48,7 @@ def cpus(count: int, threads: int) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "usable_cpus", lambda: list(range(8)))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: list(range(8)))
 
 
 def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +76,7 @@ def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(
     }
     units = "fma: 2 multiply-add units of 256 bits"
     peak = f"assumed: 4 cores · 2.8e+09 Hz · 32 flops per cycle ({units}); not measured"
-    found = discover.cpu(tree(tmp_path, {**cpus(8, 2), **files}))
+    found = discover.cpu(chip_of(tree(tmp_path, {**cpus(8, 2), **files})))
     assert found == Device(
         "cpu", "cpu", 4, "cores", 4, 8 * 2.0**30, 4 * 2.8e9 * 32, 4 * 12.8e9, 1e-6, 24.0, 52.0,
         real=True, model="Test CPU 9000",
@@ -103,7 +110,7 @@ def test_a_cpu_is_what_its_files_say_and_what_is_assumed_of_it(
 def test_the_clock_is_that_of_one_busy_core(
     tmp_path: Path, files: dict[str, str], clock_hz: float, source: str
 ) -> None:
-    cpu = discover.cpu(tree(tmp_path, files))
+    cpu = discover.cpu(chip_of(tree(tmp_path, files)))
     assert cpu.figures["clock_hz"] == clock_hz
     assert source in cpu.sources["clock_hz"]
     assert cpu.width == 8
@@ -112,7 +119,7 @@ def test_the_clock_is_that_of_one_busy_core(
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
 @pytest.mark.usefixtures("cpu_as_it_is")
 def test_instructions_for_bfloat16_are_seen(tmp_path: Path, flag: str) -> None:
-    cpu = discover.cpu(tree(tmp_path, {"proc/cpuinfo": f"flags\t: sse2 {flag} fma\n"}))
+    cpu = discover.cpu(chip_of(tree(tmp_path, {"proc/cpuinfo": f"flags\t: sse2 {flag} fma\n"})))
     assert cpu.figures["bfloat16"] == 1.0
     assert cpu.sources["bfloat16"] == "the CPU has instructions for bfloat16"
 
@@ -120,11 +127,10 @@ def test_instructions_for_bfloat16_are_seen(tmp_path: Path, flag: str) -> None:
 def test_the_cpus_of_this_process_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {9, 2}}[pid])
-    assert discover.usable_cpus() == [2, 9]
-    monkeypatch.delattr(os, "sched_getaffinity")
+    assert linux.usable_cpus() == [2, 9]
     for count, usable in ((3, [0, 1, 2]), (None, [0])):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert discover.usable_cpus() == usable
+        assert portable.usable_cpus() == usable
 
 
 INTEL = {
@@ -205,7 +211,7 @@ def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instruction
     tmp_path: Path, core: str, flops: int
 ) -> None:
     root = tree(tmp_path, {"proc/cpuinfo": f"{core}flags\t: avx512f avx2 fma\n"})
-    assert discover.cpu(root).figures["flops_per_cycle"] == flops
+    assert discover.cpu(chip_of(root)).figures["flops_per_cycle"] == flops
 
 
 @pytest.mark.parametrize(("flags", "flops"), [
@@ -216,7 +222,7 @@ def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instruction
 def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
     key = "Features" if flags == "asimd" else "flags"
     root = tree(tmp_path, {"proc/cpuinfo": f"{key}\t: {flags}\n"})
-    assert discover.cpu(root).figures["flops_per_cycle"] == flops
+    assert discover.cpu(chip_of(root)).figures["flops_per_cycle"] == flops
 
 
 @pytest.mark.parametrize(("group", "files", "width"), [
@@ -235,12 +241,12 @@ def test_a_cpu_quota_bounds_the_width_and_the_threads(
 ) -> None:
     groups = {f"sys/fs/cgroup/{name}": quota for name, quota in files.items()}
     root = tree(tmp_path, {**cpus(8, 1), "proc/self/cgroup": f"{group}\n", **groups})
-    cpu = discover.cpu(root)
+    cpu = discover.cpu(chip_of(root))
     assert cpu.width == cpu.max_lanes == width
     told = "cores behind" if width == 8 else "CPU quota of the control group: "
     assert cpu.sources["width"].startswith(told)
-    monkeypatch.setattr(cpu_count, "usable_cpus", discover.usable_cpus)
-    assert cpu_count.usable_cpu_count(root) == width
+    monkeypatch.setattr(host_system, "cpu_quota", lambda: kernel_files.cpu_quota(root))
+    assert cpu_count.usable_cpu_count() == width
 
 
 @pytest.mark.parametrize(("files", "gibibytes", "source"), [
@@ -261,34 +267,34 @@ def test_memory_is_the_least_of_machine_and_control_groups(
         "proc/meminfo": "MemTotal:       8388608 kB\n",
         "proc/self/cgroup": "0::/a/b\n5:memory,cpu:/c\n6:pids:/a\n",
     }
-    cpu = discover.cpu(tree(tmp_path, {**whole, **groups}))
+    cpu = discover.cpu(chip_of(tree(tmp_path, {**whole, **groups})))
     assert cpu.memory_bytes == gibibytes * 2**30
     assert cpu.sources["memory_bytes"].startswith(source)
 
 
 def test_free_memory_is_what_machine_and_control_groups_leave(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\n"})
-    assert discover.free_memory(root) == (None, 0.0)
+    assert kernel_files.free_memory(root) == (None, 0.0)
     tree(root, {"proc/meminfo": "MemAvailable:  4000 kB\nSwapFree:  7 kB\n"})
-    assert discover.free_memory(root) == (4000 * 1024, 7 * 1024)
+    assert kernel_files.free_memory(root) == (4000 * 1024, 7 * 1024)
     group = {"memory.max": "3000000", "memory.current": "2500000"}
     files = {f"sys/fs/cgroup/a/{name}": value for name, value in group.items()}
     tree(root, {"proc/self/cgroup": "0::/a\n", **files})
-    assert discover.free_memory(root) == (500_000, 7 * 1024)
+    assert kernel_files.free_memory(root) == (500_000, 7 * 1024)
     tree(root, {"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 100000\nfile 7\n"})
-    assert discover.free_memory(root) == (600_000, 7 * 1024)
+    assert kernel_files.free_memory(root) == (600_000, 7 * 1024)
     tree(root, {"sys/fs/cgroup/a/memory.current": "3200000"})
-    assert discover.free_memory(root) == (0, 7 * 1024)
+    assert kernel_files.free_memory(root) == (0, 7 * 1024)
     tree(root, {"sys/fs/cgroup/a/memory.max": "90000000"})
-    assert discover.free_memory(root) == (4000 * 1024, 7 * 1024)
+    assert kernel_files.free_memory(root) == (4000 * 1024, 7 * 1024)
     old = {"limit_in_bytes": "1000", "usage_in_bytes": "400"}
     tree(root, {"proc/self/cgroup": "4:memory:/m\n", "proc/meminfo": "SwapFree: 0 kB\n"})
     tree(root, {f"sys/fs/cgroup/memory/m/memory.{n}": v for n, v in old.items()})
-    assert discover.free_memory(root) == (600, 0.0)
+    assert kernel_files.free_memory(root) == (600, 0.0)
 
 
 def test_caches_are_read_per_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discover, "usable_cpus", lambda: [3, 5])
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [3, 5])
     base = "sys/devices/system/cpu/cpu3/cache"
     rows = [
         ("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M"),
@@ -298,7 +304,7 @@ def test_caches_are_read_per_level(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for i, row in enumerate(rows):
         for name, content in zip(("level", "type", "size"), row, strict=True):
             files[f"{base}/index{i}/{name}"] = content
-    cpu = discover.cpu(tree(tmp_path, files))
+    cpu = discover.cpu(chip_of(tree(tmp_path, files)))
     sizes = {"l1d_bytes": 48 * 2**10, "l2_bytes": 2**21, "l3_bytes": 2**30, "l4_bytes": 512}
     assert {n: v for n, v in cpu.figures.items() if n.endswith("bytes")} == sizes
     assert {cpu.sources[n] for n in sizes} == {"/sys/devices/system/cpu/cpu*/cache"}
@@ -310,7 +316,7 @@ def test_files_full_of_rubbish_raise_nothing(tmp_path: Path) -> None:
         "proc/self/cgroup": "::::\nnonsense\n0::", "sys/fs/cgroup/cpu.max": "1 0",
         "sys/fs/cgroup/memory.max": "-1", "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
     }  # fmt: skip
-    assert discover.cpu(tree(tmp_path, rubbish)).width == 8
+    assert discover.cpu(chip_of(tree(tmp_path, rubbish))).width == 8
 
 
 def test_no_gpu_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,9 +589,9 @@ def test_slurm_bounds_the_cores_and_the_threads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, width: int
 ) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", variable)
-    monkeypatch.setattr(cpu_count, "usable_cpus", lambda: list(range(8)))
-    cpu = discover.cpu(tree(tmp_path, cpus(8, 1)))
-    assert (cpu.width, cpu_count.usable_cpu_count(tmp_path)) == (width, width)
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: list(range(8)))
+    cpu = discover.cpu(chip_of(tree(tmp_path, cpus(8, 1))))
+    assert (cpu.width, cpu_count.usable_cpu_count()) == (width, width)
     assert ("SLURM_CPUS_PER_TASK of Slurm" in cpu.sources["width"]) == (width < 8)
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pearl_devices.system import linux
 from pearl_estimators.host import free_cores
 from pearl_estimators.host.free_cores import LOOK_S, LOOKS, look, share_had
 
@@ -45,16 +46,19 @@ def test_the_kernels_figures_are_those_of_this_thread_and_of_the_cores_it_may_us
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})
-    (tmp_path / "thread-self").mkdir()
-    (tmp_path / "thread-self" / "schedstat").write_text("1000818 2500000000 2\n")
+    here = tmp_path / str(os.getpid()) / "task" / str(threading.get_native_id())
+    here.mkdir(parents=True)
+    (here / "schedstat").write_text("1000818 2500000000 2\n")
     rows = [
         IDLE.format("", 111), IDLE.format(0, 3), IDLE.format(1, 100), IDLE.format(2, 4), "intr 5",
     ]  # fmt: skip
     (tmp_path / "stat").write_text("\n".join(rows))
-    assert free_cores.queued_here_s(tmp_path) == 2.5
-    assert free_cores.stolen_s(tmp_path) == pytest.approx(7 / os.sysconf("SC_CLK_TCK"))
-    assert free_cores.queued_here_s(tmp_path / "none") is None
-    assert free_cores.stolen_s(tmp_path / "none") == 0.0
+    monkeypatch.setattr(linux, "PROC", tmp_path)
+    assert free_cores.queued_here_s() == 2.5
+    assert linux.stolen_s() == pytest.approx(7 / os.sysconf("SC_CLK_TCK"))
+    monkeypatch.setattr(linux, "PROC", tmp_path / "none")
+    assert free_cores.queued_here_s() is None
+    assert linux.stolen_s() == 0.0
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_the_spec_of_an_fpga_trains_on_the_clock_of_its_plan(tmp_path: Path) -> 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host has two cores, whatever it has."""
-    monkeypatch.setattr(discover, "_cores", lambda root, usable: (2, "as a test says"))
+    monkeypatch.setattr(discover, "_cores", lambda chip: (2, "as a test says"))
 
 
 BRIEF = {"train.evaluate_every": 0, "train.final_episodes": 0}

@@ -120,7 +120,7 @@ def test_the_last_lines_of_a_log_are_quoted(log, text, tmp_path):
 
 
 def test_a_process_is_pinned_and_ends_with_this_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_executor, "ForkedProcess", lambda *given, **more: (given, more))
+    monkeypatch.setattr(local_executor, "start", lambda *given, **more: (given, more))
     log = tmp_path / "logs" / "run.log"
     local_executor.start_process(["train"], [1], log)
     given, more = local_executor.start_process(["train", "a b"], [2, 4], log)

@@ -15,6 +15,7 @@ from pearl.population.schedulers import GridScheduler, SuccessiveHalving
 from pearl.population.statistics import interquartile_mean, interval
 from pearl.population.tournament import Tournament
 from pearl.spec.reading import load
+from pearl_devices.system import host_system
 
 SPEC = {
     "algorithm": {
@@ -230,8 +231,8 @@ def slots(needs, runs, *places):
 
 
 def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
-    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 2, 4, 6))
-    monkeypatch.setattr(packing, "free_memory", lambda: (3.5e9, 0.0))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 2, 4, 6])
+    monkeypatch.setattr(host_system, "free_bytes", lambda: (3.5e9, 0.0))
     assert slots([need(size=1.0)], 9) == (((0,), (2,), (4,), (6,)), "4 cores")
     assert slots([need(2, size=1.0)], 9)[0] == ((0, 2), (4, 6))
     assert slots([need()], 9) == (((0,), (2,), (4,)), "3.5 GB of free memory")
@@ -264,8 +265,8 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
 
 @pytest.mark.parametrize(("free", "bytes_"), [((2.0, 3.0), 5.0), ((None, 0.0), None)])
 def test_this_machine_is_a_host_with_its_free_memory_and_swap(free, bytes_, monkeypatch):
-    monkeypatch.setattr(packing, "usable_cores", lambda: (1, 4))
-    monkeypatch.setattr(packing, "free_memory", lambda: free)
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [1, 4])
+    monkeypatch.setattr(host_system, "free_bytes", lambda: free)
     assert packing.local_host() == (packing.RunHost("", (1, 4), bytes_, gpus=True),)
 
 
@@ -416,7 +417,7 @@ def packed_with(rates):
     ],
 )
 def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monkeypatch):
-    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(packing, "pack", packed_with(rates))
     free = {"limits.max_lanes": None}
     found = members.build_population(SPEC, seeds=range(seeds), set=free)

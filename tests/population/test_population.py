@@ -19,13 +19,14 @@ import pearl
 from benchmarks.processes import below, is_running
 from pearl.errors import SpecError
 from pearl.planning.runs import load_run
-from pearl.population import packing, precompile
+from pearl.population import precompile
 from pearl.population.members import build_population
 from pearl.population.setting_results import curve, summarise
 from pearl.training.checkpoints import branching
 from pearl.training.checkpoints.checkpoint import load as checkpoint
 from pearl.training.compiled import compile_plan
 from pearl_devices.primitives import code_cache
+from pearl_devices.system import host_system
 from tests.processes import HANG_S, named, until, until_gone
 from tests.schemas.test_schemas import problems
 
@@ -232,7 +233,7 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
         calls.append(arguments)
         return answers[len(calls) - 1]
 
-    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 1])
     monkeypatch.setattr(precompile, "compile_kernels", compile_kernels)
     monkeypatch.setattr(precompile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(code_cache, "folder", lambda: tmp_path / "code")
@@ -287,7 +288,7 @@ def test_a_damaged_sweep_is_not_gone_on_with(damage, why, tmp_path):
 
 def test_a_dry_run_says_the_schedule_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 1))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 1])
     found = pearl.sweep(SPEC, seeds=[0, 1, 2], out=tmp_path / "none", dry_run=True)
     assert found.status == "planned"
     assert "3 runs, 2 at once on 1 of 2 cores each" in found.schedule

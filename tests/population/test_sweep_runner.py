@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import pearl
-from pearl.population import packing, population, precompile, run_files, setting_results
+from pearl.population import population, precompile, run_files, setting_results
 from pearl.population.driver import StageEnd, VirtualExecutor
+from pearl_devices.system import host_system
 
 SPEC = {
     "algorithm": {"name": "q_learning", "env": "FrozenLake-v1"},
@@ -95,7 +96,7 @@ def world(monkeypatch):
     monkeypatch.setattr(Stages, "world", found, raising=False)
     monkeypatch.setattr(population, "LocalExecutor", Stages)
     monkeypatch.setattr(population, "end_solvers", lambda: found.ended.append(len(found.made)))
-    monkeypatch.setattr(packing, "usable_cores", lambda: (0, 2))
+    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 2])
     monkeypatch.setattr(precompile, "needs_compiling", lambda made: False)
     monkeypatch.setattr(setting_results, "load_run", found.load_run)
     return found

@@ -10,7 +10,8 @@ import pytest
 
 from pearl.runtime.protocol import progress_counters
 from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.progress_counters import CELL, WakeEvent
+from pearl.runtime.protocol.progress_counters import CELL
+from pearl_devices.system import host_system
 from tests.processes import HANG_S
 
 WORDS = CELL // 8
@@ -164,13 +165,13 @@ def test_a_bell_ends_a_sleep_and_rings_once():
         event.wait(seconds)
         return time.monotonic() - begin
 
-    event = WakeEvent()
+    event = host_system.new_wake_event()
     assert slept_s(0.05) >= 0.04
     event.set()
     event.set()
     assert slept_s(HANG_S) < HANG_S
     assert slept_s(0.05) >= 0.04  # both were heard
-    other = WakeEvent(event.handle)
+    other = host_system.new_wake_event(event.handles)
     other.set()
     assert slept_s(HANG_S) < HANG_S
     event.close()

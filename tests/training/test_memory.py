@@ -13,6 +13,7 @@ from pearl.training import memory
 from pearl.training.trainer import Trainer
 from pearl_devices import kernel
 from pearl_devices.buffers import allocate
+from pearl_devices.system import host_system
 from tests.cli.test_cli import Ran
 from tests.lanes import planned
 
@@ -27,7 +28,7 @@ def sized(capacity: int) -> System:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, left: float | None, swap: float = 0.0) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda: (left, swap))
+    monkeypatch.setattr(host_system, "free_bytes", lambda: (left, swap))
 
 
 def replay_bytes(capacity: int) -> float:

@@ -9,6 +9,7 @@ from pearl_devices.kernels.arrays import EPISODES, STATE, actions, step
 from pearl_devices.kernels.counting import F32, action_bytes
 from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.primitives import NATIVE_ENVS
+from pearl_devices.system import host_system
 
 BLOCK = 256
 """Environments per block of GPU threads. With several blocks, a second launch ends the step."""
@@ -33,7 +34,7 @@ def _named(k: Kernel) -> bool:
 
 def _alone(k: Kernel) -> bool:
     """Whether it has a program without a native implementation; such a program may wait."""
-    return _named(k) and str(k.program) not in NATIVE_ENVS
+    return host_system.PROCESSES and _named(k) and str(k.program) not in NATIVE_ENVS
 
 
 def _work(k: Kernel) -> Work:

@@ -10,7 +10,6 @@ does not read a folder that another user can write to.
 from __future__ import annotations
 
 import errno
-import fcntl
 import functools
 import hashlib
 import os
@@ -34,10 +33,11 @@ from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_devices.compile_target import target_variables
 from pearl_devices.primitives.numba_internals import CodeCache
 from pearl_devices.primitives.parts import SeparateFunction, Whole, interpreted, part
+from pearl_devices.system import host_system
 
 OWN = "pearl_devices"
 PACKAGES = (OWN, "pearl_estimators", "pearl")
-USED_FOLDERS = ("primitives", "kernels")
+USED_FOLDERS = ("primitives", "kernels", "system")
 USED_FILES = frozenset(
     [
         "base.py",
@@ -160,7 +160,7 @@ def _hold_folder(root: Path, digest: str) -> Path:
         new = not mine.is_dir()
         if new:
             mine.mkdir(mode=0o700, exist_ok=True)
-        if _try_lock(mine, fcntl.LOCK_SH) is not None:
+        if _try_lock(mine, shared=True) is not None:
             if new:
                 _prune(root, digest)
             return mine
@@ -168,24 +168,24 @@ def _hold_folder(root: Path, digest: str) -> Path:
     raise OSError("another process keeps removing it")
 
 
-def _try_lock(mine: Path, how: int) -> int | None:
+def _try_lock(mine: Path, *, shared: bool) -> int | None:
     """Lock the folder; return the open handle of the lock, or None if another process has it.
 
     On a file system without locks, or a read-only one, a shared lock counts as taken.
     """
     file = mine / IN_USE
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(file, os.O_RDONLY | os.O_CREAT, 0o600)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        host_system.lock(handle, shared=shared)
         if os.path.samestat(os.fstat(handle), os.stat(file)):
-            if how == fcntl.LOCK_SH:
-                os.utime(handle)
+            if shared:
+                os.utime(file)
             return handle
     except OSError as error:
-        if how == fcntl.LOCK_SH and error.errno in _ONLY_READ:
+        if shared and error.errno in _ONLY_READ:
             return handle
     os.close(handle)
     return None
@@ -196,7 +196,7 @@ def _prune(root: Path, digest: str) -> None:
     used = {f: _used_s(f) for f in root.iterdir() if f.is_dir() and f.name != digest}
     for old in sorted(used, key=lambda f: used[f], reverse=True)[KEPT - 1 :]:
         with suppress(OSError):
-            handle = _try_lock(old, fcntl.LOCK_EX)
+            handle = _try_lock(old, shared=False)
             if handle is not None:
                 shutil.rmtree(old, ignore_errors=True)
                 os.close(handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Iterator
 from functools import cache
 from itertools import islice
@@ -14,6 +13,7 @@ from pearl_devices.base import OPT_IN_VARIANTS, WIDE, Call
 from pearl_devices.buffers import allocate, specs
 from pearl_devices.kernels import KINDS, KernelKind, kind_of, repeats
 from pearl_devices.kernels.replay import tree_levels
+from pearl_devices.system import host_system
 from pearl_estimators.host.random_kernels import DRAWS, MOST_BYTES, draw_kernels, sizes
 
 MOST_RANDOM = 1 << 20
@@ -24,7 +24,7 @@ RING = ("replay.obs", "replay.next_obs", "replay.reward", "replay.action")
 LEAST_SHARED, PAGE = 1 << 20, 4096
 """Least bytes of a shared ring; each array begins on a page."""
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = len(host_system.usable_cpus())
 
 MOST_FLOPS, MOST_STEPS = 4e8, 8
 """Largest array bytes and flops of a firing that is timed to calibrate."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices import Kernel, UnsupportedError, torch_threads
+from pearl_devices.system import host_system
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import (
     CORES,
@@ -329,8 +329,7 @@ def _end_with_parent() -> None:
     """
     while os.read(0, 1 << 12):
         pass
-    if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
+    host_system.kill_group(os.getpid())
     os._exit(1)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pearl_devices import Kernel
 from pearl_devices.compile_target import target_variables
+from pearl_devices.system import host_system
 from pearl_estimators.estimates import Estimate
 from pearl_estimators.host.interference import Shares
 from pearl_estimators.host.linear_fit import Fit, Point, family, point, predict
@@ -232,15 +233,12 @@ def host() -> dict[str, str]:
 def _cpu_model() -> str:
     import platform
 
-    model = platform.processor() or platform.machine()
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        lines = listing.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        parts = [line.partition(":") for line in lines.splitlines()]
-        pairs = {name.strip(): value.strip() for name, _, value in parts}
-        names = ("model name", "cpu family", "model", "stepping")
-        model = ", ".join(pairs[name] for name in names if name in pairs) or model
-    return model
+    chip = host_system.chip()
+    lines = chip.listing.split("\n\n")[0].splitlines()
+    pairs = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    names = ("model name", "cpu family", "model", "stepping")
+    known = ", ".join(pairs[name] for name in names if name in pairs)
+    return known or chip.model or platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

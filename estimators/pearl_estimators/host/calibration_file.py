@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl_devices.cache_folder import cache_folder
+from pearl_devices.system import host_system
 from pearl_estimators import sealed_files
 from pearl_estimators.host.calibration import (
     SCHEMA,
@@ -117,18 +117,16 @@ def locking(limit_s: float) -> Iterator[bool]:
 
 
 def _lock(handle: int, limit_s: float) -> bool:
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
     end_s = time.monotonic() + limit_s
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            host_system.lock(handle)
         except BlockingIOError:
             if time.monotonic() > end_s:
                 return False
             time.sleep(LOCK_POLL_S)
+        except OSError:  # this file system has no locks
+            return True
         else:
             return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from pearl_devices.exit_status import describe_exit
+from pearl_devices.system import host_system
 from pearl_estimators.host.calibration import MeasuringDiedError, MeasuringTimeoutError
 from pearl_estimators.sealed_files import CalibrationError
 
@@ -83,8 +83,5 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill a running child with its process group, so that no grandchild stays behind."""
     if child.poll() is not None:
         return
-    if hasattr(os, "killpg"):
-        os.killpg(child.pid, signal.SIGKILL)
-    else:
-        child.kill()
+    host_system.kill_group(child.pid)
     child.wait()

@@ -7,44 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
-PROC = Path("/proc")
+from pearl_devices.system import host_system
+
 LOOKS, PAUSE_S = 5, 0.1
 """Measurements of `share_had`, and the pause between two: half a second, so that a burst of other
 load, or an interrupt, affects one or two of them (assumed)."""
 LOOK_S, DIGESTED_BYTES = 0.03, 1 << 20
 """Seconds for which one measurement keeps cores busy: several turns of the scheduler (assumed).
 Each of its steps hashes this many bytes, in about half a millisecond."""
-STEAL = 8
-"""Field of a line of /proc/stat that counts the ticks taken by the host (proc(5))."""
 
 
-def queued_here_s(proc: Path = PROC) -> float | None:
-    """Return the seconds that this thread was ready to run and had no core.
-
-    This is Linux's run-queue delay (proc(5), schedstat). None if the system does not count it.
-    """
-    try:
-        text = (proc / "thread-self" / "schedstat").read_text(encoding="ascii")
-        return int(text.split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def stolen_s(proc: Path = PROC) -> float:
-    """Return the seconds that the host of this virtual machine has taken of this process's cores.
-
-    The cores are those that this process may use, together (proc(5), stat). 0 if not counted.
-    """
-    mine = {f"cpu{n}" for n in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {}
-    try:
-        lines = (proc / "stat").read_text(encoding="ascii").splitlines()
-        rows = [fields for fields in map(str.split, lines) if fields and fields[0] in mine]
-        return sum(int(fields[STEAL]) for fields in rows) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
+def queued_here_s() -> float | None:
+    """Return the seconds that this thread was ready to run and had no core; None if the system does
+    not count them."""
+    return host_system.queued_s(os.getpid(), threading.get_native_id())
 
 
 def look(cores: int = 1, seconds: float = LOOK_S) -> float:
@@ -78,7 +56,7 @@ def share_had(
     cores: int = 1,
     *,
     look: Callable[[int], float] = look,
-    stolen: Callable[[], float] = stolen_s,
+    stolen: Callable[[], float] = host_system.stolen_s,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
     """Return the share of each of `cores` cores that a program would get now.

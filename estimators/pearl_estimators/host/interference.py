@@ -21,6 +21,7 @@ from typing import NamedTuple
 from pearl_devices import Kernel, UnsupportedError
 from pearl_devices.base import Call, uses_several_cores
 from pearl_devices.kernels import kind_of
+from pearl_devices.system import host_system
 from pearl_estimators.host.timer import HELD
 
 ROUNDS, TRIES, STRETCH_S = 3, 9, 0.006
@@ -59,7 +60,7 @@ def measure_slowdowns(kernels: Iterable[tuple[Kernel, str]], known: Shares, bind
     The kernel of the median number of flops represents its family. No share is added if the system
     cannot fork, or if the two kernels never had a core each.
     """
-    if not hasattr(os, "fork"):
+    if not host_system.FORKS:
         return known
     families: tuple[dict[str, list[Kernel]], ...] = ({}, {})
     variants: dict[str, str] = {}
@@ -176,7 +177,7 @@ def _running_beside(call: Call) -> Iterator[_Other]:
     flag = mmap.mmap(-1, mmap.PAGESIZE)
     asked, ask = os.pipe()
     told, tell = os.pipe()
-    process = os.fork()
+    process = host_system.fork()
     if not process:
         os.close(ask)
         try:
@@ -192,5 +193,5 @@ def _running_beside(call: Call) -> Iterator[_Other]:
     finally:
         os.close(ask)
         os.close(told)
-        os.waitpid(process, 0)
+        host_system.ended(process, wait=True)
         flag.close()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
+from pearl_devices.system import host_system
 from pearl_estimators.host.free_cores import queued_here_s
 
 Clock = Callable[[], float]
@@ -137,8 +136,4 @@ def queued_s() -> float:
 
     As in `alone_s`; 0 if the system does not count them.
     """
-    waited = 0
-    for task in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, IndexError):  # a thread that ends
-            waited += int(task.read_text(encoding="ascii").split()[1])
-    return waited * 1e-9
+    return host_system.all_queued_s() or 0.0

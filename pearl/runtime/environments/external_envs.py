@@ -7,6 +7,7 @@ Native environments live in the arrays and need none of these.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from pearl_devices import Buffers, Call
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels import LEFT_OUT, kind_of
 from pearl_devices.kernels.interface import OBSERVED, changes, trained_arrays
+from pearl_devices.system import host_system
 
 if TYPE_CHECKING:
     from pearl.graph.task_graph import TaskGraph
@@ -177,7 +179,7 @@ def interrupting_overdue_envs(
 
     named: list[float] = []
 
-    def tick(number: int, frame: FrameType | None) -> None:
+    def look() -> None:
         overdue = describe_overdue_env(environments, limit_s)  # first: it notices a stop
         began = [env.since_s for env in environments.values() if env.since_s is not None]
         waits = describe_overdue_env(environments, NAMED_S) if on_wait else None
@@ -187,6 +189,13 @@ def interrupting_overdue_envs(
         if overdue:
             raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
+    def tick(number: int, frame: FrameType | None) -> None:
+        look()
+
+    if not host_system.INTERRUPTS:
+        with _ending_overdue_envs(look, limit_s):
+            yield
+        return
     before = signal.signal(signal.SIGALRM, tick)
     check_s = min(limit_s, NAMED_S) / 4 if on_wait else limit_s / 4
     timer = signal.setitimer(signal.ITIMER_REAL, check_s, check_s)
@@ -224,6 +233,32 @@ def close(environments: Environments) -> None:
     """End environments whose lanes have ended."""
     for env in environments.values():
         env.close()
+
+
+@contextmanager
+def _ending_overdue_envs(look: Callable[[], None], limit_s: float) -> Iterator[None]:
+    """Within this context, end the process if `look` finds an environment that is overdue. Nothing
+    can interrupt it where the system has no timer."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(min(limit_s, NAMED_S) / 4):
+            try:
+                look()
+            except TimeoutError as error:
+                text = (
+                    f"pearl: an environment cannot be interrupted on {host_system.NAME}: {error}; "
+                )
+                text += "the process ends now. A checkpoint in the run's folder stays valid\n"
+                os.write(2, text.encode())
+                os._exit(1)
+
+    watcher = threading.Thread(target=watch, daemon=True, name="pearl environments")
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:

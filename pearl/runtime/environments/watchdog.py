@@ -20,20 +20,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pearl_devices
 from pearl.early_exit import ending_with_an_error
 from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import SteppedEnvs, interrupting_overdue_envs
 from pearl.waits import NAMED_S
-from pearl_devices.handles import high
 from pearl_devices.primitives.envs.asked import new_slot
+from pearl_devices.system import host_system
 
 HARD_LIMIT_FACTOR = 4
 """Multiple of `train.env_time_limit` without an answer after which the process ends."""
+
+DEVICES = pearl_devices.__path__[0]
+"""Folder of the package of which the watcher imports the operating system alone."""
 
 
 class Watcher:
@@ -45,16 +50,15 @@ class Watcher:
         Raises:
             OSError: there are too few handles or processes.
         """
-        memory, report = os.memfd_create("pearl watcher"), high(os.memfd_create("pearl report"))
-        signals, told = map(high, os.pipe())
+        memory, report = host_system.share_memory("pearl watcher", watcher.SIZE), _new_file()
+        signals, told = map(host_system.high, os.pipe())
         try:
-            os.ftruncate(memory, watcher.SIZE)
             self._memory = mmap.mmap(memory, watcher.SIZE)
             self._cells = memoryview(self._memory).cast("d")
             self._entries = dict[int, dict[str, Any]]()
             given = [os.getpid(), memory, signals, report]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watcher.__file__, *map(str, given)],
+                [sys.executable, "-I", "-S", watcher.__file__, DEVICES, *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[memory, signals, report],
@@ -116,6 +120,12 @@ class Watcher:
             self._memory.close()
 
 
+def _new_file() -> int:
+    """Return the handle of a file without a name."""
+    with tempfile.TemporaryFile() as file:
+        return host_system.high(os.dup(file.fileno()))
+
+
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
@@ -138,7 +148,7 @@ def _forked() -> None:
             signal.set_wakeup_fd(-1)
 
 
-os.register_at_fork(after_in_child=_forked)
+host_system.after_fork(_forked)
 
 
 @contextmanager
@@ -148,9 +158,9 @@ def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterato
     is some seconds after the second SIGTERM or SIGHUP. If the process dies, the environment that
     it asked is named.
 
-    Where no process can be started, nothing is watched.
+    Where no process can be started, or none that shares memory, nothing is watched.
     """
-    if not environments:
+    if not environments or not host_system.PROCESSES:
         yield
         return
     added: list[tuple[SteppedEnvs, int]] = []

@@ -20,6 +20,8 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 SIZE = 1 << 16
@@ -43,8 +45,6 @@ PATIENCE_S = 2.0
 LAST_S = 3.0
 """Seconds that a process has to end by itself after the second signal (assumed)."""
 
-ENDING = (int(signal.SIGTERM), int(signal.SIGHUP))
-
 STANDS = "A checkpoint in the run's folder stays valid"
 
 
@@ -56,7 +56,8 @@ class Watch:
         happens next, in words), and `failed` (how timing it failed, or "").
     """
 
-    def __init__(self, parent: int, memory: int, signals: int, report: int) -> None:
+    def __init__(self, system: Any, parent: int, memory: int, signals: int, report: int) -> None:
+        self.system = system
         self.parent, self.signals, self.report = parent, signals, report
         mapped = mmap.mmap(memory, SIZE)
         self.cells = memoryview(mapped).cast("d")
@@ -96,12 +97,7 @@ class Watch:
     def check_sleep(self) -> None:
         """Note times in which the parent was stopped: they count for nothing."""
         now = time.monotonic()
-        try:
-            with open(f"/proc/{self.parent}/stat") as file:
-                stopped = file.read().rpartition(")")[2].split()[0] in "Tt"
-        except (OSError, IndexError):
-            stopped = False
-        if stopped or now - self.checked_s > 4 * CHECK_S + 1.0:
+        if self.system.is_stopped(self.parent) or now - self.checked_s > 4 * CHECK_S + 1.0:
             self.awake_s = now
         self.checked_s = now
 
@@ -122,7 +118,7 @@ class Watch:
         for number in os.read(self.signals, 4096):
             if number == 0:
                 self.heard.clear()
-            elif number in ENDING:
+            elif number in self.system.ENDING:
                 if not self.heard:
                     self.first_s = time.monotonic()
                 self.heard.append(number)
@@ -150,8 +146,7 @@ class Watch:
     def end(self, why: str) -> None:
         """End the parent, and this process."""
         say(f"{why}; it cannot be interrupted, so the process ends now. {STANDS}")
-        with suppress(ProcessLookupError):
-            os.kill(self.parent, signal.SIGKILL)
+        self.system.kill(self.parent)
         os._exit(0)
 
     def tell_death(self) -> None:
@@ -171,12 +166,8 @@ class Watch:
 
     def cause(self) -> tuple[str, str]:
         """How the parent has ended, and where its code was, in words."""
-        try:  # the number of the signal, while nobody has collected the process
-            with open(f"/proc/{self.parent}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-            status = int(fields[49]) if fields[0] == "Z" else -1
-        except (OSError, IndexError, ValueError):
-            status = -1
+        ended = self.system.ended_with(self.parent)
+        status = -1 if ended is None else ended
         text = os.pread(self.report, 1 << 16, 0).decode(errors="replace")
         first, _, rest = text.partition("\n")
         rest = rest.partition("Current thread")[2]  # other threads are told of before and after
@@ -202,16 +193,19 @@ def say(text: str) -> None:
         os.write(2, f"pearl: {text}\n".encode(errors="replace"))
 
 
-def main(parent: int, memory: int, signals: int, report: int) -> None:
-    """Watch until the parent has ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+def main(room: str, parent: int, memory: int, signals: int, report: int) -> None:
+    """Watch until the parent has ended. room: the folder of `pearl_devices`."""
+    # The package as a name alone: its own imports would take half a second.
+    sys.modules["pearl_devices"] = package = ModuleType("pearl_devices")
+    package.__path__ = [room]
+    system = import_module("pearl_devices.system").host_system
+    for number in (signal.SIGINT, *system.ENDING):
         signal.signal(number, signal.SIG_IGN)
-    process = os.pidfd_open(parent)
-    if os.getppid() != parent:
-        return
-    watch = Watch(parent, memory, signals, report)
+    process = system.watch_end(parent)
+    watch = Watch(system, parent, memory, signals, report)
     ready = select.poll()
-    ready.register(process, select.POLLIN)
+    if process is not None:
+        ready.register(process, select.POLLIN)
     ready.register(signals, select.POLLIN)
     while True:
         for handle, events in ready.poll(CHECK_S * 1000):
@@ -222,6 +216,9 @@ def main(parent: int, memory: int, signals: int, report: int) -> None:
                 watch.hear()
             else:  # the parent has closed it
                 ready.unregister(signals)
+        if os.getppid() != parent:
+            watch.tell_death()
+            return
         watch.read_entries()
         watch.check_sleep()
         watch.check_waits()
@@ -229,4 +226,4 @@ def main(parent: int, memory: int, signals: int, report: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(given) for given in sys.argv[1:]))
+    main(sys.argv[1], *(int(given) for given in sys.argv[2:]))

@@ -6,7 +6,6 @@ for bit. The lane that updates runs in this thread; workers run the other lanes.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -26,9 +25,9 @@ from pearl.runtime.lanes.workers import ProcessWorker, ThreadWorker
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.binding import Lags, add_lags
 from pearl.runtime.protocol.control_block import BEGIN, PARKED, ControlBlock, wake_all
-from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError, StopWord
+from pearl_devices.system import host_system
 
 Hosting = Literal["one", "threads", "processes", "ray"]
 
@@ -80,10 +79,10 @@ class Engine:
         size = ControlBlock.size(len(counters), len(p.lanes), len(groups))
         self.cells = channels.SharedArrays([(CELLS, (size,), "int64")])
         self.control = ControlBlock(counters, len(p.lanes), self.cells.arrays[CELLS], len(groups))
-        context.wake_events = [WakeEvent() for _ in range(self.control.sleepers)]
+        context.wake_events = [host_system.new_wake_event() for _ in range(self.control.sleepers)]
         self._remote = {n for group in groups for n in group.lanes}
         self._message_iterations = max((group.iterations for group in groups), default=0)
-        crowded = hosting != "one" and len(p.lanes) > len(os.sched_getaffinity(0))
+        crowded = hosting != "one" and len(p.lanes) > len(host_system.usable_cpus())
         self.spins = SPINS_OVERSUBSCRIBED if crowded else SPINS
         self._on_failure = external_envs.failure_listener(context.log, restart=context.restart_envs)
         self.monitor = WorkerMonitor(self, self._on_failure)

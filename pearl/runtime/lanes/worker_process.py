@@ -16,8 +16,8 @@ from pearl.runtime.lanes.lane_runner import StopRequested
 from pearl.runtime.lanes.workers import error_text, raise_when_stopped
 from pearl.runtime.protocol.channels import SharedArrays
 from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.run_context import RunContext
+from pearl_devices.system import host_system
 
 
 def main() -> int:
@@ -29,7 +29,10 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
     layout = [(name, tuple(shape), dtype) for name, shape, dtype in config["layout"]]
     memory = SharedArrays(layout, parent.handle(config["memory"]))
     context = RunContext.from_json(config, memory.arrays)
-    context.wake_events = [WakeEvent(parent.handle(handle)) for handle in config["wake_events"]]
+    context.wake_events = [
+        host_system.new_wake_event([parent.handle(handle) for handle in handles])
+        for handles in config["wake_events"]
+    ]
     number, groups = config["lane"], config["remote_groups"]
     counters, lanes = shared_counters(context), len(context.protocol.lanes)
     size = ControlBlock.size(len(counters), lanes, groups)

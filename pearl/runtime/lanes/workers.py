@@ -213,14 +213,14 @@ class ProcessWorker(Worker):
             raise ValueError("lanes in processes need their arrays in shared memory")
         self.name, self._log = name, context.log
         self.steps_envs = recovery.steps_external_envs(context, number)
-        handles = [event.handle for event in context.wake_events]
+        events = [event.handles for event in context.wake_events]
         config = {
             **context.to_json(),
             "lane": number,
             "layout": context.memory.layout,
             "memory": context.memory.handle,
             "cells": cells,
-            "wake_events": handles,
+            "wake_events": events,
             "spins": spins,
             "restarted_envs": restarted_envs,
             "remote_groups": len(context.remote_groups),
@@ -230,7 +230,7 @@ class ProcessWorker(Worker):
         self._snapshots: Answer = {"at": -1, "environments": {}}
         self._child = ChildProcess(
             "pearl.runtime.lanes.worker_process:main",
-            [context.memory.handle, cells, *handles],
+            [context.memory.handle, cells, *(handle for event in events for handle in event)],
             config,
             self._on_reply,
         )

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from pearl.graph.task_graph import TaskGraph
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl_devices import Buffers, Kernel
-from pearl_devices.handles import high
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import matches
+from pearl_devices.system import host_system
 
 Layout = list[tuple[str, tuple[int, ...], str]]
 """Name, shape and dtype of every array, in the order in which they lie in memory."""
@@ -124,9 +124,7 @@ class SharedArrays:
         for _, shape, dtype in layout:
             places.append(size)
             size += -(-max(1, math.prod(shape) * np.dtype(dtype).itemsize) // ALIGNED) * ALIGNED
-        self.handle = high(os.memfd_create("pearl")) if handle is None else handle
-        if handle is None:
-            os.ftruncate(self.handle, max(size, 1))
+        self.handle = host_system.share_memory("pearl", max(size, 1)) if handle is None else handle
         self._closing = weakref.finalize(self, _close, self.handle)
         self._map = mmap.mmap(self.handle, max(size, 1))
         self.layout = layout

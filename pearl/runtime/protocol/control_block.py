@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pearl.runtime.protocol import progress_counters
-from pearl.runtime.protocol.progress_counters import Ints, WakeEvent
+from pearl.runtime.protocol.progress_counters import Ints
+from pearl_devices.system import WakeEvent
 
 BEGIN = "begin"
 """Key, in addition to the names of tasks, of the last iteration that all lanes had reached

@@ -1,19 +1,15 @@
 """Progress counters that lanes share, and how lanes wait for them.
 
 Every task has one counter, which only its lane writes: the number of its complete firings. A lane
-that waits spins with `sched_yield`, then blocks on an eventfd. Stores release and loads acquire, so
-a lane that has seen a count sees everything that the firing wrote.
+that waits spins with `sched_yield`, then sleeps on an event. Stores release and loads acquire, so a
+lane that has seen a count sees everything that the firing wrote.
 """
 
 from __future__ import annotations
 
-import os
-import select
-
 import numpy as np
 import numpy.typing as npt
 
-from pearl_devices.handles import high
 from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL as CELL
 from pearl_devices.primitives.math.atomics import fence, give_way, load, store
@@ -88,27 +84,3 @@ def store_cell(address: int, value: int) -> None:
 def load_cell(address: int) -> int:
     """Load one cell (acquire)."""
     return int(load(address))
-
-
-class WakeEvent:
-    """An eventfd on which one lane sleeps. Sleeps are bounded, so a missed event only delays."""
-
-    def __init__(self, handle: int | None = None) -> None:
-        self.handle = high(os.eventfd(0, os.EFD_NONBLOCK)) if handle is None else handle
-        self._poll = select.poll()
-        self._poll.register(self.handle, select.POLLIN)
-
-    def set(self) -> None:
-        """Wake the lane; if it is awake, its next `wait` returns at once."""
-        os.eventfd_write(self.handle, 1)
-
-    def wait(self, seconds: float) -> None:
-        """Sleep until the event is set, at most `seconds`; clear it."""
-        if self._poll.poll(seconds * 1000):
-            try:
-                os.eventfd_read(self.handle)
-            except BlockingIOError:
-                return
-
-    def close(self) -> None:
-        os.close(self.handle)

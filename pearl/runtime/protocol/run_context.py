@@ -13,12 +13,12 @@ from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
 from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.residency import Residency
 from pearl.runtime.protocol.single_lane import Job, jobs_of_plan
 from pearl.spec.reading import load_on
 from pearl.spec.user_code import build_graph
 from pearl_devices import Buffers, platform_json
+from pearl_devices.system import WakeEvent
 
 
 class RemoteLanes(Protocol):

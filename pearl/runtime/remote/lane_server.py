@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -26,7 +25,6 @@ from pearl.runtime.lanes.lane_runner import (
 from pearl.runtime.lanes.workers import error_text, raise_when_stopped
 from pearl.runtime.protocol.binding import Lags, add_lags
 from pearl.runtime.protocol.control_block import PARKED, ControlBlock, wake_all
-from pearl.runtime.protocol.progress_counters import WakeEvent
 from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.remote.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
 from pearl.runtime.remote.batching import GroupFlows, flow_from_json
@@ -43,6 +41,7 @@ from pearl.runtime.remote.messages import (
     unpack,
 )
 from pearl_devices.primitives.code_cache import sources
+from pearl_devices.system import host_system
 
 JOIN_S = 5.0
 """Seconds within which a lane ends after the stop cell is set; then it is abandoned (assumed)."""
@@ -108,7 +107,7 @@ class LaneServer:
         lanes, tasks = tuple(config["lanes"]), tuple(config["tasks"])
         self.lane_group = LaneGroup(config["number"], config["host"], lanes, tasks)
         self._make_control_block()
-        crowded = len(lanes) > len(os.sched_getaffinity(0))
+        crowded = len(lanes) > len(host_system.usable_cpus())
         spins, poll = SPINS_OVERSUBSCRIBED if crowded else SPINS, raise_when_stopped(self.control)
         self.runners = [bind_lane(self.context, n, self.control, poll, spins=spins) for n in lanes]
         self.environments = {n: e for r in self.runners for n, e in r.environments.items()}
@@ -141,7 +140,7 @@ class LaneServer:
         self.cells = np.zeros(size + 8, np.int64)
         begin = -(self.cells.ctypes.data // 8) % 8  # so that each cell is one cache line
         self.control = ControlBlock(counters, lanes, self.cells[begin : begin + size], 1)
-        context.wake_events = [WakeEvent() for _ in range(self.control.sleepers)]
+        context.wake_events = [host_system.new_wake_event() for _ in range(self.control.sleepers)]
         # The thread that sends sleeps in the place of the learner, which an actor wakes, or else
         # in the place after all lanes.
         self._sender = context.protocol.home if context.any_order else lanes

@@ -1,20 +1,19 @@
 """HiGHS in a separate process (Huangfu and Hall 2018), and the messages to and from it.
 
-`python highs.py FD` reads a `LinearProgram` from standard input, writes an `LpSolution` to the file
-descriptor FD, and repeats. The process ends when its standard input is closed, also during a solve.
+`python highs.py` reads a `LinearProgram` from standard input, writes an `LpSolution` to standard
+output, and repeats. The process ends when its standard input is closed, also during a solve.
 """
 
 from __future__ import annotations
 
 import os
 import queue
-import sys
+import struct
 import threading
 import time
 import traceback
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,24 +143,51 @@ def solve(p: LinearProgram) -> LpSolution:
     )
 
 
+SIZE = struct.Struct("<q")
+"""The length of a message."""
+
+
+def write_message(file: IO[bytes], message: bytes) -> None:
+    """Write a message to a file without a buffer."""
+    left = memoryview(SIZE.pack(len(message)) + message)
+    while left:
+        left = left[file.write(left) :]
+
+
+def read_message(file: IO[bytes]) -> bytes | None:
+    """Return the next message of a file without a buffer; None if the other end has closed."""
+    head = _read(file, SIZE.size)
+    return _read(file, SIZE.unpack(head)[0]) if head else None
+
+
+def _read(file: IO[bytes], size: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < size:
+        if not (more := file.read(size - len(found))):
+            return None
+        found += more
+    return bytes(found)
+
+
 def main() -> None:
-    programs, answers = Connection(0, writable=False), Connection(int(sys.argv[1]), readable=False)
+    programs, answers = os.fdopen(0, "rb", 0), os.fdopen(os.dup(1), "wb", 0)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)  # HiGHS may print; standard output carries answers alone
     requests: queue.Queue[bytes] = queue.Queue(1)
 
     def work() -> None:
         try:
             while True:
-                answers.send_bytes(solve(LinearProgram.from_bytes(requests.get())).to_bytes())
+                answer = solve(LinearProgram.from_bytes(requests.get()))
+                write_message(answers, answer.to_bytes())
         except BaseException:
             traceback.print_exc()
             os._exit(1)
 
     threading.Thread(target=work, daemon=True).start()
-    try:
-        while True:
-            requests.put(programs.recv_bytes())
-    except EOFError:  # the parent ended or closed the pipe
-        os._exit(0)
+    while (message := read_message(programs)) is not None:
+        requests.put(message)
+    os._exit(0)  # the parent ended or closed the pipe
 
 
 if __name__ == "__main__":

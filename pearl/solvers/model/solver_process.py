@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import queue
 import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
+from contextlib import suppress
 
-from pearl_devices.handles import high
+from pearl.solvers.model.highs import read_message, write_message
+from pearl_devices.system import host_system
 
 GRACE_S = 0.5
 """Seconds that a solve may exceed its time before its process is ended."""
@@ -27,37 +29,57 @@ SPARE = 2
 
 
 class _Process:
-    """A process that runs `script` with the file descriptor for its answers.
+    """A process that runs `script`.
 
-    It reads messages from its standard input, and must end when that is closed.
+    It reads messages from its standard input, writes answers to its standard output, and must end
+    when its input is closed.
     """
 
     def __init__(self, script: str) -> None:
         self.script = script
-        reads, writes = os.pipe()
-        hears, says = os.pipe()
-        self.messages = Connection(high(writes), readable=False)
-        self.answers = Connection(high(hears), writable=False)
+        self.child = subprocess.Popen(
+            [sys.executable, "-P", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # a fork of this process can close files without locks
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # saves numpy's unused threads
+            process_group=0,
+            creationflags=host_system.NEW_GROUP,  # Ctrl-C in a terminal reaches this process only
+        )
+        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # Pipes have no time limit on every system; a queue has.
+        threading.Thread(target=self._listen, daemon=True, name="pearl solver").start()
+
+    def _listen(self) -> None:
+        assert self.child.stdout is not None
+        with self.child.stdout as answers:
+            while answer := read_message(answers):
+                self._answers.put(answer)
+        self._answers.put(None)
+
+    def send(self, message: bytes) -> None:
+        assert self.child.stdin is not None
+        write_message(self.child.stdin, message)
+
+    def answer(self, within_s: float) -> bytes | None:
+        """Return the next answer; None if it has not come in time.
+
+        Raises:
+            EOFError: the process has ended.
+        """
         try:
-            self.child = subprocess.Popen(
-                [sys.executable, "-P", script, str(says)],
-                stdin=reads,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(says,),
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # saves numpy's unused threads
-                process_group=0,  # Ctrl-C in a terminal reaches this process only
-            )
-        except BaseException:
-            self.drop()
-            raise
-        finally:
-            os.close(reads)
-            os.close(says)
+            found = self._answers.get(timeout=within_s)
+        except queue.Empty:
+            return None
+        if found is None:
+            raise EOFError
+        return found
 
     def drop(self) -> None:
-        """Close the pipes; the process then ends itself."""
-        self.messages.close()
-        self.answers.close()
+        """Close the input; the process then ends itself."""
+        assert self.child.stdin is not None
+        with suppress(OSError):
+            self.child.stdin.close()
 
     def end(self) -> None:
         self.child.kill()
@@ -98,11 +120,13 @@ def _request(process: _Process, message: bytes, until: float) -> bytes | None:
     """Return the answer of a process, which then waits for its next solve or is ended."""
     answered = False
     try:
-        process.messages.send_bytes(message)
-        while not process.answers.poll(min(max(0.0, until - time.monotonic()) + GRACE_S, LONG_S)):
+        process.send(message)
+        while True:
+            wait_s = min(max(0.0, until - time.monotonic()) + GRACE_S, LONG_S)
+            if (answer := process.answer(wait_s)) is not None:
+                break
             if time.monotonic() >= until + GRACE_S:
                 return None
-        answer = process.answers.recv_bytes()
         answered = True
         return answer
     finally:
@@ -157,8 +181,10 @@ def _forked() -> None:
     _lock = threading.Lock()
     for process in [*_spare, *_busy]:
         process.drop()
+        if process.child.stdout is not None:
+            process.child.stdout.close()
     _spare.clear()
     _busy.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+host_system.after_fork(_forked)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from typing import Any
 from pearl_devices import masks
 from pearl_devices.base import UnsupportedError
 from pearl_devices.primitives.envs import border
+from pearl_devices.system import host_system
 
 GRACE_S = 1.0
 """Seconds that an environment has to close itself."""
@@ -109,8 +110,7 @@ class EnvProcess:
             with suppress(OSError):
                 self._wire.poll(GRACE_S)
         if self.pid:
-            with suppress(ProcessLookupError):  # a zombie keeps its number
-                os.kill(self.pid, signal.SIGKILL)
+            host_system.kill(self.pid)  # a zombie keeps its number
         self._wire.close()
 
 
@@ -126,19 +126,22 @@ def start_environments(
     theirs = [there.fileno() for _, there in pairs]
     environment = os.environ | {f"{library}_NUM_THREADS": "1" for library in THREADS}
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    parent = subprocess.Popen(
-        [sys.executable, "-m", MODULE, *map(str, theirs)],
-        stdin=subprocess.PIPE,
-        pass_fds=theirs,
-        env=environment,
-        start_new_session=True,  # only this process gets the terminal's Ctrl-C
-    )
+    parents = [
+        subprocess.Popen(
+            [sys.executable, "-m", MODULE, *map(str, some)],
+            stdin=subprocess.PIPE,
+            pass_fds=some,
+            env=environment,
+            start_new_session=True,  # only this process gets the terminal's Ctrl-C
+        )
+        for some in ([theirs] if host_system.FORKS else [[handle] for handle in theirs])
+    ]
     for _, there in pairs:
         there.close()
     wires = [Connection(here.detach()) for here, _ in pairs]
     found = [EnvProcess(wire) for wire in wires]
     home = Home()
-    ending = weakref.finalize(home, _end, parent, wires)
+    ending = weakref.finalize(home, _end, parents, wires)
     for env, seed in zip(found, seeds, strict=True):
         env.home = home
         env.begin("make", program, args, stack, seed)
@@ -154,13 +157,15 @@ def start_environments(
     return found
 
 
-def _end(parent: subprocess.Popen[bytes], wires: Sequence[Connection]) -> None:
+def _end(parents: Sequence[subprocess.Popen[bytes]], wires: Sequence[Connection]) -> None:
     for wire in wires:
         wire.close()
-    assert parent.stdin is not None
-    with suppress(OSError):
-        parent.stdin.close()
-    parent.wait()
+    for parent in parents:
+        assert parent.stdin is not None
+        with suppress(OSError):
+            parent.stdin.close()
+    for parent in parents:
+        parent.wait()
 
 
 # ---------------------------------------------------------------------- in the other processes
@@ -236,13 +241,19 @@ def _reply(wire: Connection, failed: bool, found: Any) -> None:
 
 
 def main(handles: Sequence[int]) -> None:
-    """Fork a process for each connection, and end all of them when standard input is closed."""
+    """Fork a process for each connection, and end all of them when standard input is closed. Where
+    no process may fork, there is one connection, which this process serves."""
+    if not host_system.FORKS:
+        threading.Thread(target=_end_with_input, args=([],), daemon=True).start()
+        _serve(Connection(handles[0]))
+        sys.stderr.flush()
+        os._exit(0)
     import_module("pearl_devices.primitives.envs.gym_make")  # before forking, once for all
     gc.collect()
     gc.freeze()  # else the first garbage collection of each process copies all imported pages
     children = []
     for place, handle in enumerate(handles):
-        child = os.fork()
+        child = host_system.fork()
         if child:
             os.close(handle)
             children.append(child)
@@ -257,13 +268,19 @@ def main(handles: Sequence[int]) -> None:
         finally:
             sys.stderr.flush()
             os._exit(status)
+    _end_with_input(children)
+
+
+def _end_with_input(children: list[int]) -> None:
+    """Once standard input is closed, end this process and all that it has started; children get
+    GRACE_S."""
     while os.read(0, 1 << 12):
         pass
     end_s = time.monotonic() + GRACE_S
-    while children and time.monotonic() < end_s:
-        children = [c for c in children if os.waitpid(c, os.WNOHANG)[0] == 0]
+    while (children or not host_system.FORKS) and time.monotonic() < end_s:
+        children = [c for c in children if host_system.ended(c) is None]
         time.sleep(0.005)
-    os.killpg(0, signal.SIGKILL)
+    host_system.kill_group(os.getpid())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ of a batch) is the sum of two numbers, the same in either order. So results depe
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ import numpy as np
 from numba import types
 
 from pearl_devices.base import Buffers, Call
-from pearl_devices.handles import high
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives import HELPER
 from pearl_devices.primitives.code_cache import compiled
@@ -28,10 +26,11 @@ from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_targ
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.native import bind_call, exact, fast
 from pearl_devices.primitives.updates import critics
+from pearl_devices.system import WakeEvent, host_system
 
 # Cells of a team, in bytes from its address.
-OTHER, ASLEEP, STOP, BELL, POLL, RANG = (CELL * n for n in range(1, 7))
-CELLS = 7
+OTHER, ASLEEP, STOP, BELL, POLL, RANG, HEAR = (CELL * n for n in range(1, 8))
+CELLS = 8
 
 LOOKS = 64
 """Polls of a side before it yields the core to other threads (below 1 us; assumed)."""
@@ -107,7 +106,7 @@ def wait_for_work(team):
             ready = _poll(team.address + POLL, np.int64(1), np.int32(SLEEP_MS))
             if ready > 0:
                 # The bytes read go to memory that is never used.
-                _read(np.int32(load(team.address + BELL)), team.address + POLL + 8, np.int64(8))
+                _read(np.int32(load(team.address + HEAR)), team.address + POLL + 8, np.int64(8))
         store(team.address + ASLEEP, np.int64(0))
     store(store_at, come)
     return True
@@ -188,9 +187,9 @@ def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> 
     skip = -raw.ctypes.data % CELL
     cells = raw[skip // 8 :]
     address = int(cells.ctypes.data)
-    bell = high(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-    cells[BELL // 8] = bell
-    cells[POLL // 8] = bell | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
+    bell = host_system.new_wake_event()
+    cells[BELL // 8], cells[HEAR // 8] = bell.handles[-1], bell.handles[0]
+    cells[POLL // 8] = bell.handles[0] | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
     sums = np.zeros((2, 8))
     call = bind_call(function, Team(address, 0, sums), *sides[0])
     helper = threading.Thread(
@@ -201,12 +200,12 @@ def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> 
     return call
 
 
-def _end(helper: threading.Thread, cells: Any, bell: int) -> None:
+def _end(helper: threading.Thread, cells: Any, bell: WakeEvent) -> None:
     _tell(int(cells.ctypes.data) + STOP)
-    os.eventfd_write(bell, 1)
+    bell.set()
     helper.join(timeout=10.0)
     if not helper.is_alive():
-        os.close(bell)
+        bell.close()
 
 
 @compiled(nogil=True)

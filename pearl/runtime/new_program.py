@@ -1,0 +1,121 @@
+"""Processes that start as new programs, where a process may not be copied.
+
+A new process imports the toolkit itself, which takes more than half a CPU-second.
+
+`python -m pearl.runtime.new_program PARENT SIGNAL PROGRAM ARGUMENT…` is such a process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from pearl_devices.system import host_system
+
+POLL_S = 0.005
+"""Time between two looks whether a process has ended."""
+
+
+class NewProgram:
+    """A process with the interface of `ForkedProcess`."""
+
+    def __init__(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        *,
+        stdin: int,
+        output: int,
+        handles: Collection[int] = (),
+        environment: Mapping[str, str] | None = None,
+        cores: Collection[int] = (),
+        dies_by: int = signal.SIGTERM,
+    ) -> None:
+        """As `ForkedProcess`. cores: where the system can bind a process to them.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        path = os.pathsep.join(place for place in sys.path if place)
+        here = [str(os.getpid()), str(int(dies_by)), ",".join(map(str, sorted(cores)))]
+        numbers = [f"{handle}={handle}" for handle in handles]
+        self.returncode: int | None = None
+        self.cpu_s = 0.0
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "pearl.runtime.new_program", *here),
+                *(program, *arguments, *numbers),
+            ],
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            pass_fds=handles,
+            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            start_new_session=True,  # only the parent gets a terminal's Ctrl-C
+        )
+        self.pid = self._process.pid
+        _started.append(self)
+
+    def poll(self) -> int | None:
+        """The exit status; None while the process runs."""
+        if self.returncode is None and (end := host_system.ended(self.pid)) is not None:
+            self._process.returncode = self.returncode = end[0]
+            self.cpu_s = end[1]
+            _started.remove(self)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the process.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended within `timeout` seconds.
+        """
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end_s is not None and time.monotonic() >= end_s:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, if it still runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            host_system.kill(self.pid)
+
+
+_started: list[NewProgram] = []
+"""Those that have not been seen to end."""
+
+
+def running_pids() -> list[int]:
+    """Return the numbers of the running processes."""
+    return [process.pid for process in list(_started) if process.poll() is None]
+
+
+def main() -> int:
+    """Run the program that the arguments name; return its exit status."""
+    parent, number, cores, program, *arguments = sys.argv[1:]
+    host_system.end_with_parent(int(parent), int(number))
+    if cores:
+        host_system.pin([int(core) for core in cores.split(",")])
+    sys.argv[:] = [program, *arguments]
+    module, _, function = program.partition(":")
+    return int(getattr(import_module(module), function)() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Operating systems: one room knows them, its parts offer the same, and stand-ins run on them.
+
+`tests/stand_ins` has a folder for each system that is not this one; with it on PYTHONPATH, a
+process lacks what that system lacks.
+"""
+
+import ast
+import mmap
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from pearl_devices.system import PARTS, HostSystem, host_system
+from tests.sources import ROOT
+
+SYSTEM = ROOT / "devices" / "pearl_devices" / "system"
+MODULES = {"fcntl", "msvcrt", "resource", "_posixshmem"}
+CALLS = {
+    "eventfd", "eventfd_read", "eventfd_write", "fchmod", "fchown", "fork", "geteuid", "getuid",
+    "killpg", "memfd_create", "pidfd_open", "register_at_fork", "sched_getaffinity",
+    "sched_setaffinity", "wait4", "waitpid", "O_NOFOLLOW", "O_NONBLOCK", "SIGHUP", "SOCK_SEQPACKET",
+}  # fmt: skip
+PORTABLE = [
+    pytest.param("portable", id="portable"),
+    pytest.param("linux", id="linux", marks=pytest.mark.skipif(
+        sys.platform != "linux", reason="calls of Linux"
+    )),
+]  # fmt: skip
+
+
+def names_of_systems(file: Path) -> set[str]:
+    """What a file imports, calls or opens of one system alone."""
+    tree, found = ast.parse(file.read_text()), set()
+    texts = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names} & MODULES
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {node.attr} & CALLS if node.value.id in ("os", "signal", "socket") else set()
+        elif isinstance(node, ast.Call):
+            given = [a for a in node.args if isinstance(a, ast.Constant) and id(a) not in texts]
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            if called in ("Path", "open", "read_text"):
+                found |= {str(a.value) for a in given if str(a.value).startswith(("/proc", "/sys"))}
+    return found
+
+
+def test_one_room_knows_the_operating_systems():
+    folders = [ROOT / "pearl", ROOT / "devices", ROOT / "estimators"]
+    files = [f for folder in folders for f in sorted(folder.rglob("*.py"))]
+    found = {f: names for f in files if (names := names_of_systems(f))}
+    assert {f for f in found if f.parent != SYSTEM} == set()
+    assert SYSTEM / "linux.py" in found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_offers_what_a_system_is(part):
+    names = {n for n in vars(HostSystem) if not n.startswith("_")} | set(HostSystem.__annotations__)
+    module = import_module(f"pearl_devices.system.{part}")
+    assert {n for n in names if not hasattr(module, n)} == set()
+    assert module.chip().cores >= 1
+    assert module.peak_bytes() > 1 << 20
+    assert module.own_cpu_s() > 0
+
+
+@pytest.mark.parametrize("part", PORTABLE)
+def test_memory_is_shared_by_its_handle(part):
+    handle = import_module(f"pearl_devices.system.{part}").share_memory("a test", 5000)
+    other = os.dup(handle)
+    with mmap.mmap(handle, 5000) as one, mmap.mmap(other, 5000) as same:
+        one[4999] = 7
+        assert same[4999] == 7
+    os.close(handle)
+    os.close(other)
+
+
+@pytest.mark.parametrize("part", [*PORTABLE, "windows"])
+def test_an_event_that_is_set_before_the_wait_ends_it_once(part):
+    system = import_module(f"pearl_devices.system.{part}")
+    event = system.new_wake_event()
+    for _ in range(100_000):  # more than a pipe holds
+        event.set()
+    begin_s = time.monotonic()
+    event.wait(60.0)
+    assert time.monotonic() - begin_s < 30.0
+    while time.monotonic() - begin_s < 30.0:  # sets that one read did not take
+        seen_s = time.monotonic()
+        event.wait(0.05)
+        if time.monotonic() - seen_s >= 0.05:
+            break
+    else:
+        pytest.fail("the event stays set")
+    event.close()
+
+
+def test_an_unknown_system_is_named():
+    run = subprocess.run(
+        [sys.executable, "-c", "import pearl_devices.system"],
+        env=os.environ | {"PEARL_SYSTEM": "plan9", "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert "PEARL_SYSTEM: unknown system 'plan9'; allowed: linux, portable, windows" in run.stderr
+
+
+def run_on(system: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of `pearl` on the stand-in of a system; "" is this one."""
+    path = [str(ROOT / "tests" / "stand_ins" / system)] if system else []
+    return subprocess.run(
+        [sys.executable, "-m", "pearl", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+BRIEF = ("algorithm.learning_starts=100", "train.final_episodes=1", "train.evaluate_every=0")
+APART = ("limits.max_lanes=2", "limits.apart=[[env_step,update]]", "train.lanes=processes")
+
+
+def arrays(folder: Path) -> bytes:
+    return (folder / "policy_last.safetensors").read_bytes()
+
+
+def test_a_run_on_the_stand_in_of_windows_is_that_of_this_machine(tmp_path):
+    for system in ("windows", ""):
+        train = ("train", "dqn_cartpole", "--steps", "300", *BRIEF)
+        run = run_on(system, *train, "--out", str(tmp_path / f"run{system}"))
+        assert run.returncode == 0, run.stderr
+    assert arrays(tmp_path / "runwindows") == arrays(tmp_path / "run")
+    for command in (("report",), ("eval", "--episodes", "1")):
+        run = run_on("windows", command[0], str(tmp_path / "runwindows"), *command[1:])
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("command", [
+    ("sweep", "dqn_cartpole", "--seeds", "1,2"), ("train", "dqn_cartpole", *BRIEF, *APART),
+])  # fmt: skip
+def test_what_windows_lacks_is_refused_with_the_way_out(tmp_path, command):
+    run = run_on("windows", *command, "--out", str(tmp_path / "out"))
+    assert run.returncode in (1, 2)
+    assert "Windows starts no processes that share memory with PEARL; WSL does" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not host_system.FORKS, reason="compares with a system that forks")
+def test_lanes_in_new_programs_compute_what_lanes_in_forks_do(tmp_path):
+    for system in ("macos", ""):
+        train = ("train", "dqn_cartpole", "--steps", "400", *BRIEF, *APART)
+        run = run_on(system, *train, "--out", str(tmp_path / f"run{system}"))
+        assert run.returncode == 0, run.stderr
+    assert arrays(tmp_path / "runmacos") == arrays(tmp_path / "run")
