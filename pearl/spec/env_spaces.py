@@ -14,7 +14,14 @@ from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
 from pearl.waits import naming
-from pearl_devices.primitives.envs.border import WIDEST, Part, in_float32, reset, size_of, too_wide
+from pearl_devices.primitives.envs.border import (
+    WIDEST,
+    ObservedPart,
+    in_float32,
+    reset,
+    size_of,
+    too_wide,
+)
 from pearl_devices.user_imports import error_text, make_environment
 
 
@@ -160,7 +167,7 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             spaces.max_episode_steps,
             choices=choices,
             start=(spaces.start,) * max(len(choices), 1) if spaces.start else (),
-            parts=(Part((), (), (obs,), (spaces.states_start,)),) if spaces.states else (),
+            parts=(ObservedPart((), (), (obs,), (spaces.states_start,)),) if spaces.states else (),
         ),
         [],
     )
@@ -216,7 +223,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         sizes["states"] = int(observation.n)
     if stack:
         sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
-        found = (Part((), sizes["shape"]),)
+        found = (ObservedPart((), sizes["shape"]),)
     if isinstance(action, discrete):
         sizes["actions"] = int(action.n)
     elif factored := choices(action):
