@@ -173,6 +173,10 @@ class LoopSearch:
         self._left = work
         kept = SWAPS * work
         with suppress(OutOfTimeError):
+            for a in self._given:  # one that breaks few rules is near a good one
+                place = self.b.place_of(a)
+                if place is not None and self._excess(place) > 0:
+                    self._order(mended(self.b, place))
             program = ChainProgram(self.space)
             self.bound = climb(program)
             for place in () if self.t.pooled else contiguous(self.b, self.dice):
@@ -242,6 +246,8 @@ class LoopSearch:
     def _starts(self, program: ChainProgram) -> Iterator[Ints]:
         """Yield the first assignments; some may break rules."""
         assert self.bound is not None
+        if self.best is not None:
+            yield self.best.place
         for a in self._given:
             place = self.b.place_of(a)
             if place is not None:
