@@ -58,7 +58,7 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-LIMITED = 0.15
+LIMITED = 0.25
 """Share of the time limit reserved for the search with the rules that couple lanes, if the plan
 without them breaks some (assumed)."""
 
@@ -355,25 +355,26 @@ class _Branches:
                     place = start_of_stream(space, self.seed, problem, STREAM_S)
                 if place is not None:
                     starts.insert(0, to_places(space, problem).assignment(place))
-            for free in (True, False) if limited else (False,):
-                search = LoopSearch(space, self.seed, free_of if free else problem, starts)
-                if free and search.t.pooled:
-                    continue
-                kept = LIMITED * self.limit_s if free else 0.0
-                with within(self.deadline - ordering - kept):
-                    search.run(min(STEPPED * self.limit_s / len(worth), most))
+            work = min(STEPPED * self.limit_s / len(worth), most)
+            turns: list[tuple[Problem | None, float, float]] = [(problem, work, 0.0)]
+            if limited and not is_pooled(space):
+                kept_s = LIMITED * self.limit_s / len(worth)
+                turns = [(free_of, work, kept_s), (problem, min(work, kept_s), 0.0)]
+            search: LoopSearch | None = None
+            for rules, work, kept_s in turns:  # kept_s: time for the next turn
+                search = LoopSearch(space, self.seed, rules, starts, free=search)
+                with within(self.deadline - ordering - kept_s):
+                    search.run(work)
                 if search.bound is not None and problem.objective == "throughput":
                     self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
                 with extended(math.inf):  # keeps what was found
-                    if self._take(search.orders()) <= search.cost * (1 + SAME) or not free:
+                    if self._take(search.orders()) <= search.cost * (1 + SAME):
                         break
-                if search.best is not None:
-                    starts.insert(0, search.b.assignment(search.best.place))
-            for place in search.every() if search.few else ():
+            for place in search.every() if search is not None and search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
-                a = search.b.assignment(place)
-                if not self.spaces[i].violates_coupling(a):
+                a = to_places(space, problem).assignment(place)
+                if not space.violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
 
     def _value_all(self, i: int) -> None:
