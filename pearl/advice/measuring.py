@@ -162,7 +162,8 @@ def _iteration_s(candidates: Sequence[Rival], draws: Draws, case: Case) -> np.nd
 
 def _to_plan(case: Case, rival: Rival) -> Plan:
     proof = Proof("throughput", case.plan.method, case.plan.seed, 0.0, 0.0, 0.0, timed_out=False)
-    return build_plan(rival.assignment, rival.orders, proof, power_w=case.problem.limits.power_w)
+    power_w, channels = case.problem.limits.power_w, rival.channels
+    return build_plan(rival.assignment, rival.orders, proof, power_w=power_w, channels=channels)
 
 
 def _measurement_finding(case: Case, candidates: Sequence[Rival]) -> Iterator[Finding]:

@@ -114,7 +114,8 @@ class Resolver:
             return Answer(None, f"none was found in {seconds:.2g} s", False)
         proof = Proof("throughput", name, seed, time.monotonic() - began, 0.0, 0.0, timed_out=False)
         rival = drawn.rival
-        plan = build_plan(rival.assignment, rival.orders, proof, power_w=problem.limits.power_w)
+        power_w, channels = problem.limits.power_w, rival.channels
+        plan = build_plan(rival.assignment, rival.orders, proof, power_w=power_w, channels=channels)
         gain, max_gain = self.own_cost / drawn.cost - 1, math.inf
         if drawn.bound > 0:
             max_gain = self.own_cost / drawn.bound - 1

@@ -42,14 +42,14 @@ TURNS = 6
 def fit_channels(
     first: Candidate, further: Iterable[Candidate], problem: Problem, deadline: float
 ) -> tuple[Candidate, Channels | None]:
-    """Return a plan with channels that fit into memory: the first one unchanged if its channels
-    fit, else the best of these plans. The channels are None if memory has no limit.
+    """Return a plan with channels that fit into memory: the first one unchanged if it has some, or
+    if its channels fit, else the best of these plans. The channels are None if memory has no limit.
 
     Raises:
         InfeasibleError: no channels that fit were found; this proves nothing.
     """
-    if not _has_limit(first.assignment, problem):
-        return first, None
+    if first.channels or not _has_limit(first.assignment, problem):
+        return first, first.channels
     best: tuple[Candidate, Channels] | None = None
     excess = 0.0
     for candidate in chain([first], further):

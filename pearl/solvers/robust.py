@@ -29,13 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import InfeasibleError, SpecError
+from pearl.graph.cycle_ratio import Arc
 from pearl.planning.bands import Regret
+from pearl.planning.capacities import Channels
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.draws import Draws, Vector
 from pearl.planning.problem import Problem, split_costs
 from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.planning.valuation import evaluate_samples, least_periods
+from pearl.solvers.channel_fit import fit_channels
+from pearl.solvers.first_plan import first_plan
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
@@ -69,15 +73,47 @@ def regrets(seconds: NDArray[np.float64], least_s: Vector) -> NDArray[np.float64
 
 @dataclass(frozen=True)
 class Rival:
-    """An assignment with the modes of the estimates, and its lane orders."""
+    """An assignment with the modes of the estimates, its lane orders, and channels that fit into
+    memory.
+
+    channels: None if memory has no limit: then channels are as large as the plan needs.
+    held: the arcs of full channels, if they make the period of the estimates longer.
+    """
 
     assignment: Assignment
     orders: Orders
+    channels: Channels | None = None
+    held: tuple[Arc, ...] = ()
 
     def seconds(self, draws: Draws, power_w: float | None) -> Vector:
         """Return the seconds of an iteration in each draw."""
         timed = build_timed_graph(self.assignment)
-        return evaluate_samples(timed, self.orders, draws, power_w=power_w).period_s
+        held = self.held
+        return evaluate_samples(timed, self.orders, draws, held=held, power_w=power_w).period_s
+
+    def to_candidate(self, problem: Problem) -> Candidate:
+        """Return the plan with its exact period by the estimates."""
+        timed = build_timed_graph(self.assignment)
+        waiting = replace(timed, arcs=(*timed.arcs, *self.held))
+        period_s = ring_period(waiting, self.orders)
+        cost, paced = cost_of(problem, self.assignment, period_s)
+        ordered = OrderResult(self.orders, period_s, min(timed.order_bound_s, period_s))
+        return Candidate(self.assignment, ordered, paced, cost, self.channels)
+
+    def with_channels(self, problem: Problem, deadline: float) -> Rival:
+        """Return the plan with channels that fit into memory.
+
+        Raises:
+            InfeasibleError: none were found.
+        """
+        free = without_period(problem)
+        fitted, channels = fit_channels(self.to_candidate(free), (), free, deadline)
+        if channels is None:
+            return self
+        a, orders = fitted.assignment, fitted.ordered.orders
+        natural_s = ring_period(build_timed_graph(a), orders)
+        longer = fitted.ordered.period_s > natural_s * (1 + SAME)
+        return Rival(a, orders, channels, channels.held if longer else ())
 
     @property
     def key(self) -> object:
@@ -162,6 +198,7 @@ class _Game:
         self.free = without_period(problem)
         self.nominal = nominal
         self.known: dict[object, Rival] = {}
+        self.tried: dict[object, Vector | None] = {}
         self.rows: list[Vector] = []
         self.allowed: list[bool] = []
         self.low_s: Vector = np.zeros(draws.number)
@@ -174,17 +211,34 @@ class _Game:
         self.link_factors = draws.link_factors(costs)
         for start in filter(None, (search.start, nominal.best)):
             self.add(with_estimates(start, costs))
+        if not self.known:
+            spare = first_plan(problem)
+            fitted, _ = fit_channels(
+                nominal.best, [spare] if spare else [], problem, search.deadline
+            )
+            self.add(with_estimates(fitted, costs))
         self.bound_draws(np.ones(len(costs.modes)), {}, nominal.bound)
 
-    def add(self, rival: Rival) -> None:
+    def add(self, rival: Rival) -> Vector | None:
+        """Add a candidate with channels that fit into memory. Return its seconds in each draw; None
+        if its channels do not fit."""
+        if rival.key not in self.tried:
+            self.tried[rival.key] = self._add(rival)
+        return self.tried[rival.key]
+
+    def _add(self, rival: Rival) -> Vector | None:
+        try:
+            rival = rival.with_channels(self.problem, self.search.deadline)
+        except InfeasibleError:
+            return None
         if rival.key in self.known:
-            return
+            return self.rows[list(self.known).index(rival.key)]
+        row = rival.seconds(self.draws, self.problem.limits.power_w)
         self.known[rival.key] = rival
-        self.rows.append(rival.seconds(self.draws, self.problem.limits.power_w))
-        period = ring_period(build_timed_graph(rival.assignment), rival.orders)
-        cost, _ = cost_of(self.problem, rival.assignment, period)
-        self.allowed.append(cost < math.inf)
-        self.least_s = np.minimum(self.least_s, self.rows[-1])
+        self.rows.append(row)
+        self.allowed.append(rival.to_candidate(self.problem).cost < math.inf)
+        self.least_s = np.minimum(self.least_s, row)
+        return row
 
     def solve_draws(self, deadline: float) -> None:
         """Solve the unsolved draws for their best plans and bounds."""
@@ -208,7 +262,6 @@ class _Game:
         self.add(with_estimates(outcome.best, self.problem.costs))
         self.unfinished[n] = outcome.timed_out
         self.low_s[n] = max(self.low_s[n], outcome.bound)
-        self.least_s[n] = min(self.least_s[n], outcome.best.period_s)
         links = {name: float(row[n]) for name, row in self.link_factors.items()}
         self.bound_draws(self.factors[:, n], links, outcome.bound)
 
@@ -273,13 +326,12 @@ class _Game:
             outcome = self._mean(weight, time.monotonic() + left / (ROUNDS - turn))
             if outcome is None:
                 return
-            rival = with_estimates(outcome.best, self.problem.costs)
-            self.add(rival)
+            row = self.add(with_estimates(outcome.best, self.problem.costs))
             whole = float((weight / self.least_s).sum())
             self.bound = max(self.bound, whole * outcome.bound - 1)
-            if self.value - self.bound <= SAME:
+            if row is None or self.value - self.bound <= SAME:
                 return
-            lost = regrets(self.rows[list(self.known).index(rival.key)], self.least_s)
+            lost = regrets(row, self.least_s)
             weight = weight * np.exp(2 * lost / max(float(lost.max()), 1e-12))
             weight /= weight.sum()
 
@@ -337,14 +389,9 @@ class _Game:
 
     def outcome(self) -> Outcome:
         """The chosen plan, with the bound on the value of the estimates."""
-        rival = list(self.known.values())[self.chosen]
-        a, timed = rival.assignment, build_timed_graph(rival.assignment)
-        period = ring_period(timed, rival.orders)
-        cost, paced = cost_of(self.problem, a, period)
-        ordered = OrderResult(rival.orders, period, min(timed.order_bound_s, period))
+        best = list(self.known.values())[self.chosen].to_candidate(self.problem)
         timed_out = self.nominal.timed_out or bool((self.unfinished & ~self.solved).any())
         timed_out = timed_out or time.monotonic() >= self.search.deadline
-        best = Candidate(a, ordered, paced, cost)
         return Outcome(best, self.nominal.bound, timed_out, self.nominal.bound_from)
 
     def regret(self) -> Regret:

@@ -32,7 +32,7 @@ from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound, work_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
-from pearl.solvers.model.result import SAME, Candidate, Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.outcome_check import fault_of
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
@@ -254,17 +254,10 @@ def solve_problem(
             exact = name == "milp" and not outcome.timed_out
             best = break_ties(best, problem, quiet, run, exact=exact)
     try:
-        fitted, channels = fit_channels(best, _others(outcome.best, spare), problem, deadline)
+        best, channels = fit_channels(best, _others(outcome.best, spare), problem, deadline)
     except InfeasibleError as error:
         simulated = [d.name for d in costs.platform.devices if d.simulated]
         raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
-    longer = fitted.period_s > best.period_s * (1 + SAME)
-    if robust and (longer or fitted.assignment is not best.assignment):
-        raise InfeasibleError(
-            "the channels of the plan of least regret do not fit into memory, and no other plan is "
-            "searched for a robust objective: plan for throughput, or give the devices more memory"
-        )
-    best = fitted
     proof = Proof(
         objective=objective,
         method=name,

@@ -12,6 +12,7 @@ solve bounds the mean cost, and so the worst cost, of every plan (`pearl.solvers
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,11 +25,9 @@ from pearl.planning.draws import Draws, Vector, link_parts
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.planning.timing import build_timed_graph
 from pearl.solvers.known_plan import from_start, translate_plan
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME
-from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.robust import Rival, build_mean_problem, with_estimates
 from pearl.time_limit import OutOfTimeError
@@ -94,16 +93,21 @@ class Scale:
             OutOfTimeError: no plan was found in time.
         """
         search = replace(search, start=translate_plan(plan, problem))
-        candidates = [with_estimates(search.start, problem.costs)] if search.start else []
+        candidates: list[Rival] = []
+        if search.start:
+            with suppress(InfeasibleError):
+                start = with_estimates(search.start, problem.costs)
+                candidates.append(start.with_channels(problem, search.deadline))
         bound = 0.0
-        try:
+        # a limit on the period, or channels that do not fit, may be the cause
+        with suppress(InfeasibleError, OutOfTimeError):
             mean, bound = self._of_mean(problem, search, run, plan)
-            candidates += [mean] if _is_allowed(mean, problem) else []
-        except (InfeasibleError, OutOfTimeError):  # a limit on the period may be the cause
-            pass
+            mean = mean.with_channels(problem, search.deadline)
+            candidates += [mean] if mean.to_candidate(problem).cost < math.inf else []
         if not candidates:
             best = from_start(run, problem, search).best
-            candidates.append(with_estimates(best, problem.costs))
+            rival = with_estimates(best, problem.costs)
+            candidates.append(rival.with_channels(problem, search.deadline))
         power_w = problem.limits.power_w
         chosen, cost = candidates[0], self.cost(candidates[0], power_w)
         for other in candidates[1:]:
@@ -139,12 +143,9 @@ class Scale:
 
 
 def rival_of(plan: Plan, problem: Problem) -> Rival:
-    """Return a plan of this problem with its lane orders."""
-    timed, orders, _ = plan_orders(plan, problem)
-    return Rival(timed.assignment, orders)
-
-
-def _is_allowed(rival: Rival, problem: Problem) -> bool:
-    """Return whether a plan is within the limits on its period by the estimates."""
-    period_s = ring_period(build_timed_graph(rival.assignment), rival.orders)
-    return cost_of(problem, rival.assignment, period_s)[0] < math.inf
+    """Return a plan of this problem with its lane orders, and with its full channels if they make
+    its period longer."""
+    timed, orders, held = plan_orders(plan, problem)
+    waiting = replace(timed, arcs=(*timed.arcs, *held))
+    longer = ring_period(waiting, orders) > ring_period(timed, orders) * (1 + SAME)
+    return Rival(timed.assignment, orders, None, tuple(held) if longer else ())

@@ -6,12 +6,14 @@ import itertools
 import json
 import math
 import random
+import time
 from dataclasses import replace
 
 import pytest
 
 import pearl
 from pearl.errors import InfeasibleError
+from pearl.explanation.resolve import Resolver
 from pearl.graph.cycle_ratio import howard
 from pearl.graph.period import expand, token_free_cycle
 from pearl.graph.task_graph import Edge, Task, TaskGraph
@@ -79,6 +81,31 @@ def test_two_stages_keep_what_their_devices_hold(room_gb: float, period_s: float
     again = load_plan(json.loads(json.dumps(plan.to_json())))
     check_plan(again, Problem(graph, costs))
     assert [e.capacity for e in again.edges] == [e.capacity for e in plan.edges]
+
+
+@pytest.mark.parametrize(("room_gb", "period_s"), [(5, 3.0), (3, 4.0)])
+def test_a_robust_plan_and_its_rivals_keep_what_their_devices_hold(
+    room_gb: float, period_s: float
+) -> None:
+    graph, costs = two_stages(room_gb)
+    rough = replace(
+        costs,
+        modes=tuple(
+            mode(m.tasks[0], m.device, m.estimate.latency_s, band=0.05) for m in costs.modes
+        ),
+    )
+    plan = pearl.solve(graph, rough, objective="robust", workers=1)
+    assert plan.period_s == pytest.approx(period_s, rel=1e-4)
+    assert max(held_bytes(plan, graph).values()) <= room_gb * GB
+    assert plan.regret is not None
+    check_plan(plan, Problem(graph, rough))
+    resolver = Resolver(plan, plan.problem or Problem(graph, rough), time.monotonic() + 20)
+    assert resolver.cost_of(plan) == pytest.approx(1 + plan.regret.mean, rel=1e-4)
+    answer = resolver.solve()
+    assert answer is not None
+    assert answer.plan is not None
+    assert answer.plan.period_s >= period_s * (1 - 1e-4)
+    assert max(held_bytes(answer.plan, graph).values()) <= room_gb * GB
 
 
 def test_an_iteration_whose_channels_are_cut_takes_longer() -> None:

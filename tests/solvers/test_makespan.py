@@ -27,7 +27,7 @@ from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
 from pearl.solvers.methods import cpsat, heft, tabu
 from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.tabu import TabuSearch, build_arrays
+from pearl.solvers.methods.tabu import TabuSearch, build_arrays, copies_of
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks
@@ -326,7 +326,9 @@ def random_shop(seed: int, jobs: int, machines: int) -> tuple[TaskGraph, CostTab
 def test_tabu_search_makes_a_move_where_all_are_tabu(seed: int) -> None:
     it = build_instance(makespan_spaces(Problem(*random_shop(seed, 1, 3)))[0])
     shop = build_arrays(it, tabu.plain_lanes(it))
-    search = TabuSearch(shop, shop.first[:-1].copy(), np.array(it.place, float), seed)
+    search = TabuSearch(
+        shop, copies_of(it), shop.first[:-1].copy(), np.array(it.place, float), seed
+    )
     search.run(200, math.inf, 0.0)
     assert search.state[1] == 200
     assert search.value[1] < 200  # a search without a move counts as 50

@@ -16,7 +16,7 @@ import numpy as np
 from pearl.graph.period import topological
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
-from pearl.solvers.large.load_annealing import Annealing, counting_bound
+from pearl.solvers.large.load_annealing import LOOK_S, Annealing, counting_bound
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.large.starts import few, greedy
 from pearl.solvers.large.tables import Ints, Places, to_places
@@ -44,7 +44,8 @@ MOMENT_S = 1.0
 """Longest time in seconds for annealing alone, before the load program is built (assumed)."""
 
 RELAXED = 0.6
-"""Share of the time that the relaxation of loads may always take (assumed)."""
+"""Share of the time that the relaxation of loads may always take, and its search if annealing needs
+the same core afterwards (assumed)."""
 
 
 ENDING_S = 0.5
@@ -166,15 +167,16 @@ class LoadSearch:
         """Compute the bound and search until `until`. Annealing in the background continues until
         `deadline`; both are `time.monotonic()` seconds. One worker does both in sequence."""
         now, alone = time.monotonic(), self.workers == 1
+        moment, solved = now + min(MOMENT_S, FIRST * (until - now)), False
         if self._start is not None and (self._whole or not alone):
-            moment = now + min(MOMENT_S, FIRST * (until - now))
             self._anneal(moment if alone else deadline)
         if self._whole and self._searches:
-            self._searches[0].ended.wait(min(MOMENT_S, FIRST * (until - now)))
+            while not self._searches[0].ended.wait(0.02) and time.monotonic() < moment + LOOK_S:
+                pass
             best = self._best()
             if best is not None:  # the scale of the search space
                 self.loads = LoadProgram(self.space, best[0])
-            self._exactly(until)
+            solved = self._exactly(now + RELAXED * (until - now) if alone else until)
         else:
             found_s = self.loads.solve(max(until, now + RELAXED * (deadline - now)))
             self.bound = max(self.bound, CostBound(found_s, "loads"))
@@ -183,7 +185,7 @@ class LoadSearch:
         known_s = self._known_s if best is None else min(best[0], self._known_s)
         if self._counted:
             self.bound = max(self.bound, CostBound(counting_bound(self.space, known_s), "count"))
-        if not self._whole and self._start is not None:
+        if self._start is not None and not solved and (alone or not self._whole):
             self._anneal(until)
         while time.monotonic() < until:
             best = self._best()
@@ -199,8 +201,8 @@ class LoadSearch:
         self._searches.append(Annealing(self.balance, self._start, seed, until))
         self._searches[-1].start()
 
-    def _exactly(self, until: float) -> None:
-        """Solve the load program with integers.
+    def _exactly(self, until: float) -> bool:
+        """Solve the load program with integers; return whether it is solved.
 
         If devices have one lane and communicate through the host, the load program omits only
         cycles. Its period has no upper bound from the best plan: with such a bound, HiGHS 1.12
@@ -212,12 +214,12 @@ class LoadSearch:
                 loads.linear.integer[v] = True
         left = until - time.monotonic()
         if left <= 0:
-            return
-        dual, x, _ = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
+            return False
+        dual, x, solved = loads.linear.minimise([(loads.period, 1.0)], math.inf, left)
         if self._counted:
             self.bound = max(self.bound, CostBound(dual * (1 - 1e-9) / loads.per_s, "loads"))
         if x is None:
-            return
+            return False
         number = {device: k for k, (device, _) in enumerate(self.balance.lanes)}
         chosen = (max(places, key=lambda d: float(x[places[d]])) for places in loads.on)
         place = np.array([number[d] for d in chosen], np.int64)
@@ -228,6 +230,7 @@ class LoadSearch:
         )
         if (used <= self.balance.t.capacity).all():
             self._placed = place
+        return solved
 
     def _best(self) -> tuple[float, Ints] | None:
         results = [s.best for s in self._searches if s.best[0] < math.inf]

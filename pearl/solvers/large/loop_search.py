@@ -136,7 +136,8 @@ class LoopSearch:
 
     Costs are periods within the limit of power, or energy. problem: with the rules that couple
     lanes; None: without them. starts: further first assignments. coarse: tables of lumped firings,
-    which take the place of the space's; `orders` then tells nothing.
+    which take the place of the space's; `orders` then tells nothing. free: an ended search without
+    these rules, near whose best assignment this one begins.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class LoopSearch:
         problem: Problem | None = None,
         starts: Sequence[Assignment] = (),
         coarse: Tables | None = None,
+        free: LoopSearch | None = None,
     ) -> None:
         self.space, self.b = space, to_places(space, problem)
         self.t = self.b.t if coarse is None else coarse
@@ -154,8 +156,9 @@ class LoopSearch:
         self.dice = np.random.default_rng(seed)
         self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
+        self._program: ChainProgram | None = None
         self.senders = producers(space)
-        self._given = starts
+        self._given, self._free = starts, free
         self._several = bool((self.t.firings > 1).any())
         self.few = few(self.b)
         self._length, self._left = SHORT, 0.0
@@ -173,11 +176,13 @@ class LoopSearch:
         self._left = work
         kept = SWAPS * work
         with suppress(OutOfTimeError):
-            program = ChainProgram(self.space)
-            self.bound = climb(program)
-            for place in () if self.t.pooled else contiguous(self.b, self.dice):
-                self._order(mended(self.b, place))
-            self._begin(program)
+            if self._free and self._free.best:
+                self._order(mended(self.b, self._free.best.place))
+            self._program, self.bound = self._bounded()
+            if self.best is None:
+                for place in () if self.t.pooled else contiguous(self.b, self.dice):
+                    self._order(mended(self.b, place))
+                self._begin(self._program)
             if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
             if self.few:
@@ -186,8 +191,16 @@ class LoopSearch:
                         break
                     self._try(place, len(NOISES))
             else:
-                self._search(program, kept)
+                self._search(self._program, kept)
             self._finish()
+
+    def _bounded(self) -> tuple[ChainProgram, ChainBound]:
+        """Return the program of chains and its bound, which rules that couple lanes do not
+        change."""
+        if self._free and self._free._program and self._free.bound:
+            return self._free._program, self._free.bound
+        program = ChainProgram(self.space)
+        return program, climb(program)
 
     @property
     def cost(self) -> float:

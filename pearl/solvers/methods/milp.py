@@ -38,7 +38,12 @@ from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.fusion_space import FusionSpace, fusion_spaces
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
-from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces
+from pearl.solvers.model.search_space import (
+    SearchSpace,
+    cost_of,
+    search_spaces,
+    without_numbers,
+)
 from pearl.solvers.orders.lane_sequencing import NODES, OrderResult, best_orders
 from pearl.solvers.period.fusion_form import FusionForm
 from pearl.solvers.period.order_cuts import conflict_units, cut_period
@@ -52,6 +57,10 @@ unless the period form has proven the best plan (assumed)."""
 AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
+
+LIMITED = 0.25
+"""Share of the time limit reserved for the search with the rules that couple lanes, if the plan
+without them breaks some (assumed)."""
 
 UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
@@ -336,30 +345,36 @@ class _Branches:
             most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
             most *= WIDER if is_pooled(space) else 1
             ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
-            coupled = is_coupled(space, self.problem) and self.problem.objective == "throughput"
+            problem = self.problem
+            limited = is_coupled(space, problem)
+            free_of: Problem | None = None  # without all rules that couple lanes
+            if problem.objective != "throughput":
+                free_of, limited = without_numbers(problem), problem.limits.power_w is not None
             if is_pooled(space):
                 with within(self.deadline - ordering):
-                    place = start_of_stream(space, self.seed, self.problem, STREAM_S)
+                    place = start_of_stream(space, self.seed, problem, STREAM_S)
                 if place is not None:
-                    starts.insert(0, to_places(space, self.problem).assignment(place))
-            for free in (True, False) if coupled else (False,):
-                search = LoopSearch(space, self.seed, None if free else self.problem, starts)
-                if free and search.t.pooled:
-                    continue
-                with within(self.deadline - ordering):
-                    search.run(min(STEPPED * self.limit_s / len(worth), most))
-                if search.bound is not None and self.problem.objective == "throughput":
+                    starts.insert(0, to_places(space, problem).assignment(place))
+            work = min(STEPPED * self.limit_s / len(worth), most)
+            turns: list[tuple[Problem | None, float, float]] = [(problem, work, 0.0)]
+            if limited and not is_pooled(space):
+                kept_s = LIMITED * self.limit_s / len(worth)
+                turns = [(free_of, work, kept_s), (problem, min(work, kept_s), 0.0)]
+            search: LoopSearch | None = None
+            for rules, work, kept_s in turns:  # kept_s: time for the next turn
+                search = LoopSearch(space, self.seed, rules, starts, free=search)
+                with within(self.deadline - ordering - kept_s):
+                    search.run(work)
+                if search.bound is not None and problem.objective == "throughput":
                     self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
                 with extended(math.inf):  # keeps what was found
-                    if self._take(search.orders()) <= search.cost * (1 + SAME) or not free:
+                    if self._take(search.orders()) <= search.cost * (1 + SAME):
                         break
-                if search.best is not None:
-                    starts.insert(0, search.b.assignment(search.best.place))
-            for place in search.every() if search.few else ():
+            for place in search.every() if search is not None and search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
-                a = search.b.assignment(place)
-                if not self.spaces[i].violates_coupling(a):
+                a = to_places(space, problem).assignment(place)
+                if not space.violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
 
     def _value_all(self, i: int) -> None:

@@ -22,6 +22,7 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.infeasible.iis import no_plan_error
+from pearl.solvers.large.tables import LANE, to_places
 from pearl.solvers.methods.first_schedule import first_schedule
 from pearl.solvers.model.bounds import ALL, CostBound
 from pearl.solvers.model.dag_instance import (
@@ -122,20 +123,15 @@ def plain_lanes(it: DagInstance) -> list[tuple[str, int]]:
     """Return device and number of every lane if tabu search supports the search space, else
     nothing.
 
-    Tabu search supports spaces in which each unit fires once and no class, memory, width, limit on
-    lanes or pair term couples units. It takes links as never busy.
+    Tabu search supports spaces in which each unit fires once and no class, width, limit on lanes
+    or pair term couples units. It takes links that pay for copies as never busy.
     """
     p = it.space
-    total: dict[str, float] = dict.fromkeys(p.capacity_bytes, 0.0)
-    for members, size in zip(p.classes, p.memory_bytes, strict=True):
-        for d in {m.device for u in members for m in p.options[u]}:
-            total[d] += size
     used = [d.name for d in p.costs.platform.devices if any(d.name in row for row in it.devices)]
     lanes = {d: min(p.lanes[d], len(p.options)) for d in used}
     plain = (
-        len(it.order) == len(p.options)
+        it.unit == tuple(range(len(p.options)))
         and all(len(members) == 1 for members in p.classes)
-        and all(total[d] <= p.capacity_bytes[d] for d in total)
         and len(plain_widths(p)) == len(used)
         and not p.costs.pair_extra_s
         and not p.lanes_couple
@@ -174,7 +170,7 @@ def tabu_search(
     taken = places_of(p, first.assignment)
     way = np.array([s.first[v] + ways[v].index(taken[u]) for v, u in enumerate(it.unit)])
     begin = np.array(start_times_s(build_timed_graph(first.assignment), first.ordered.orders)[:n])
-    search = TabuSearch(s, way, begin, seed)
+    search = TabuSearch(s, copies_of(it), way, begin, seed)
     search.run(moves, deadline, enough * (1 + 1e-9))
     start = [float(t) for t in search.best_start]
     busy = [float(t) for t in s.occupancy[search.best_way]]
@@ -211,6 +207,55 @@ class JobShopArrays(NamedTuple):
     fixed: Floats
     per_byte: Floats
     lanes: int
+
+
+class Copies(NamedTuple):
+    """Memory of an iteration, and the copies that lanes pay for. No sender if lanes pay for none.
+
+    memory, capacity: bytes of each firing, and of each device. Firing v sends for the senders
+    sender_first[v] … sender_first[v + 1] − 1, and the firings `reader` read the messages of a
+    sender, with their bytes. up, hop, second: the links of `large.tables.Tables`; paid: whether
+    lanes pay for a link.
+    """
+
+    memory: Floats
+    capacity: Floats
+    sender_first: Ints
+    read_first: Ints
+    reader: Ints
+    read_bytes: Floats
+    host: int
+    up: Ints
+    hop: Ints
+    second: Ints
+    paid: NDArray[np.bool_]
+    per_message: Floats
+    per_byte: Floats
+
+
+def copies_of(it: DagInstance) -> Copies:
+    """Return memory and copies of an iteration whose units fire once and have a class each."""
+    t = to_places(it.space).t
+    paid = t.paid == LANE
+    senders = np.argsort(t.task_unit, kind="stable") if paid.any() else np.zeros(0, np.int64)
+    rows = [t.task_edges[t.task_first[p] : t.task_first[p + 1]] for p in senders]
+    edges = np.array([e for row in rows for e in row], np.int64)
+    count = np.bincount(t.task_unit[senders], minlength=len(t.item))
+    return Copies(
+        t.memory[t.item],
+        t.capacity,
+        np.cumsum([0, *count]).astype(np.int64),
+        np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
+        t.edge_unit[edges],
+        t.edge_bytes[edges],
+        t.host,
+        t.up,
+        t.hop,
+        t.second,
+        paid,
+        t.per_message,
+        t.per_byte,
+    )
 
 
 def alternatives(modes: Sequence[Mode], lanes: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
@@ -269,8 +314,10 @@ def _arcs(table: Sequence[Sequence[Arrival]]) -> tuple[Ints, Ints, Floats]:
 class TabuSearch:
     """A search that can be continued. way: the way of each firing. start: its start in seconds."""
 
-    def __init__(self, s: JobShopArrays, way: Ints, start: Floats, seed: int) -> None:
-        self.shop = s
+    def __init__(
+        self, s: JobShopArrays, copies: Copies, way: Ints, start: Floats, seed: int
+    ) -> None:
+        self.shop, self.copies = s, copies
         n = len(s.first) - 1
         self.way, self.best_way = way.copy(), way.copy()
         self.ahead, self.behind = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
@@ -297,7 +344,7 @@ class TabuSearch:
         while done < moves and self.value[0] > enough and time.monotonic() < deadline:
             look()
             search(
-                s, self.way, self.ahead, self.behind, self.best_way, self.best_ahead,
+                s, self.copies, self.way, self.ahead, self.behind, self.best_way, self.best_ahead,
                 self.best_behind, self.best_start, self.value, self.tabu, self.state,
                 min(chunk, moves - done), STALE, enough,
             )  # fmt: skip

@@ -40,8 +40,58 @@ def _order(out, target, into, behind, ahead, order, waits):
 
 
 @_native
+def _sent(c, v, d, device, way, size, payer, extra, charge):
+    """Return the seconds of the copies for which the lane of firing v on device d pays as their
+    sender; charge: add those that its readers pay to `extra`.
+
+    c: `tabu.Copies`. size, payer: scratch, one cell per device, -1 in `size`.
+    """
+    own = 0.0
+    for p in range(c.sender_first[v], c.sender_first[v + 1]):
+        upload = -1.0
+        for k in range(c.read_first[p], c.read_first[p + 1]):
+            w = c.reader[k]
+            b = device[way[w]]
+            if b == d:
+                continue
+            if b == c.host or c.second[d, b] >= 0:
+                upload = max(upload, c.read_bytes[k])
+            payer[b] = w if size[b] < 0.0 else min(payer[b], w)
+            size[b] = max(size[b], c.read_bytes[k])
+        if upload >= 0.0 and c.paid[c.up[d]]:
+            own += c.per_message[c.up[d]] + upload * c.per_byte[c.up[d]]
+        for b in range(len(size)):
+            if size[b] < 0.0:
+                continue
+            two = c.second[d, b] >= 0
+            link = c.second[d, b] if two else c.hop[d, b]
+            if c.paid[link] and (b != c.host or d == c.host):
+                seconds = c.per_message[link] + size[b] * c.per_byte[link]
+                if not two and d != c.host:
+                    own += seconds
+                elif charge:
+                    extra[payer[b]] += seconds
+            size[b] = -1.0
+    return own
+
+
+@_native
+def _received(c, v, d, device, way, into, source, source_bytes):
+    """Return the seconds of the copies for which the lane of firing v on device d pays at most as
+    their reader."""
+    own = 0.0
+    for k in range(into[v], into[v + 1]):
+        a = device[way[source[k]]]
+        if a != d and (c.second[a, d] >= 0 or a == c.host):
+            link = c.second[a, d] if c.second[a, d] >= 0 else c.hop[a, d]
+            if c.paid[link]:
+                own += c.per_message[link] + source_bytes[k] * c.per_byte[link]
+    return own
+
+
+@_native
 def _heads(
-    order, into, source, size, device, latency, occupancy, fixed, per_byte, way, ahead, head
+    order, into, source, size, device, latency, occupancy, fixed, per_byte, way, extra, ahead, head
 ):
     for i in range(len(order)):
         v = order[i]
@@ -56,14 +106,14 @@ def _heads(
             if t > ready:
                 ready = t
         a = ahead[v]
-        if a >= 0 and head[a] + occupancy[way[a]] > ready:
-            ready = head[a] + occupancy[way[a]]
+        if a >= 0 and head[a] + occupancy[way[a]] + extra[a] > ready:
+            ready = head[a] + occupancy[way[a]] + extra[a]
         head[v] = ready
 
 
 @_native
 def _tails(
-    order, out, target, size, device, latency, occupancy, fixed, per_byte, way, behind, tail
+    order, out, target, size, device, latency, occupancy, fixed, per_byte, way, extra, behind, tail
 ):
     """Write the longest time from each firing's start to the end of the iteration."""
     for i in range(len(order) - 1, -1, -1):
@@ -80,8 +130,8 @@ def _tails(
             if t > longest:
                 longest = t
         b = behind[v]
-        if b >= 0 and occupancy[way[v]] + tail[b] > longest:
-            longest = occupancy[way[v]] + tail[b]
+        if b >= 0 and occupancy[way[v]] + extra[v] + tail[b] > longest:
+            longest = occupancy[way[v]] + extra[v] + tail[b]
         tail[v] = longest
 
 
@@ -106,14 +156,14 @@ def _put_in(v, a, b, ahead, behind):
 
 @_native
 def search(
-    shop, way, ahead, behind, best_way, best_ahead, best_behind, best_start, value, tabu, state,
-    moves, stale, enough,
+    shop, copies, way, ahead, behind, best_way, best_ahead, best_behind, best_start, value, tabu,
+    state, moves, stale, enough,
 ):  # fmt: skip
     """Make `moves` moves from the places in `way`, `ahead` and `behind`, which are updated.
 
-    shop: `tabu.JobShopArrays`. value: best makespan, moves since then. tabu: (firings, lanes), the
-    move until which a firing must not return to a lane. state: (2,) uint64, random state and moves
-    made.
+    shop: `tabu.JobShopArrays`. copies: `tabu.Copies`. value: best makespan, moves since then. tabu:
+    (firings, lanes), the move until which a firing must not return to a lane. state: (2,) uint64,
+    random state and moves made.
     """
     (
         first, lane, device, latency, occupancy, into, source, source_bytes, out, target,
@@ -125,6 +175,8 @@ def search(
     bare_head, bare_tail = np.zeros(n), np.zeros(n)
     path = np.empty(n, np.int64)
     front = np.full(tabu.shape[1], -1, np.int64)
+    extra, used = np.zeros(n), np.zeros(len(copies.capacity))
+    size, payer = np.full(len(copies.capacity), -1.0), np.zeros(len(copies.capacity), np.int64)
     shaken = 0
     for _ in range(moves):
         if _order(out, target, into, behind, ahead, order, waits) < n:
@@ -132,13 +184,18 @@ def search(
             way[:], ahead[:], behind[:] = best_way, best_ahead, best_behind
             tabu[:] = 0
             continue
+        extra[:] = 0.0
+        used[:] = 0.0
+        for v in range(n):
+            used[device[way[v]]] += copies.memory[v]
+            extra[v] += _sent(copies, v, device[way[v]], device, way, size, payer, extra, True)
         _heads(
             order, into, source, source_bytes, device, latency, occupancy, fixed, per_byte, way,
-            ahead, head,
+            extra, ahead, head,
         )  # fmt: skip
         _tails(
             order, out, target, target_bytes, device, latency, occupancy, fixed, per_byte, way,
-            behind, tail,
+            extra, behind, tail,
         )  # fmt: skip
         makespan = 0.0
         for v in range(n):
@@ -189,7 +246,7 @@ def search(
             b = behind[v]
             if (
                 b >= 0
-                and abs(head[v] + occupancy[way[v]] - head[b]) <= small
+                and abs(head[v] + occupancy[way[v]] + extra[v] - head[b]) <= small
                 and head[b] + tail[b] >= makespan - small
             ):
                 seen += 1
@@ -214,15 +271,19 @@ def search(
             bare_tail[:] = tail
             _heads(
                 order, into, source, source_bytes, device, latency, occupancy, fixed, per_byte, way,
-                ahead, bare_head,
+                extra, ahead, bare_head,
             )  # fmt: skip
             _tails(
                 order, out, target, target_bytes, device, latency, occupancy, fixed, per_byte, way,
-                behind, bare_tail,
+                extra, behind, bare_tail,
             )  # fmt: skip
             own_head, own_tail, own_latency = bare_head[v], bare_tail[v], latency[mine]
             for w in range(first[v], first[v + 1]):
                 d, k = device[w], lane[w]
+                if d != device[mine] and used[d] + copies.memory[v] > copies.capacity[d]:
+                    continue
+                busy = occupancy[w] + _sent(copies, v, d, device, way, size, payer, extra, False)
+                busy += _received(copies, v, d, device, way, into, source, source_bytes)
                 ready = 0.0
                 for j in range(into[v], into[v + 1]):
                     s = source[j]
@@ -248,17 +309,17 @@ def search(
                     if not after:
                         break
                     before = b < 0 or (
-                        bare_head[b] + occupancy[way[b]] > own_head + small
-                        or bare_tail[b] < occupancy[way[b]] + own_tail - small
+                        bare_head[b] + occupancy[way[b]] + extra[b] > own_head + small
+                        or bare_tail[b] < occupancy[way[b]] + extra[b] + own_tail - small
                     )
                     same = w == mine and a == a0 and b == b0
                     if before and not same:
                         begin = ready
                         if a >= 0:
-                            begin = max(begin, bare_head[a] + occupancy[way[a]])
+                            begin = max(begin, bare_head[a] + occupancy[way[a]] + extra[a])
                         left = rest
                         if b >= 0:
-                            left = max(left, occupancy[w] + bare_tail[b])
+                            left = max(left, busy + bare_tail[b])
                         longest = begin + left
                         if tabu[v, k] <= now or longest < value[0] - small:
                             if longest < least - small:

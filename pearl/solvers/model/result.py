@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pearl.planning.capacities import Channels
 from pearl.planning.timing import Assignment
 from pearl.solvers.orders.lane_sequencing import OrderResult
 
@@ -19,12 +20,14 @@ class Candidate:
     ordered: the orders of lanes and links, and the bound over all orders.
     period_s: period of the plan, paced to the power limit.
     cost: seconds or joules of an iteration; for makespan, the end of the first iteration, seconds.
+    channels: channels that fit into memory, with which period and cost are; None if not chosen yet.
     """
 
     assignment: Assignment
     ordered: OrderResult
     period_s: float
     cost: float
+    channels: Channels | None = None
 
 
 @dataclass(frozen=True)
