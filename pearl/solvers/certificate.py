@@ -26,7 +26,7 @@ from pearl.planning.problem_files import digest
 from pearl.solvers.period.proof_parts import NEAR, Relaxation, exclude_orders, peel
 from pearl.verification import check_plan
 from pearl.verification.model import Space, spaces
-from pearl.verification.proof import check_bound, orders_of
+from pearl.verification.proof import check_cycle, check_tree, orders_of
 from pearl.verification.rows import Floats, Mask, SpaceRows
 
 SAME = 1e-6
@@ -210,8 +210,6 @@ def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) ->
     problem = replace(p, objective=plan.objective)
     checked = check_plan(plan, problem)
     proof = prove(problem, checked.cost, plan.period_s, seconds=seconds, work=work)
-    if proof is not None:
-        proof["bound"] = check_bound(proof, problem)
     bound = proof["bound"] if proof is not None else 0.0
     proved = bound >= checked.cost * (1 - 1.005 * SAME)
     if quick and not proved:
@@ -269,7 +267,11 @@ def prove(
     bound = min(bound, heap[0][0] if heap else target)
     if not bound > 0:
         return None
-    return {"bound": bound, "trees": [tree.nodes(bound) for tree in trees]}
+    proofs = [tree.nodes(bound) for tree in trees]
+    for tree, proof in zip(trees, proofs, strict=True):
+        cycles = [check_cycle(tree.rows, cycle) for cycle in proof["cycles"]]
+        check_tree(tree.rows, proof["nodes"], cycles, bound)
+    return {"bound": bound, "trees": proofs}
 
 
 def _arcs(graph: TaskGraph) -> int:
