@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Relaxation:
             self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
         self.cost, self.period_s = cost, period_s
         matrix = rows.matrix.tocoo()
-        entry = [list(matrix.col), list(matrix.row), list(matrix.data / self.unit[matrix.col])]
+        parts = matrix.col, matrix.row, matrix.data / self.unit[matrix.col]
+        entry: list[list[Any]] = [part.tolist() for part in parts]
 
         def add(r: int, c: int, v: float) -> None:
             for part, value in zip(entry, (r, c, v), strict=True):
@@ -58,23 +60,22 @@ class Relaxation:
         for k, r in enumerate(elastic):
             add(r, n + 1 + nodes + k, -1.0)
         constant = rows.constant / self.unit
-        low = list(np.where(rows.equal, -constant, -math.inf))
-        high = list(-constant)
+        low: list[float] = np.where(rows.equal, -constant, -math.inf).tolist()
+        high: list[float] = (-constant).tolist()
         if rows.most_w < math.inf:
             add(rows.power, n, self._power(rows.every))
-        for u in range(len(x.units)):
-            for c in np.flatnonzero(rows.unit == u):
-                add(len(low), int(c), 1.0)
-            low.append(1.0)
-            high.append(1.0)
-        for members in x.classes:
-            for u in members[1:]:
-                for d in range(len(rows.names)):
-                    for v, sign in ((members[0], 1.0), (u, -1.0)):
-                        for c in np.flatnonzero((rows.unit == v) & (rows.device == d)):
-                            add(len(low), int(c), sign)
-                    low.append(0.0)
-                    high.append(0.0)
+        places: dict[tuple[int, str], list[int]] = {}
+        for c, (u, m, _) in enumerate(rows.ways):
+            add(len(low) + u, c, 1.0)
+            places.setdefault((u, m.device), []).append(c)
+        pairs = [(members[0], u) for members in x.classes for u in members[1:]]
+        first = len(low) + len(x.units)
+        for r, ((one, other), d) in enumerate(product(pairs, rows.names), first):
+            for u, sign in ((one, 1.0), (other, -1.0)):
+                for c in places.get((u, d), ()):
+                    add(r, c, sign)
+        sums = [1.0] * len(x.units) + [0.0] * (len(pairs) * len(rows.names))
+        low, high = low + sums, high + sums
         objective = np.zeros(columns)
         if rows.energy:
             objective[:n] = rows.dynamic_j / cost
